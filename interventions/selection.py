@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The heads, as L5H4+L5H5."""
+        """The heads, as L5.H4+L5.H5."""
         return "+".join(head.label for head in self.heads)
 
     @property

@@ -30,8 +30,8 @@ class Head(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name in tables: L5H4."""
-        return f"L{self.layer}H{self.head}"
+        """Name in tables: L5.H4."""
+        return f"L{self.layer}.H{self.head}"
 
 
 def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores: Scores | None = None) -> list[Head]:

@@ -117,13 +117,13 @@ def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False)
         if not np.isfinite(rows).all():
             layer, head = (int(x[0]) for x in np.nonzero(~np.isfinite(rows).all(-1)))
             name = query.aligned.prompts[i].id
-            raise InputError(f"attention of L{list(patterns)[layer]}H{head} is not finite on prompt {name!r}")
+            raise InputError(f"attention of L{list(patterns)[layer]}.H{head} is not finite on prompt {name!r}")
         yield i, rows
 
 
 def sink_names(to_bos: np.ndarray) -> list[str]:
-    """The BOS sinks, such as L3H2, from the mean attention to BOS [L, H]."""
-    return [f"L{layer}H{h}" for layer, h in np.argwhere(to_bos >= SINK)]
+    """The BOS sinks, such as L3.H2, from the mean attention to BOS [L, H]."""
+    return [f"L{layer}.H{h}" for layer, h in np.argwhere(to_bos >= SINK)]
 
 
 def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
@@ -174,11 +174,11 @@ def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:
 
 
 def tidy(columns: Mapping[str, Sequence[Any]], layers: Sequence[int], values: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """One row per case and head, from case columns [N] and values [N, L, H]; heads are named L5H4."""
+    """One row per case and head, from case columns [N] and values [N, L, H]; heads are named L5.H4."""
     n, n_layers, n_heads = next(iter(values.values())).shape
     cells = n_layers * n_heads
     layer, head = np.repeat(np.asarray(layers), n_heads), np.tile(np.arange(n_heads), n_layers)
     table = {name: pd.Series(list(column)).repeat(cells).to_numpy() for name, column in columns.items()}
     table["layer"], table["index"] = np.tile(layer, n), np.tile(head, n)
-    table["head"] = np.tile([f"L{a}H{b}" for a, b in zip(layer, head, strict=True)], n)
+    table["head"] = np.tile([f"L{a}.H{b}" for a, b in zip(layer, head, strict=True)], n)
     return pd.DataFrame(table | {name: x.reshape(-1) for name, x in values.items()})

@@ -3,7 +3,7 @@
     python -m features.extract --out features.parquet
     python -m interventions.token_effects --out effects.parquet
     python -m features.predict_effects --features features.parquet --effects effects.parquet --out predicted.parquet
-    python -m features.predict_effects runs/pls --edits L5H4 L5H5 --model boosting        both measured now
+    python -m features.predict_effects runs/pls --edits L5.H4 L5.H5 --model boosting        both measured now
 
 Rows of the two tables are joined by document and position. Every effect (per edit: change of the loss and of the
 prediction's log-probability, signed and absolute) is regressed on the features. The table holds R² on held-out
@@ -45,7 +45,7 @@ class PredictEffects(Instrument):
                   title="How well features predict which tokens an edit hits"),
         Intervals("gain", label="edit", each=("measure", "of"), title="What features add to the baselines"),
     )  # fmt: skip
-    quick: ClassVar = {"edits": ("L5H0", "L5H1"), "of": ("absolute",), "shuffles": 1, "resamples": 100, "folds": 3}
+    quick: ClassVar = {"edits": ("L5.H0", "L5.H1"), "of": ("absolute",), "shuffles": 1, "resamples": 100, "folds": 3}
     planted: ClassVar = "tests/features/test_predict_effects.py::test_a_known_share_of_variance_is_found"
 
 

@@ -175,7 +175,7 @@ def _kinds(kinds: pd.DataFrame) -> str:
 
 
 def _heads(row: pd.Series, overall: pd.Series) -> str:
-    """Heads whose attention differs most from that over all tokens, as "L5H4 at k*" (mean_head_act_stable_L5H4)."""
+    """Heads whose attention differs most from that over all tokens, as "L5.H4 at k*" (mean_head_act_stable_L5H4)."""
     names = [name for name in overall.index if name.startswith(("mean_head_act_", "mean_topk_"))]
     order = sorted(names, key=lambda name: -abs(row[name] - overall[name]))[:HEADS]
     head = {name: next(part for part in name.split("_") if part[:1] == "L" and part[1:2].isdigit()) for name in order}

@@ -143,7 +143,7 @@ def add_attention(
     layers, width = patterns.entropy.shape[1:3]
     fixed = min((head.layer for head in heads), default=0)
     every: list[dict[str, Any]] = [
-        {"alpha": alpha, "head": f"L{layer}H{head}", "layer": layer, "index": head}
+        {"alpha": alpha, "head": f"L{layer}.H{head}", "layer": layer, "index": head}
         for alpha in alphas for layer in range(layers) for head in range(width)
     ]  # fmt: skip
     for name, measure in ATTENTION.items():

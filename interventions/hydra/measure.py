@@ -126,11 +126,11 @@ def decompose(
 
 
 def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
-    """(layer, L5 attn, L5 mlp or L5H4, a head) -> compensation per case [N], nats, from the group's first layer on."""
+    """(layer, L5 attn, L5 mlp or L5.H4, a head) -> compensation per case [N], nats, from the group's first layer on."""
     first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
     for layer in range(first, len(one.attn)):
         found |= {(layer, f"L{layer} attn"): one.attn[layer], (layer, f"L{layer} mlp"): one.mlp[layer]}
-        found |= {(layer, f"L{layer}H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
+        found |= {(layer, f"L{layer}.H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
     return found
 
 

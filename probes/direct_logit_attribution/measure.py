@@ -62,7 +62,7 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
     parts = [({"part": "embedding", "kind": "embedding", "layer": -1, "index": -1}, c.embed)]
     for layer, (heads, mlp) in enumerate(zip(c.heads, c.mlp, strict=True)):
         for h, x in enumerate(heads):
-            parts.append(({"part": f"L{layer}H{h}", "kind": "head", "layer": layer, "index": h}, x))
+            parts.append(({"part": f"L{layer}.H{h}", "kind": "head", "layer": layer, "index": h}, x))
         parts.append(({"part": f"L{layer} FFN", "kind": "FFN", "layer": layer, "index": -1}, mlp))
     others = {"final bias": bias[ids[:, 0]] - bias[ids[:, 1]]}
     if any(getattr(block.attn.o, "bias", None) is not None for block in model.blocks):

@@ -130,7 +130,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
 def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
     """Observations and contrasts of the rows of `read`; `names` and `clusters` of the prompts default to their
     numbers."""
-    rows = rows.assign(head=[f"L{a}H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
+    rows = rows.assign(head=[f"L{a}.H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
     prompts = sorted(rows["prompt"].unique())
     cells, each = (rows[list(k)].drop_duplicates(ignore_index=True) for k in (KEYS, KEYS[:2]))
     wide = rows.pivot(index=list(KEYS), columns="prompt", values="value").loc[pd.MultiIndex.from_frame(cells), prompts]

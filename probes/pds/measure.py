@@ -93,7 +93,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))
     total = np.stack([first, last, np.abs(last - first)])  # [orders, pairs, L, H]
     cells = [
-        {"head": f"L{layer}H{h}", "layer": layer, "index": h, "order": order}
+        {"head": f"L{layer}.H{h}", "layer": layer, "index": h, "order": order}
         for layer in layers for h in range(total.shape[3]) for order in ORDERS
     ]  # fmt: skip
     ids = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]

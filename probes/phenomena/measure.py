@@ -377,7 +377,7 @@ def _induction(of: Shared, name: str) -> PhenomenonObservations:
     probe, query = of.repeated(PERIODS[name])  # type: ignore[index]
     table = probe.read(of.repetition(name)[0], query)
     table = table[table["score"] == "induction"]
-    table = table.assign(head=[f"L{a}H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
+    table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     chosen, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
     return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
 

@@ -123,7 +123,7 @@ def hubs(found: Matrices) -> pd.DataFrame:
             off = np.abs(W) * (1 - np.eye(len(W)))
             for i, score in enumerate(hub_scores(W)):
                 why = {"score": _no_routing(W)} if np.isnan(score) else {}
-                row = {"projection": part, "layer": layer, "head": f"L{layer}H{i}", "index": i}
+                row = {"projection": part, "layer": layer, "head": f"L{layer}.H{i}", "index": i}
                 sums = {"into": off[i].sum(), "out_of": off[:, i].sum(), "score": score, "even": 1 / len(W)}
                 rows.append({**row, **sums, "undefined": note(why)})
     return pd.DataFrame(rows)

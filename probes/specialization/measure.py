@@ -183,12 +183,12 @@ def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads:
 
 
 def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
-    """L0 (the mean of a layer), L0H1, …, all."""
+    """L0 (the mean of a layer), L0.H1, …, all."""
     found: ScopeValues = []
     for layer in range(n_layers):
         found.append(((f"L{layer}", layer, -1), [float(e[layer].mean()) for _, e in every]))
         for h in range(n_heads):
-            found.append(((f"L{layer}H{h}", layer, h), [float(e[layer, h]) for _, e in every]))
+            found.append(((f"L{layer}.H{h}", layer, h), [float(e[layer, h]) for _, e in every]))
     return [*found, (("all", -1, -1), [float(e.mean()) for _, e in every])]
 
 
@@ -209,7 +209,7 @@ def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Es
 
 SCOPE = (
     key("scope", "heads", "L0: a layer; layers: mean over layers; all: the whole model; without sinks: all but the BOS "
-        "sinks; L0H1: one head"),
+        "sinks; L0.H1: one head"),
     number("layer", "layer", "layer", "counted from 0; −1 for several", "d", False),
     number("index", "index", "head", "number of the head in its layer; −1 for several", "d", False),
 )  # fmt: skip

@@ -225,9 +225,9 @@ class Contrast:
 
 
 def head_cells(model: Any) -> pd.DataFrame:
-    """A cell for each head of a model: head (L0H0), layer and index, both from 0."""
+    """A cell for each head of a model: head (L0.H0), layer and index, both from 0."""
     heads = [(layer, index) for layer in range(model.cfg.n_layers) for index in range(model.cfg.n_heads)]
-    return pd.DataFrame([{"head": f"L{layer}H{index}", "layer": layer, "index": index} for layer, index in heads])
+    return pd.DataFrame([{"head": f"L{layer}.H{index}", "layer": layer, "index": index} for layer, index in heads])
 
 
 def each(quantity: str, cells: pd.DataFrame, start: int = 0, **how: Any) -> list[Contrast]:

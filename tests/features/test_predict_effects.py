@@ -103,7 +103,7 @@ def tokens(n: int = 400, documents: int = 20) -> pd.DataFrame:
 def files(
     folder: Path, *, index: Any = lambda table: table, **changes: Any
 ) -> tuple[Path, Path, pd.DataFrame, pd.DataFrame]:
-    """Features of 400 tokens, and effects of 380 of them and 10 others; L0H0 follows the features, L1H1 does not."""
+    """Features of 400 tokens, and effects of 380 of them and 10 others; L0.H0 follows the features, L1.H1 does not."""
     from streamscope.features.compute.formulas import columns
     from streamscope.features.extract import Extract
 
@@ -121,7 +121,7 @@ def files(
     effects = pd.concat([effects[20:], extra]).sample(frac=1, random_state=0)
     for name, change in changes.items():
         effects[name] = change(effects[name])
-    about = {"effects": {"checkpoint": "abc", "edits": {"L0H0": [], "L1H1": []}}}
+    about = {"effects": {"checkpoint": "abc", "edits": {"L0.H0": [], "L1.H1": []}}}
     write_table(effects, folder / "effects.parquet", units={}, about=about)
     return planted_file(folder / "features.parquet", table=features), folder / "effects.parquet", features, effects
 
@@ -149,9 +149,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     main(["--features", str(one), "--effects", str(other), "--resamples", "200", "--shuffles", "2", "--out", str(out)])
     table = pd.read_parquet(out).set_index(["of", "measure", "edit"])
     assert len(table) == 8
-    assert table.loc[("signed", "delta_loss", "L0H0"), "r2"] == pytest.approx(5 / 5.09, abs=0.03)
-    assert table.loc[("signed", "delta_loss", "L1H1"), "r2"] < 0.05
-    assert table.loc[("absolute", "delta_log_p", "L0H0"), "r2"] < 0.3
+    assert table.loc[("signed", "delta_loss", "L0.H0"), "r2"] == pytest.approx(5 / 5.09, abs=0.03)
+    assert table.loc[("signed", "delta_loss", "L1.H1"), "r2"] < 0.05
+    assert table.loc[("absolute", "delta_log_p", "L0.H0"), "r2"] < 0.3
     about = read_about(out)["about"]
     assert about["unmatched"] == {"features_only": 20, "effects_only": 10} and about["options"]["shuffles"] == 2
     text = " ".join(capsys.readouterr().out.split())
@@ -248,8 +248,8 @@ def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) ->
 
 def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
     one, other, features, _ = files(tmp_path)
-    with pytest.raises(InputError, match="did you mean L0H0"):
-        main(["--features", str(one), "--effects", str(other), "--edits", "L0H3"])
+    with pytest.raises(InputError, match="did you mean L0.H0"):
+        main(["--features", str(one), "--effects", str(other), "--edits", "L0.H3"])
     with pytest.raises(InputError, match="token_effects"):
         matched(one, tmp_path / "none.parquet")
     with pytest.raises(InputError, match="not a table of effects"):

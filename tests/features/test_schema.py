@@ -73,8 +73,8 @@ def test_core_heads_are_the_papers_or_the_users() -> None:
         found = columns(6, 6, Extract(tier="core", **options))
         return [c.formula.split(" in ")[1] for c in found if c.name.endswith("_mass")]
 
-    assert masses() == ["L5H2, L5H3", "L5H4, L5H5"]
-    assert masses(anchor_heads=("L0.H1", "L2.H0")) == ["L0H1, L2H0", "L5H4, L5H5"]
+    assert masses() == ["L5.H2, L5.H3", "L5.H4, L5.H5"]
+    assert masses(anchor_heads=("L0.H1", "L2.H0")) == ["L0.H1, L2.H0", "L5.H4, L5.H5"]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ TOPS = [
 CORE = [
     ("processing_depth", "core", None, None, None, "layers", "k*", "PLS B.4.1"),
     ("confidence", "core", 1, None, None, "probability", "p^(L−1)(ŷ)", "PLS B.4.1"),
-    ("anchor_mass", "core", None, None, None, "attention", "Σ_h max_k Ã_h[q, k], h in L0H0, L1H0", "PLS B.4.1"),
-    ("entity_mass", "core", None, None, None, "attention", "Σ_h max_k Ã_h[q, k], h in L1H0", "PLS B.4.1"),
+    ("anchor_mass", "core", None, None, None, "attention", "Σ_h max_k Ã_h[q, k], h in L0.H0, L1.H0", "PLS B.4.1"),
+    ("entity_mass", "core", None, None, None, "attention", "Σ_h max_k Ã_h[q, k], h in L1.H0", "PLS B.4.1"),
     ("context_span", "core", 1, None, None, "tokens", SPAN, "PLS B.4.1"),
 ]
 TIERS = {"core": CORE, "structural": ONE + HEADS, "structural+position": ONE + HEADS + POSITION,

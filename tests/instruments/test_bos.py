@@ -118,7 +118,7 @@ def test_scores_by_position_without_bos(plain: Any) -> None:
         found["duplicate"].append(float(np.mean([a[i, i - 7] for i in range(7, 14)])))
         found["induction"].append(float(np.mean([a[i, i - 6] for i in range(7, 14)])))
     for score, values in found.items():
-        (name,) = [head for kind, head in frame.index if kind == score and head.replace(".", "") == "L3H1"]
+        (name,) = [head for kind, head in frame.index if kind == score and head == "L3.H1"]
         assert frame[score, name] == pytest.approx(np.mean(values), abs=1e-6)
 
 

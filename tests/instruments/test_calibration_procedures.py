@@ -262,7 +262,7 @@ def test_coverage_of_the_jackknife_of_specialization(samples: int) -> None:
         return summary(sums).set_index(["measure", "scope"])
 
     truth = values(patterns(20000))["value"]
-    names = [("HSS", "L0"), ("entropy", "L0H1")]
+    names = [("HSS", "L0"), ("entropy", "L0.H1")]
     found = [values(patterns(samples)).loc[names] for _ in range(500)]
     for name in names:
         held = [f.loc[name, "ci_low"] <= truth[name] <= f.loc[name, "ci_high"] for f in found]

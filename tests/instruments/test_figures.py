@@ -24,7 +24,7 @@ from streamscope.probes.pds import Pds
 def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> Result:
     """A result with a row for each head of a layer × head array, and other columns."""
     rows = [
-        {"head": f"L{i}H{j}", "layer": i, "index": j, "v": values[i][j], **{k: v[i][j] for k, v in more.items()}}
+        {"head": f"L{i}.H{j}", "layer": i, "index": j, "v": values[i][j], **{k: v[i][j] for k, v in more.items()}}
         for i, j in np.ndindex(np.shape(values))
     ]
     columns = (*HEAD, Column(name="v", title="Δ v", unit=unit, doc="v", format=format), *(key(k, k, k) for k in more))

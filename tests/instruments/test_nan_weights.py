@@ -65,7 +65,7 @@ def block(total: list[list[float]], size: list[list[float]]) -> Observations:
 
 
 def test_an_observation_that_is_nan_is_no_missing_case() -> None:
-    with pytest.raises(InputError, match=r"^loss of head L0H1 at b is nan, which is no finite number: 1 of 5 values$"):
+    with pytest.raises(InputError, match=r"^loss of head L0.H1 at b is nan, which is no finite number: 1 of 5 values$"):
         block([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]], [[1.0] * 3, [1.0, 1.0, 0.0]])
 
 

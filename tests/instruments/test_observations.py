@@ -235,7 +235,7 @@ def test_a_control_is_paired_over_shared_units() -> None:
     rng = np.random.default_rng(4)
     shared = rng.normal(0, 3, 20)
     run, control = (block(np.stack([shared + rng.normal(m, 0.1, 20), shared])) for m in (0.5, 0.2))
-    w = Contrast(quantity="delta", weights={0: 1.0, 1: -1.0}, labels={"head": "L0H0"})
+    w = Contrast(quantity="delta", weights={0: 1.0, 1: -1.0}, labels={"head": "L0.H0"})
     found = compare(run, control, [w]).frame.set_index("quantity")
     mine, theirs = (one.total[0] - one.total[1] for one in (run, control))
     test = stats.ttest_rel(mine, theirs)
@@ -259,7 +259,7 @@ def test_a_control_is_paired_over_shared_units() -> None:
 def test_seeds_are_the_units_of_a_recipe() -> None:
     rng = np.random.default_rng(5)
     runs = [block(rng.normal(m, 0.01, (1, 50))) for m in (0.1, 0.3, 0.2)]
-    w = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "L0H0"})]
+    w = [Contrast(quantity="q", weights={0: 1.0}, labels={"head": "L0.H0"})]
     each = [estimate(one, w) for one in runs]
     found = over_seeds(each, ["head"], NATS).frame.iloc[0]
     values = [one.frame["value"][0] for one in each]
@@ -490,11 +490,11 @@ def test_heads_are_cells_and_each_cell_a_contrast() -> None:
             n_layers, n_heads = 2, 3
 
     cells = head_cells(Model())
-    assert cells["head"].tolist() == ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"]
+    assert cells["head"].tolist() == ["L0.H0", "L0.H1", "L0.H2", "L1.H0", "L1.H1", "L1.H2"]
     assert cells["layer"].tolist() == [0, 0, 0, 1, 1, 1] and cells["index"].tolist() == [0, 1, 2] * 2
     some = each("score", cells, null=None, family="f")
     assert [c.weights for c in some] == [{i: 1.0} for i in range(6)]
-    assert some[4].labels == {"head": "L1H1", "layer": 1, "index": 1}
+    assert some[4].labels == {"head": "L1.H1", "layer": 1, "index": 1}
     assert {(c.quantity, c.null, c.family) for c in some} == {("score", None, "f")}
 
 

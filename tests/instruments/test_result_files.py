@@ -33,7 +33,7 @@ def table(**more: Any) -> Table:
 
 
 def block(name: str, clusters: list[Any]) -> Observations:
-    cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": [0, 0]})
+    cells = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": [0, 0]})
     units = pd.DataFrame({"unit": list("xyz"), "cluster": clusters, "story": [4, 5, 6]})
     total, size = np.array([[1.0, 2.0, np.nan], [0.1, 0.2, 0.3]]), np.array([[1.0, 2.0, 0.0], [1.0, 2.0, 3.0]])
     measure = Measure(name=name, unit="nats", resolution=1e-9, factor=100.0, shift=-1.0, kind="ratio", inflation=2.0)
@@ -45,10 +45,10 @@ def whole() -> Result:
     pairs: list[Any] = [("s1", "w1"), ("s1", "w2"), ("s2", "w1")]
     blocks = {"w": block("of pairs", pairs), "v": block("of letters", list("aab")), "u": block("alone", list("abc"))}
     contrasts = {
-        "v": (Contrast(quantity="d", weights={1: 1.0, 0: -0.5}, labels={"head": "L0H1"}, family="f", tested=False),),
+        "v": (Contrast(quantity="d", weights={1: 1.0, 0: -0.5}, labels={"head": "L0.H1"}, family="f", tested=False),),
         "w": (
-            Contrast(quantity="d", weights={0: 1.0}, labels={"head": "L0H0"}, null=None),
-            Contrast(quantity="e", weights={}, labels={"head": "L0H1", "layer": 0}, missing="not there"),
+            Contrast(quantity="d", weights={0: 1.0}, labels={"head": "L0.H0"}, null=None),
+            Contrast(quantity="e", weights={}, labels={"head": "L0.H1", "layer": 0}, missing="not there"),
         ),
     }
     arrays = {"z": np.arange(6.0).reshape(2, 3).T, "a": np.array([1, 2])}
@@ -254,7 +254,7 @@ def test_two_that_write_at_once_may_both_take_away_what_was_there(
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
 def test_the_figure_lies_beside(suffix: str, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0]})
+    frame = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0]})
     columns = (*HEAD, Column(name="v", title="v", unit="nats", doc="v", format=".2f"))
     result = Result({"m": Table(frame, columns)}, figures=(HeadMap("v"),))
     written = result.save(tmp_path / f"r{suffix}", figure=str(tmp_path / "f.html"))
@@ -424,7 +424,7 @@ def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> 
     tables = [one._repr_html_() for one in result.tables.values()]
     nothing = replace(result, figures=())
     assert nothing._repr_html_() == "".join(tables)
-    frame = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0], "w": np.nan})
+    frame = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0], "w": np.nan})
     columns = (*HEAD, *(Column(name=n, title=n, unit="nats", doc=n, format=".2f") for n in "vw"))
     result = Result({"m": Table(frame, columns)}, figures=(HeadMap("w"), HeadMap("v"), HeadMap("index")))
     shown = result._repr_html_()
@@ -442,7 +442,7 @@ def test_a_notebook_holds_plotly_in_no_result(renderer: str, kinds: list[str], m
 
     got: list[dict[str, Any]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: got.append(data))
-    frame = pd.DataFrame({"head": ["L0H0"], "layer": 0, "index": [0], "v": [1.0]})
+    frame = pd.DataFrame({"head": ["L0.H0"], "layer": 0, "index": [0], "v": [1.0]})
     columns = (*HEAD, Column(name="v", title="v", unit="nats", doc="v", format=".2f"))
     result = Result({"m": Table(frame, columns)}, figures=(HeadMap("v"),))
     before = pio.renderers.default

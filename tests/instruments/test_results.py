@@ -50,7 +50,7 @@ class Steps(Instrument):
     figures = (HeadMap("value"),)
 
     def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        cells = pd.DataFrame({"head": ["L0H0", "L0H1"], "layer": 0, "index": [0, 1]})
+        cells = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": 0, "index": [0, 1]})
         units = pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")})
         total = model.level * np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
         block = Observations(measure=Measure(name="v", unit="steps", resolution=1e-9), cells=cells, units=units,
@@ -88,7 +88,7 @@ def test_what_was_planted_comes_out() -> None:
     assert table.frame["value"].tolist() == [2.5, 1.0]
     assert table.missing[1, "value_p"] == "the same in every independent case"
     shown = table.markdown()
-    assert "| L0H0 | 0 | 0 | +2.5000 (+0." in shown
+    assert "| L0.H0 | 0 | 0 | +2.5000 (+0." in shown
     assert "undefined (1 row) p, Holm: the same in every independent case" in shown
     assert "&lt;" not in table._repr_html_()
     table.print()  # markup in a title breaks nothing
@@ -189,12 +189,12 @@ def test_seeds_beside_controls_are_means_of_the_differences() -> None:
         model.level = level
         each.append(compare(Steps().measure(model), Steps().measure(control)))
     found = pool_results(each).tables["v-runs"].frame.set_index("head")
-    assert found.loc["L0H0", "value_run"] == pytest.approx(2.5 * 5)
-    assert found.loc["L0H0", "value_control"] == pytest.approx(2.5)
+    assert found.loc["L0.H0", "value_run"] == pytest.approx(2.5 * 5)
+    assert found.loc["L0.H0", "value_control"] == pytest.approx(2.5)
     differences = 2.5 * np.array([2.0, 3.0, 7.0])
-    assert found.loc["L0H0", "value_difference"] == pytest.approx(differences.mean())
+    assert found.loc["L0.H0", "value_difference"] == pytest.approx(differences.mean())
     half = 4.302652729749462 * differences.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
-    assert found.loc["L0H0", "value_difference_high"] == pytest.approx(differences.mean() + half)
+    assert found.loc["L0.H0", "value_difference_high"] == pytest.approx(differences.mean() + half)
 
 
 def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
@@ -205,7 +205,7 @@ def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
     swapped = found.table().frame.iloc[::-1].reset_index(drop=True)
     table = replace(found.table(), frame=swapped, missing={})
     result = replace(found, tables={"main": table})
-    for ranked, rows in ((True, ["L0H1", "L0H0"]), (False, ["L0H0", "L0H1"])):
+    for ranked, rows in ((True, ["L0.H1", "L0.H0"]), (False, ["L0.H0", "L0.H1"])):
         drawn = replace(result, figures=(Intervals("value", ranked=ranked),)).figure()
         assert list(drawn.data[0].y) == rows, "the lowest row comes first"
 
@@ -379,7 +379,7 @@ def test_a_legend_of_the_columns_stands_below_the_tables(capsys: pytest.CaptureF
     result = Steps().measure(Nobody())
     finish(result, None, {})
     above, _, below = capsys.readouterr().out.partition("Columns:\n")
-    assert "L0H1" in above
+    assert "L0.H1" in above
     shown = [one for one in result.table().columns if one.shown]
     assert {one.name for one in shown} < {one.name for one in result.table().columns}
     assert below.splitlines() == [f"  {one.title}: {one.doc} ({one.unit})" for one in shown]
@@ -576,8 +576,8 @@ def test_a_figure_says_how_large_it_is(
 
 def test_a_bar_says_how_long_it_took_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    assert list(progress_bar("[L0H0]")(range(4))) == [0, 1, 2, 3]
-    assert re.search(r"^\[L0H0\] ━+ 100% 0:00:00 left 0:00:00$", said.getvalue().strip())
+    assert list(progress_bar("[L0.H0]")(range(4))) == [0, 1, 2, 3]
+    assert re.search(r"^\[L0.H0\] ━+ 100% 0:00:00 left 0:00:00$", said.getvalue().strip())
 
 
 def test_a_notebook_shows_what_is_left_of_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -602,11 +602,11 @@ def test_a_notebook_shows_what_is_left_of_a_measurement(monkeypatch: pytest.Monk
 def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     monkeypatch.setattr("streamscope.instruments.command.LOG_EVERY", 0.05)
-    for _ in progress_bar("[L0H0]")(range(2)):
+    for _ in progress_bar("[L0.H0]")(range(2)):
         time.sleep(0.5)  # one long step
     lines = said.getvalue().splitlines()
-    assert [line[:12] for line in lines].count("[L0H0]   0% ") > 2 and "[L0H0]  50% " in [line[:12] for line in lines]
-    assert " left" in lines[0] and lines[-1].startswith("[L0H0] ━")
+    assert [line[:12] for line in lines].count("[L0.H0]   0% ") > 2 and "[L0.H0]  50% " in [line[:12] for line in lines]
+    assert " left" in lines[0] and lines[-1].startswith("[L0.H0] ━")
 
 
 def test_no_wait_between_two_signs_is_longer_where_a_bar_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ def test_hits_are_true_or_false(bad: Any) -> None:
 def cases(n: int, per_text: int) -> pd.DataFrame:
     """n cases of three heads with random hits, attention, chance and rules; per_text of them in a text."""
     rng = np.random.default_rng(9)
-    heads = [(0, 1, "L0H1"), (1, 0, "L1H0"), (1, 1, "L1H1")]
+    heads = [(0, 1, "L0.H1"), (1, 0, "L1.H0"), (1, 1, "L1.H1")]
     rows = [(f"text {i // per_text}", "ab"[i // per_text % 2], *head) for i in range(n) for head in heads]
     table = pd.DataFrame(rows, columns=["cluster", "relation", "layer", "index", "head"])
     for name in ("hit", *RULES):

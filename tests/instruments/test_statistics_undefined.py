@@ -15,7 +15,7 @@ NAN = float("nan")
 
 def table() -> pd.DataFrame:
     return pd.DataFrame(
-        {"head": ["L0H0", "L5H0", "L5H1"], "layer": [0, 5, 5], "delta": [0.1, 0.0, 0.0], "p": [0.2, NAN, 1]}
+        {"head": ["L0.H0", "L5.H0", "L5.H1"], "layer": [0, 5, 5], "delta": [0.1, 0.0, 0.0], "p": [0.2, NAN, 1]}
     )
 
 

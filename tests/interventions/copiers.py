@@ -3,8 +3,8 @@
 Words come in two forms, "Rose" and "rose". Features are ±1 with mirrors, so LayerNorm leaves them as they are;
 feature 1 says whether a word has two forms, feature 2 which of them it is (c = ±1), feature 3 starts as 1.
 
-    copier L0H1   looks at the word with two forms and adds δ c to feature 3 (−δ c to its mirror, feature 4)
-    backup L1H0   looks there too and adds κ c δ (1 − g) / s(c g δ): nothing while the copier works at g = 1
+    copier L0.H1   looks at the word with two forms and adds δ c to feature 3 (−δ c to its mirror, feature 4)
+    backup L1.H0   looks there too and adds κ c δ (1 − g) / s(c g δ): nothing while the copier works at g = 1
 
 With x what was added to feature 3, the norm divides by s(x) = sqrt((38 + 2 (1 + x)²) / 40), and the readout gives
 capital words a x / s(x), small ones −a x / s(x), all others 0. So log-odds of the right form = 2 a c x / s(x).

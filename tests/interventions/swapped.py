@@ -29,7 +29,7 @@ def odds(logits: Tensor) -> float:
 
 
 def one_head_moves_it() -> Any:
-    """The planted model; its head "semantic" (L0H1) looks at the tool and writes which one, nothing else writes."""
+    """The planted model; its head "semantic" (L0.H1) looks at the tool and writes which one, nothing else writes."""
     model = planted.model()
     bits, tools = -torch.ones(len(planted.VOCABULARY), 6), [planted.VOCABULARY.index(w) for w in planted.TOOLS]
     bits[tools] += 2 * torch.eye(6)  # each tool has a feature of its own

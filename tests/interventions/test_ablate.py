@@ -154,9 +154,9 @@ def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_
         model.blocks[1].attn.o.weight[0] = 0.0  # independent output: head 0 of layer 1 writes nothing
         model.blocks[1].attn.o.weight[1] *= 30.0
     table = Ablate(heads=("L1.*",)).measure(model, opened(model, shards)).table().frame.set_index("head")
-    assert table.loc["L1H0", "delta"] == 0.0
-    assert table["delta"].abs().idxmax() == "L1H1"
-    assert not table.loc["L1H1", "delta_low"] <= 0 <= table.loc["L1H1", "delta_high"]
+    assert table.loc["L1.H0", "delta"] == 0.0
+    assert table["delta"].abs().idxmax() == "L1.H1"
+    assert not table.loc["L1.H1", "delta_low"] <= 0 <= table.loc["L1.H1", "delta_high"]
 
 
 def test_scaling_is_pure_and_exact(measured) -> None:
@@ -172,13 +172,13 @@ def test_scaling_is_pure_and_exact(measured) -> None:
 @pytest.mark.parametrize(
     ("spec", "heads"),
     [
-        ("L1.H2", "L1H2"),
-        ("L1H2", "L1H2"),
-        ("L0.*", "L0H0 L0H1 L0H2 L0H3"),
-        ("L0-1.H1-2", "L0H1 L0H2 L1H1 L1H2"),
-        ("*.H3", "L0H3 L1H3"),
-        ("top2:score", "L0H1 L1H3"),
-        ("bottom1:score", "L0H0"),
+        ("L1.H2", "L1.H2"),
+        ("L1.H2", "L1.H2"),
+        ("L0.*", "L0.H0 L0.H1 L0.H2 L0.H3"),
+        ("L0-1.H1-2", "L0.H1 L0.H2 L1.H1 L1.H2"),
+        ("*.H3", "L0.H3 L1.H3"),
+        ("top2:score", "L0.H1 L1.H3"),
+        ("bottom1:score", "L0.H0"),
     ],
 )
 def test_head_grammar(spec: str, heads: str) -> None:
@@ -203,7 +203,7 @@ def test_command_writes_table_and_figure(tiny_run: Path, tmp_path: Path, capsys)
     out = tmp_path / "deep" / "heads.parquet"
     page, scales = out.with_suffix(".html"), ["--scale", "0", "0.5", "1"]
     main([str(tiny_run), "--heads", *scales, "--max-documents", "10", "--out", str(out), "--figure", str(page)])
-    assert "L1H3" in capsys.readouterr().out
+    assert "L1.H3" in capsys.readouterr().out
     found = Result.load(out)
     assert len(found.table().frame) == 2 * 4 * 3
     assert found.about["argv"]
@@ -214,7 +214,7 @@ def test_command_writes_table_and_figure(tiny_run: Path, tmp_path: Path, capsys)
 
 def test_together_is_one_row(tiny_run: Path, capsys) -> None:
     main([str(tiny_run), "--heads", "L0.H0", "L1.H1", "--together", "--max-documents", "5"])
-    assert "L0H0+L1H1" in capsys.readouterr().out
+    assert "L0.H0+L1.H1" in capsys.readouterr().out
 
 
 def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None:
@@ -432,10 +432,10 @@ def test_a_screen_finds_the_head_that_matters_and_says_how_good_it_is(planted) -
     found = result.table()
     assert len(result.blocks["loss"].cells) <= 1 + 1 + 3 + 1, "the random heads are the controls too"
     frame = found.frame.set_index("head")
-    assert frame.index[frame["selection"] == "attribution"].tolist() == ["L1H1"] == [whole["delta"].abs().idxmax()]
+    assert frame.index[frame["selection"] == "attribution"].tolist() == ["L1.H1"] == [whole["delta"].abs().idxmax()]
     assert 3 <= len(frame) <= 4
     assert frame["delta"].to_numpy() == pytest.approx(whole.loc[frame.index, "delta"], abs=1e-6)
-    missed = frame.drop("L1H1")
+    missed = frame.drop("L1.H1")
     row = missed.loc[missed["delta"].abs().idxmax()]
     sample = frame if len(frame) == 3 else missed
     rho = stats.spearmanr(sample["attribution"].abs(), sample["delta"].abs()).statistic
@@ -472,7 +472,7 @@ def test_a_budget_for_all_given_heads_is_spent_on_controls(measured, monkeypatch
     model, _ = measured
     monkeypatch.setattr(ablate_measure, "heads_within", lambda *_: 3)
     result = Ablate(budget="10m", heads=("L1.H1",)).measure(model, Documents(max_documents=8))
-    assert result.table().frame[["head", "draws"]].to_numpy().tolist() == [["L1H1", 2]]
+    assert result.table().frame[["head", "draws"]].to_numpy().tolist() == [["L1.H1", 2]]
     assert len(result.blocks["loss"].cells) == 1 + 3
     assert result.table().title.endswith("all given heads; controls are drawn from the 3 measured heads")
 
@@ -544,4 +544,4 @@ def test_no_heads_are_not_all_heads(capsys: pytest.CaptureFixture) -> None:
     main(["lfa", "--heads", "--draws", "0", "--max-documents", "2", "--batch-size", "2"])
     bare = capsys.readouterr().out
     main(["lfa", "--draws", "0", "--max-documents", "2", "--batch-size", "2", "--heads", "all"])
-    assert capsys.readouterr().out == bare and "L0H0" in bare
+    assert capsys.readouterr().out == bare and "L0.H0" in bare

@@ -232,9 +232,9 @@ def test_groups_by_name_by_grammar_and_their_errors() -> None:
     finder = HeadFinder(net, net.tokenizer)
     found = finder.groups(["L0.H1+L1.H0", "mine=L0.*", "L1.H2"])
     assert [(g.name, g.label) for g in found] == [
-        ("L0H1+L1H0", "L0H1+L1H0"),
-        ("mine", "L0H0+L0H1+L0H2+L0H3+L0H4"),
-        ("L1H2", "L1H2"),
+        ("L0.H1+L1.H0", "L0.H1+L1.H0"),
+        ("mine", "L0.H0+L0.H1+L0.H2+L0.H3+L0.H4"),
+        ("L1.H2", "L1.H2"),
     ]
     for specs, message in (
         (["entity"], "entity is L5.H4\\+L5.H5 .* 2 layers of 5 heads; use found"),

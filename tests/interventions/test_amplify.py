@@ -212,7 +212,7 @@ def test_the_curve(tiny_run: Path) -> None:
     )  # only the last layer is amplified
     assert table.loc[1.0, "delta"] == 0 and "baseline" in found.missing[0, "delta_p"]
     of_heads = result.table("heads").frame.set_index(["alpha", "head"])
-    both = [of_heads.loc[(a, "L1H1"), "entropy"] for a in alphas]
+    both = [of_heads.loc[(a, "L1.H1"), "entropy"] for a in alphas]
     assert both[0] == pytest.approx(both[1], abs=1e-6) and len(of_heads) == 16
     mean = of_heads.loc[8.0]["entropy"].mean()
     assert row["entropy"] == pytest.approx(mean, abs=1e-9) and row["entropy"] < table.loc[1.0, "entropy"]
@@ -253,7 +253,7 @@ def test_command_on_every_preset(
     )
     assert table["entropy"].is_monotonic_decreasing
     seen = pd.read_parquet(out.with_stem("amplify-picture"))
-    assert list(dict.fromkeys(seen["head"])) == ["L1H2, α = 0.5", "L1H2, α = 1", "L1H2, α = 4"]
+    assert list(dict.fromkeys(seen["head"])) == ["L1.H2, α = 0.5", "L1.H2, α = 1", "L1.H2, α = 4"]
     sums = seen.groupby(["head", "query"])["attention"].sum()
     assert np.allclose(sums, 1, atol=1e-5)
     assert set(pd.read_parquet(out.with_stem("amplify-areas"))["kind"]) >= {"raw", "excess", "relative"}

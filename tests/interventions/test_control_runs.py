@@ -40,7 +40,7 @@ from tests.tiny import some, untrained, with_options
 
 @pytest.fixture(scope="module")
 def changed(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny run with other heads: L0H0 writes forty times as much, L1H1 nothing."""
+    """The tiny run with other heads: L0.H0 writes forty times as much, L1.H1 nothing."""
     model, folder = load(tiny_run), tmp_path_factory.mktemp("changed")
     with torch.no_grad():
         model.blocks[0].attn.o.weight[0] *= 40
@@ -211,8 +211,8 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
     row = both.table("effects-control").frame.set_index("group")
     assert both.table("made_up").frame["difference"][0] == pytest.approx(0.5, abs=1e-5)
     made_up = np.mean([2 * A * 0.5 * DELTA / copiers.scale(c * DELTA) for c in (1, -1)])
-    assert row.loc["L0H1", "compensation_difference"] == pytest.approx(made_up, abs=1e-5)
-    assert row.loc["L0H1", "direct_difference"] == pytest.approx(0, abs=1e-6)
+    assert row.loc["L0.H1", "compensation_difference"] == pytest.approx(made_up, abs=1e-5)
+    assert row.loc["L0.H1", "direct_difference"] == pytest.approx(0, abs=1e-6)
     assert row.loc["both", "total_difference"] == pytest.approx(0, abs=1e-5)
 
 

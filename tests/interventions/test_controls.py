@@ -75,11 +75,11 @@ def test_control_is_the_mean_of_the_others(measured) -> None:
         assert row["above"] == pytest.approx(row["delta"] - row["control"], abs=1e-9)
         assert row["above_p"] == pytest.approx(float(test.p), rel=1e-6)
         assert row["draws"] == 7
-    assert table["above"].abs().idxmax() == "L1H1"
-    assert table.loc["L1H1", "p_rank"] == pytest.approx(2 / 8)  # the largest of eight, on two sides
+    assert table["above"].abs().idxmax() == "L1.H1"
+    assert table.loc["L1.H1", "p_rank"] == pytest.approx(2 / 8)  # the largest of eight, on two sides
     assert (table["above_p_holm"] >= table["above_p"]).all()
-    assert table.loc["L1H0", "delta"] == 0.0
-    assert table.loc["L1H0", "above_low"] <= -table.loc["L1H0", "control"] <= table.loc["L1H0", "above_high"]
+    assert table.loc["L1.H0", "delta"] == 0.0
+    assert table.loc["L1.H0", "above_low"] <= -table.loc["L1.H0", "control"] <= table.loc["L1.H0", "above_high"]
 
 
 def test_cells_without_controls_say_why(measured) -> None:

@@ -98,7 +98,7 @@ def test_edits_act_in_the_model(tiny_run: Path) -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(InputError, match="no mean was given for L1H2"):
+    with pytest.raises(InputError, match="no mean was given for L1.H2"):
         replace_heads([Head(1, 2)], {})
     (fn,) = replace_heads([Head(0, 0)], {Head(0, 0): torch.zeros(3)}).values()
     with pytest.raises(InputError, match="width 8"):
@@ -119,5 +119,5 @@ def test_score_names() -> None:
 def test_command_with_another_method(tiny_run: Path, method: str, capsys: pytest.CaptureFixture) -> None:
     main([str(tiny_run), "--heads", "L0.H0", "--method", method, "--max-documents", "6", "--scale", "0", "1"])
     printed = capsys.readouterr().out
-    assert "L0H0" in printed
+    assert "L0.H0" in printed
     assert "undefined" in printed  # scale 1 changes nothing: there is no p

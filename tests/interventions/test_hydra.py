@@ -56,15 +56,15 @@ def test_share_made_up_is_that_of_the_backup_and_rows_say_what_is_undefined() ->
     how = Hydra(heads=("L0.H1", "L1.H0"), groups=("both=L0.H1+L1.H0",))
     result = how.measure(net, OpenTasks([task], net.tokenizer))
     table = result.table()
-    assert table.frame["group"].tolist() == ["L0H1", "L1H0", "both"]
+    assert table.frame["group"].tolist() == ["L0.H1", "L1.H0", "both"]
     assert table.frame["made_up"][0] == pytest.approx(0.5, abs=1e-5)
     assert table.missing[1, "made_up"] == "the direct effect is not significantly different from 0"  # it sleeps
     assert table.frame["unexplained"].max() < 1e-5
     layers = result.table("layers").frame
-    mine = layers[(layers["group"] == "L0H1") & (layers["layer"] == 1)].set_index("place")["compensation"]
-    assert mine["L1 attn"] == pytest.approx(mine["L1H0"], abs=1e-5)
-    assert mine.drop(["L1 attn", "L1H0"]).abs().max() < 1e-5
-    assert not ((layers["group"] == "L1H0") & (layers["layer"] == 0)).any()  # nothing before the head compensates
+    mine = layers[(layers["group"] == "L0.H1") & (layers["layer"] == 1)].set_index("place")["compensation"]
+    assert mine["L1 attn"] == pytest.approx(mine["L1.H0"], abs=1e-5)
+    assert mine.drop(["L1 attn", "L1.H0"]).abs().max() < 1e-5
+    assert not ((layers["group"] == "L1.H0") & (layers["layer"] == 0)).any()  # nothing before the head compensates
 
 
 # ---- any model ---------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_a_planted_backup_interacts_by_what_it_made_up_for(kappa: float) -> None
     how = Ablate(heads=("L0.H1", "L1.H0", "L1.H3"), size=2, measures=("coherence",), draws=0)
     found = how.measure(net, given_prompts(aligned, net, tokenizer())).table("coherence").frame.set_index("head")
     made_up = np.mean([log_odds(c * kappa * DELTA / scale(0.0), c) for c in (1, -1)])
-    at = {"L0H1+L1H0": -made_up, "L0H1+L1H3": 0.0}
+    at = {"L0.H1+L1.H0": -made_up, "L0.H1+L1.H3": 0.0}
     for head, expected in at.items():
         assert found.loc[head, "interaction"] == pytest.approx(expected, abs=1e-4)
     assert (kappa > 0) == (abs(made_up) > 1)
@@ -197,4 +197,4 @@ def test_the_strongest_come_first_and_pictures_show_them() -> None:
     pairs = draw(Matrix("interaction"), Result({"pairs": table})).data[0]
     z = np.array(pairs.z, float)
     assert list(pairs.x) == [h.label for h in HEADS[:8]] and np.isnan(np.diag(z)).all()
-    assert z[0, 3] == z[3, 0] == frame.set_index("head").loc["L0H0+L0H3", "interaction"]
+    assert z[0, 3] == z[3, 0] == frame.set_index("head").loc["L0.H0+L0.H3", "interaction"]

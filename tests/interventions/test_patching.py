@@ -31,11 +31,11 @@ def test_only_the_planted_head_moves_the_answer() -> None:
     for _, row in table.iterrows():
         on, off = (1.0, 0.0) if row["direction"] == "denoise" else (0.0, 1.0)
         moves = {("resid_pre", "target"), ("attn_out", "last")}
-        here = row["head"] == "L0H1" or (row["hook"], row["position"]) in moves
+        here = row["head"] == "L0.H1" or (row["hook"], row["position"]) in moves
         assert row["recovery"] == pytest.approx(on if here else off, abs=1e-9), row
     paths = result.table("paths").frame.set_index(["sender", "reader"])
-    assert paths.loc[("L0H1", "head"), "recovery"] == pytest.approx(1, abs=1e-9)
-    assert paths.drop(("L0H1", "head"))["effect"].abs().max() < 1e-9
+    assert paths.loc[("L0.H1", "head"), "recovery"] == pytest.approx(1, abs=1e-9)
+    assert paths.drop(("L0.H1", "head"))["effect"].abs().max() < 1e-9
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -87,7 +87,7 @@ def test_paths_are_runs_with_all_else_frozen(name: str) -> None:
 def test_senders() -> None:
     model = make("std-t")
     labels = [s.label for s in parse_senders(["L0.H1-2", "L1.mlp", "L1attn", "L0.H1"], model)]
-    assert labels == ["L0H1", "L0H2", "L1 mlp", "L1 attn"]
+    assert labels == ["L0.H1", "L0.H2", "L1 mlp", "L1 attn"]
     with pytest.raises(InputError, match="this model has layers 0 to 1"):
         parse_senders(["L2.mlp"], model)
     with pytest.raises(InputError, match="no reader"):

@@ -50,7 +50,7 @@ def test_selection_by_pds() -> None:
     assert [scores[h] for h in heads_over(scores, "own")] == [
         x for x in values if x > values.mean() + values.std(ddof=1)
     ]
-    with pytest.raises(InputError, match="no head has PDS over 0.5.*L0H1"):
+    with pytest.raises(InputError, match="no head has PDS over 0.5.*L0.H1"):
         heads_over(scores, 0.5)
     with pytest.raises(InputError, match="leave too few"):
         heads_over(scores, -1.0)

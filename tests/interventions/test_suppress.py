@@ -134,7 +134,7 @@ def test_heads_that_prefer_the_first_noun_are_told_from_recency_heads(net: Any) 
         net.blocks[0].attn.positions.slopes[0] = -10.0
     how = Suppress(k=(1, 2), gates=(0.0,), measures=("coherence",), draws=2, resamples=10)
     found = how.measure(net, given_prompts(planted.suite(), net))
-    assert "L0H0 1.000 (first), L0H2 0.500 (last)" in found.about["title"]
+    assert "L0.H0 1.000 (first), L0.H2 0.500 (last)" in found.about["title"]
     for name in ("effects", "controls"):
         table = found.table(name).frame
         table = rows(table, group="selected") if "group" in table else table
@@ -174,7 +174,7 @@ def test_gate_one_is_exactly_the_baseline_and_is_run_as_such_by_ablate(net: Any,
     for table in (one.frame for one in found.values()):
         assert (table.loc[table["scale"] == 1, "delta"] == 0.0).all()
         assert len(table) == 10
-    gone = rows(found["coherence"].frame, head="L0H1", scale=0.0).iloc[0]
+    gone = rows(found["coherence"].frame, head="L0.H1", scale=0.0).iloc[0]
     assert gone["delta"] == pytest.approx(-shift(1), abs=1e-5)
 
 
@@ -216,7 +216,7 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
     one, other = (pair.frame.iloc[0] for pair in pairs)
     assert np.isfinite(one["delta"]) and np.isnan(one["interaction"])
     assert "by construction" in pairs[0].missing[0, "interaction"]
-    assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0H2 writes nothing"
+    assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0.H2 writes nothing"
     three, two = ablated(RECENCY, SEMANTIC, READER).frame.iloc[0], ablated(RECENCY, SEMANTIC).frame.iloc[0]
     assert three["interaction"] == pytest.approx(two["interaction"], abs=1e-9), "the reader is in the last layer"
 
@@ -293,7 +293,7 @@ def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.Mo
     out = tmp_path / "s.parquet"
     main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "heads ranked on the same prompts: L0H0 1.000" in printed
+    assert "heads ranked on the same prompts: L0.H0 1.000" in printed
     assert "undefined" in printed
     effects, controls = pd.read_parquet(out), pd.read_parquet(tmp_path / "s-controls.parquet")
     assert set(effects["gate"]) == {0.0, 0.5, 1.0}
@@ -327,7 +327,7 @@ def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
     ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measures", "sps", "coherence", "--out", str(out)])
     assert "by construction" in capsys.readouterr().out
     table = pd.read_parquet(tmp_path / "a-coherence.parquet").set_index("head")
-    assert list(table.index) == ["L0H0", "L0H1", "L1H0"]
+    assert list(table.index) == ["L0.H0", "L0.H1", "L1.H0"]
     assert table["delta"].tolist() == pytest.approx([0, -shift(1), 0], abs=1e-5)
     assert list(Result.load(out).tables) == ["sps", "coherence"]  # the loss was not asked for
 

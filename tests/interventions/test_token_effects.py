@@ -117,7 +117,7 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
         config=SimpleNamespace(n_heads=2), cfg=SimpleNamespace(device="cpu"), hook_dict={"blocks.0.attn.hook_gate": 0},
         run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
     )  # fmt: skip
-    groups = [Group("L0H0", (Head(0, 0),)), Group("two", (Head(0, 0), Head(0, 1))), Group("L0H1", (Head(0, 1),))]
+    groups = [Group("L0.H0", (Head(0, 0),)), Group("two", (Head(0, 0), Head(0, 1))), Group("L0.H1", (Head(0, 1),))]
     halves = Halves(net, groups, 3)
     assert halves.edits == (0, 2)
     for at in range(3):
@@ -128,8 +128,8 @@ def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None
     found = frame.set_index("edit")
     own = (np.sort(gates[0])[10:].mean() - np.sort(gates[0])[:10].mean()) * 1.1
     other = (gates[0][1::2].mean() - gates[0][::2].mean()) * 1.1
-    assert found.loc["L0H0", "own"] == pytest.approx(own) and found.loc["L0H1", "own"] == pytest.approx(other)
-    assert found.loc["L0H0", "beyond"] == pytest.approx(own - other) == -found.loc["L0H1", "beyond"]
+    assert found.loc["L0.H0", "own"] == pytest.approx(own) and found.loc["L0.H1", "own"] == pytest.approx(other)
+    assert found.loc["L0.H0", "beyond"] == pytest.approx(own - other) == -found.loc["L0.H1", "beyond"]
     assert found.loc["all heads", "own"] == pytest.approx((own + other) / 2)
     assert found.loc["all heads", "beyond"] == pytest.approx(0, abs=1e-12)
 
@@ -168,15 +168,15 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     assert "2 of 2 heads have low modes, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title()
     block, contrasts = modes.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
     estimates = estimate(block, contrasts)
-    assert set(estimates.where(edit={"L0H0", "L0H1"}, quantity="own").frame["clusters"]) == {1}, "a single low mode"
+    assert set(estimates.where(edit={"L0.H0", "L0.H1"}, quantity="own").frame["clusters"]) == {1}, "a single low mode"
     found = estimates.wide(["edit"])[0].set_index("edit")
     assert found["own_p"].drop("all heads").isna().all()
-    assert found.loc["L0H0", "low"] == 0 and found.loc["L0H0", "other"] == pytest.approx(10 / 7)
-    assert found.loc["L0H0", "own"] == pytest.approx(-10 / 7)
+    assert found.loc["L0.H0", "low"] == 0 and found.loc["L0.H0", "other"] == pytest.approx(10 / 7)
+    assert found.loc["L0.H0", "own"] == pytest.approx(-10 / 7)
     # by the gate of head 1, low in mode 1: 10/7 there, (4 · 10/7) / 7 elsewhere
-    assert found.loc["L0H0", "beyond"] == pytest.approx(-10 / 7 - (10 / 7 - 40 / 49))
-    assert found.loc["L0H1", ["low", "other"]].tolist() == pytest.approx([1, 1])
-    assert found.loc["L0H1", "beyond"] == pytest.approx(0, abs=1e-12)
+    assert found.loc["L0.H0", "beyond"] == pytest.approx(-10 / 7 - (10 / 7 - 40 / 49))
+    assert found.loc["L0.H1", ["low", "other"]].tolist() == pytest.approx([1, 1])
+    assert found.loc["L0.H1", "beyond"] == pytest.approx(0, abs=1e-12)
     assert found.loc["all heads", "own"] == pytest.approx(-5 / 7)  # a head that costs four times as much counts alike
 
 
@@ -257,7 +257,7 @@ def test_gates_by_hand_from_the_rows() -> None:
         size = np.abs(found.delta_loss[0])
         high += size[gate > np.median(gate)].tolist()
         low += size[gate < np.median(gate)].tolist()
-    assert frame.set_index("edit").loc["L1H0", "own"] == pytest.approx(np.mean(high) - np.mean(low), rel=1e-5)
+    assert frame.set_index("edit").loc["L1.H0", "own"] == pytest.approx(np.mean(high) - np.mean(low), rel=1e-5)
 
 
 def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
@@ -272,7 +272,7 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
         min(len(shards.document(d)) - 1, n_ctx))]  # fmt: skip
     got = table[["document", "position", "token_id", "target_id"]].itertuples(index=False)
     assert [tuple(row) for row in got] == [tuple(map(int, row)) for row in expected]
-    names = ["L0H1", "L1H0", "L1H1", "L1H2", "L1H3", "two"]
+    names = ["L0.H1", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "two"]
     assert list(about["about"]["effects"]["edits"]) == names
     assert list(table.columns[7:]) == [f"{m}_{n}" for m in ("delta_loss", "delta_log_p") for n in names]
     assert about["units"]["delta_loss_two"].startswith("nats")
@@ -301,7 +301,7 @@ def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
         tiny_run, Tokens(max_tokens=300, stride=0)
     )
     rows, edits = result.table().frame, result.table("edits").frame
-    assert len(rows) == 300 and edits["edit"].tolist() == ["L1H1", "two"]
+    assert len(rows) == 300 and edits["edit"].tolist() == ["L1.H1", "two"]
     assert edits["layer"].tolist()[0] == 1 and edits["layer"].isna().tolist() == [False, True]
     for i, name in enumerate(edits["edit"]):
         for measure in ("delta_loss", "delta_log_p"):
@@ -316,7 +316,7 @@ def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
     [
         (["--max-tokens", "0"], "max_tokens must be at least 1, got 0"),
         (["--heads", "L9.H0"], "this model has layers 0 to"),
-        (["--groups", "L0H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
+        (["--groups", "L0.H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
         (["--out", "effects.xlsx"], "effects.parquet"),
     ],
 )

@@ -110,7 +110,7 @@ def test_ablation_is_a_loop_over_the_librarys_module(theirs: tuple[Bridged, Any]
         return total / n
 
     plain = loss()
-    for head, layer, at in (("L1H2", 1, 2), ("L4H0", 4, 0)):
+    for head, layer, at in (("L1.H2", 1, 2), ("L4.H0", 4, 0)):
 
         def without(_: Any, args: tuple, at: int = at) -> tuple:
             z = args[0].clone()

@@ -888,8 +888,8 @@ def test_a_precise_measurement_near_a_printed_number_reproduces_it(
 
 
 def test_a_number_about_one_model_is_asked_at_the_gate(tmp_path: Path) -> None:
-    row = {"run": "stories/a", "head": "L0H0", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6}
-    changes = {"kind": "number", "printed": "0.5", "result": "r/means.parquet; head=L0H0; mean"}
+    row = {"run": "stories/a", "head": "L0.H0", "mean": 0.5, "ci_low": 0.4, "ci_high": 0.6}
+    changes = {"kind": "number", "printed": "0.5", "result": "r/means.parquet; head=L0.H0; mean"}
     changes["instrument"] = "probes.coreference"
     found = one(tmp_path, row, "means", **changes)
     assert (found["verdict"], found["finding"]) == ("inconclusive", "copying: these models were not gated")

@@ -20,16 +20,16 @@ from streamscope.papers.claims.single import GATE, OUT, main
 from streamscope.papers.claims.single_judged import CLAIMS, File, interval_df, judged, student
 
 TOLD: Any = {
-    "run": "stories/lfa", "quantity": "q", "where": "§1", "table": "t.parquet", "row": {"head": "L0H0"},
+    "run": "stories/lfa", "quantity": "q", "where": "§1", "table": "t.parquet", "row": {"head": "L0.H0"},
     "value": "delta", "side": "above", "unit": "attention",
 }  # fmt: skip
 
-FLAT = {"table": "t.parquet", "row": {"head": "L0H0"}, "value": "span"}
+FLAT = {"table": "t.parquet", "row": {"head": "L0.H0"}, "value": "span"}
 
 
 def folder(tmp_path: Path, **cells: Any) -> Path:
     """A table of one row, .5 (.4 to .6) over ten cases, and a gate."""
-    row = {"head": "L0H0", "delta": 0.5, "delta_low": 0.4, "delta_high": 0.6, "n": 20, "clusters": 10, "undefined": ""}
+    row = {"head": "L0.H0", "delta": 0.5, "delta_low": 0.4, "delta_high": 0.6, "n": 20, "clusters": 10, "undefined": ""}
     about = {"run": ["stories/lfa"], "commit": "0" * 40}
     write_table(pd.DataFrame([row | cells]), tmp_path / "t.parquet", units={}, about=about)
     gate = {"run": "stories/lfa", "value": 0.1, "value_low": -0.1, "value_high": 0.3, "limit": 0.0}
@@ -157,7 +157,7 @@ def test_claims_of_a_folder_share_one_correction(tmp_path: Path) -> None:
 def test_the_command_writes_claims_and_how_the_model_was_trained(tmp_path: Path, capsys: Any) -> None:
     where = folder(tmp_path)
     (where / CLAIMS).write_text(
-        '[[claim]]\nrun = "stories/lfa"\nquantity = "q"\nwhere = "§1"\ntable = "t.parquet"\nrow = {head = "L0H0"}\n'
+        '[[claim]]\nrun = "stories/lfa"\nquantity = "q"\nwhere = "§1"\ntable = "t.parquet"\nrow = {head = "L0.H0"}\n'
         'value = "delta"\nside = "above"\nunit = "attention"\n',
         encoding="utf-8",
     )
@@ -193,8 +193,8 @@ def test_a_row_has_the_dose_of_its_own_model(tmp_path: Path) -> None:
 def test_bad_claims_are_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="claims.toml"):
         main([str(tmp_path)])
-    with pytest.raises(InputError, match="q: result: 0 rows of t.parquet have head=L9H9"):
-        one(tmp_path, {"row": {"head": "L9H9"}})
+    with pytest.raises(InputError, match="q: result: 0 rows of t.parquet have head=L9.H9"):
+        one(tmp_path, {"row": {"head": "L9.H9"}})
     with pytest.raises(InputError, match="the gate"):
         one(tmp_path, {"has": ["flying"]})
 

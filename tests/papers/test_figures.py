@@ -101,7 +101,7 @@ def test_values_are_those_of_the_tables() -> None:
 
     heads = pd.read_parquet(RESULTS / "lfa_long/heads.parquet")
     maps = draw(figures_of("lfa")["7"], Style()).data
-    one = heads[(heads["preset"] == "lfa") & (heads["head"] == "L4H2")].set_index("seed")["pds"]
+    one = heads[(heads["preset"] == "lfa") & (heads["head"] == "L4.H2")].set_index("seed")["pds"]
     assert [first.z[4][2] for first in maps[: len(one)]] == one.to_list(), "a map for each seed"
     printed = heads[~heads["preset"].str.contains("+", regex=False)]
     assert len(one) > 2 and len(maps) == len(printed[["preset", "seed"]].drop_duplicates())
@@ -238,13 +238,13 @@ def test_what_features_predict_is_drawn_beside_what_they_add_to(tmp_path: Path) 
     rows = [
         {"of": of, "measure": measure, "edit": head, "r2": r2, "r2_low": r2 - 0.1, "r2_high": r2 + 0.2,
          "baselines": r2 / 2, "shuffled": 0.0}
-        for of, measure, head, r2 in (("absolute", "delta_loss", "L0H0", 0.3), ("absolute", "delta_loss", "L0H1", 0.4),
-                                      ("signed", "delta_loss", "L0H0", 0.8), ("absolute", "delta_log_p", "L0H0", 0.9))
+        for of, measure, head, r2 in (("absolute", "delta_loss", "L0.H0", 0.3), ("absolute", "delta_loss", "L0.H1", 0.4),
+                                      ("signed", "delta_loss", "L0.H0", 0.8), ("absolute", "delta_log_p", "L0.H0", 0.9))
     ]  # fmt: skip
     for preset in ("pls", "c2"):
         pd.DataFrame(rows).to_parquet(tmp_path / f"predicted-{preset}.parquet")
     features, baselines, _, *others = draw(figures_of("pls")["5.4"], Style(), tmp_path).data
-    assert list(features.x) == ["L0H0", "L0H1"] and list(features.y) == [0.3, 0.4] and len(others) == 3
+    assert list(features.x) == ["L0.H0", "L0.H1"] and list(features.y) == [0.3, 0.4] and len(others) == 3
     assert np.allclose(features.error_y.array, 0.2) and np.allclose(features.error_y.arrayminus, 0.1)
     assert list(baselines.y) == [0.15, 0.2]
 

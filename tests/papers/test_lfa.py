@@ -318,10 +318,10 @@ def test_stability_of_a_pair_is_the_heads_that_keep_to_it_over_those_that_hit_it
     net = build("std-t", "tiny", n_ctx=64, d_vocab=words.d_vocab, tokenizer=words)
     cases = measure(net, Coreference(domain="keys"), suite)
     cases = cases[cases["category"] == "competing-nouns"].assign(hit=0.0)
-    keeps, first = cases["head"].isin(["L0H0", "L0H1"]), cases["order"] == "target_first"
+    keeps, first = cases["head"].isin(["L0.H0", "L0.H1"]), cases["order"] == "target_first"
     box, basket = (cases["pair"].str.contains(nouns) for nouns in ("key-box-0", "hammer-basket-"))
     cases.loc[keeps & (box | basket), "hit"] = 1.0
-    cases.loc[(cases["head"] == "L1H0") & first & box, "hit"] = 1.0  # in one order alone
+    cases.loc[(cases["head"] == "L1.H0") & first & box, "hit"] = 1.0  # in one order alone
     rows = Rows()
     streamscope.papers.lfa.measure._pairs(rows, cases)
     found = {row["quantity"]: row for row in rows.rows}

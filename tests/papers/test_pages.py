@@ -542,15 +542,15 @@ IN_WORDS: dict[str, Callable[[], bool]] = {
     "The figure has the four whose direct effect is significant": lambda: drawn_heads() == table(
         "smollm2/hydra").query("direct_p_holm < 0.05")["group"].tolist(),
     "no less than by its direct effect alone": lambda: (
-        (one := real("hydra", group="L23H3"))["total"] <= one["direct"] and one["total_high"] < 0),
+        (one := real("hydra", group="L23.H3"))["total"] <= one["direct"] and one["total_high"] < 0),
     "Of the four heads in the figure, only this one has an interval above 0": lambda: table(
-        "smollm2/hydra").query("compensation_low > 0")["group"].tolist() == ["L23H2"],
+        "smollm2/hydra").query("compensation_low > 0")["group"].tolist() == ["L23.H2"],
     "Without the fourth we detect no change": lambda: (
-        (one := real("hydra", group="L23H2"))["total_low"] < 0 < one["total_high"]),
+        (one := real("hydra", group="L23.H2"))["total_low"] < 0 < one["total_high"]),
     "Later attention and a new scale of the norm make up for its direct effect": lambda: (
-        (one := real("hydra", group="L23H2"))["attn"] + one["norm"] >= -one["direct"]
+        (one := real("hydra", group="L23.H2"))["attn"] + one["norm"] >= -one["direct"]
         and max(one["attn_p_holm"], one["norm_p_holm"]) < 0.05),
-    "what later layers add is not significant": lambda: real("hydra", group="L23H2")["compensation_p_holm"] > 0.05,
+    "what later layers add is not significant": lambda: real("hydra", group="L23.H2")["compensation_p_holm"] > 0.05,
     "Two draws of one task share far more of their best edges than two tasks do": lambda: every(
         overlaps()["separate_low"] > overlaps()["jaccard_high"]),
     "Two tasks still share more than random edges": lambda: every(overlaps()["jaccard_low"] > overlaps()["chance"]),
@@ -586,7 +586,7 @@ def test_statements_about_the_real_model_name_what_is_in_its_tables() -> None:
     """Heads, limits, cases and effects that pages.toml spells out."""
     statements = {one["says"]: one for one in page_texts()["real"]["claim"]}
     pds = table("smollm2/pds")
-    assert pds.loc[pds.groupby(pds["layer"] // 10)["pds"].idxmax(), "head"].tolist() == ["L9H2", "L13H8", "L22H2"]
+    assert pds.loc[pds.groupby(pds["layer"] // 10)["pds"].idxmax(), "head"].tolist() == ["L9.H2", "L13.H8", "L22.H2"]
     (half,) = (one["limit"] for says, one in statements.items() if "we ask for half of it" in says)
     assert half == pytest.approx(-table("smollm2/sps").loc[0, "sps"] / 2, abs=1e-5)
     for name, cases, texts in (("coreference", 29, 8), ("competing", 60, 30)):
@@ -594,10 +594,10 @@ def test_statements_about_the_real_model_name_what_is_in_its_tables() -> None:
         assert (one["n"], one["clusters"]) == (cases, texts)
         assert any(f"({cases} cases, {texts} texts)" in says for says in statements)
     heads = table("smollm2/hydra").set_index("group")
-    assert heads.index[3] == "L23H2" and heads.index[heads["compensation_low"] > 0].tolist() == ["L23H2"]
+    assert heads.index[3] == "L23.H2" and heads.index[heads["compensation_low"] > 0].tolist() == ["L23.H2"]
     (hydra,) = (one for one in statements.values() if one["of"].startswith("smollm2/hydra"))
-    assert "group=L23H3" in hydra["of"] and heads.index[0] == "L23H3", "the strongest: none is chosen by its result"
-    assert hydra["unit"] == f"nats, of a direct effect of {heads.loc['L23H3', 'direct']:.2f}".replace("-", "−")
+    assert "group=L23.H3" in hydra["of"] and heads.index[0] == "L23.H3", "the strongest: none is chosen by its result"
+    assert hydra["unit"] == f"nats, of a direct effect of {heads.loc['L23.H3', 'direct']:.2f}".replace("-", "−")
 
 
 # ---- numbers, words, figures -------------------------------------------------------------------

@@ -17,9 +17,9 @@ from streamscope.papers.pages.web_page import Section, html, write_page
 NAN = float("nan")
 
 
-def result(name: str = "L0H0") -> Result:
+def result(name: str = "L0.H0") -> Result:
     """Two tables: one with a cell without a value, and one of a single text."""
-    frame = pd.DataFrame({"head": [name, "L0H1"], "layer": 0, "index": [0, 1], "delta": [-0.5, NAN]})
+    frame = pd.DataFrame({"head": [name, "L0.H1"], "layer": 0, "index": [0, 1], "delta": [-0.5, NAN]})
     columns = (*HEAD, number("delta", "Δ <loss>", "nats", "without the head", "+.3f"))
     heads = Table(frame, columns, {(1, "delta"): "no <case>"}, "Heads & more")
     other = Table(pd.DataFrame({"what": ["<b>x</b>"]}), (key("what", "what", "of whom"),), title="Others")

@@ -37,7 +37,7 @@ ROW = {
     "phenomena": [
         gate("loss", 1.25, value_low=1.125, value_high=1.375, limit=None, verdict="–", unit="nats per token"),
         gate("copying", 0.375),
-        gate("induction", 0.03125, limit=0.3, verdict="absent", head="L2H2 / L2H1"),
+        gate("induction", 0.03125, limit=0.3, verdict="absent", head="L2.H2 / L2.H1"),
         gate("mixing", None, verdict="–", undefined="no hyper-connections"),
     ],
 }
@@ -147,7 +147,7 @@ def test_bundle_loads_and_the_card_says_what_was_measured(tiny_run: Path, tmp_pa
         "1,234,567",
         "| loss | 1.250 | 1.125 to 1.375 | – | – | nats per token | – | 2000 | 89 |",
         "| copying | 0.375 | 0.250 to 0.500 | 0 | present | nats | – | 2000 | 89 |",
-        "| induction | 0.031 | 0.250 to 0.500 | 0.3 | absent | nats | L2H2 / L2H1 | 2000 | 89 |",
+        "| induction | 0.031 | 0.250 to 0.500 | 0.3 | absent | nats | L2.H2 / L2.H1 | 2000 | 89 |",
         "| mixing | – | – | – | no hyper-connections | nats |",
     ):
         assert said in text

@@ -74,12 +74,12 @@ def test_heads_of_a_category_are_those_of_its_prompts_alone(results: dict[str, R
 
 def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: dict[str, Result]) -> None:
     rows = results["Coreference"].table("categories").frame.set_index(["category", "head"])
-    assert rows.loc[("things", "L0H1"), ["top1", "stable"]].tolist() == [1.0, 1.0]
-    assert rows.loc[("gender", "L0H1"), ["top1", "stable"]].tolist() == [0.0, 0.0]
-    assert rows.loc[("all", "L0H1"), "top1"] == pytest.approx(14 / 22)
-    assert rows.loc[("gender", "L0H0"), ["chance", "recency"]].tolist() == [0.5, 0.5]
+    assert rows.loc[("things", "L0.H1"), ["top1", "stable"]].tolist() == [1.0, 1.0]
+    assert rows.loc[("gender", "L0.H1"), ["top1", "stable"]].tolist() == [0.0, 0.0]
+    assert rows.loc[("all", "L0.H1"), "top1"] == pytest.approx(14 / 22)
+    assert rows.loc[("gender", "L0.H0"), ["chance", "recency"]].tolist() == [0.5, 0.5]
     best = results["Coreference"].table("best").frame.set_index("category")
-    assert best.loc["things", "heads"] == "L0H1 / L0H1" and best.loc["things", ["best", "lead"]].tolist() == [1.0, 0.5]
+    assert best.loc["things", "heads"] == "L0.H1 / L0.H1" and best.loc["things", ["best", "lead"]].tolist() == [1.0, 0.5]
     assert best.loc["gender", "best"] == 0.5 and best.loc["gender", "n"] == 16
     net = planted.model()
     pooled = held_out(measure(net, Coreference(), suite())).query("halves == 'both' and rule == 'recency'").iloc[0]
@@ -87,7 +87,7 @@ def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: 
         ["head", "top1", "rule_share", "n"]
     ].tolist()  # fmt: skip
     sps = results["Sps"].table("best").frame.set_index("category")
-    assert sps.loc["things", ["heads", "best"]].tolist() == ["L0H1 / L0H1", pytest.approx(1.0)]
+    assert sps.loc["things", ["heads", "best"]].tolist() == ["L0.H1 / L0.H1", pytest.approx(1.0)]
     whole = results["Sps"].table("all-categories").frame.set_index("category")["sps"]
     assert whole["things"] == pytest.approx(fmean(planted.SPS)) == pytest.approx(-whole["gender"])
     log_odds = results["Coherence"].table().frame

@@ -58,7 +58,7 @@ def test_planted_heads(domain: str) -> None:
 
 
 def test_the_best_head_comes_first(table: pd.DataFrame) -> None:
-    assert summary(table)["head"].tolist()[:2] == ["L0H1", "L0H3"]
+    assert summary(table)["head"].tolist()[:2] == ["L0.H1", "L0.H3"]
 
 
 def test_stability_in_both_readings(table: pd.DataFrame) -> None:
@@ -71,7 +71,7 @@ def test_stability_in_both_readings(table: pd.DataFrame) -> None:
 
 
 def test_stability_without_any_hit_is_undefined(table: pd.DataFrame) -> None:
-    constant = table[table["head"] == "L0H4"]
+    constant = table[table["head"] == "L0.H4"]
     jaccard, over_total = seen_of(constant).blocks["stability"].total[:2]
     assert np.isnan(jaccard).all()
     assert (over_total == 0).all()
@@ -83,14 +83,14 @@ def test_stability_without_any_hit_is_undefined(table: pd.DataFrame) -> None:
     assert pairs["jaccard"].isna().all() and set(pairs["undefined"]) == {
         "jaccard: no head hits the target in either order"
     }
-    recency = seen_of(table[table["head"] == "L0H0"])
+    recency = seen_of(table[table["head"] == "L0.H0"])
     assert set(recency.blocks["stability"].total[0]) == {0.0}
     assert set(recency.extra["stable"]) == {0} and set(recency.extra["either"]) == {1}
 
 
 def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
     result = held_out(table)
-    assert set(result["head"]) == {"L0H1", "L0H1 / L0H1"}
+    assert set(result["head"]) == {"L0.H1", "L0.H1 / L0.H1"}
     both = result[(result["halves"] == "both") & (result["rule"] == "recency")].iloc[0]
     assert (both["top1"], both["rule_share"], both["difference"], both["n"], both["clusters"]) == (1, 0.5, 0.5, 24, 12)
     assert result["n"].tolist() == [12] * 6 + [24] * 3
@@ -108,11 +108,11 @@ def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
 
 def test_no_head_is_scored_on_the_cases_that_chose_it(table: pd.DataFrame) -> None:
     """A head right on half A and wrong on half B is chosen by A and fails on B."""
-    lucky = table[table["head"].isin(["L0H0", "L0H4"])].copy()
+    lucky = table[table["head"].isin(["L0.H0", "L0.H4"])].copy()
     on_a = halves(lucky, 0)[0] == 0
-    lucky["hit"] = np.where(lucky["head"] == "L0H4", on_a, lucky["hit"])
+    lucky["hit"] = np.where(lucky["head"] == "L0.H4", on_a, lucky["hit"])
     result = held_out(lucky)
-    assert result["head"].tolist()[0::3] == ["L0H4", "L0H0", "L0H4 / L0H0"]
+    assert result["head"].tolist()[0::3] == ["L0.H4", "L0.H0", "L0.H4 / L0.H0"]
     assert result["top1"].tolist()[0::3] == [0.0, 0.5, 0.25]
 
 
@@ -148,17 +148,17 @@ def test_nouns_that_chain_all_cases_leave_whole_texts_apart() -> None:
 def test_prompts_that_share_nouns_are_not_independent() -> None:
     """A head that is right on five tools of six: by pairs its lead is resolved, by tools it is not."""
     table = shared_nouns(36)
-    one = table[table["head"].isin(["L0H0", "L0H1"])].copy()
+    one = table[table["head"].isin(["L0.H0", "L0.H1"])].copy()
     tool = one["cluster"].map(lambda label: label[1].strip())
     right = {"key", "hammer", "spoon", "saw", "brush"}
-    one["hit"] = np.where(one["head"] == "L0H1", tool.isin(right), False)
+    one["hit"] = np.where(one["head"] == "L0.H1", tool.isin(right), False)
     by_pair = one.assign(cluster=one["pair"])
     narrow, wide = (held_out(t).query("halves == 'both' and rule == 'recency'").iloc[0] for t in (by_pair, one))
     assert narrow["difference"] > 0 < narrow["ci_low"] and narrow["clusters"] == 36
     assert wide["ci_low"] < 0 < wide["ci_high"] and wide["clusters"] == 6
-    head = summary(one).set_index("head").loc["L0H1"]
+    head = summary(one).set_index("head").loc["L0.H1"]
     assert head["top1"] == pytest.approx(5 / 6) and head["clusters"] == 6
-    assert head["top1_low"] < 0.5 < summary(by_pair).set_index("head").loc["L0H1", "top1_low"]
+    assert head["top1_low"] < 0.5 < summary(by_pair).set_index("head").loc["L0.H1", "top1_low"]
 
 
 def test_twins_that_differ_after_the_query_only_are_left_out() -> None:

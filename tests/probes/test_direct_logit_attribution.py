@@ -28,8 +28,8 @@ def test_a_planted_copier_writes_what_it_is_set_to() -> None:
     heads = result.table("heads").frame.set_index("head")["contribution"]
     c = np.where(task.cases["relation"] == "capital", 1, -1)
     own = 2 * A * DELTA / np.array([copiers.scale(x) for x in c * DELTA])  # log-odds of the right form, by hand
-    assert heads["L0H1"] == pytest.approx(own.mean(), abs=1e-5)
-    assert heads.drop("L0H1").abs().max() < 1e-5
+    assert heads["L0.H1"] == pytest.approx(own.mean(), abs=1e-5)
+    assert heads.drop("L0.H1").abs().max() < 1e-5
     parts = result.table("parts").frame.set_index("part")["contribution"]
     assert parts["sum"] == pytest.approx(own.mean(), abs=1e-5)
     assert parts.drop("sum").abs().max() < 1e-5

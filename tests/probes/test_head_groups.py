@@ -196,7 +196,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
 
 def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     rng = np.random.default_rng(2)
-    keys = [(layer, h, f"L{layer}H{h}") for layer in range(2) for h in range(4)]
+    keys = [(layer, h, f"L{layer}.H{h}") for layer in range(2) for h in range(4)]
     rows = [
         {"cluster": f"c{i}", "layer": a, "index": b, "head": c, **dict(zip(CLASSES, rng.normal(0, 1, 3), strict=True))}
         for i in range(8)

@@ -65,9 +65,9 @@ def test_planted_heads(model: StreamTransformer) -> None:
         for score in SCORES:
             assert found[f"L0H{h}", score] == (1.0 if own == score else 0.0), (own, score)
     text = scores(summary(table), "text")
-    assert (text["L0H0", "previous"], text["L0H0", "first"]) == (1.0, 0.0)
-    assert (text["L0H1", "previous"], text["L0H1", "first"]) == (0.0, 1.0)
-    assert ("L0H0", "induction") not in text
+    assert (text["L0.H0", "previous"], text["L0.H0", "first"]) == (1.0, 0.0)
+    assert (text["L0.H1", "previous"], text["L0.H1", "first"]) == (0.0, 1.0)
+    assert ("L0.H0", "induction") not in text
 
 
 def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:

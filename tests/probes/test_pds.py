@@ -62,11 +62,11 @@ def test_a_head_that_prefers_the_first_noun_is_no_recency_head() -> None:
         net.blocks[0].attn.positions.slopes[0] = -10.0  # farther is more
     found = Pds().measure(net, given_prompts(planted.suite(), net))
     rows = found.table("heads").frame.set_index("head")
-    assert rows.loc["L0H0", "pds"] == pytest.approx(1) == pytest.approx(-rows.loc["L0H0", "difference"])
-    assert rows["prefers"][["L0H0", "L0H2"]].tolist() == ["first", "last"] and rows["over"].sum() == 2
+    assert rows.loc["L0.H0", "pds"] == pytest.approx(1) == pytest.approx(-rows.loc["L0.H0", "difference"])
+    assert rows["prefers"][["L0.H0", "L0.H2"]].tolist() == ["first", "last"] and rows["over"].sum() == 2
     assert found.table("layers").frame[["over", "over_first"]].to_numpy().tolist() == [[2, 1]]
     assert "2 heads above it, 1 for the last noun and 1 for the first" in found.table("layers").title
-    assert found.table("best").frame["heads"][0] == "L0H0 (first) / L0H0 (first)"
+    assert found.table("best").frame["heads"][0] == "L0.H0 (first) / L0.H0 (first)"
     assert found.figure().data[0].z[0][0] == pytest.approx(-1)  # the figure that is shown first keeps the sign
 
 
@@ -221,7 +221,7 @@ def test_command(short_suite: str, tiny_run: Any, tmp_path: Any, capsys: pytest.
         [str(tiny_run), "--suite", short_suite, "--reference", str(tiny_run), "--out", str(out), "--figure", str(page)]
     )
     shown = capsys.readouterr().out
-    assert "L1H3" in shown
+    assert "L1.H3" in shown
     assert "μ+σ of" in shown
     read = Result.load(out)
     summary = read.table().frame

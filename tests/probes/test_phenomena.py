@@ -176,7 +176,7 @@ def test_a_planted_induction_head_is_found(one: object, name: str, period: int) 
             found = look(one, name, documents=60)
     finally:
         point.remove_hooks("fwd", including_permanent=True)
-    assert (found["value"], found["verdict"], found["head"]) == (1.0, "present", "L1H2 / L1H2")
+    assert (found["value"], found["verdict"], found["head"]) == (1.0, "present", "L1.H2 / L1.H2")
     assert look(one, name, documents=60) == before
 
 
@@ -210,7 +210,7 @@ def test_a_planted_coreference_head_is_found(monkeypatch: pytest.MonkeyPatch, na
     planted_pairs(monkeypatch, category)
     model = planted.model()
     found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
-    assert (found["value"], found["verdict"], found["head"], found["n"]) == (1.0, "present", "L0H1 / L0H1", 24)
+    assert (found["value"], found["verdict"], found["head"], found["n"]) == (1.0, "present", "L0.H1 / L0.H1", 24)
     with torch.no_grad():
         for head in (1, 3):  # semantic, leaning
             model.blocks[0].attn.k.weight[8 * head : 8 * head + 8] = 0
@@ -224,7 +224,7 @@ def test_a_planted_recency_head_is_found(monkeypatch: pytest.MonkeyPatch, name: 
     model = planted.model()
     found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
     assert (found["value"], found["verdict"]) == (pytest.approx(1, abs=1e-6), "present")
-    assert found["head"] == "L0H0 (last) / L0H0 (last)"
+    assert found["head"] == "L0.H0 (last) / L0.H0 (last)"
     with torch.no_grad():
         model.blocks[0].attn.positions.slopes.zero_()
     assert Phenomena(only=(name,)).measure(model).table().frame["verdict"].tolist() == ["absent"]
@@ -398,7 +398,7 @@ def test_position_of_a_planted_head() -> None:
     model = planted.model()
     table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))
     chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
-    assert head == "L0H0 (last) / L0H0 (last)" and chosen["difference"].mean() == pytest.approx(1.0)
+    assert head == "L0.H0 (last) / L0.H0 (last)" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
 def test_position_is_pds_of_the_stories(one: object) -> None:
@@ -531,7 +531,7 @@ def test_every_phenomenon_has_a_line(one: object) -> None:
     from streamscope.probes.phenomena import measure
 
     how = Phenomena(only=NAMES)
-    fake = dict.fromkeys(NAMES, lambda of, name: PhenomenonObservations([1.0, 1.1, 1.2], head="L0H0"))
+    fake = dict.fromkeys(NAMES, lambda of, name: PhenomenonObservations([1.0, 1.1, 1.2], head="L0.H0"))
     before = dict(measure.LOOKS)
     measure.LOOKS.update(fake)
     try:

@@ -64,25 +64,25 @@ def test_chosen_heads_from_every_token(net: Any) -> None:
     """The nouns take all attention as soon as they are there; before, a head without features spreads evenly."""
     table = picture(net, TEXT, ["L0.H2", "L0.H4"])
     assert len(table) == 2 * 16 * 17 / 2
-    assert table["head"].unique().tolist() == ["L0H2", "L0H4"]
+    assert table["head"].unique().tolist() == ["L0.H2", "L0.H4"]
     np.testing.assert_allclose(table.groupby(["head", "query"])["attention"].sum(), 1, atol=1e-6)
-    assert weights(table, "L0H2", 5)[KEY] == pytest.approx(1, abs=1e-6)
-    assert weights(table, "L0H2", 9)[[KEY, BOX]] == pytest.approx([1 / 4, 3 / 4], abs=1e-6)
-    np.testing.assert_allclose(weights(table, "L0H4", 9), 1 / 10, atol=1e-6)
+    assert weights(table, "L0.H2", 5)[KEY] == pytest.approx(1, abs=1e-6)
+    assert weights(table, "L0.H2", 9)[[KEY, BOX]] == pytest.approx([1 / 4, 3 / 4], abs=1e-6)
+    np.testing.assert_allclose(weights(table, "L0.H4", 9), 1 / 10, atol=1e-6)
     pd.testing.assert_frame_equal(picture(net, TEXT, [Head(0, 2), Head(0, 4)]), table)
 
 
 def test_roles_of_a_prompt(net: Any, prompt: Aligned) -> None:
     table = picture(net, prompt)
     assert set(table["query"]) == {11} == set(prompt.queries)
-    roles = table[table["head"] == "L0H0"].set_index("key")["role"]
+    roles = table[table["head"] == "L0.H0"].set_index("key")["role"]
     assert roles[roles != ""].to_dict() == {KEY: "target", BOX: "distractor", 11: "query"}
     looks = summary(table).set_index("head")
-    assert looks.loc["L0H3", ["looks_at", "token"]].tolist() == [KEY, "key"]
-    assert looks.loc["L0H3", ["attention", "to_target", "to_distractor"]].tolist() == pytest.approx([0.8, 0.8, 0.2])
-    assert looks.loc["L0H4", ["to_bos", "to_query"]].tolist() == pytest.approx([1 / 12, 1 / 12])
+    assert looks.loc["L0.H3", ["looks_at", "token"]].tolist() == [KEY, "key"]
+    assert looks.loc["L0.H3", ["attention", "to_target", "to_distractor"]].tolist() == pytest.approx([0.8, 0.8, 0.2])
+    assert looks.loc["L0.H4", ["to_bos", "to_query"]].tolist() == pytest.approx([1 / 12, 1 / 12])
     early = summary(picture(net, prompt, "all", 5)).set_index("head")
-    assert early.loc["L0H4", "to_target"] == pytest.approx(1 / 6) and "to_distractor" not in early
+    assert early.loc["L0.H4", "to_target"] == pytest.approx(1 / 6) and "to_distractor" not in early
 
 
 def test_the_query(net: Any, prompt: Aligned) -> None:

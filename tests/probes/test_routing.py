@@ -48,8 +48,8 @@ def test_a_star_has_one_hub() -> None:
     assert first["hub_p"] < 0.01 and first["hub_chance"] < 0.4
     table = hubs(found)
     own = table[table["layer"] == 1].set_index("head")
-    assert own.loc["L1H4", ["into", "out_of"]].tolist() == [5.0, 5.0]
-    assert own.loc["L1H0", "score"] == pytest.approx(0.1)
+    assert own.loc["L1.H4", ["into", "out_of"]].tolist() == [5.0, 5.0]
+    assert own.loc["L1.H0", "score"] == pytest.approx(0.1)
     assert own["score"].sum() == pytest.approx(1.0)
 
 

@@ -88,10 +88,10 @@ def test_entropy_on_paper() -> None:
     two[0, 0] = 1
     two[1:, 0] = two[torch.arange(1, T), torch.arange(1, T)] = 0.5
     found = values(summed(shown(even, torch.eye(T), two)), "entropy")
-    assert found["L0H0"] == pytest.approx(lgamma(T + 1) / T, rel=1e-6)
-    assert found["L0H1"] == 0
-    assert found["L0H2"] == pytest.approx(log(2) * (T - 1) / T, rel=1e-6)
-    assert found["all"] == pytest.approx((found["L0H0"] + found["L0H2"]) / 3)
+    assert found["L0.H0"] == pytest.approx(lgamma(T + 1) / T, rel=1e-6)
+    assert found["L0.H1"] == 0
+    assert found["L0.H2"] == pytest.approx(log(2) * (T - 1) / T, rel=1e-6)
+    assert found["all"] == pytest.approx((found["L0.H0"] + found["L0.H2"]) / 3)
 
 
 def test_hss_and_entropy_of_planted_heads() -> None:
@@ -114,7 +114,7 @@ def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
     assert others["without sinks"] == others["all"], "no head is a sink"
     alone = summed(shown(torch.eye(T), sink)).set_index(["measure", "scope"]).loc[("HSS", "without sinks")]
     assert np.isnan(alone["value"]) and "fewer than two heads are not BOS sinks" in alone["undefined"]
-    assert sinks_sentence(["L0H1", "L0H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
+    assert sinks_sentence(["L0.H1", "L0.H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
     assert sinks_sentence([], 4) == ""
 
 
@@ -169,7 +169,7 @@ def naive(patterns: Tensor) -> tuple[dict[str, float], dict[str, float]]:
     for layer in range(layers):
         for h in range(heads):
             rows = [r[r > 0].double() for s in range(n) for r in patterns[s, layer, h]]
-            entropy[f"L{layer}H{h}"] = sum(float(-(r * r.log()).sum()) for r in rows) / len(rows)
+            entropy[f"L{layer}.H{h}"] = sum(float(-(r * r.log()).sum()) for r in rows) / len(rows)
     return found, entropy
 
 

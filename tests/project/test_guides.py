@@ -126,8 +126,8 @@ def test_the_guides_own_code_by_the_command(
     assert "stories/lfa, edited minus stories/lfa" in capsys.readouterr().out
     table = Result.load(tmp_path / "x.parquet").tables["heads-control"].frame.set_index("head")
     changed = table["attention_difference"].abs() > 1e-6
-    assert not changed[[f"L{layer}H{head}" for layer in range(4) for head in range(6)]].any()
-    assert changed[[f"L{layer}H{head}" for layer in (4, 5) for head in range(6)]].all()
+    assert not changed[[f"L{layer}.H{head}" for layer in range(4) for head in range(6)]].any()
+    assert changed[[f"L{layer}.H{head}" for layer in (4, 5) for head in range(6)]].all()
     streamscope([str(file), *argv[:5], "--edit", "halve.py:halve@blocks.0.hook_mlp_out"])
     assert "edited" in capsys.readouterr().out
 

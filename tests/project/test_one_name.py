@@ -183,7 +183,7 @@ def test_a_wheel_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
         (line,) = (line for line in listed.stdout.splitlines() if line.split()[:1] == [name])
         assert len(line.split()) > 3, f"{module} says nothing of itself"
     done = streamscope("ablate", "--heads", "L5.H4", "--draws", "1", "--max-documents", "3", "--out", "a.csv")
-    assert done.returncode == 0 and "L5H4" in done.stdout and (where / "a.csv").is_file(), done.stderr
+    assert done.returncode == 0 and "L5.H4" in done.stdout and (where / "a.csv").is_file(), done.stderr
     small = ("--pairs", "20", "--documents", "4", "--edited-pairs", "8", "--draws", "1", "--k", "1")
     done = streamscope("demo", "stories/lfa", "--out", "page", *small)
     assert done.returncode == 0 and (where / "page" / "index.html").stat().st_size > 1e5, done.stderr

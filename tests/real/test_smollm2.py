@@ -208,7 +208,7 @@ def test_pds(ours: Any, theirs: Any) -> None:
         values[str(prompt.order)].append(a[:, :, at["query"][-1], list(at["target"])].sum(-1))
     want = np.abs(np.mean(values["target_last"], 0) - np.mean(values["target_first"], 0))
     for layer, head in HEADS:
-        assert found[f"L{layer}H{head}"] == pytest.approx(want[layer, head], abs=1e-5)
+        assert found[f"L{layer}.H{head}"] == pytest.approx(want[layer, head], abs=1e-5)
 
 
 def test_logit_lens(ours: Any, theirs: Any) -> None:

@@ -52,7 +52,7 @@ def test_edits_are_validated_and_measured(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=line):
             view.edits = wrong
     assert view.edits == {}
-    view.edits = {"heads": {"L4.*": {"scale": 3}, "L4H1": {"alpha": 0.5}}, "mixing": ["L0-1.v"]}
+    view.edits = {"heads": {"L4.*": {"scale": 3}, "L4.H1": {"alpha": 0.5}}, "mixing": ["L0-1.v"]}
     heads = {f"L4.H{head}": {"scale": 3} for head in range(6)}
     assert view.edits == {"heads": heads | {"L4.H1": {"scale": 3, "alpha": 0.5}}, "mixing": ["L0.v", "L1.v"]}
     with pytest.raises(InputError, match="the text has"):
