@@ -151,7 +151,7 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
     units = {task.name: opened.units(task) for task in opened.tasks}
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray | None]]] = {"effects": [], "layers": []}
-    parts = (" attn", " mlp", *(f"H{h}" for h in range(model.config.n_heads)))
+    parts = (" attn", " mlp", *(f".H{h}" for h in range(model.config.n_heads)))
     layers = [(n, f"L{n}{part}") for n in range(model.config.n_layers) for part in parts]
     for task, each in zip(opened.tasks, found, strict=True):
         for group, one in zip(groups, each, strict=True):

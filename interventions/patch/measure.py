@@ -169,7 +169,7 @@ def sweep(
 
 def cell_labels(cell: Cell, direction: Direction) -> dict[str, Any]:
     """The key columns of a cell."""
-    head = f"L{cell.layer}{'KV' if cell.spot.kv else 'H'}{cell.head}" if cell.head is not None else ""
+    head = f"L{cell.layer}.{'KV' if cell.spot.kv else 'H'}{cell.head}" if cell.head is not None else ""
     where = head or (f"L{cell.layer}" if cell.layer >= 0 else "")
     name = " ".join(part for part in (cell.spot.short, where, cell.place) if part not in ("", "all"))
     index = -1 if cell.head is None else cell.head

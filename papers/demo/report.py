@@ -79,8 +79,8 @@ def measure(options: Options) -> None:
             suite = load_suite("stories", n=options.pairs)
             pair = tuple(prompt for prompt in suite.prompts if prompt.id in choice.prompts)
             queries = align(replace(suite, prompts=pair), models[first].tokenizer).queries
-            text, state = pair[0].text, {"head": choice.head.replace("H", ".H"), "token": queries[0]}
-            values |= {**asdict(choice), "layer": choice.head.partition("H")[0], "queries": queries}
+            text, state = pair[0].text, {"head": choice.head, "token": queries[0]}
+            values |= {**asdict(choice), "layer": choice.head.partition(".")[0], "queries": queries}
         commands = [command.format(**values) for command in one["commands"]]
         results[one["name"]] = [
             measured(command, options.out / f"{one['name']}{f'-{i}' if i > 1 else ''}.parquet", options.device)

@@ -209,7 +209,7 @@ def test_the_command_says_what_was_planted(tmp_path: Path, capsys: pytest.Captur
     assert (some.loc[some["cluster"] == 1, "left"].str.endswith("balls.\n")).all()
     assert result.about["clusters"]["method"] == "planted"
     assert table.loc[1, "top_tokens"] == "`She` 100%" and "pronouns 100% (9%)" in table.loc[1, "more_or_fewer"]
-    assert re.match(r"L1H\d at k\* 5\.\d\d \(0\.\d\d\), ", table.loc[1, "heads"])
+    assert re.match(r"L1\.H\d at k\* 5\.\d\d \(0\.\d\d\), ", table.loc[1, "heads"])
     assert some.loc[some["cluster"] == 1, "text"].iloc[0] == "Lily had 3 red balls.⏎⟦She⟧ saw it!…"
     assert "240 tokens in 2 clusters" in " ".join(capsys.readouterr().out.split())
     assert page.stat().st_size > 10_000

@@ -221,7 +221,7 @@ def cases(rng: np.random.Generator, n: int, heads: int, clusters: int) -> pd.Dat
     table = one.loc[np.repeat(one.index, heads)].reset_index(drop=True)
     index = np.tile(np.arange(heads), n)
     hit = rng.random(n * heads) < 0.5
-    return table.assign(layer=0, index=index, head=[f"L0H{i}" for i in index], hit=hit, attention=hit * 0.5)
+    return table.assign(layer=0, index=index, head=[f"L0.H{i}" for i in index], hit=hit, attention=hit * 0.5)
 
 
 @pytest.mark.slow

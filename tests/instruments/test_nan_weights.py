@@ -59,7 +59,7 @@ def test_a_short_prompt_does_not_hide_them(broken: StreamTransformer) -> None:
 
 def block(total: list[list[float]], size: list[list[float]]) -> Observations:
     units = pd.DataFrame({"unit": ["a", "b", "c"], "cluster": ["a", "b", "c"]})
-    cells = pd.DataFrame({"head": [f"L0H{i}" for i in range(len(total))]})
+    cells = pd.DataFrame({"head": [f"L0.H{i}" for i in range(len(total))]})
     return Observations(measure=Measure(name="loss", unit="nats", resolution=0.0), cells=cells, units=units,
                         total=np.array(total), size=np.array(size))  # fmt: skip
 

@@ -115,7 +115,7 @@ def test_keys_and_values_are_patched_by_the_heads_that_queries_share(shared: int
     model = make("llama", n_heads=4, **{"attention.kv_heads": shared})
     cells = plan(model, PAIRS[:1], spots(model, ["k", "v"]), "head", [1])
     assert [(cell.spot.short, cell.head) for cell in cells] == [(s, h) for s in "kv" for h in range(shared)]
-    assert [cell_labels(cell, "denoise")["head"] for cell in cells[:shared]] == [f"L1KV{h}" for h in range(shared)]
+    assert [cell_labels(cell, "denoise")["head"] for cell in cells[:shared]] == [f"L1.KV{h}" for h in range(shared)]
     found = patch_pairs(model, PAIRS[:1], cells)
     with torch.no_grad(), capture(model, [cell.hook for cell in cells]) as seen:
         model(CLEAN[:1])

@@ -166,9 +166,7 @@ def test_the_instrument_beside_a_control_has_leverage(found: Result) -> None:
     for delta in (DELTA, 0.5):
         net = copiers.model(delta=delta)
         task = token_task(copiers.suite(10), net.tokenizer)
-        how = SteerHeads(
-            groups=("copier=" + COPIER.label.replace("H", ".H"),), scales=SCALES, measures=("task",), draws=4
-        )
+        how = SteerHeads(groups=("copier=" + COPIER.label,), scales=SCALES, measures=("task",), draws=4)
         results.append(how.measure(net, OpenTasks([task], net.tokenizer)))
     row = one(results[0].table("curves"), measure="log_odds")
     assert row["range"] == pytest.approx(on_paper(1.5) - on_paper(0), abs=1e-5)

@@ -278,7 +278,7 @@ def test_relations_have_rows_and_holm_counts_them(found: tuple) -> None:
 def test_loss_of_documents_is_a_measure_like_the_others() -> None:
     how, model = Suppress(k=(1,), gates=(0.0,), measures=("loss",), draws=2), load("lfa")
     row = rows(how.measure(model, Documents(max_documents=9)).table().frame, group="selected").iloc[0]
-    chosen = Head(*map(int, row["heads"].removeprefix("L").split("H")))
+    chosen = Head(*map(int, row["heads"].removeprefix("L").split(".H")))
     shards = evaluation_shards(model.run, model.tokenizer, None)
     observed = observe_loss(model, [scale_heads([chosen], 0.0)], shards, max_documents=9)
     assert row["n"] == row["clusters"] == 9

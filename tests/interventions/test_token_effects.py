@@ -151,7 +151,7 @@ def planted_modes(tmp_path: Path, lost: dict[int, np.ndarray], **changed: object
         "cluster": np.tile(mode, 3),
     }).assign(**changed)  # fmt: skip
     rows.to_parquet(tmp_path / "labels.parquet")
-    groups = [Group(f"L0H{h}", (Head(0, h),)) for h in range(2)]
+    groups = [Group(f"L0.H{h}", (Head(0, h),)) for h in range(2)]
     modes = Modes(net, groups, documents, tmp_path / "labels.parquet")
     for at, one in enumerate(documents):
         modes.add(at, gates_of(net, one), np.stack([lost[h] * (1 + at / 10) for h in range(2)]))
@@ -242,7 +242,7 @@ def test_gates_by_hand_from_the_rows() -> None:
     model = randomise(streamscope.models.build("pls", scale="tiny", seed=3, init_std=0.3))
     rng = np.random.default_rng(1)
     ids = [rng.integers(0, 256, size=n).tolist() for n in (12, 9, 2, 17)]
-    groups = [Group(f"L1H{h}", (Head(1, h),)) for h in range(2)]
+    groups = [Group(f"L1.H{h}", (Head(1, h),)) for h in range(2)]
     effects = token_effects(model, ids, [scale_heads(group.heads, 0.0) for group in groups])
     halves = Halves(model, groups, len(ids))
     for at, (one, found) in enumerate(zip(ids, effects, strict=True)):

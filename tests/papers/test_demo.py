@@ -183,7 +183,7 @@ def test_the_page_and_the_live_page_link_each_other(
     assert found is not None
     data = json.loads(found[1])
     said = re.search(r"^(L\d\.H\d) of .* finds the right noun in ([\d.]+ % of \d+ prompts)", printed, re.MULTILINE)
-    assert said is not None and said[1].replace("H", ".H") == data["state"]["head"] and said[2] in report
+    assert said is not None and said[1] == data["state"]["head"] and said[2] in report
     assert data["report"] == "index.html" and data["state"]["text"] in live and data["models"][0]["id"] == "c"
     attention = Result.load(tmp_path / "with" / "picture.parquet").table().frame
     assert set(attention["query"]) == {data["state"]["token"]} and set(attention["head"].str[:2]) == {said[1][:2]}

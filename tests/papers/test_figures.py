@@ -238,8 +238,10 @@ def test_what_features_predict_is_drawn_beside_what_they_add_to(tmp_path: Path) 
     rows = [
         {"of": of, "measure": measure, "edit": head, "r2": r2, "r2_low": r2 - 0.1, "r2_high": r2 + 0.2,
          "baselines": r2 / 2, "shuffled": 0.0}
-        for of, measure, head, r2 in (("absolute", "delta_loss", "L0.H0", 0.3), ("absolute", "delta_loss", "L0.H1", 0.4),
-                                      ("signed", "delta_loss", "L0.H0", 0.8), ("absolute", "delta_log_p", "L0.H0", 0.9))
+        for of, measure, head, r2 in (
+            ("absolute", "delta_loss", "L0.H0", 0.3), ("absolute", "delta_loss", "L0.H1", 0.4),
+            ("signed", "delta_loss", "L0.H0", 0.8), ("absolute", "delta_log_p", "L0.H0", 0.9),
+        )
     ]  # fmt: skip
     for preset in ("pls", "c2"):
         pd.DataFrame(rows).to_parquet(tmp_path / f"predicted-{preset}.parquet")

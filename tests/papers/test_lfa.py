@@ -373,7 +373,7 @@ def test_what_follows_from_heads_and_losses() -> None:
     )  # two heads of the layers between are over .075, and one of the last
     pds[5] = 0.2
     heads = pd.DataFrame({
-        "preset": "lfa", "seed": 0, "head": [f"L{i}H0" for i in six], "layer": six, "pds": pds, "over": pds > 0.075,
+        "preset": "lfa", "seed": 0, "head": [f"L{i}.H0" for i in six], "layer": six, "pds": pds, "over": pds > 0.075,
         "attention": [0.9, 0.1, 0.8, 0.7, 0.6, 0.5],
     })  # fmt: skip
     losses = {("lfa", "loss"): [2.1, 2.0], ("std-t", "loss"): [2.0], ("d-cas", "loss"): [1.0, 1.6],

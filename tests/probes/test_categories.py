@@ -79,7 +79,10 @@ def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: 
     assert rows.loc[("all", "L0.H1"), "top1"] == pytest.approx(14 / 22)
     assert rows.loc[("gender", "L0.H0"), ["chance", "recency"]].tolist() == [0.5, 0.5]
     best = results["Coreference"].table("best").frame.set_index("category")
-    assert best.loc["things", "heads"] == "L0.H1 / L0.H1" and best.loc["things", ["best", "lead"]].tolist() == [1.0, 0.5]
+    assert best.loc["things", "heads"] == "L0.H1 / L0.H1" and best.loc["things", ["best", "lead"]].tolist() == [
+        1.0,
+        0.5,
+    ]
     assert best.loc["gender", "best"] == 0.5 and best.loc["gender", "n"] == 16
     net = planted.model()
     pooled = held_out(measure(net, Coreference(), suite())).query("halves == 'both' and rule == 'recency'").iloc[0]

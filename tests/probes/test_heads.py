@@ -63,7 +63,7 @@ def test_planted_heads(model: StreamTransformer) -> None:
     found = scores(summary(table))
     for h, own in enumerate(SCORES):
         for score in SCORES:
-            assert found[f"L0H{h}", score] == (1.0 if own == score else 0.0), (own, score)
+            assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
     text = scores(summary(table), "text")
     assert (text["L0.H0", "previous"], text["L0.H0", "first"]) == (1.0, 0.0)
     assert (text["L0.H1", "previous"], text["L0.H1", "first"]) == (0.0, 1.0)

@@ -587,5 +587,5 @@ def _typical(texts: pd.Series, most: int = 3) -> str:
 
 def _place(label: str) -> tuple[int, int, str]:
     """Layer and head of L5.H4, for sorting."""
-    layer, _, head = label.removeprefix("L").partition("H")
+    layer, _, head = label.removeprefix("L").partition(".H")
     return (int(layer), int(head), label) if layer.isdigit() and head.isdigit() else (-1, -1, label)
