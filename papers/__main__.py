@@ -1,15 +1,20 @@
-"""The pages of results and the interactive page of claims, made of the ledger and the result tables.
+"""A paper's tables and figures: printed beside measured, from the tables that are shipped or from your own runs.
 
-    python -m papers --out site            index.html: every claim, with filters, its figure and its command
-    python -m papers --write results       results/*.md and their figures, from `pages.toml` and the tables; the
-                                           counts in the README beside them
+    python -m papers lfa                               results/lfa.md and its figures
+    python -m papers lfa --table 3                     one table: every cell printed, measured, with its interval
+    python -m papers lfa --figure 2 --out fig2.pdf     one figure, as pdf, svg or png
+    python -m papers lfa --runs runs/mine/lfa-s0 runs/mine/std-t-printed-s0 --table 4       of your own runs (ARM-sSEED)
+    python -m papers lfa --runs runs/differences/lfa-s* --grid differences       measures, and adds to the long table
 
-Every number on these pages is read from a table.
+Runs are measured with the instruments of the other rooms, half a minute each. Without --grid no shipped table changes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
@@ -19,28 +24,67 @@ from streamscope.cli.parse import command, parse
 class Options:
     """Arguments of `python -m papers`."""
 
+    paper: Annotated[Literal["dst", "lfa", "hdpl", "pls", "krom"], tyro.conf.Positional]
+    """The paper."""
+    table: str | None = None
+    """Number of a table, or a place such as "Appendix G": print its cells."""
+    figure: str | None = None
+    """Number of a figure: draw it."""
     out: Path | None = None
-    """Write the interactive page of claims into this folder; it works offline."""
-    figures: bool = True
-    """Also draw the papers' own figures from our tables, 5 MB in all."""
-    write: Path | None = None
-    """Write the Markdown pages of this results folder again, from its tables."""
+    """File of the figure (.svg, .pdf, .png); of the table, if it is to be saved (.csv)."""
+    runs: tuple[Path, ...] = ()
+    """Own run folders, called ARM-sSEED as `models.grid` names them."""
+    text: str = "own text"
+    """Training text of the runs, in words."""
+    grid: str | None = None
+    """Add the rows of --runs to the long table of the paper under this name."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, read the ledger and the tables, write."""
+    """Parse, measure what is given, print, draw or write."""
     options = parse(Options, argv, __doc__)
-    if options.out is None and options.write is None:
-        raise InputError("nothing to write: give --out FOLDER for the page of claims, or --write results")
+    if options.table and options.figure:
+        raise InputError("give --table or --figure, not both")
+    if options.out and not (options.table or options.figure):
+        raise InputError("--out is for one --table or --figure; the page is written to results/")
+    if options.grid and not options.runs:
+        raise InputError("--grid names what is measured of --runs: give these")
+    if options.runs and not (options.grid or options.table or options.figure):
+        raise InputError("of own --runs give the --table or --figure that you want, or --grid to keep their rows")
 
-    if options.write is not None:
-        from streamscope.papers.pages.results import write_results
+    from streamscope.papers.page import Page, add
 
-        print("\n".join(f"written {path}" for path in write_results(options.write)))
-    if options.out is not None:
-        from streamscope.papers.pages.site import write_site
+    if options.grid:
+        print(add(options.paper, options.runs, options.grid, options.text))
+        return
+    own = None
+    if options.runs:
+        from importlib import import_module
 
-        print(f"written {write_site(options.out, options.figures)}")
+        from streamscope.papers.paper import measure_runs
+
+        measures = import_module(f"streamscope.papers.{options.paper}.tables").MEASURES
+        own = measure_runs(options.runs, measures, options.text, f"python -m papers {options.paper} --runs …")
+    page = Page(options.paper, own)
+    if options.table:
+        frame = page.frame(_place("Table", options.table))
+        print(frame.to_string(index=False, na_rep="", float_format="{:.4g}".format))
+        if options.out:
+            from streamscope.cli.disk import write_text
+
+            write_text(options.out, frame.to_csv(index=False))
+    elif options.figure:
+        place = _place("Figure", options.figure)
+        path = options.out or Path(f"{options.paper}_{place.lower().replace(' ', '_')}.svg")
+        page.draw(place, path)
+        print(f"written {path}")
+    else:
+        print(f"written {page.write()}")
+
+
+def _place(kind: str, text: str) -> str:
+    """Table 3 for 3; other places by their name."""
+    return f"{kind} {text}" if text[:1].isdigit() else text
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ held-out stories; heads are found on one half of the pairs and scored on the oth
     swap.best, streams.cosine        largest swap that a module can reach; cosine of the streams' directions (KROM)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,8 +42,8 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
+from streamscope.papers.paper import DOCUMENTS, Run, tokens_of
 
-PAIRS, DOCUMENTS = 600, 300
 CATEGORIES = {"gender": "gender", "number": "plurality", "nouns": "competing-nouns"}
 SCALE = 1.5
 """Largest scale of PLS' steering."""
@@ -57,47 +57,6 @@ class Options:
     """Run folders called ARM-sSEED, as `models.grid` names them."""
     out: Path = Path("results/differences/measured.csv")
     """The table; new rows are added."""
-
-
-class Run:
-    """A model with what several quantities read, and the rows that were found."""
-
-    def __init__(self, folder: Path) -> None:
-        from streamscope.instruments.prompts import align, check_tokenizer, load_suite
-        from streamscope.models.checkpoint import load
-
-        self.folder, self.model = folder, load(folder)
-        self.tokenizer = check_tokenizer(self.model)
-        self.last = self.model.config.n_layers - 1
-        self.pairs = align(load_suite("stories5", n=PAIRS), self.tokenizer, self.model.config.n_ctx)
-        self.rows: list[dict[str, Any]] = []
-
-    def add(self, quantity: str, unit: str, value: float) -> None:
-        """One row."""
-        self.rows.append({"quantity": quantity, "value": float(value), "unit": unit})
-
-    def probe(self, probe: Any, edits: Any = None, prompts: Any = None) -> Any:
-        """The table of a probe on the pairs, a row per prompt (or pair) and head."""
-        from streamscope.probes.probe import measure
-
-        chosen = self.pairs if prompts is None else prompts
-        return measure(self.model, probe, chosen, edits=edits, tokenizer=self.tokenizer)
-
-    def loss(self, data: str) -> float:
-        """Nats per token over the documents of a corpus."""
-        from streamscope.instruments.data import Documents
-        from streamscope.instruments.open_data import open_data
-
-        total = open_data(Documents(data=data, max_documents=DOCUMENTS), self.model)
-        sums, _ = total.sums(self.model.cfg.device, document_loss(self.model))
-        return float(sums["losses"].sum() / sums["targets"].sum())
-
-
-def document_loss(model: Any) -> Callable[..., Any]:
-    """For `OpenDocuments.sums`: `losses` [B] of each document, nats."""
-    from streamscope.probes.phenomena.measure import losses_and_depths
-
-    return losses_and_depths(model, every=0)
 
 
 HELD_OUT, TRAINED = "stories5:1:300:0", "stories5:10:300:0"
@@ -321,15 +280,6 @@ def measure_run(folder: Path) -> list[dict[str, Any]]:
     return run.rows
 
 
-def tokens_of(folder: Path, manifest: Any) -> int:
-    """Training tokens of a run that has ended."""
-    from streamscope.cli.disk import TrainedConfig, read_json
-    from streamscope.models.training.config import tokens_seen
-
-    config = read_json(folder / "config.json", TrainedConfig)
-    return tokens_seen(config["training"], config["model"]["n_ctx"], manifest["step"])
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, measure what is new, write after each run."""
     options = parse(Options, argv, __doc__)
@@ -354,7 +304,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if ((table["arm"] == arm) & (table["seed"] == int(seed)) & (table["weights"] == weights)).any():
             continue
         about = {"arm": arm, "seed": int(seed), "tokens": tokens_of(folder, manifest), "weights": weights}
-        rows = pd.DataFrame([{**about, **row} for row in measure_run(folder)])
+        rows = pd.DataFrame([{**about, **row} for row in measure_run(folder)]).drop(columns=["part", "x"])
         kept = table[(table["arm"] != arm) | (table["seed"] != int(seed))]
         table = pd.concat([kept, rows], ignore_index=True).sort_values(["arm", "seed"], kind="stable")
         options.out.parent.mkdir(parents=True, exist_ok=True)

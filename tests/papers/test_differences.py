@@ -13,7 +13,9 @@ from streamscope.models.checkpoint import run_folder
 from streamscope.models.grid import cells_of, read_grid
 from streamscope.models.hooks import capture
 from streamscope.papers import differences
-from streamscope.papers.differences import Run, _held_out_best, coreference, main, position
+from streamscope.papers import paper as measuring
+from streamscope.papers.differences import _held_out_best, coreference, main, position
+from streamscope.papers.paper import Run
 from streamscope.papers.primary import PAPERS, registered
 
 
@@ -35,12 +37,12 @@ def test_the_best_head_has_its_sign_from_the_half_that_chose_it() -> None:
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[Run, dict[str, float]]:
-    before = differences.PAIRS
-    differences.PAIRS = 40
+    before = measuring.PAIRS
+    measuring.PAIRS = 40
     try:
         run = Run(run_folder("stories/lfa"))
     finally:
-        differences.PAIRS = before
+        measuring.PAIRS = before
     coreference(run)
     position(run)
     return run, {row["quantity"]: row["value"] for row in run.rows}

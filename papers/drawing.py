@@ -1,0 +1,121 @@
+"""What the papers' figures share: size, colours, seeds as points, printed values as diamonds, and files.
+
+A figure is a function of a `papers.page.Page` that returns a matplotlib figure. Up to eight training seeds are points
+beside their mean; of more, the bar is the 95 % interval of the mean. A diamond is what the paper prints.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streamscope.cli.errors import InputError
+from streamscope.papers.paper import Estimate
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B")
+"""Of arms, in the order in which a figure names them (Okabe and Ito: told apart by the colour-blind)."""
+FORMATS = (".svg", ".pdf", ".png")
+POINTS = 8
+"""Up to so many seeds each is a point."""
+STYLE: Mapping[str, Any] = {
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.titlesize": 9, "axes.titlelocation": "left", "legend.frameon": False,
+    "legend.fontsize": 8, "figure.constrained_layout.use": True, "svg.fonttype": "path", "svg.hashsalt": "streamscope",
+    "axes.axisbelow": True, "axes.grid": True, "grid.color": "#E6E6E6", "grid.linewidth": 0.6,
+}  # fmt: skip
+
+
+def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.4), **share: Any) -> tuple[Any, Any]:
+    """A figure of panels in our style, and its axes [rows, columns]."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(dict(STYLE)):
+        drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
+    return drawn, axes
+
+
+def save(drawn: Any, path: Path) -> None:
+    """Write a figure under a temporary name, then rename. Raises `InputError` for another format than `FORMATS`."""
+    import matplotlib.pyplot as plt
+
+    from streamscope.cli.disk import write_atomically
+
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path.name}: figures are written as {', '.join(FORMATS)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+    with plt.rc_context(dict(STYLE)):
+        write_atomically(
+            path,
+            lambda part: drawn.savefig(part, format=path.suffix[1:], metadata=metadata, dpi=160, facecolor="white"),
+        )
+    plt.close(drawn)
+
+
+def colour(i: int) -> str:
+    """Of the i-th arm."""
+    return COLOURS[i % len(COLOURS)]
+
+
+def seeds(axis: Any, x: float, found: Estimate, i: int = 0, label: str = "", width: float = 0.0) -> None:
+    """An estimate at x: a bar (with `width`) or a dash for the mean, and points of the seeds or the interval."""
+    if width:
+        axis.bar(x, found.mean, width=width, color=colour(i), alpha=0.55, label=label or None, linewidth=0)
+    else:
+        axis.plot([x - 0.12, x + 0.12], [found.mean] * 2, color=colour(i), linewidth=2, label=label or None)
+    if 1 < len(found.values) <= POINTS:
+        spread = np.linspace(-0.06, 0.06, len(found.values)) if len(found.values) > 1 else np.zeros(1)
+        axis.plot(x + spread, found.values, "o", markersize=3, color=colour(i), markeredgewidth=0, zorder=3)
+    elif found.low < found.high:
+        axis.errorbar(
+            x, found.mean, [[found.mean - found.low], [found.high - found.mean]], color="#333333", capsize=2,
+            linewidth=1, zorder=3,
+        )  # fmt: skip
+
+
+def band(axis: Any, x: Sequence[float], found: Sequence[Estimate], i: int = 0, label: str = "") -> None:
+    """A curve of means over x with the band of the 95 % interval; up to eight seeds are thin lines instead."""
+    axis.plot(x, [one.mean for one in found], color=colour(i), linewidth=1.8, label=label or None)
+    if all(1 < len(one.values) <= POINTS for one in found) and len({len(one.values) for one in found}) == 1:
+        for line in np.array([one.values for one in found]).T:
+            axis.plot(x, line, color=colour(i), linewidth=0.6, alpha=0.6)
+    else:
+        axis.fill_between(x, [one.low for one in found], [one.high for one in found], color=colour(i), alpha=0.2)
+
+
+def diamond(axis: Any, x: Any, y: Any, i: int | None = None, label: str = "printed") -> None:
+    """What the paper prints at x."""
+    face = "white" if i is None else colour(i)
+    axis.plot(
+        x, y, "D", markersize=6, markerfacecolor=face, markeredgecolor="black", linestyle="", label=label, zorder=4
+    )
+
+
+def heat(axis: Any, values: Any, *, rows: Sequence[str], columns: Sequence[str], limits: tuple[float, float]) -> Any:
+    """A map of cells with their values written in; returns the image, for a colour bar."""
+    values = np.asarray(values, float)
+    image = axis.imshow(
+        values, cmap="RdYlBu_r" if limits[0] < 0 else "YlOrRd", vmin=limits[0], vmax=limits[1], aspect="auto"
+    )
+    axis.set_xticks(range(len(columns)), columns)
+    axis.set_yticks(range(len(rows)), rows)
+    axis.grid(visible=False)
+    for (row, column), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            share = (value - limits[0]) / (limits[1] - limits[0])
+            ink = "white" if share > 0.75 or (limits[0] < 0 and share < 0.2) else "black"
+            axis.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", fontsize=7, color=ink)
+    return image
+
+
+def legend(drawn: Any) -> None:
+    """One legend above the panels, each label once."""
+    once: dict[str, Any] = {}
+    for axis in drawn.axes:
+        handles, labels = axis.get_legend_handles_labels()
+        once |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in once}
+    drawn.legend(once.values(), once.keys(), loc="outside upper left", ncols=6)

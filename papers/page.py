@@ -1,0 +1,242 @@
+"""A paper's page: its tables printed | measured, its figures from our runs, and sentences whose numbers are read.
+
+`papers/PAPER/page.md` is a jinja2 template. It calls
+
+    {{ table("Table 2") }}                      the printed cells of a place with the measured ones beside them
+    {{ figure("Figure 1") }}                    draws it (papers/PAPER/figures.py) into results/PAPER/, and shows it
+    {{ value("lfa", "loss", grid="long") }}     an estimate with its interval, written as `like` is ("0.000")
+    {{ value("lfa − d-cas", "loss", like="0.0", unit="percent", grid="long") }}
+    {{ printed("Table 4", "LFA", "Max L5 PDS") }}
+    {{ dose("Table 2") }}                       seeds, tokens and text of what the table shows
+    {{ primary() }}                             the registered claims and their verdicts
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError, unknown
+from streamscope.papers.paper import OWN, RESULTS, Estimate, Selection, estimate, load, measure_runs
+from streamscope.papers.primary import PAPERS, judge, registered
+from streamscope.papers.printed import form, printed, with_interval, written
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Page:
+    """A paper's tables and figures from its long table, or from a reader's own runs.
+
+    `papers/PAPER/tables.py` has GRIDS, place -> grid; DEFAULT is that of the others. With `own` rows every place shows
+    the reader's runs.
+    """
+
+    paper: str
+    own: pd.DataFrame | None = None
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The long table."""
+        return load(self.paper) if self.own is None else self.own
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The printed cells."""
+        return printed(self.paper)
+
+    @cached_property
+    def tables(self) -> Any:
+        """The module papers/PAPER/tables.py."""
+        return import_module(f"streamscope.papers.{self.paper}.tables")
+
+    def grid(self, place: str) -> str:
+        """The training that a place shows."""
+        return OWN if self.own is not None else self.tables.GRIDS.get(place, self.tables.DEFAULT)
+
+    def at(self, place: str) -> pd.DataFrame:
+        """The printed cells of a place. Raises `InputError` for one that the paper does not number."""
+        found = self.cells[self.cells["place"] == place]
+        if found.empty:
+            raise unknown("place", place, list(dict.fromkeys(self.cells["place"])))
+        return found
+
+    def measured(self, cell: Mapping[str, Any]) -> Estimate | None:
+        """The estimate beside a printed cell."""
+        if not cell["quantity"]:
+            return None
+        chosen = Selection(cell["arm"], cell["quantity"], cell["part"], cell["x"], self.grid(cell["place"]))
+        return estimate(self.rows, chosen, cell["unit"])
+
+    def frame(self, place: str) -> pd.DataFrame:
+        """The cells of a place, long: what is printed and measured, with interval, n and why nothing was measured."""
+        rows = []
+        for cell in self.at(place).to_dict("records"):
+            found = self.measured(cell)
+            row = {name: cell[name] for name in ("place", "row", "column", "printed", "unit")}
+            if found is not None:
+                row |= {"measured": found.mean, "low": found.low, "high": found.high,
+                        "n": " / ".join(map(str, found.n))}  # fmt: skip
+            rows.append(row | {"why": "" if found is not None else cell["why"] or "not measured"})
+        return pd.DataFrame(rows).reindex(
+            columns=["place", "row", "column", "printed", "measured", "low", "high", "n", "unit", "why"]
+        )
+
+    def table(self, place: str) -> str:
+        """Markdown: a row per printed row, under each printed column what was measured (95 % over seeds)."""
+        cells = self.at(place)
+        columns, labels = list(dict.fromkeys(cells["column"])), list(dict.fromkeys(cells["row"]))
+        shown = {(cell["row"], cell["column"]): self._cell(cell) for cell in cells.to_dict("records")}
+        both = {column for column in columns if any(shown.get((row, column), ("", ""))[1] for row in labels)}
+        head, lines = [""], [[row] for row in labels]
+        for column in columns:
+            head += [f"{column}, printed", "measured (95 %)"] if column in both else [column]
+            for line, row in zip(lines, labels, strict=True):
+                line += shown.get((row, column), ("", ""))[: 2 if column in both else 1]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+
+    def _cell(self, cell: Mapping[str, Any]) -> tuple[str, str]:
+        found = self.measured(cell)
+        if found is None:
+            return cell["printed"], f"*{cell['why']}*" if cell["why"] else "*not measured*" if cell["quantity"] else ""
+        return cell["printed"], with_interval(found, form(cell["printed"], cell["unit"]))
+
+    def value(
+        self, arm: str, quantity: str, part: str = "", x: float = float("nan"), *, like: str = "0.000",
+        unit: str = "", grid: str = "", interval: bool = True,
+    ) -> str:  # fmt: skip
+        """An estimate in a sentence. Raises `InputError` where nothing was measured."""
+        found = self.estimate(arm, quantity, part, x, unit=unit, grid=grid)
+        how = form(like, unit)
+        return with_interval(found, how) if interval else written(found.mean, how)
+
+    def estimate(
+        self, arm: str, quantity: str, part: str = "", x: float = float("nan"), *, unit: str = "", grid: str = ""
+    ) -> Estimate:
+        """An estimate by its names. Raises `InputError` where nothing was measured."""
+        chosen = Selection(arm, quantity, part, x, OWN if self.own is not None else grid or self.tables.DEFAULT)
+        found = estimate(self.rows, chosen, unit)
+        if found is None:
+            raise InputError(f"{self.paper}: no rows of {chosen}")
+        return found
+
+    def present(self, arms: Mapping[str, str], quantity: str, grid: str = "") -> dict[str, str]:
+        """Those arms, with their names, of which a quantity was measured. Raises `InputError` without any."""
+        grid = OWN if self.own is not None else grid or self.tables.DEFAULT
+        there = set(self.rows.loc[(self.rows["quantity"] == quantity) & (self.rows["grid"] == grid), "arm"])
+        if not there & set(arms):
+            raise InputError(f"no {quantity} of {', '.join(arms)} was measured; runs are called ARM-sSEED")
+        return {arm: name for arm, name in arms.items() if arm in there}
+
+    def printed(self, place: str, row: str, column: str) -> str:
+        """A printed cell."""
+        cells = self.at(place)
+        found = cells[(cells["row"] == row) & (cells["column"] == column)]
+        if len(found) != 1:
+            raise InputError(f"{place} has {len(found)} cells {row!r}, {column!r}")
+        return str(found["printed"].iloc[0])
+
+    def dose(self, place: str) -> str:
+        """Seeds, tokens, parameters and text of what a place shows."""
+        rows = self.rows[self.rows["grid"] == self.grid(place)]
+        arms = {arm for cell in self.at(place)["arm"] for arm in cell.replace(" / ", " − ").split(" − ")}
+        rows = rows[rows["arm"].isin(arms)]
+        seeds, tokens = rows.groupby("arm")["seed"].nunique(), rows["tokens"].dropna() / MILLION
+        size, text = rows["parameters"].dropna() / MILLION, ", ".join(t for t in dict.fromkeys(rows["text"]) if t)
+        parts = [f"{_span(seeds, '{:.0f}')} training seeds", f"{_span(tokens, '{:.1f}')} M tokens of {text}"]
+        return ", ".join([*parts, *([f"{_span(size, '{:.2f}')} M parameters"] if len(size) else [])])
+
+    def figure(self, place: str) -> str:
+        """Draw a figure into results/PAPER/, and Markdown that shows it with its caption."""
+        name = place.lower().replace(" ", "_") + ".svg"
+        draw = self.figures[place]
+        self.draw(place, RESULTS / self.paper / name)
+        title = (draw.__doc__ or "").strip().splitlines()[0]
+        return f"![{place}: {title}]({self.paper}/{name})\n\n*{place}. {title} {self.dose(place)}.*"
+
+    @cached_property
+    def figures(self) -> Mapping[str, Any]:
+        """Place -> function that draws it: FIGURES of papers/PAPER/figures.py."""
+        return dict(import_module(f"streamscope.papers.{self.paper}.figures").FIGURES)
+
+    def draw(self, place: str, path: Path) -> None:
+        """Draw one figure to a file, by its suffix. Raises `InputError` for an unknown figure or format."""
+        from streamscope.papers.drawing import save
+
+        if place not in self.figures:
+            raise unknown("figure", place, list(self.figures))
+        save(self.figures[place](self), path)
+
+    def primary(self) -> str:
+        """Markdown of the registered claims; those whose arms are not measured yet say so."""
+        claims, seeds, _ = registered(self.paper)
+        rows = pd.read_csv(RESULTS / "differences" / "measured.csv")
+        counts = rows[rows["seed"].isin(seeds)].groupby(["arm", "quantity"])["seed"].nunique()
+        able = [c for c in claims if all(counts.get((arm, c["quantity"]), 0) > 1 for arm in c["arms"])]
+        verdicts = judge(able, rows, seeds).set_index("claim") if able else pd.DataFrame()
+        lines = [
+            "| claim | quantity | arms | n | difference (95 %) | p, Holm | seeds show | verdict |",
+            "|" + "---|" * 8,
+        ]
+        for claim in claims:
+            name, arms = claim["id"], " − ".join(claim["arms"])
+            if name not in verdicts.index:
+                lines.append(f"| {name} | {claim['quantity']} | {arms} | | | | | not measured yet |")
+                continue
+            row = verdicts.loc[name]
+            unit = " %" if claim.get("relative") else ""
+            ends = f"{row['difference']:.3g}{unit} ({row['low']:.3g} to {row['high']:.3g})"
+            lines.append(
+                f"| {name} | {claim['quantity']} | {arms} | {row['n']} | {ends} | {row['p_holm']:.2g} | "
+                f"{row['shown']:.2g} | {row['verdict']} |"
+            )
+        return "\n".join(lines).replace("-0", "−0")
+
+    def text(self) -> str:
+        """The page."""
+        from jinja2 import Environment, StrictUndefined
+
+        source = (PAPERS / self.paper / "page.md").read_text("utf-8")
+        calls = {
+            name: getattr(self, name) for name in ("table", "figure", "value", "estimate", "printed", "dose", "primary")
+        }
+        environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+        return environment.from_string(source).render(paper=self.paper, **calls)
+
+    def write(self) -> Path:
+        """Write results/PAPER.md and its figures."""
+        path = RESULTS / f"{self.paper}.md"
+        write_text(path, self.text())
+        return path
+
+
+def _span(values: pd.Series, pattern: str) -> str:
+    ends = [pattern.format(end) for end in (values.min(), values.max())]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def add(paper: str, folders: Sequence[Path], grid: str, text: str) -> str:
+    """Measure runs and add their rows to the long table of a paper, but those whose weights it has."""
+    from streamscope.cli.disk import write_atomically
+    from streamscope.models.checkpoint import read_manifest
+
+    path = RESULTS / paper / "measured.parquet"
+    table = pd.read_parquet(path)
+    known = set(table.loc[table["grid"] == grid, "weights"])
+    ended = [folder for folder in folders if read_manifest(folder).get("outcome") == "completed"]
+    new = [folder for folder in ended if read_manifest(folder)["weights"] not in known]
+    measures = import_module(f"streamscope.papers.{paper}.tables").MEASURES
+    for folder in new:
+        rows = measure_runs([folder], measures, text, f"python -m papers {paper} --runs …").assign(grid=grid)
+        again = (
+            (table["grid"] == grid) & (table["arm"] == rows["arm"].iloc[0]) & (table["seed"] == rows["seed"].iloc[0])
+        )
+        table = pd.concat([table[~again], rows], ignore_index=True)
+        write_atomically(path, lambda part, t=table: t.to_parquet(part, index=False, compression="zstd"))
+    left = f"; {len(folders) - len(ended)} have not ended" if len(ended) < len(folders) else ""
+    return f"{len(new)} of {len(folders)} runs measured{left}"

@@ -1,0 +1,229 @@
+"""Runs × numbers: the long table of a paper, and its estimates over training seeds.
+
+`results/PAPER/measured.parquet` has a row per training (`grid`), arm, seed and number; `part` is a head, a layer or a
+task, and `x` what a figure has on its horizontal axis. Everything that a page shows is a selection of it. The rows of
+`results/differences/measured.csv`, many seeds of small models on text that pays for attention, are the grid
+`differences` of every paper. `measure_runs` measures more runs, with the same names.
+
+An estimate is a mean over training seeds with a 95 % t interval. A difference of two arms has Welch's interval
+(`papers.primary.contrast`), also where both arms have the same seeds; a ratio that of the difference of logarithms.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.papers.primary import LEVEL, PAPERS, contrast
+
+RESULTS = PAPERS.parent / "results"
+NAMES = ("dst", "lfa", "hdpl", "pls", "krom")
+COLUMNS = (
+    "grid", "arm", "seed", "quantity", "part", "x", "value", "unit", "parameters", "tokens", "text", "command",
+    "commit", "weights",
+)  # fmt: skip
+"""Columns of the long table: see the head of this module; `text` is the training text in words."""
+SMALL = "stories and TinyStories"
+"""Training text of the grid `differences`."""
+PAIRS, DOCUMENTS = 600, 300
+"""Pairs of held-out nouns, and held-out stories, that a run is measured on."""
+OWN = "own runs"
+"""The grid of runs that a reader gives."""
+
+
+def load(paper: str) -> pd.DataFrame:
+    """The long table of a paper with the grid `differences`. Raises `InputError` for a name that is no paper."""
+    if paper not in NAMES:
+        raise unknown("paper", paper, NAMES)
+    tables = [pd.read_parquet(RESULTS / paper / "measured.parquet")]
+    new = RESULTS / "differences" / "measured.csv"
+    if new.is_file():
+        tables.append(with_parts(pd.read_csv(new)).assign(grid="differences", text=SMALL))
+    return complete(pd.concat(tables, ignore_index=True))
+
+
+def complete(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with every column of the long table; what they lack is empty."""
+    rows = rows.reindex(columns=list(COLUMNS))
+    texts = ["grid", "part", "text", "command", "commit", "weights", "unit"]
+    return rows.assign(**{name: rows[name].astype(object).where(rows[name].notna(), "") for name in texts})
+
+
+def with_parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """`pds.L5` as the quantity `pds` of the part L5."""
+    names = rows["quantity"].str.extract(r"^(?P<quantity>.*?)(?:\.(?P<part>L\d+))?$")
+    return rows.assign(quantity=names["quantity"], part=names["part"].fillna(""))
+
+
+# ---- estimates ---------------------------------------------------------------------------------
+
+
+class Estimate(NamedTuple):
+    """A number of one arm, or of two, with its interval over training seeds."""
+
+    mean: float
+    low: float
+    high: float
+    n: tuple[int, ...]
+    """Seeds of each arm."""
+    values: np.ndarray
+    """Of each seed; empty for a difference."""
+    p: float = float("nan")
+    """Of a difference or ratio: that there is none, two-sided."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows of a table a cell shows."""
+
+    arm: str
+    """One arm; "lfa − std-t" for a difference, in percent of the second where the unit is percent and that of the rows
+    is not; "cfm / lfa" for a ratio."""
+    quantity: str
+    part: str = ""
+    x: float = float("nan")
+    grid: str = ""
+
+    def of(self, rows: pd.DataFrame, arm: str) -> pd.DataFrame:
+        """The rows of one arm, a row per seed. Raises `InputError` where a seed has two."""
+        at = (rows["arm"] == arm) & (rows["quantity"] == self.quantity) & (rows["part"] == self.part)
+        at &= rows["x"].isna() if np.isnan(self.x) else np.isclose(rows["x"].astype(float), self.x)
+        if self.grid:
+            at &= rows["grid"] == self.grid
+        found = rows[at & rows["value"].notna()]
+        if found["seed"].duplicated().any():
+            raise InputError(f"{arm}, {self.quantity} {self.part}: seeds have several rows; give the grid")
+        return found
+
+
+def estimate(rows: pd.DataFrame, chosen: Selection, unit: str = "") -> Estimate | None:
+    """The estimate of a selection; None where an arm has no rows. One seed has no interval."""
+    for sign in (" − ", " / "):
+        if sign in chosen.arm:
+            found = [chosen.of(rows, arm) for arm in chosen.arm.split(sign)]
+            return None if any(one.empty for one in found) else _of_two(found, sign, unit)
+    found = chosen.of(rows, chosen.arm)
+    return None if found.empty else _of_one(found["value"].to_numpy(float))
+
+
+def _of_one(values: np.ndarray) -> Estimate:
+    from scipy.stats import t
+
+    n, mean = len(values), float(values.mean())
+    half = float(t.isf(LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
+    return Estimate(mean, mean - half, mean + half, (n,), values)
+
+
+def _of_two(found: Sequence[pd.DataFrame], sign: str, unit: str) -> Estimate:
+    """Difference or ratio of two arms. In percent, the mean of the second is taken as known."""
+    from scipy.stats import t
+
+    one, other = (rows["value"].to_numpy(float) for rows in found)
+    n = (len(one), len(other))
+    if sign == " / ":
+        if min(one.min(), other.min()) <= 0:
+            return Estimate(float(one.mean() / other.mean()), float("nan"), float("nan"), n, np.array([]))
+        one, other = np.log(one), np.log(other)
+    scale = 100 / abs(float(other.mean())) if unit == "percent" and found[0]["unit"].iloc[0] != "percent" else 1.0
+    if min(n) > 1:
+        difference, error, df = contrast({"one": one, "other": other}, {"one": 1.0, "other": -1.0})
+        half = float(t.isf(LEVEL / 2, df)) * error
+        p = float(2 * t.sf(abs(difference) / error, df)) if error else float("nan")
+    else:
+        difference, half, p = float(one.mean() - other.mean()), float("nan"), float("nan")
+    ends = np.array([difference, difference - half, difference + half])
+    mean, low, high = map(float, np.exp(ends) if sign == " / " else ends * scale)
+    return Estimate(mean, low, high, n, np.array([]), p)
+
+
+# ---- measuring ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """A trained model with what several numbers read, and the rows that were found."""
+
+    folder: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        from streamscope.instruments.prompts import check_tokenizer
+        from streamscope.models.checkpoint import load
+
+        self.model = load(self.folder)
+        self.tokenizer = check_tokenizer(self.model)
+        self.last = self.model.config.n_layers - 1
+
+    def add(self, quantity: str, unit: str, value: float, part: str = "", x: float = float("nan")) -> None:
+        """One row."""
+        self.rows.append({"quantity": quantity, "part": part, "x": x, "value": float(value), "unit": unit})
+
+    @cached_property
+    def pairs(self) -> Any:
+        """The pairs of held-out nouns of suite `stories5`, aligned."""
+        return self.suite("stories5", PAIRS)
+
+    def suite(self, name: str, n: int | None = None) -> Any:
+        """The aligned prompts of a suite."""
+        from streamscope.instruments.prompts import align, load_suite
+
+        return align(load_suite(name, n=n), self.tokenizer, self.model.config.n_ctx)
+
+    def probe(self, probe: Any, edits: Any = None, prompts: Any = None) -> Any:
+        """The table of a probe on prompts, `pairs` unless others are given: a row per prompt (or pair) and head."""
+        from streamscope.probes.probe import measure
+
+        chosen = self.pairs if prompts is None else prompts
+        return measure(self.model, probe, chosen, edits=edits, tokenizer=self.tokenizer)
+
+    def loss(self, data: str) -> float:
+        """Nats per token over the first documents of a corpus."""
+        from streamscope.instruments.data import Documents
+        from streamscope.instruments.open_data import open_data
+        from streamscope.probes.phenomena.measure import losses_and_depths
+
+        total = open_data(Documents(data=data, max_documents=DOCUMENTS), self.model)
+        sums, _ = total.sums(self.model.cfg.device, losses_and_depths(self.model, every=0))
+        return float(sums["losses"].sum() / sums["targets"].sum())
+
+
+def measure_runs(
+    folders: Sequence[Path], measures: Sequence[Callable[[Run], None]], text: str, command: str
+) -> pd.DataFrame:
+    """The rows of runs called ARM-sSEED, as the grid `OWN`.
+
+    Raises `InputError` for a run of another name or one that has not ended.
+    """
+    from streamscope.models.checkpoint import read_manifest
+
+    tables = []
+    for folder in folders:
+        arm, _, seed = folder.name.rpartition("-s")
+        if not arm or not seed.isdigit():
+            raise InputError(f"{folder}: a run is called ARM-sSEED, such as lfa-s20")
+        manifest = read_manifest(folder)
+        if manifest.get("outcome") != "completed":
+            raise InputError(f"{folder} has not ended; `python -m models.train --resume` goes on")
+        run = Run(folder)
+        for one in measures:
+            one(run)
+        about = {
+            "grid": OWN, "arm": arm, "seed": int(seed), "parameters": run.model.n_params(), "text": text,
+            "tokens": tokens_of(folder, manifest), "command": command, "weights": manifest["weights"],
+        }  # fmt: skip
+        tables.append(pd.DataFrame(run.rows).assign(**about))
+    return complete(pd.concat(tables, ignore_index=True))
+
+
+def tokens_of(folder: Path, manifest: Mapping[str, Any]) -> int:
+    """Training tokens of a run that has ended."""
+    from streamscope.cli.disk import TrainedConfig, read_json
+    from streamscope.models.training.config import tokens_seen
+
+    config = read_json(folder / "config.json", TrainedConfig)
+    return tokens_seen(config["training"], config["model"]["n_ctx"], manifest["step"])

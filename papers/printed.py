@@ -1,0 +1,73 @@
+"""What a paper prints: a row per printed cell, with its place and the line that it stands in.
+
+`papers/PAPER/printed.csv` has the columns
+
+    place, row, column    Table 4, LFA, Max L5 PDS; of a figure its series and x
+    printed               as printed: 22.2M, 48.3%, -0.158, 3–6
+    arm, quantity, part, x    the measured rows beside it (`papers.paper.Selection`); empty where there is none
+    why                   three words that say why there is none
+    unit                  of the cell; in percent a difference of two arms is relative to the second
+    quote                 the line or sentence of the paper
+"""
+
+import re
+from typing import NamedTuple
+
+import pandas as pd
+
+from streamscope.papers.paper import Estimate
+from streamscope.papers.primary import PAPERS
+
+NUMBER = re.compile(r"^[^\d.+−-]*([+−-]?)(\d*\.?\d+)\s*([MKk%×]?)")
+COUNTS = ("heads", "streams", "clusters")
+SCALE = {"M": 1e6, "K": 1e3, "k": 1e3, "%": 0.01}
+
+
+class Form(NamedTuple):
+    """How a paper writes a number, so that ours beside it is written alike."""
+
+    decimals: int
+    suffix: str
+    signed: bool
+
+
+def printed(paper: str) -> pd.DataFrame:
+    """The printed cells of a paper, in its order."""
+    cells = pd.read_csv(PAPERS / paper / "printed.csv", dtype=str, keep_default_na=False)
+    return cells.assign(x=pd.to_numeric(cells["x"]))
+
+
+def number(text: str) -> float:
+    """The (first) number of a printed cell: 22.2M is 2.22e7, 48.3% is .483; NaN of a text without one."""
+    found = NUMBER.match(text.replace(",", ""))
+    if found is None:
+        return float("nan")
+    return float(found[1].replace("−", "-") + found[2]) * SCALE.get(found[3], 1.0)
+
+
+def form(text: str, unit: str = "") -> Form:
+    """How a cell is written. Means of counts have a decimal, and 16% of the unit percent is 16, not .16."""
+    found = NUMBER.match(text.replace(",", ""))
+    if found is None:
+        return Form(3, "", False)
+    decimals = max(len(found[2].partition(".")[2]), int(unit in COUNTS))
+    suffix = "percent" if unit == "percent" and found[3] == "%" else found[3]
+    return Form(decimals, suffix, found[1] == "+")
+
+
+def written(value: float, how: Form) -> str:
+    """A number as the paper writes it: 0.276, 48.3 %, 0.87 M."""
+    scaled = value / SCALE.get(how.suffix, 1.0)
+    decimals = how.decimals
+    while how.suffix == "M" and decimals < 3 and abs(scaled) < 10 ** (1 - decimals):
+        decimals += 1
+    text = f"{scaled:{'+' if how.signed else ''}.{decimals}f}".replace("-", "−")
+    return text + {"%": " %", "percent": " %", "M": " M", "K": " K", "k": " k", "×": "×"}.get(how.suffix, "")
+
+
+def with_interval(found: Estimate, how: Form) -> str:
+    """A mean with its interval: 0.231 (0.205 to 0.257)."""
+    text = written(found.mean, how)
+    if not found.low < found.high:
+        return text
+    return f"{text} ({written(found.low, how)} to {written(found.high, how)})"
