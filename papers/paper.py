@@ -39,7 +39,7 @@ OWN = "own runs"
 def load(paper: str) -> pd.DataFrame:
     """The long table of a paper with the grid `differences`. Raises `InputError` for a name that is no paper."""
     if paper not in NAMES:
-        raise unknown("paper", paper, NAMES)
+        raise unknown("paper", paper, list(NAMES))
     tables = [pd.read_parquet(RESULTS / paper / "measured.parquet")]
     new = RESULTS / "differences" / "measured.csv"
     if new.is_file():
