@@ -1,6 +1,7 @@
 """A paper's tables and figures: printed beside measured, from the tables that are shipped or from your own runs.
 
     python -m papers lfa                               results/lfa.md and its figures
+    python -m papers all                               every page, and results/README.md
     python -m papers lfa --table 3                     one table: every cell printed, measured, with its interval
     python -m papers lfa --figure 2 --out fig2.pdf     one figure, as pdf, svg or png
     python -m papers lfa --claims --out claims.csv     every sentence of the paper with its verdict (`papers.sentences`)
@@ -25,8 +26,8 @@ from streamscope.cli.parse import command, parse
 class Options:
     """Arguments of `python -m papers`."""
 
-    paper: Annotated[Literal["dst", "lfa", "hdpl", "pls", "krom", "scorecard"], tyro.conf.Positional]
-    """The paper; scorecard compares the architectures of all."""
+    paper: Annotated[Literal["dst", "lfa", "hdpl", "pls", "krom", "scorecard", "all"], tyro.conf.Positional]
+    """The paper; scorecard compares the architectures of all; all writes every page, and the front page."""
     table: str | None = None
     """Number of a table, or a place such as "Appendix G": print its cells."""
     figure: str | None = None
@@ -57,8 +58,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.runs and not (options.grid or options.table or options.figure):
         raise InputError("of own --runs give the --table or --figure that you want, or --grid to keep their rows")
 
-    from streamscope.papers.page import Page, add
+    if options.paper == "all" and (options.table or options.figure or options.claims or options.runs):
+        raise InputError("all writes the pages; name one paper for its --table, --figure, --claims or --runs")
 
+    from streamscope.papers.page import Page, add, index
+
+    if options.paper == "all":
+        from streamscope.cli.disk import write_text
+        from streamscope.papers.paper import PAGES, RESULTS
+
+        for paper in PAGES:
+            print(f"written {Page(paper).write()}")
+        write_text(RESULTS / "README.md", index())
+        print(f"written {RESULTS / 'README.md'}")
+        return
     if options.grid:
         print(add(options.paper, options.runs, options.grid, options.text))
         return
