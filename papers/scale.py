@@ -108,9 +108,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         numbers = f"{row['parameters']:12,}{row['tokens'] / 1e6:10.0f}{row['tokens/s']:12,.0f}{row['hours']:8.2f}"
         print(f"{arm:24}{numbers}{row['GB']:7.2f}{1 + len(others):7}")
     hours, disk = sum(row["hours"] for row in rows), sum(row["GB"] for row in rows)
-    print(
-        f"{len(rows)} trainings: {hours:.1f} hours of one {options.gpu} at {options.share:.0%} of its peak, {disk:.0f} GB"
-    )
+    speed = f"one {options.gpu} at {options.share:.0%} of its peak"
+    print(f"{len(rows)} trainings: {hours:.1f} hours of {speed}, {disk:.0f} GB")
 
 
 if __name__ == "__main__":
