@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,8 @@ def _read_file(path: Path) -> Gguf:
     cursor.need(n_fields, 13, "fields")
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
-        name = cursor.text()
+        if (name := cursor.text()) in fields:
+            raise InputError(f"{path} is damaged: it names the field {name} twice; download it again")
         fields[name] = cursor.value(cursor.number(4))
     rows = [_entry(cursor) for _ in range(n_tensors)]
     alignment = fields.get("general.alignment", 32)
@@ -260,6 +262,14 @@ def _read_file(path: Path) -> Gguf:
     for name, entry in tensors.items():
         if math.prod(entry.shape) >= 2**63 or entry.start + _bytes(file, name) > len(cursor.data):
             raise InputError(f"{path} is truncated or damaged: {name} lies beyond its end; download it again")
+        if (entry.start - start) % alignment:
+            raise InputError(
+                f"{path} is damaged: {name} does not begin at a multiple of {alignment}; download it again"
+            )
+    placed = sorted(tensors, key=lambda name: tensors[name].start)
+    for name, after in pairwise(placed):
+        if tensors[name].start + _bytes(file, name) > tensors[after].start:
+            raise InputError(f"{path} is damaged: {name} overlaps {after}; download it again")
     return file
 
 
