@@ -271,3 +271,33 @@ def test_a_long_caption_takes_no_room_from_the_figure_and_wide_maps_fit_a_screen
     inner = [one.height - one.margin.t for one in tall]
     assert inner[0] == inner[1] and tall[0].margin.t < tall[1].margin.t
     assert draw(HeadMap("v"), maps(np.zeros((3, 200)) + 1.0)).layout.width == 1400
+
+
+def ranges(n: int) -> Result:
+    """A result with n heads at three scales, each with an interval."""
+    rows = [
+        {"head": f"L{i // 9}.H{i % 9}", "scale": scale, "v": i * scale, "low": i * scale - 1.0, "high": i * scale + 2.0}
+        for i in range(n) for scale in (0.5, 1.0, 2.0)
+    ]  # fmt: skip
+    columns = (
+        key("head", "head", "head"), Column(name="scale", title="scale", unit="factor", doc="s", format="g"),
+        Column(name="v", title="Δ v", unit="nats", doc="v", format="+.3f", interval=("low", "high")),
+        *(Column(name=end, title=end, unit="nats", doc=end, format="+.3f", shown=False) for end in ("low", "high")),
+    )  # fmt: skip
+    return Result({"m": Table(pd.DataFrame(rows), columns, title="3 documents")}, about={"model": "lfa"})
+
+
+def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
+    """Of 270 heads the 40 largest are shown, or the 7 whose curves move the most; bands and whiskers have a name."""
+    few, many = (
+        [draw(one, ranges(n)).layout.title.text.replace("<br>", " ")
+         for one in (Intervals("v", by="scale"), Curve("v", by="head"))]
+        for n in (5, 270)
+    )  # fmt: skip
+    assert "whiskers: 95 % intervals" in few[0] and "bands: 95 % intervals" in few[1]
+    assert not any(" of " in text for text in few)
+    assert "the 40 of 270 with the largest size" in many[0] and "the 7 of 270 lines that move the most" in many[1]
+    table = ranges(5).table()
+    bare = Result({"m": replace(table, frame=table.frame.assign(low=np.nan, high=np.nan))}, about={"model": "lfa"})
+    assert "95 %" not in draw(Curve("v", by="head"), bare).layout.title.text
+    assert "95 %" not in draw(HeadMap("v"), maps([[1.0, 2.0]])).layout.title.text

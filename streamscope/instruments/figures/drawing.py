@@ -5,7 +5,7 @@ Signed quantities have a diverging scale around 0.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from html import escape
@@ -82,7 +82,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         width: int = PAPER["width"] if paper else max(860, drawn.layout.width or 0)
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
-        drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
+        drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width, apart)))
         if not paper:  # the caption takes nothing from what is drawn
             drawn.update_layout(height=(drawn.layout.height or 450) + drawn.layout.margin.t - 78)
         _color(drawn, figure, table.column(figure.y))
@@ -111,20 +111,37 @@ def _with_control(figure: Figure, result: Any, table: Table) -> Table:
     return replace(table, frame=both, columns=columns, missing={}, title=title)
 
 
-def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int) -> dict[str, Any]:
-    """Title and margin: the figure's title and the model in bold, the table's title below.
+def _caption(
+    figure: Figure, table: Table, about: Mapping[str, Any], width: int, panels: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Title and margin: the figure's title and the model in bold, below the table's title and what marks mean.
 
     Lines end where the tools of the figure begin, which show when the pointer is over it.
     """
     model, rest, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
-    if at := _at(figure, table.frame):
-        rest = f"{rest}; {at}" if rest else at
+    rest = "; ".join(filter(None, (rest, _at(figure, table.frame), *_notes(figure, table, panels))))
     lines, bold = wrap(rest, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
     text = "<br>".join([f"<b>{'<br>'.join(map(escape, bold))}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
     return {"title": title, "margin": {"t": 60 + 18 * (len(bold) + len(lines))}}
+
+
+def _notes(figure: Figure, table: Table, panels: Sequence[str]) -> Iterator[str]:
+    """What bands and whiskers are, and how many rows or lines a panel leaves out."""
+    if not isinstance(figure, Curve | Intervals):
+        return
+    rows, curves = table.frame[table.frame[figure.y].notna()], isinstance(figure, Curve)
+    if (ends := table.column(figure.y).interval) and rows[list(ends)].notna().any(axis=None):
+        yield f"{'bands' if curves else 'whiskers'}: 95 % intervals"
+    parts = [part for _, part in rows.groupby(list(panels))] if panels else [rows]
+    if curves:
+        n = max((part[figure.by].nunique() for part in parts), default=0) if figure.by else 1
+    else:
+        n = max((len(_smallest(figure, part)) for part in parts), default=0)
+    if n > figure.most:
+        yield f"the {figure.most} of {n} {'lines that move the most' if curves else 'with the largest size'}"
 
 
 def headline(figure: Figure, table: Table) -> str:
