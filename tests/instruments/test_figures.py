@@ -356,11 +356,12 @@ def test_titles_of_panels_fit_their_panels() -> None:
 def test_upright_names_end_above_the_next_panels() -> None:
     """Names of 19 characters at the columns of a panel of two rows of panels, and the title of the axis below them."""
     names = ["possessor-possessed", *(f"L{i}" for i in range(29))]
-    frame = pd.DataFrame([(k, "top2", n, 0.1) for k in "abcd" for n in names], columns=["k", "row", "part", "v"])
-    columns = (key("k", "k", "k"), key("row", "row", "r"), key("part", "part", "p"), maps([[0.0]]).table().column("v"))
+    rows = [(k, g, "top2", n, 0.1) for k in "ab" for g in "ab" for n in names]
+    frame = pd.DataFrame(rows, columns=["k", "g", "row", "part", "v"])
+    columns = (*(key(k, k, k) for k in ("k", "g", "row", "part")), maps([[0.0]]).table().column("v"))
     result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
-    layout = draw(HeadMap("v", rows="row", columns="part", each=("k",)), result).layout
-    upper, lower = layout.yaxis.domain, layout.yaxis4.domain
+    layout = draw(HeadMap("v", rows="row", columns="part", each=("k", "g")), result).layout
+    upper, lower = layout.yaxis.domain, layout.yaxis3.domain
     inner = layout.height - layout.margin.t - 80
     assert (upper[0] - lower[1]) * inner >= 6 * 19 + 60
 
@@ -372,6 +373,7 @@ def test_a_run_and_its_control_have_one_scale_and_the_line_says_how_many_are_ove
     drawn = draw(Histogram("v", at="at"), result)
     assert drawn.layout.xaxis.matches == "x" and drawn.layout.xaxis2.matches == "x"
     assert [one.text for one in drawn.layout.annotations][2:] == ["0.075: 3 over", "0.075: 6 over"]
+    assert drawn.data[0].xbins == drawn.data[1].xbins and drawn.data[1].xbins.end > 0.2
     assert draw(Histogram("v", at="at"), maps(values[:1, :3], format=".3f", at=at[:1, :3])).layout.yaxis.dtick == 1
 
 
@@ -391,7 +393,7 @@ def test_small_numbers_at_axes_are_digits_and_measured_places_are_named() -> Non
     assert drawn.layout.yaxis.minexponent == 6
 
 
-def test_a_value_stands_above_its_reference_and_few_marks_have_names() -> None:
+def test_a_value_stands_beside_its_reference_and_few_marks_have_names() -> None:
     table = ranges(3).table()
     frame = table.frame[table.frame["scale"] == 1.0].assign(r=0.5)
     both = replace(table, frame=frame, columns=(*table.columns, replace(table.column("low"), name="r", title="r")))

@@ -89,7 +89,7 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     if drawn is not None:
         width: int = PAPER["width"] if paper else max(860, drawn.layout.width or 0)
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
-        if isinstance(figure, Intervals):  # a value above its reference, not on it
+        if isinstance(figure, Intervals):  # a value beside its reference, not on it
             drawn.update_layout(scattermode="group", scattergap=0.5)
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
         drawn.update_xaxes(exponentformat="power", minexponent=6)  # .0005, not 500µ
@@ -338,7 +338,7 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     below = max(0.25 / n, room / (height - 160))  # of the height without margins
     labels = [y for trace in traces for y in _rows(trace)]
     left = max(0.2 / m, (50 + 6 * max(map(len, labels), default=0)) / width)  # names of rows
-    space = {"vertical_spacing": min(below, 0.5 / n), "horizontal_spacing": min(left, 0.5 / m)}
+    space = {"vertical_spacing": min(below, 0.8 / n), "horizontal_spacing": min(left, 0.5 / m)}
     room_for_title = int((width - 180) / m / TITLE_CHARACTER)
     titles = ["<br>".join(wrap(title, max(12, room_for_title))) for title in titles]
     whole = make_subplots(n, m, subplot_titles=titles, **space)
@@ -359,6 +359,10 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     alike = len({(one.layout.xaxis.title.text, one.layout.yaxis.title.text) for one in each.values()}) == 1
     if alike and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
         whole.update_xaxes(matches="x")  # a run and its control on one scale
+        bins = [trace.xbins for trace in traces if trace.type == "histogram"]
+        if bins:
+            low, high = min(one.start for one in bins), max(one.end for one in bins)
+            whole.update_traces(xbins={"start": low, "end": high, "size": (high - low) / 25})
     if isinstance(figure, Curve) and len(by) == 1:
         for b in range(1, m) if len({one.layout.yaxis.title.text for one in each.values()}) == 1 else ():
             whole.update_yaxes(title=None, col=b + 1)
@@ -592,7 +596,7 @@ def _(figure: Matrix, table: Table) -> go.Figure | None:
         layers = [_place(name)[0] for name in names]
         first = [i for i, layer in enumerate(layers) if i == 0 or layer != layers[i - 1]]
         ticks = {"tickvals": [names[i] for i in first], "ticktext": [f"L{layers[i]}" for i in first]}
-    drawn.update_xaxes(showgrid=False, **ticks)
+    drawn.update_xaxes(showgrid=False, tickangle=-90 if len(names) > MOST_LABELS else None, **ticks)
     drawn.update_yaxes(showgrid=False, autorange="reversed", **ticks)
     return drawn
 
@@ -608,7 +612,7 @@ def _(figure: Histogram, table: Table) -> go.Figure:
     bins = {"start": low, "end": high + size, "size": size}  # none begins below the smallest value
     drawn = go.Figure(go.Histogram(x=values, xbins=bins, marker={"color": PALETTE[0]}))
     if at is not None:
-        drawn.add_vline(at, line_dash="dash", annotation_text=f"{at:.3f}: {(values > at).sum()} over")
+        drawn.add_vline(at, line_dash="dash", annotation_text=f"{at:.3g}: {(values > at).sum()} over")
     drawn.update_layout(xaxis_title=axis(column), yaxis_title="count", showlegend=False, height=420)
     if np.histogram(values, 25, (low, high + size))[0].max() < 5:
         drawn.update_yaxes(dtick=1)
