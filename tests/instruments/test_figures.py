@@ -344,6 +344,13 @@ def test_axes_of_maps_are_called_as_their_columns_and_parts_stand_by_depth() -> 
         assert list(draw(HeadMap("v", rows="group", columns="place"), result).data[0].x) == order
 
 
+def test_heads_are_heads_whatever_their_column_is_called() -> None:
+    table = maps([[0.1, 0.2]]).table()
+    columns = tuple(replace(one, title="index") if one.name == "index" else one for one in table.columns)
+    drawn = draw(HeadMap("v"), Result({"m": replace(table, columns=columns)}, about={"model": "m"}))
+    assert drawn.layout.xaxis.title.text == "head" and drawn.layout.yaxis.title.text == "layer"
+
+
 def test_titles_of_panels_fit_their_panels() -> None:
     kinds = np.array([[f"hf-llama (runs/smollm2, edited), kind {i}" for i in range(9)]] * 30, object)
     drawn = draw(HeadMap("v", each=("kind",)), maps(np.ones((30, 9)), kind=kinds))
@@ -351,6 +358,20 @@ def test_titles_of_panels_fit_their_panels() -> None:
     for note in drawn.layout.annotations:
         longest = max(map(len, note.text.split("<br>")))
         assert longest * 7 <= (domain[1] - domain[0]) * (drawn.layout.width - 180) + 60
+
+
+def test_titles_of_axes_fit_their_panels() -> None:
+    table = replace(ranges(4).table(), frame=ranges(4).table().frame.query("scale == 1"))
+    words = {"title": "gain over baselines", "unit": "share of variance, held-out documents"}
+    columns = [replace(one, **words) if one.name == "v" else one for one in table.columns]
+    kinds = table.frame.assign(k=list("aabb"), g=list("abab"))
+    result = Result(
+        {"m": replace(table, frame=kinds, columns=(*columns, key("k", "k", "k"), key("g", "g", "g")))},
+        about={"model": "m"},
+    )
+    layout = draw(Intervals("v", each=("k", "g")), result).layout
+    longest = max(len(line) for line in layout.xaxis.title.text.split("<br>"))
+    assert 7 * longest <= (layout.xaxis.domain[1] - layout.xaxis.domain[0]) * (layout.width - 180) + 60
 
 
 def test_upright_names_end_above_the_next_panels() -> None:
@@ -401,5 +422,6 @@ def test_a_value_stands_beside_its_reference_and_few_marks_have_names() -> None:
     drawn = draw(Intervals("v", reference="r"), result)
     assert drawn.layout.scattermode == "group"
     assert [(one.orientation, one.offsetgroup) for one in drawn.data] == [("h", "0"), ("h", "1")]
-    assert draw(Scatter("v", x="r"), result).data[1].mode == "markers+text"
+    drawn = draw(Scatter("v", x="r"), result)
+    assert drawn.data[1].mode == "markers+text" and drawn.layout.xaxis.range[0] < -0.2
     assert draw(Scatter("v", x="low"), ranges(20)).data[1].mode == "markers"

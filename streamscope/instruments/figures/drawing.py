@@ -349,6 +349,8 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
             if trace.type != "heatmap":
                 trace.update(showlegend=bool(trace.showlegend is not False and i == 0 and trace.name))
             whole.add_trace(trace, **at)
+        for ticks in (one.layout.xaxis, one.layout.yaxis):
+            ticks.title.text = "<br>".join(wrap(ticks.title.text or "", max(12, room_for_title))) or None
         whole.update_xaxes(one.layout.xaxis.to_plotly_json(), **at)
         whole.update_yaxes(one.layout.yaxis.to_plotly_json(), **at)
         for shape in one.layout.shapes:  # lines across a panel
@@ -456,7 +458,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             drawn.update_xaxes(**ticks, tickangle=-40) if at == axes[1] else drawn.update_yaxes(**ticks)
     row = max(22, min(70, 900 // len(grid)))
     drawn.update_layout(
-        xaxis_title=table.column(axes[1]).title, yaxis_title=table.column(axes[0]).title,
+        xaxis_title="head" if axes[1] == "index" else table.column(axes[1]).title,
+        yaxis_title=table.column(axes[0]).title,
         height=max(320, row * len(grid) + 120),
         width=min(WIDEST, 120 + 24 * grid.shape[1]) if written is None else 120 + 46 * grid.shape[1],
     )  # fmt: skip
@@ -574,6 +577,9 @@ def _(figure: Scatter, table: Table) -> go.Figure | None:
         mode="markers+text" if len(frame) <= MOST_LABELS else "markers", cliponaxis=False,
         showlegend=False, marker={"color": PALETTE[0]}, hovertemplate="%{text}: %{x:.4f}, %{y:.4f}<extra></extra>",
     )  # fmt: skip
+    if len(frame) <= MOST_LABELS:  # room for the names
+        room = 0.12 * (ends[1] - ends[0]) or 1.0
+        drawn.update_xaxes(range=[ends[0] - room, ends[1] + room])
     return _titled(drawn, figure, table, height=560)
 
 
