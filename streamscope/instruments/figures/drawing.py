@@ -153,7 +153,7 @@ def _notes(figure: Figure, table: Table, panels: Sequence[str]) -> Iterator[str]
         there = rows[list(ends)].notna().any(axis=None)
         yield f"{'bands' if curves else 'whiskers'}: 95 % intervals" if there else "no intervals: the table says why"
     parts = [part for _, part in rows.groupby(list(panels))] if panels else [rows]
-    if curves:
+    if isinstance(figure, Curve):
         n = max((part[figure.by].nunique() for part in parts), default=0) if figure.by else 1
     else:
         n = max((len(_smallest(figure, part)) for part in parts), default=0)
