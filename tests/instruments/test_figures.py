@@ -425,3 +425,17 @@ def test_a_value_stands_beside_its_reference_and_few_marks_have_names() -> None:
     drawn = draw(Scatter("v", x="r"), result)
     assert drawn.data[1].mode == "markers+text" and drawn.layout.xaxis.range[0] < -0.2
     assert draw(Scatter("v", x="low"), ranges(20)).data[1].mode == "markers"
+
+
+def test_rows_on_paper_have_a_line_each_and_panels_their_titles() -> None:
+    paper = draw(Intervals("v", by="scale"), ranges(40), paper=True).layout
+    assert (paper.height - paper.margin.t - paper.margin.b) / 40 >= 10
+    kinds = np.array([["a", "b"]], object)
+    assert draw(HeadMap("v", each=("kind",)), maps([[0.1, 0.2]], kind=kinds), paper=True).layout.margin.t >= 30
+
+
+def test_no_line_is_black_on_a_dark_page() -> None:
+    curves = ranges(7)
+    light, dark = (draw(Curve("v", by="head"), curves, dark=dark) for dark in (False, True))
+    colours = [[one.line.color or one.fillcolor for one in drawn.data] for drawn in (light, dark)]
+    assert "#000000" in colours[0] and "#000000" not in colours[1] and "#ffffff" in colours[1]

@@ -98,9 +98,27 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         if not paper:  # the caption takes nothing from what is drawn
             drawn.update_layout(height=(drawn.layout.height or 450) + drawn.layout.margin.t - 78)
         _color(drawn, figure, table.column(figure.y))
+        if dark:
+            _lighten(drawn)
         if paper:
             drawn.update_layout(**PAPER)
+            if len(drawn.layout.annotations):  # titles of panels
+                drawn.update_layout(margin_t=34).update_annotations(font_size=8)
+            if isinstance(figure, Intervals):  # a line for each row
+                places = {one.yaxis: len(one.y) for one in drawn.data if one.y is not None}
+                down = len({axis.domain for axis in drawn.select_yaxes()})
+                drawn.update_layout(height=max(PAPER["height"], down * (12 * max(places.values()) + 60)))
     return drawn
+
+
+def _lighten(drawn: go.Figure) -> None:
+    """White for the palette's black, on a dark page."""
+    for trace in drawn.data:
+        for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
+            if part is not None and isinstance(part.color, str) and part.color == PALETTE[-1]:
+                part.color = "#ffffff"
+        if getattr(trace, "fillcolor", None) == PALETTE[-1]:
+            trace.fillcolor = "#ffffff"
 
 
 def _with_control(figure: Figure, result: Any, table: Table) -> Table:
