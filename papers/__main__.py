@@ -24,8 +24,8 @@ from streamscope.cli.parse import command, parse
 class Options:
     """Arguments of `python -m papers`."""
 
-    paper: Annotated[Literal["dst", "lfa", "hdpl", "pls", "krom"], tyro.conf.Positional]
-    """The paper."""
+    paper: Annotated[Literal["dst", "lfa", "hdpl", "pls", "krom", "scorecard"], tyro.conf.Positional]
+    """The paper; scorecard compares the architectures of all."""
     table: str | None = None
     """Number of a table, or a place such as "Appendix G": print its cells."""
     figure: str | None = None

@@ -304,7 +304,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if ((table["arm"] == arm) & (table["seed"] == int(seed)) & (table["weights"] == weights)).any():
             continue
         about = {"arm": arm, "seed": int(seed), "tokens": tokens_of(folder, manifest), "weights": weights}
-        rows = pd.DataFrame([{**about, **row} for row in measure_run(folder)]).drop(columns=["part", "x"])
+        rows = pd.DataFrame([{**about, **row} for row in measure_run(folder)])
+        rows = rows.drop(columns=["part", "x"], errors="ignore")
         kept = table[(table["arm"] != arm) | (table["seed"] != int(seed))]
         table = pd.concat([kept, rows], ignore_index=True).sort_values(["arm", "seed"], kind="stable")
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@
     {{ printed("Table 4", "LFA", "Max L5 PDS") }}
     {{ dose("Table 2") }}                       seeds, tokens and text of what the table shows
     {{ primary() }}                             the registered claims and their verdicts
+    {{ matrix({"loss": "0.000"}, "std-t-rope") }}    arms × quantities, in bold what differs from an arm
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.papers.paper import OWN, RESULTS, Estimate, Selection, estimate, load, measure_runs
-from streamscope.papers.primary import PAPERS, judge, registered
+from streamscope.papers.primary import LEVEL, PAPERS, judge, registered
 from streamscope.papers.printed import form, printed, with_interval, written
 
 MILLION = 1_000_000
@@ -47,7 +49,7 @@ class Page:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The printed cells."""
+        """The printed cells; a page without a printed.csv has none."""
         return printed(self.paper)
 
     @cached_property
@@ -197,13 +199,34 @@ class Page:
             )
         return "\n".join(lines).replace("-0", "−0")
 
+    def matrix(self, quantities: Mapping[str, str], against: str, arms: Sequence[str] = ()) -> str:
+        """Markdown: a row per arm, a column per quantity with its number format; in bold what differs from `against`
+        (Welch, p ≤ .05 by Holm over the arms of a quantity)."""
+        from streamscope.instruments.stats.estimators import holm
+
+        grid = OWN if self.own is not None else self.tables.DEFAULT
+        rows = self.rows[self.rows["grid"] == grid]
+        arms = [arm for arm in arms or dict.fromkeys(rows["arm"]) if arm in set(rows["arm"])]
+        lines: dict[str, list[str]] = {arm: [f"`{arm}`"] for arm in arms}
+        for quantity, like in quantities.items():
+            means = {arm: estimate(rows, Selection(arm, quantity)) for arm in arms}
+            tested = {arm: estimate(rows, Selection(f"{arm} − {against}", quantity)) for arm in arms if arm != against}
+            able = {arm: one.p for arm, one in tested.items() if one is not None and one.p == one.p}
+            p = dict(zip(able, holm(np.array(list(able.values()))), strict=True)) if able else {}
+            for arm, one in means.items():
+                text = "" if one is None else written(one.mean, form(like))
+                lines[arm].append(f"**{text}**" if p.get(arm, 1.0) <= LEVEL else text)
+        head = ["", *quantities]
+        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines.values()])
+
     def text(self) -> str:
         """The page."""
         from jinja2 import Environment, StrictUndefined
 
         source = (PAPERS / self.paper / "page.md").read_text("utf-8")
         calls = {
-            name: getattr(self, name) for name in ("table", "figure", "value", "estimate", "printed", "dose", "primary")
+            name: getattr(self, name)
+            for name in ("table", "figure", "value", "estimate", "printed", "dose", "primary", "matrix")
         }
         environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
         return environment.from_string(source).render(paper=self.paper, **calls)

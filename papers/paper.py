@@ -23,6 +23,8 @@ from streamscope.papers.primary import LEVEL, PAPERS, contrast
 
 RESULTS = PAPERS.parent / "results"
 NAMES = ("dst", "lfa", "hdpl", "pls", "krom")
+PAGES = (*NAMES, "scorecard")
+"""The papers, and the comparison of all architectures, which is a page alike."""
 COLUMNS = (
     "grid", "arm", "seed", "quantity", "part", "x", "value", "unit", "parameters", "tokens", "text", "command",
     "commit", "weights",
@@ -38,8 +40,8 @@ OWN = "own runs"
 
 def load(paper: str) -> pd.DataFrame:
     """The long table of a paper with the grid `differences`. Raises `InputError` for a name that is no paper."""
-    if paper not in NAMES:
-        raise unknown("paper", paper, NAMES)
+    if paper not in PAGES:
+        raise unknown("paper", paper, list(PAGES))
     tables = [pd.read_parquet(RESULTS / paper / "measured.parquet")]
     new = RESULTS / "differences" / "measured.csv"
     if new.is_file():

@@ -62,6 +62,8 @@ def written(value: float, how: Form) -> str:
     while how.suffix == "M" and decimals < 3 and abs(scaled) < 10 ** (1 - decimals):
         decimals += 1
     text = f"{scaled:{'+' if how.signed else ''}.{decimals}f}".replace("-", "−")
+    if not text.strip("+−0."):
+        text = text.lstrip("+−")  # a zero has no sign
     return text + {"%": " %", "percent": " %", "M": " M", "K": " K", "k": " k", "×": "×"}.get(how.suffix, "")
 
 

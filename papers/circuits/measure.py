@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError, unknown
@@ -31,11 +32,7 @@ from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, seconds_of, task_pairs, units_of
 from streamscope.interventions.observe import duration, peak_gigabytes
 from streamscope.models.checkpoint import bundled, load_for_instruments
-from streamscope.models.config.presets import PRESETS
 from streamscope.papers.circuits import Options
-from streamscope.papers.comparison.runs import opened, with_variants
-from streamscope.papers.comparison.seeds import paired
-from streamscope.papers.comparison.tables import units
 
 TASKS = ("stories", "competing", *SUITES)
 """Tasks that every run is asked to do."""
@@ -45,6 +42,9 @@ SHARE = 0.05
 """That of them at which architectures are compared."""
 DRAWS = 200
 """Pairs of bootstraps."""
+UNITS = {"m": "nats", "effect": "nats", "needed": "edges", "edges": "edges", "share": "share of the edges",
+         "jaccard": "Jaccard index", "chance": "Jaccard index", "separate": "Jaccard index",
+         "cpr": "share of the effect", "cmd": "share of the effect", "seconds": "s of CPU", "memory": "GB"}  # fmt: skip
 Row = dict[str, Any]
 ENDS = ("", "_low", "_high")
 
@@ -99,7 +99,7 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
             same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
             new = pd.concat([old[~same], new], ignore_index=True)
         about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
-        write_table(new, path, units=units(new, f"circuits/{name}"), about=about)
+        write_table(new, path, units={name: UNITS[name] for name in new if name in UNITS}, about=about)
 
 
 def _abilities(options: Options, run: str, model: Any) -> list[str]:
@@ -213,12 +213,9 @@ def seed_rows(a: Result, b: Result) -> list[Row]:
 
 
 def _training(run: str) -> Row:
-    """The architecture and the seed of a finished training; an empty name for other models, which are not compared."""
-    try:
-        (one,) = with_variants([opened(run, tuple(PRESETS))], ("positions", "norm"))
-    except InputError:
-        return {"preset": "", "seed": -1}
-    return {"preset": one.arm, "seed": one.seed}
+    """The arm and the seed of a training called ARM-sSEED; an empty name for other models, which are not compared."""
+    arm, _, seed = Path(run).name.rpartition("-s")
+    return {"preset": arm, "seed": int(seed)} if arm and seed.isdigit() else {"preset": "", "seed": -1}
 
 
 def contrast_rows(table: pd.DataFrame) -> list[Row]:
@@ -226,14 +223,15 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
     the other: the difference of `separate`, paired by training seed, with p and p corrected over all rows (Holm)."""
     rows = []
     for (task, other), own in table.groupby(["task", "other"], sort=False):
-        quantities = own.assign(quantity="separate", value=own["separate"], undefined="")
+        by_seed = own.pivot_table(index="seed", columns="preset", values="separate")
         for a, b in combinations(own["preset"].unique(), 2):
-            numbers = paired(quantities, "separate", a, b)
-            if numbers["n"] > 1:
-                cells = {name: numbers[name] for name in ("mean", "ci_low", "ci_high", "p", "n")}
-                why = note({name: text for name, text in numbers["why"].items() if name in cells})
-                row = {"preset": a, "other_preset": b, "task": task, "other": other}
-                rows.append({**row, **cells, "undefined": why})
+            differences = (by_seed[a] - by_seed[b]).dropna().to_numpy(float)
+            if len(differences) > 1:
+                test = stats.ttest_1samp(differences, 0.0)
+                low, high = test.confidence_interval(0.95)
+                cells = {"mean": differences.mean(), "ci_low": low, "ci_high": high, "p": test.pvalue}
+                rows.append({"preset": a, "other_preset": b, "task": task, "other": other, **cells,
+                             "n": len(differences), "undefined": ""})  # fmt: skip
     return with_holm(pd.DataFrame(rows)).to_dict("records") if rows else []
 
 

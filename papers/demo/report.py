@@ -5,6 +5,7 @@ import io
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -24,8 +25,7 @@ from streamscope.instruments.stats.means import hits
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.demo import Options
-from streamscope.papers.pages.web_page import Section, write_page
-from streamscope.papers.scales.singles import main_of
+from streamscope.papers.demo.web_page import Section, write_page
 from streamscope.viewer.describe import about, identities
 from streamscope.viewer.session import MOST, Shown
 from streamscope.viewer.view import check_extra
@@ -136,7 +136,7 @@ def measured(command: str, file: Path, device: str) -> Result:
     """What a command writes into a file."""
     module, *argv = shlex.split(command)
     with contextlib.redirect_stdout(io.StringIO()):  # its tables are on the page
-        main_of(module)([*argv, "--out", str(file), "--device", device])
+        import_module(f"streamscope.{module}").main([*argv, "--out", str(file), "--device", device])
     return Result.load(file)
 
 

@@ -36,6 +36,16 @@ class Options:
     """Write the table (.parquet) here."""
 
 
+COLUMNS = (
+    ("peer", "code", "name", "whose code"),
+    ("what", "module", "name", "what was compared"),
+    ("stored", "stored", "class", "dtype of the weights on disk"),
+    ("computed", "computed", "class", "dtype of the computation"),
+    ("difference", "largest difference", "share of the largest output of theirs", "between ours and theirs", ".1e"),
+    ("roundings", "roundings", "the same, in machine epsilons of the dtype that both computed in", "of it", ".1f"),
+)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, compare, print, write."""
     options = parse(Options, argv, __doc__)
@@ -49,10 +59,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.cli.provenance import provenance
     from streamscope.instruments.result import Result
-    from streamscope.papers.comparison.tables import table_of
+    from streamscope.instruments.table import Column, Table
     from streamscope.papers.peers.measure import PEERS
 
     torch.manual_seed(options.seed)  # what theirs starts from
     rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
     title = "largest difference between our outputs and theirs, with their weights"
-    finish(Result({"peers": table_of(pd.DataFrame(rows), "peers", title)}), options.out, provenance("cpu"))
+    table = Table(pd.DataFrame(rows), tuple(Column(*column) for column in COLUMNS), title=title)
+    finish(Result({"peers": table}), options.out, provenance("cpu"))

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from streamscope.cli.disk import write_text
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.papers.pages.strips import HERE, templates
 
+HERE = Path(__file__).parent
 CSS = HERE / "page.css"
 TOP = 36
 """Pixels above a figure, whose title is text of the page."""
@@ -69,7 +70,10 @@ def html(title: str, lead: str, sections: Sequence[Section], footer: str = "") -
     """The page; `footer` says how it was made."""
     plotly = Markup(get_plotlyjs()) if any(section.results for section in sections) else ""
     css = Markup(CSS.read_text(encoding="utf-8"))
-    page: str = templates().get_template("web_page.html.j2").render(
+    templates = Environment(
+        loader=FileSystemLoader(HERE), undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    page: str = templates.get_template("web_page.html.j2").render(
         title=title, lead=lead, sections=sections, footer=footer, css=css, plotly=plotly
     )  # fmt: skip
     return page + "\n"

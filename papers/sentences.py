@@ -1,0 +1,127 @@
+"""What the papers say, sentence by sentence, with a verdict of each by one rule.
+
+    python -m papers.sentences lfa                     every sentence of LFA with its verdict
+    python -m papers.sentences dst --verdict contradicted --out dst.csv
+
+A line of `papers/PAPER/claims.csv` is a sentence with its place, the rows of the long table that it points to, and a
+test. The rule takes the 95 % interval over training seeds, not corrected for the number of sentences: one of twenty
+that test a true zero would be decided by chance. The claims that decide are the registered ones (`papers.primary`).
+
+    number      reproduced: the printed number lies in the interval, whose half is at most a quarter of it;
+                different value: it lies outside
+    > N, < N    reproduced or contradicted: the interval lies on that side of N, or on the other; no effect: it lies
+                within half of the printed difference around N
+    within N    reproduced: the interval lies within ±N; contradicted: outside
+    otherwise   inconclusive; too weak to test: an arm lacks what the sentence `needs`; not measured; or what a reading
+                of the paper says: not testable here, true by construction, paper inconsistent
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+import tyro
+
+from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.parse import command, parse
+from streamscope.papers.paper import Estimate, Selection, estimate, load
+from streamscope.papers.primary import PAPERS
+from streamscope.papers.printed import form, number, with_interval
+
+VERDICTS = (
+    "reproduced", "contradicted", "no effect", "different value", "inconclusive", "too weak to test", "not measured",
+    "not testable here", "true by construction", "paper inconsistent",
+)  # fmt: skip
+SURE = 0.25
+"""A number is reproduced by an interval whose half is at most this share of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Arguments of `python -m papers.sentences`."""
+
+    papers: Annotated[tuple[Literal["dst", "lfa", "hdpl", "pls", "krom"], ...], tyro.conf.Positional]
+    """The papers."""
+    verdict: str | None = None
+    """Only sentences with this verdict."""
+    out: Path | None = None
+    """Save the table (.csv)."""
+
+
+def sentences(paper: str) -> pd.DataFrame:
+    """The claims of a paper with what was measured and the verdict."""
+    claims = pd.read_csv(PAPERS / paper / "claims.csv", dtype=str, keep_default_na=False)
+    claims["x"], rows = pd.to_numeric(claims["x"]), load(paper)
+    return pd.DataFrame([judged(claim, rows) for claim in claims.to_dict("records")])
+
+
+def judged(claim: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+    """A claim with its estimate, as text, and its verdict."""
+    found = None
+    if claim["quantity"] and not claim["verdict"]:
+        chosen = Selection(claim["arms"], claim["quantity"], claim["part"], claim["x"], claim["grid"])
+        found = estimate(rows, chosen, claim["unit"])
+    word = claim["verdict"] or ("not measured" if found is None else _verdict(claim, found, rows))
+    if word not in VERDICTS:
+        raise unknown(f"verdict of {claim['id']}", word, list(VERDICTS))
+    measured = "" if found is None else with_interval(found, form(claim["printed"] or "0.000", claim["unit"]))
+    n = "" if found is None else " / ".join(map(str, found.n))
+    return {**claim, "measured": measured, "n": n, "verdict": word}
+
+
+def _verdict(claim: Mapping[str, Any], found: Estimate, rows: pd.DataFrame) -> str:
+    if claim["needs"] and not _able(claim, rows):
+        return "too weak to test"
+    if not found.low < found.high:
+        return "inconclusive"
+    kind, _, text = claim["test"].partition(" ")
+    if kind == "number":
+        scale = 0.01 if claim["unit"] == "percent" and "%" in claim["printed"] else 1.0
+        printed = number(claim["printed"]) / scale
+        if not found.low <= printed <= found.high:
+            return "different value"
+        return "reproduced" if (found.high - found.low) / 2 <= SURE * abs(printed) else "inconclusive"
+    if kind not in (">", "<", "within"):
+        raise InputError(f"{claim['id']}: the test {claim['test']!r} is none of number, > N, < N, within N")
+    limit = float(text)
+    if kind == "within":
+        inside, outside = -limit < found.low and found.high < limit, found.low > limit or found.high < -limit
+        return "reproduced" if inside else "contradicted" if outside else "inconclusive"
+    sides = (found.low > limit, found.high < limit)
+    holds, denied = sides if kind == ">" else sides[::-1]
+    margin = abs(number(claim["printed"])) / 2
+    if not (holds or denied) and limit - margin <= found.low and found.high <= limit + margin:
+        return "no effect"
+    return "reproduced" if holds else "contradicted" if denied else "inconclusive"
+
+
+def _able(claim: Mapping[str, Any], rows: pd.DataFrame) -> bool:
+    """Whether every arm of a claim has what it needs: "preference > 0", by the lower end of the interval."""
+    quantity, _, limit = claim["needs"].partition(" > ")
+    for arm in claim["arms"].replace(" / ", " − ").split(" − "):
+        found = estimate(rows, Selection(arm, quantity, grid=claim["grid"]))
+        if found is None or not found.low > float(limit):
+            return False
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, judge, print or save."""
+    options = parse(Options, argv, __doc__)
+    if options.verdict and options.verdict not in VERDICTS:
+        raise unknown("verdict", options.verdict, list(VERDICTS))
+    table = pd.concat([sentences(paper).assign(paper=paper) for paper in options.papers], ignore_index=True)
+    if options.verdict:
+        table = table[table["verdict"] == options.verdict]
+    if options.out:
+        from streamscope.cli.disk import write_text
+
+        write_text(options.out, table.to_csv(index=False))
+    print(table[["id", "printed", "measured", "n", "verdict"]].to_string(index=False))
+    print("\n" + ", ".join(f"{n} {word}" for word, n in table["verdict"].value_counts().items()))
+
+
+if __name__ == "__main__":
+    command(main)

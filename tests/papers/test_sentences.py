@@ -1,0 +1,88 @@
+"""The verdicts of sentences: planted rows whose verdict is known, and the shipped files."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from streamscope.cli.errors import InputError
+from streamscope.papers.paper import NAMES, complete, load
+from streamscope.papers.primary import PAPERS
+from streamscope.papers.sentences import VERDICTS, judged, main, sentences
+
+FIELDS = (
+    "id", "place", "quote", "kind", "printed", "unit", "arms", "quantity", "part", "grid", "test", "needs", "verdict",
+    "why",
+)  # fmt: skip
+ROWS = complete(
+    pd.DataFrame(
+        [
+            {"grid": "g", "arm": arm, "seed": seed, "quantity": quantity, "value": value, "unit": "nats"}
+            for quantity, arms in {
+                "loss": {"a": [1.50, 1.52, 1.48, 1.51], "b": [1.20, 1.22, 1.19, 1.21], "c": [1.50, 1.49, 1.51, 1.52]},
+                "able": {"a": [2.0, 2.1, 1.9, 2.2], "b": [0.1, -0.2, 0.3, -0.1], "c": [2.0, 2.1, 1.8, 2.0]},
+            }.items()
+            for arm, values in arms.items()
+            for seed, value in enumerate(values)
+        ]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("arms", "test", "printed", "needs", "verdict"),
+    [
+        ("a − b", "> 0", "", "", "reproduced"),
+        ("b − a", "> 0", "", "", "contradicted"),
+        ("b − a", "< 0", "", "", "reproduced"),
+        ("a − c", "> 0", "", "", "inconclusive"),
+        ("a − c", "> 0", "0.2", "", "no effect"),
+        ("a − c", "> 0", "0.02", "", "inconclusive"),
+        ("a − c", "within 0.1", "", "", "reproduced"),
+        ("a − b", "within 0.1", "", "", "contradicted"),
+        ("a − b", "within 0.31", "", "", "inconclusive"),
+        ("a", "number", "1.51", "", "reproduced"),
+        ("a", "number", "1.9", "", "different value"),
+        ("a − c", "number", "0.001", "", "inconclusive"),
+        ("a", "> 1.4", "", "", "reproduced"),
+        ("a − b", "> 0", "", "able > 0", "too weak to test"),
+        ("a − c", "within 0.1", "", "able > 0", "reproduced"),
+        ("a − d", "> 0", "", "", "not measured"),
+    ],
+)
+def test_a_planted_difference_has_its_verdict(arms: str, test: str, printed: str, needs: str, verdict: str) -> None:
+    claim = dict.fromkeys(FIELDS, "") | {
+        "id": "x", "arms": arms, "quantity": "loss", "x": float("nan"), "grid": "g", "test": test, "printed": printed,
+        "needs": needs, "unit": "nats",
+    }  # fmt: skip
+    assert judged(claim, ROWS)["verdict"] == verdict
+
+
+def test_what_is_no_test_is_refused() -> None:
+    claim = dict.fromkeys(FIELDS, "") | {"id": "x", "arms": "a − b", "quantity": "loss", "x": float("nan"), "grid": "g"}
+    with pytest.raises(InputError, match="the test '≥ 0' is none of"):
+        judged(claim | {"test": "≥ 0"}, ROWS)
+    with pytest.raises(InputError, match="did you mean reproduced"):
+        judged(claim | {"verdict": "reproducd"}, ROWS)
+
+
+@pytest.mark.parametrize("paper", [name for name in NAMES if (PAPERS / name / "claims.csv").is_file()])
+def test_every_sentence_points_at_rows_or_says_why_not(paper: str) -> None:
+    table, rows = sentences(paper), load(paper)
+    known = set(zip(rows["quantity"], rows["part"], rows["grid"], strict=True))
+    assert table["id"].is_unique and set(table["verdict"]) <= set(VERDICTS)
+    for claim in table.to_dict("records"):
+        assert claim["quote"] and claim["place"], claim["id"]
+        if claim["quantity"] and claim["grid"] != "differences":
+            assert (claim["quantity"], claim["part"], claim["grid"]) in known, claim["id"]
+        if not claim["quantity"]:
+            assert claim["why"] or claim["verdict"] == "not measured", claim["id"]
+
+
+def test_the_command_filters_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["lfa", "--verdict", "paper inconsistent", "--out", str(tmp_path / "x.csv")])
+    saved = pd.read_csv(tmp_path / "x.csv")
+    assert set(saved["verdict"]) == {"paper inconsistent"} and len(saved) == 8
+    assert capsys.readouterr().out.rstrip().endswith("8 paper inconsistent")
+    with pytest.raises(InputError, match="did you mean inconclusive"):
+        main(["lfa", "--verdict", "inconclusiv"])
