@@ -36,17 +36,19 @@ held-out stories; heads are found on one half of the pairs and scored on the oth
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.papers.paper import DOCUMENTS, Run, tokens_of
 
 CATEGORIES = {"gender": "gender", "number": "plurality", "nouns": "competing-nouns"}
 SCALE = 1.5
 """Largest scale of PLS' steering."""
+
+if TYPE_CHECKING:
+    from streamscope.papers.paper import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ HELD_OUT, TRAINED = "stories5:1:300:0", "stories5:10:300:0"
 """Stories without repeats: of the validation seed, and the first that the grid trains on."""
 
 
-def losses(run: Run) -> None:
+def losses(run: "Run") -> None:
     """loss, loss.gap, and loss.half from the run's log."""
     import pandas as pd
 
@@ -76,7 +78,7 @@ def losses(run: Run) -> None:
     run.add("loss.half", "nats per token", valid[half])
 
 
-def position(run: Run) -> None:
+def position(run: "Run") -> None:
     """PDS and SPS on the pairs of competing nouns, and what suppressing the position heads does."""
     import numpy as np
 
@@ -139,7 +141,7 @@ def _held_out_best(by_half: Sequence[Any], k: int = 1) -> float:
     return float(np.mean(values))
 
 
-def coreference(run: Run) -> None:
+def coreference(run: "Run") -> None:
     """What the pronoun attends to, of all keys, and what the model expects after it."""
     from streamscope.instruments.stats.held_out import best_head_held_out, halves
     from streamscope.probes.coherence.measure import rows as coherence_rows
@@ -164,12 +166,13 @@ def coreference(run: Run) -> None:
         run.add(f"{name}.both", "share of pairs", best_head_held_out(pairs, ["hit"], side)[0]["hit"].mean())
 
 
-def induction(run: Run) -> None:
+def induction(run: "Run") -> None:
     """Largest induction score of a head, found on half of the sequences."""
     from streamscope.instruments.data import Documents
     from streamscope.instruments.open_data import open_data
     from streamscope.instruments.stats.held_out import best_head_held_out
     from streamscope.models.hooks import run as capture
+    from streamscope.papers.paper import DOCUMENTS
     from streamscope.probes.heads import Heads
     from streamscope.probes.heads.measure import plan, read, trained_words
 
@@ -183,11 +186,12 @@ def induction(run: Run) -> None:
     run.add("induction.8", "share of attention", chosen["value"].mean())
 
 
-def dst(run: Run) -> None:
+def dst(run: "Run") -> None:
     """Tables 3 to 5."""
     from streamscope.instruments.data import Documents
     from streamscope.interventions.amplify import Amplify
     from streamscope.interventions.streams import Streams
+    from streamscope.papers.paper import DOCUMENTS
     from streamscope.probes.specialization import Specialization
 
     documents = Documents(data=HELD_OUT, max_documents=DOCUMENTS)
@@ -203,7 +207,7 @@ def dst(run: Run) -> None:
     run.add("streams.token-context", "nats per token", without["token"] - without["context"])
 
 
-def pls(run: Run) -> None:
+def pls(run: "Run") -> None:
     """Table 1, Table 2 on gender, Figures 3 and 4b, §2.3."""
     import numpy as np
     from sklearn.metrics import adjusted_rand_score
@@ -218,6 +222,7 @@ def pls(run: Run) -> None:
     from streamscope.instruments.stats.held_out import halves
     from streamscope.interventions.edits import scale_heads
     from streamscope.models.head_spec import Head
+    from streamscope.papers.paper import DOCUMENTS
     from streamscope.probes.coherence.measure import rows as coherence_rows
     from streamscope.probes.coreference import Coreference
     from streamscope.probes.phenomena.measure import losses_and_depths
@@ -255,7 +260,7 @@ def pls(run: Run) -> None:
     run.add("ari.raw", "adjusted Rand index", adjusted_rand_score(own, raw))
 
 
-def krom(run: Run) -> None:
+def krom(run: "Run") -> None:
     """The two-panel figure of swaps, and the cosines of the bias sweep."""
     from streamscope.models.mixing import measure
     from streamscope.papers.krom.mixing import layer_cosines
@@ -267,6 +272,8 @@ def krom(run: Run) -> None:
 
 def measure_run(folder: Path) -> list[dict[str, Any]]:
     """The rows of one run."""
+    from streamscope.papers.paper import Run
+
     run = Run(folder)
     for group in (losses, coreference, position, induction):
         group(run)
@@ -290,6 +297,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.cli.disk import write_text
     from streamscope.models.checkpoint import read_manifest
+    from streamscope.papers.paper import tokens_of
 
     table = pd.read_csv(options.out) if options.out.is_file() else pd.DataFrame(columns=["arm", "seed", "weights"])
     for folder in options.runs:

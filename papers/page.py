@@ -24,11 +24,14 @@ import pandas as pd
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, unknown
-from streamscope.papers.paper import OWN, RESULTS, Estimate, Selection, estimate, load, measure_runs
+from streamscope.papers.paper import NAMES, OWN, RESULTS, Estimate, Selection, estimate, load, measure_runs
 from streamscope.papers.primary import LEVEL, PAPERS, judge, registered
 from streamscope.papers.printed import form, printed, with_interval, written
+from streamscope.papers.sentences import sentences
 
 MILLION = 1_000_000
+DECIDED = ("reproduced", "contradicted", "no effect")
+"""Verdicts that decide a claim."""
 
 
 @dataclass(frozen=True)
@@ -174,30 +177,31 @@ class Page:
             raise unknown("figure", place, list(self.figures))
         save(self.figures[place](self), path)
 
-    def primary(self) -> str:
-        """Markdown of the registered claims; those whose arms are not measured yet say so."""
+    def verdicts(self) -> pd.DataFrame:
+        """The registered claims of which at least two seeds of every arm are measured, judged."""
         claims, seeds, _ = registered(self.paper)
         rows = pd.read_csv(RESULTS / "differences" / "measured.csv")
         counts = rows[rows["seed"].isin(seeds)].groupby(["arm", "quantity"])["seed"].nunique()
         able = [c for c in claims if all(counts.get((arm, c["quantity"]), 0) > 1 for arm in c["arms"])]
-        verdicts = judge(able, rows, seeds).set_index("claim") if able else pd.DataFrame()
-        lines = [
-            "| claim | quantity | arms | n | difference (95 %) | p, Holm | seeds show | verdict |",
-            "|" + "---|" * 8,
-        ]
-        for claim in claims:
+        return judge(able, rows, seeds).set_index("claim") if able else pd.DataFrame()
+
+    def primary(self) -> str:
+        """Markdown of the registered claims; those whose arms are not measured yet say so."""
+        verdicts = self.verdicts()
+        head = "| claim | quantity | arms | n | difference (95 %) | p, Holm | seeds show | verdict |"
+        lines = [head, "|" + "---|" * 8]
+        for claim in registered(self.paper)[0]:
             name, arms = claim["id"], " − ".join(claim["arms"])
             if name not in verdicts.index:
                 lines.append(f"| {name} | {claim['quantity']} | {arms} | | | | | not measured yet |")
                 continue
-            row = verdicts.loc[name]
-            unit = " %" if claim.get("relative") else ""
-            ends = f"{row['difference']:.3g}{unit} ({row['low']:.3g} to {row['high']:.3g})"
+            row, unit = verdicts.loc[name], " %" if claim.get("relative") else ""
+            ends = [f"{row[end]:.3g}".replace("-", "−") for end in ("difference", "low", "high")]
             lines.append(
-                f"| {name} | {claim['quantity']} | {arms} | {row['n']} | {ends} | {row['p_holm']:.2g} | "
-                f"{row['shown']:.2g} | {row['verdict']} |"
+                f"| {name} | {claim['quantity']} | {arms} | {row['n']} | {ends[0]}{unit} ({ends[1]} to {ends[2]}) | "
+                f"{row['p_holm']:.2g} | {row['shown']:.2g} | {row['verdict']} |"
             )
-        return "\n".join(lines).replace("-0", "−0")
+        return "\n".join(lines)
 
     def matrix(self, quantities: Mapping[str, str], against: str, arms: Sequence[str] = ()) -> str:
         """Markdown: a row per arm, a column per quantity with its number format; in bold what differs from `against`
@@ -263,3 +267,19 @@ def add(paper: str, folders: Sequence[Path], grid: str, text: str) -> str:
         write_atomically(path, lambda part, t=table: t.to_parquet(part, index=False, compression="zstd"))
     left = f"; {len(folders) - len(ended)} have not ended" if len(ended) < len(folders) else ""
     return f"{len(new)} of {len(folders)} runs measured{left}"
+
+
+def index() -> str:
+    """Markdown of the front page: what was decided of every paper, and where to read it."""
+    head = f"| paper | registered claims | {' | '.join(DECIDED)} | not decided | sentences decided |"
+    lines = [head, "|" + "---|" * 7]
+    for paper in NAMES:
+        verdicts = Page(paper).verdicts()
+        words = verdicts["verdict"].to_list() if len(verdicts) else []
+        counts = [words.count(word) for word in DECIDED]
+        claims = len(registered(paper)[0])
+        table = sentences(paper)["verdict"]
+        said = f"{table.isin((*DECIDED, 'different value')).sum()} of {len(table)}"
+        cells = [f"[{paper.upper()}]({paper}.md)", claims, *counts, claims - sum(counts), said]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return (PAPERS / "index.md").read_text("utf-8").replace("{{ table }}", "\n".join(lines))

@@ -1,7 +1,6 @@
 """What the papers say, sentence by sentence, with a verdict of each by one rule.
 
-    python -m papers.sentences lfa                     every sentence of LFA with its verdict
-    python -m papers.sentences dst --verdict contradicted --out dst.csv
+    python -m papers lfa --claims                      every sentence of LFA with its verdict
 
 A line of `papers/PAPER/claims.csv` is a sentence with its place, the rows of the long table that it points to, and a
 test. The rule takes the 95 % interval over training seeds, not corrected for the number of sentences: one of twenty
@@ -16,16 +15,12 @@ that test a true zero would be decided by chance. The claims that decide are the
                 of the paper says: not testable here, true by construction, paper inconsistent
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
-import tyro
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.parse import command, parse
 from streamscope.papers.paper import Estimate, Selection, estimate, load
 from streamscope.papers.primary import PAPERS
 from streamscope.papers.printed import form, number, with_interval
@@ -36,18 +31,6 @@ VERDICTS = (
 )  # fmt: skip
 SURE = 0.25
 """A number is reproduced by an interval whose half is at most this share of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Arguments of `python -m papers.sentences`."""
-
-    papers: Annotated[tuple[Literal["dst", "lfa", "hdpl", "pls", "krom"], ...], tyro.conf.Positional]
-    """The papers."""
-    verdict: str | None = None
-    """Only sentences with this verdict."""
-    out: Path | None = None
-    """Save the table (.csv)."""
 
 
 def sentences(paper: str) -> pd.DataFrame:
@@ -105,23 +88,3 @@ def _able(claim: Mapping[str, Any], rows: pd.DataFrame) -> bool:
         if found is None or not found.low > float(limit):
             return False
     return True
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, judge, print or save."""
-    options = parse(Options, argv, __doc__)
-    if options.verdict and options.verdict not in VERDICTS:
-        raise unknown("verdict", options.verdict, list(VERDICTS))
-    table = pd.concat([sentences(paper).assign(paper=paper) for paper in options.papers], ignore_index=True)
-    if options.verdict:
-        table = table[table["verdict"] == options.verdict]
-    if options.out:
-        from streamscope.cli.disk import write_text
-
-        write_text(options.out, table.to_csv(index=False))
-    print(table[["id", "printed", "measured", "n", "verdict"]].to_string(index=False))
-    print("\n" + ", ".join(f"{n} {word}" for word, n in table["verdict"].value_counts().items()))
-
-
-if __name__ == "__main__":
-    command(main)

@@ -3,9 +3,8 @@
 streamscope ablate stories/lfa --heads L4.*  as python -m streamscope.interventions.ablate
 streamscope pds --help
 streamscope my.py:MyProbe stories/lfa        an instrument of your own (`instruments.user_instrument`)
-streamscope papers lfa                       with its room, as well
-streamscope papers                           the commands of a room
-streamscope papers --out site                what a room does by itself, where it has a command of its own
+streamscope benchmarks training              with its room, as well
+streamscope benchmarks                       the commands of a room
 streamscope --help                           what there is, a line each
 streamscope --version
 streamscope completion bash                  a script that completes all this, for bash, zsh or fish

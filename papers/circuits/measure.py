@@ -229,9 +229,10 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
             if len(differences) > 1:
                 test = stats.ttest_1samp(differences, 0.0)
                 low, high = test.confidence_interval(0.95)
+                why = "ci_low, ci_high, p, p_holm: seeds without spread" if np.isnan(test.pvalue) else ""
                 cells = {"mean": differences.mean(), "ci_low": low, "ci_high": high, "p": test.pvalue}
                 rows.append({"preset": a, "other_preset": b, "task": task, "other": other, **cells,
-                             "n": len(differences), "undefined": ""})  # fmt: skip
+                             "n": len(differences), "undefined": why})  # fmt: skip
     return with_holm(pd.DataFrame(rows)).to_dict("records") if rows else []
 
 

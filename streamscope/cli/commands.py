@@ -11,7 +11,7 @@ from typing import Any
 
 from streamscope.cli.errors import InputError, unknown
 
-ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "papers", "benchmarks")
+ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "benchmarks")
 MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
 """What makes a package a command (`aliases`)."""
 
@@ -51,9 +51,10 @@ def unknown_command(word: str, known: Mapping[str, str]) -> InputError:
 def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
-    A name that two rooms have is listed with its room, as `papers.circuits`, and so is one that another room is called,
-    as `benchmarks.viewer`. Where only one of two is no paper and no benchmark, that one keeps the short name. The
-    version that ends the name of a package, as of `text.stories5`, is left out.
+    A name that two rooms have is listed with its room, as `benchmarks.circuits`, and so is one that another room is
+    called, as `benchmarks.viewer`. Where only one of two is no benchmark, that one keeps the short name. The version
+    that ends the name of a package, as of `text.stories5`, is left out. Papers are commands of a clone: they are
+    typed as `python -m papers.demo`.
     """
     found: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -70,7 +71,7 @@ def commands() -> dict[str, str]:
             break
     named: dict[str, str] = {}
     for name, modules in found.items():
-        own = [m for m in modules if m.split(".")[1] not in ("papers", "benchmarks")]
+        own = [m for m in modules if m.split(".")[1] != "benchmarks"]
         single = modules[0] if len(modules) == 1 else own[0] if len(own) == 1 else None
         single = f"streamscope.{name}" if name in ROOMS else single
         named |= {name if m == single else m.removeprefix("streamscope."): m for m in modules}

@@ -187,12 +187,10 @@ def test_architectures_are_compared_seed_by_seed() -> None:
 def test_methods_are_compared_apart_and_other_models_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    best = {"x0": range(10), "x1": range(5, 15), "y0": range(10), "y1": range(10), "hf": range(10)}
+    best = {"x-s0": range(10), "x-s1": range(5, 15), "y-s0": range(10), "y-s1": range(10), "hf": range(10)}
     monkeypatch.setattr(body, "load_for_instruments", lambda run: SimpleNamespace(config=run))
     monkeypatch.setattr(body, "_abilities", lambda *_: ["a", "bb"])
     monkeypatch.setattr(body, "_results", lambda _, run, *__: [planted("a", range(10)), planted("bb", best[run])])
-    monkeypatch.setattr(body, "opened", lambda run, _: opened_as(run))
-    monkeypatch.setattr(body, "with_variants", lambda runs, _: runs)
     for name in ("circuit_row", "stream_rows"):
         monkeypatch.setattr(body, name, lambda *_: {})
     for method in ("eap", "exact"):
@@ -203,13 +201,6 @@ def test_methods_are_compared_apart_and_other_models_not_at_all(
     ]  # fmt: skip
     overlap = pd.read_parquet(tmp_path / "overlap.parquet")
     assert overlap.groupby("run")["preset"].first().to_dict() == {**{run: run[0] for run in best}, "hf": ""}
-
-
-def opened_as(run: str) -> Any:
-    """x0 as seed 0 of x; "hf" is no training of ours."""
-    if run == "hf":
-        raise InputError("hf is a run of None")
-    return SimpleNamespace(arm=run[0], seed=int(run[1]))
 
 
 def test_a_task_whose_prompts_do_not_fit_has_its_reason(tmp_path: Path) -> None:

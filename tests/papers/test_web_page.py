@@ -12,7 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import HeadMap, Intervals
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, key, number
-from streamscope.papers.pages.web_page import Section, html, write_page
+from streamscope.papers.demo.web_page import Section, html, write_page
 
 NAN = float("nan")
 

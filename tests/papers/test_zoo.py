@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from streamscope.instruments.contract import checkpoint_of, title_of
 from streamscope.models import checkpoint, run_names
 from streamscope.models.checkpoint import NAMES, ZOO, bundled, load, run_folder, runs_of
 from streamscope.models.training.data import _tokenizer_path
-from streamscope.papers.comparison.runs import all_agree, opened
 from streamscope.papers.zoo import bundle as zoo
 from streamscope.papers.zoo import main
 from streamscope.papers.zoo.card import card, index
@@ -122,14 +120,6 @@ def test_both_names_of_a_bundled_model_are_one_run() -> None:
         runs_of(["lfa", "stories/lfa"])
     assert title_of(load("stories/gpt2")) == title_of(load(ZOO / "gpt2")) == "stories/gpt2"
     assert checkpoint_of(load("lfa"))["run"] == "stories/lfa"
-
-
-def test_pages_call_a_bundled_model_by_a_name_that_every_clone_has() -> None:
-    """Its training wrote to another folder; a page judged again has read stories/NAME from its tables."""
-    run = opened("stories/pls", ["pls"])
-    assert "--out" in run.manifest["argv"] and run.typed == "stories/pls"
-    assert replace(run, folder=Path("stories/pls")).typed == "stories/pls"
-    assert replace(run, folder=Path("elsewhere/pls")).typed == run.manifest["argv"][-1]
 
 
 def test_a_bundled_model_that_is_not_there_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,13 +233,3 @@ def test_bad_input(tiny_run: Path, tmp_path: Path, argv: list[str], message: str
     with pytest.raises(InputError, match=message):
         main([*(str(tmp_path / name) for name in argv), "--out", str(tmp_path / "zoo")])
     assert not (tmp_path / "zoo").exists()
-
-
-def test_a_training_option_that_is_gone_divides_no_runs() -> None:
-    """Every older run says keep = last, a newer one says nothing."""
-    run = opened("stories/lfa", ["lfa"])
-    assert run.config["training"]["keep"] == "last"
-    training = {name: value for name, value in run.config["training"].items() if name != "keep"}
-    all_agree([run, replace(run, config={**run.config, "training": training})])
-    with pytest.raises(InputError, match=r"cannot be compared: training\.lr is"):
-        all_agree([run, replace(run, config={**run.config, "training": training | {"lr": 1.0}})])

@@ -130,7 +130,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
         attack("interventions.ablate", "lfa", option, tmp_path / "file" / name)
         attack("interventions.ablate", "lfa", option, f"/proc/{name}")  # it takes no files, whoever asks
         attack("interventions.ablate", "lfa", option, tmp_path / ("x" * 300) / name)
-    for module in ("papers.demo", "papers.zoo", "papers.dst"):
+    for module in ("papers.demo", "papers.zoo"):
         attack(module, "lfa", "--out", "/proc/pages")
         attack(module, "lfa", "--out", tmp_path / "file")
     assert [one.name for one in tmp_path.iterdir()] == ["file"]

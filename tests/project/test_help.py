@@ -83,7 +83,7 @@ def helped() -> dict[str, tuple[int, str]]:
 
 def test_all_rooms_have_commands() -> None:
     assert {name.split(".")[0] for name in COMMANDS} == set(ROOMS)
-    assert {"papers.lfa", "papers.dst", "papers.pls", "papers.modes", "papers.hdpl"} <= set(COMMANDS)
+    assert {"papers", "papers.primary", "papers.differences", "papers.demo"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("module", COMMANDS)
@@ -167,7 +167,7 @@ def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, c
     from streamscope.__main__ import main
     from streamscope.cli.parse import spoken
 
-    text = "python -m interventions.ablate   x\npython -m streamscope.papers.hdpl, python -m pytest"
+    text = "python -m interventions.ablate   x\npython -m streamscope.papers.demo, python -m pytest"
     monkeypatch.setattr(sys, "argv", ["ablate.py"])
     assert spoken(text) == text
     with pytest.raises(SystemExit):  # a command by its room, as in `python -m`

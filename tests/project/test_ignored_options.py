@@ -18,7 +18,7 @@ from streamscope.interventions.suppress import main as suppress
 from streamscope.models.describe import main as describe
 from streamscope.models.grid import main as grid
 from streamscope.models.train import main as train
-from streamscope.papers.dst import main as dst
+from streamscope.papers.__main__ import main as papers
 from streamscope.probes.direct_logit_attribution import main as direct_logit_attribution
 from streamscope.probes.heads import main as heads
 from streamscope.probes.logit_lens import main as logit_lens
@@ -88,8 +88,8 @@ DATA = [
     (ablate, ["--workers", "3"], "--workers has no effect with --launch serial"),
     (ablate, ["--launch", "ray", "--partition", "gpu"], "--partition has no effect with --launch ray"),
     (grid, ["grid.toml", "--hours", "3"], "--hours has no effect with --launch serial"),
-    (dst, ["--seeds", "2"], "--seeds has no effect without --scale"),
-    (dst, ["--format", "pdf"], "--format has no effect without --figure"),
+    (papers, ["dst", "--out", "x.pdf"], "--out is for one --table or --figure"),
+    (papers, ["dst", "--grid", "mine"], "--grid names what is measured of --runs"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""LFA: an architecture whose attention values come from a token stream that no layer changes."""

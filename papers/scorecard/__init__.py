@@ -1,0 +1,1 @@
+"""All architectures on one text: what they cost and can do."""
