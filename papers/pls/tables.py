@@ -29,7 +29,10 @@ import pandas as pd
 from streamscope.papers.paper import Run
 
 DEFAULT = "long"
-GRIDS = {"Planted pairs": "differences", "Planted pairs, heads": "differences", "Figure 5": "zoo", "Figure 6": "zoo"}
+GRIDS = {
+    "Table 1, shorter training": "eighth", "Table 1, TinyStories": "tinystories", "Planted pairs": "differences",
+    "Planted pairs, heads": "differences", "Figure 5": "zoo", "Figure 6": "zoo",
+}  # fmt: skip
 """Places that show another training than `DEFAULT`."""
 TASKS = ("capitalization", "gender", "winograd")
 OWN = {"capitalization": "entity", "gender": "anchor"}
@@ -57,7 +60,7 @@ def depths(run: Run) -> None:
     of = depth_ranges(np.arange(layers + 1), layers)
     for i, name in enumerate(RANGES):
         run.add("depth", "share of tokens", shares[of == i].sum(), name)
-    run.add("depth.second_peak", "share of tokens", second_peak(shares))
+    run.add("depth.second_peak", "difference of shares", second_peak(shares))
 
 
 def second_peak(shares: np.ndarray) -> float:
@@ -135,7 +138,7 @@ def _add_tasks(run: Run, blocks: Any) -> None:
 def _add_effects(run: Run, part: str, delta: Any) -> None:
     run.add("effect", "probability", delta.mean(), part)
     run.add("effect.size", "probability", abs(delta.mean()), part)
-    run.add("spread", "probability", delta.std(ddof=1), part)
+    run.add("spread", "sd of a probability", delta.std(ddof=1), part)
 
 
 def _add_routing(run: Run, size: Any) -> None:
@@ -167,7 +170,7 @@ def _add_curve(run: Run, part: str, values: pd.Series) -> None:
     for scale, value in values.items():
         run.add("curve", "probability", value, part, scale)
         run.add("curve.change", "probability", value - values[1.0], part, scale)
-    run.add("curve.range", "probability", values.max() - values.min(), part)
+    run.add("curve.range", "range of a probability", values.max() - values.min(), part)
     run.add("curve.monotonicity", "|Spearman's ρ|", abs(spearmanr(values.index, values).statistic), part)
 
 
