@@ -63,23 +63,39 @@ def depth(page: Page) -> Any:
 
 
 def steering(page: Page) -> Any:
-    """P(answer) of capitalization as the two entity heads of each model are scaled, and the ratio of the ranges."""
-    grid, part = page.grid("Figure 3"), "capitalization, entity heads"
-    arms = page.present(ARMS, "curve", grid)
-    drawn, (axes,) = drawing.figure(1, 2, (7.6, 3.2), width_ratios=(3, 1))
-    for i, (arm, name) in enumerate(arms.items()):
-        found = [_percent(page.estimate(arm, "curve", part, scale, grid=grid)) for scale in SCALES]
-        drawing.band(axes[0], SCALES, found, i, name)
-    axes[0].set(xlabel="scale of the heads", ylabel="P(answer), %", ylim=(0, None))
-    axes[1].set(title="range, PLS / C2", yscale="log", xlim=(-0.5, 0.5), xticks=[])
-    if len(arms) == len(ARMS):
-        drawing.seeds(axes[1], 0, page.estimate("pls / c2", "curve.range", part, grid=grid), 6, "ratio, 95 %")
-    _diamond(axes[1], 0, number(page.printed("Figure 3", "Range of P(answer), scale 0 to 1.5", "PLS / C2")))
-    axes[1].axhline(1, color="black", linewidth=0.6)
-    axes[1].set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
-    _key(axes[1], "-")
+    """P(answer) as two heads of each model are scaled, and the ratio of the ranges of PLS and C2."""
+    shown = _measured(page, "curve", "Figure 3")
+    drawn, (axes,) = drawing.figure(1, 1 + len(shown), (4.2 + 2.6 * len(shown), 3.2),
+                                    width_ratios=(*[3] * len(shown), 1.4))  # fmt: skip
+    for x, (axis, (title, (part, grid))) in enumerate(zip(axes, shown.items(), strict=False)):
+        arms = page.present(ARMS, "curve", grid)
+        for i, (arm, name) in enumerate(arms.items()):
+            found = [_percent(page.estimate(arm, "curve", part, scale, grid=grid)) for scale in SCALES]
+            drawing.band(axis, SCALES, found, i, name)
+        axis.set(title=title, xlabel="scale of the heads", ylabel="P(answer), %", ylim=(0, None))
+        if len(arms) == len(ARMS):
+            ratio = page.estimate("pls / c2", "curve.range", part, grid=grid)
+            drawing.seeds(axes[-1], x, ratio, 6, "ratio, 95 %" if x == 0 else "")
+        _diamond(axes[-1], x, number(page.printed("Figure 3", "Range of P(answer), scale 0 to 1.5", "PLS / C2")))
+    names = [title.split(",")[0] for title in shown]
+    axes[-1].set(title="range, PLS / C2", yscale="log", xlim=(-0.6, len(shown) - 0.4), xticks=range(len(shown)))
+    axes[-1].set_xticklabels(names, fontsize=7)
+    axes[-1].axhline(1, color="black", linewidth=0.6)
+    axes[-1].set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    _key(axes[-1], "-")
     drawing.legend(drawn)
     return drawn
+
+
+def _measured(page: Page, quantity: str, place: str) -> dict[str, tuple[str, str]]:
+    """Title -> (part, grid) of the tasks of which a quantity was measured."""
+    tasks = {
+        "Capitalization, entity heads": ("capitalization, entity heads", page.grid(place)),
+        "Gender pairs, antecedent heads": ("gender pairs, antecedent heads", page.grid("Planted pairs")),
+    }
+    rows = page.rows[page.rows["quantity"] == quantity]
+    there = set(zip(rows["part"], rows["grid"], strict=True))
+    return {title: of for title, of in tasks.items() if of in there}
 
 
 def _key(axis: Any, mark: str = "o") -> None:
@@ -113,10 +129,15 @@ def modularity(page: Page) -> Any:
             drawing.seeds(axes[1, 0], row + 0.3 * (i - 0.5), found, i, name if row == 0 else "")
             printed = 100 * number(page.printed("Table 2", task.capitalize(), f"{name} Δ"))
             _diamond(axes[1, 0], row + 0.3 * (i - 0.5), printed, i)
+        for part, there in list(_measured(page, "effect", "Figure 4").values())[1:]:
+            if arm in page.present(ARMS, "effect", there):
+                drawing.seeds(axes[1, 0], 3 + 0.3 * (i - 0.5), _percent(page.estimate(arm, "effect", part, grid=there)), i)
         _prompts(page, axes[1, 1], arm, i, grid)
     drawn.colorbar(image, ax=axes[0], shrink=0.8, label="Δ P(answer), %")
-    axes[1, 0].set(title="(a) the cells of Table 2", ylabel="Δ P(answer), %", xticks=range(3))
-    axes[1, 0].set_xticklabels([f"{task.capitalize()},\n{group}" for task, group in TABLE2.items()], fontsize=8)
+    axes[1, 0].set(title="Table 2, each training", ylabel="Δ P(answer), %")
+    names = [f"{task.capitalize()},\n{group}" for task, group in TABLE2.items()]
+    names += ["Gender pairs,\nantecedent"] * (len(_measured(page, "effect", "Figure 4")) - 1)
+    axes[1, 0].set_xticks(range(len(names)), names, fontsize=7, rotation=25)
     axes[1, 0].axhline(0, color="black", linewidth=0.6)
     axes[1, 1].set(title="(b) Winograd, entity heads", xlabel="Δ P(answer) of a prompt, %", ylabel="prompts per model", yscale="log")
     axes[1, 1].set(ylim=(0.15, 1000))

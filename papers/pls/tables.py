@@ -60,7 +60,8 @@ def depths(run: Run) -> None:
     of = depth_ranges(np.arange(layers + 1), layers)
     for i, name in enumerate(RANGES):
         run.add("depth", "share of tokens", shares[of == i].sum(), name)
-    run.add("depth.second_peak", "difference of shares", second_peak(shares))
+    if (of[:-2] == 1).any():
+        run.add("depth.second_peak", "difference of shares", second_peak(shares))
 
 
 def second_peak(shares: np.ndarray) -> float:
@@ -171,7 +172,8 @@ def _add_curve(run: Run, part: str, values: pd.Series) -> None:
         run.add("curve", "probability", value, part, scale)
         run.add("curve.change", "probability", value - values[1.0], part, scale)
     run.add("curve.range", "range of a probability", values.max() - values.min(), part)
-    run.add("curve.monotonicity", "|Spearman's ρ|", abs(spearmanr(values.index, values).statistic), part)
+    if values.nunique() > 1:
+        run.add("curve.monotonicity", "|Spearman's ρ|", abs(spearmanr(values.index, values).statistic), part)
 
 
 def planted(run: Run) -> None:
@@ -184,7 +186,7 @@ def planted(run: Run) -> None:
     from streamscope.probes.head_groups import HeadGroups
     from streamscope.probes.head_groups.measure import capture, read, roles, shuffled_scores, summary
 
-    how, some = HeadGroups(layers="all"), run.pairs.only(list(range(PROMPTS)))
+    how, some = HeadGroups(layers="all"), run.pairs.only(list(range(len(run.pairs.prompts)))[:PROMPTS])
     captured = capture(run.model, some, run.tokenizer)
     _add_roles(run, roles(summary(how, read(*captured, run.tokenizer)), shuffled_scores(how, *captured, run.tokenizer)),
                "pairs")  # fmt: skip
