@@ -100,20 +100,30 @@ class Page:
         """Markdown: a row per printed row, under each printed column what was measured (95 % over seeds)."""
         cells = self.at(place)
         columns, labels = list(dict.fromkeys(cells["column"])), list(dict.fromkeys(cells["row"]))
-        shown = {(cell["row"], cell["column"]): self._cell(cell) for cell in cells.to_dict("records")}
-        both = {column for column in columns if any(shown.get((row, column), ("", ""))[1] for row in labels)}
+        shown = {(cell["row"], cell["column"]): self._cell(cell, cells) for cell in cells.to_dict("records")}
         head, lines = [""], [[row] for row in labels]
         for column in columns:
-            head += [f"{column}, printed", "measured (95 %)"] if column in both else [column]
-            for line, row in zip(lines, labels, strict=True):
-                line += shown.get((row, column), ("", ""))[: 2 if column in both else 1]
+            parts = [shown.get((row, column), ("", "")) for row in labels]
+            names = [f"{column}, printed", "measured (95 %)"]
+            if not any(measured for _, measured in parts):
+                names, parts = [column], [(text,) for text, _ in parts]
+            elif not any(text for text, _ in parts):
+                names, parts = [f"{column}, measured (95 %)"], [(measured,) for _, measured in parts]
+            head += names
+            for line, part in zip(lines, parts, strict=True):
+                line += part
         return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
 
-    def _cell(self, cell: Mapping[str, Any]) -> tuple[str, str]:
+    def _cell(self, cell: Mapping[str, Any], cells: pd.DataFrame) -> tuple[str, ...]:
+        """What is printed, and what was measured, written as it is printed (of another arm, where it is not here)."""
         found = self.measured(cell)
         if found is None:
             return cell["printed"], f"*{cell['why']}*" if cell["why"] else "*not measured*" if cell["quantity"] else ""
-        return cell["printed"], with_interval(found, form(cell["printed"], cell["unit"]))
+        alike = cells[
+            (cells["quantity"] == cell["quantity"]) & (cells["part"] == cell["part"]) & (cells["printed"] != "")
+        ]
+        like = cell["printed"] or (alike["printed"].iloc[0] if len(alike) else "")
+        return cell["printed"], with_interval(found, form(like, cell["unit"]))
 
     def value(
         self, arm: str, quantity: str, part: str = "", x: float = float("nan"), *, like: str = "0.000",

@@ -120,13 +120,26 @@ def estimate(rows: pd.DataFrame, chosen: Selection, unit: str = "") -> Estimate 
             found = [chosen.of(rows, arm) for arm in chosen.arm.split(sign)]
             return None if any(one.empty for one in found) else _of_two(found, sign, unit)
     found = chosen.of(rows, chosen.arm)
-    return None if found.empty else _of_one(found["value"].to_numpy(float))
+    return None if found.empty else _of_one(found["value"].to_numpy(float), found["unit"].iloc[0])
 
 
-def _of_one(values: np.ndarray) -> Estimate:
+ENDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("heads", "clusters", "tokens", "prompts", "sd of a probability", "range of a probability"),
+                    (0.0, np.inf)),
+    **dict.fromkeys(("share of tokens", "share of prompts", "share of clusters", "share of heads", "|Spearman's ρ|"),
+                    (0.0, 1.0)),
+}  # fmt: skip
+"""Units whose values have ends, which are those of an interval as well."""
+
+
+def _of_one(values: np.ndarray, unit: str) -> Estimate:
     n, mean = len(values), float(values.mean())
     half = float(t.isf(LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
-    return Estimate(mean, mean - half, mean + half, (n,), values)
+    low, high = mean - half, mean + half
+    least, most = ENDS.get(unit, (-np.inf, np.inf))
+    if least <= values.min() and values.max() <= most and n > 1:
+        low, high = max(low, least), min(high, most)
+    return Estimate(mean, low, high, (n,), values)
 
 
 def _of_two(found: Sequence[pd.DataFrame], sign: str, unit: str) -> Estimate:
