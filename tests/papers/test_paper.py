@@ -148,7 +148,8 @@ def test_every_measured_cell_is_recomputed_by_plain_code(paper: str) -> None:
                 want = [np.mean(values[0])]
                 if len(values[0]) > 1 and np.ptp(values[0]):
                     ends = stats.t.interval(0.95, len(values[0]) - 1, np.mean(values[0]), stats.sem(values[0]))
-                    least, most = ENDS.get(str(rows.loc[rows["arm"] == cell["arm"], "unit"].iloc[0]), (-np.inf, np.inf))
+                    mine = rows[(rows["quantity"] == cell["quantity"]) & (rows["part"] == cell["part"])]
+                    least, most = ENDS.get(str(mine["unit"].iloc[0]), (-np.inf, np.inf))
                     want += np.clip(ends, least, most).tolist()
             else:
                 scale = 1.0
