@@ -52,7 +52,7 @@ def training_curves(page: Page) -> Any:
         found = page.estimate(f"{arm} − gpt2", "loss", grid=grid)
         drawing.seeds(ends, place, found, i)
         text = page.printed("Training curves", arms[arm].split(",")[0], "end")
-        drawing.diamond(ends, place, number(text) - vanilla, label="printed difference")
+        drawing.diamond(ends, place, number(text) - vanilla)
     ends.axhline(0, color="black", linewidth=0.6)
     ends.set(xticks=range(len(arms) - 1), ylabel="loss − Vanilla, nats per token")
     ends.set_xticklabels([name.replace(", ", "\n") for arm, name in arms.items() if arm != "gpt2"])
