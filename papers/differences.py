@@ -263,7 +263,7 @@ def pls(run: "Run") -> None:
 def krom(run: "Run") -> None:
     """The two-panel figure of swaps, and the cosines of the bias sweep."""
     from streamscope.models.mixing import measure
-    from streamscope.papers.krom.mixing import layer_cosines
+    from streamscope.papers.krom.tables import layer_cosines
 
     best = [row["value"] for row in measure(run.model) if row["metric"] == "swap_best" and row["value"] is not None]
     run.add("swap.best", "probability", max(best))

@@ -29,7 +29,7 @@ from streamscope.interventions.mixing.measure import cells_of, constants_of
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections
-from streamscope.papers.krom.contraction_measure import set_bias
+from streamscope.papers.krom.tables import set_bias
 from tests.interventions.test_ablate import interrupt_pass
 from tests.tiny import some, untrained
 

@@ -13,7 +13,7 @@ from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture
 from streamscope.models.mixing import connections
-from streamscope.papers.krom.contraction_measure import set_bias
+from streamscope.papers.krom.tables import set_bias
 from streamscope.probes.contraction import Contraction
 from streamscope.probes.contraction.measure import EQUAL, UNBOUND, by_module
 

@@ -4,7 +4,6 @@ One 2 × 2 factor by itself, as in `papers.krom.arithmetic`; the numbers that SP
 """
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +27,15 @@ def ends(steps: int = 2000, **fields) -> dict[float, dict]:
 
 
 def test_adamw_in_fp32_reaches_the_swap_from_every_bias() -> None:
-    """And the table of results has these rows."""
-    results = pd.read_parquet(Path(__file__).parents[2] / "results" / "krom_arithmetic" / "arithmetic.parquet")
+    """And the long table has the rows with decay."""
+    results = pd.read_parquet(Path(__file__).parents[2] / "results" / "krom" / "measured.parquet")
+    results = results[results["arm"] == "one factor, adamw, fp32"].set_index("x")["value"]
     for decay in (0.2, 0.0):
         case = Case(decay=decay)
         found = updates(case)
         assert found["swap"].to_numpy() == pytest.approx(0.30, abs=1e-3)
-        rows = results[(results[list(asdict(case))] == pd.Series(asdict(case))).all(axis=1)]
-        pd.testing.assert_frame_equal(found, rows.reset_index(drop=True))
+        if decay:
+            assert results[found["bias"]].to_numpy() == pytest.approx(found["swap"].to_numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
