@@ -1,19 +1,19 @@
 """The numbers of PLS' tables and figures that the registered claims do not have.
 
-depth                      share of tokens by k*, the layer from which on the prediction no longer changes (x; L: only the
-                           last layer has it), and by the ranges of Table 1 (part)
+depth                      share of tokens by k*, the layer from which on the prediction no longer changes (x; L: only
+                           the last has it), and by the ranges of Table 1 (part)
 depth.second_peak          how far both of two peaks of these shares stand above the valley between them (Figure 2)
 task.TASK                  ln p(answer) − ln p(foil); .probability of the answer, .right share above 0, .prompts
 entity.above, anchor.…     heads, of the two that attention names for a group, whose attention to its class of words is
                            above that to shuffled classes; .attention: mean excess over uniform
 effect, spread             mean over prompts of the change of P(answer) without a group of heads, and its standard
-                           deviation (Table 2, Figure 4); effect.size: |effect|; effect.above: less that of random groups of heads
+                           deviation (Table 2, Figure 4); effect.size: |effect|; effect.above: less that of random heads
 effect.own, smear, diagonality, effect.largest     comparisons of cells of the matrix task × group (§5.3)
 cases                      prompts by their change of P(answer), rounded to .01 (x, Figure 4b)
 kept                       share of the direct effect that is left after later layers have reacted (§1, §5.4)
 curve, curve.change        P(answer) with the outputs of a group times x (Figure 3); its range and |Spearman's ρ|
 ari, ami                   agreement of clusters of features and of raw activations (Figure 1); .token: with token ids
-clusters                   of App. C.4: number, .coverage, .noise, .largest, .variance, .flat (σ(k*) = 0), .size (Table 3)
+clusters                   of App. C.4: number, .coverage, .noise, .largest, .variance, .flat (σ(k*) = 0), .size
 
 Heads are found by attention in the whole model: which head does what differs from training to training. On pairs of the
 small stories (part "gender pairs, antecedent heads") they are the two that attend most to the antecedent on one half of
