@@ -37,7 +37,6 @@ GRIDS = {
 TASKS = ("capitalization", "gender", "winograd")
 OWN = {"capitalization": "entity", "gender": "anchor"}
 """The group that a task is said to need."""
-GROUPS = ("entity", "anchor", "semantic")
 RANGES = ("layers 0–1", "layers 2–4", "layers 5–6")
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 TOKENS = 10_000
