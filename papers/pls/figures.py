@@ -20,7 +20,7 @@ MAP = RESULTS / "pls" / "map.parquet"
 
 def agreement(page: Page) -> Any:
     """Agreement of clusters of features with clusters of raw activations; 0 is chance, 1 equality."""
-    drawn, ((axis,),) = drawing.figure()
+    drawn, ((axis,),) = drawing.figure(size=(7.6, 3.4))
     cells = {"k-means": ("ari", "k-means"), "HDBSCAN": ("ari", "HDBSCAN"),
              "HDBSCAN, tokens\nin clusters of both": ("ari.clustered", "HDBSCAN")}  # fmt: skip
     arms = page.present(ARMS, "ari", page.grid("Figure 1"))

@@ -240,3 +240,11 @@ def test_pairs_are_ablated_by_the_heads_of_their_other_half(tiny_run: Path, monk
     assert single["effect", part] == pytest.approx(found["curve", part, 0.0] - found["curve", part, 1.0])
     assert single["curve.range", part] == pytest.approx(max(levels) - min(levels)) and single["spread", part] > 0
     assert 0 <= single["entity.above", "pairs"] <= 2
+
+
+def test_a_measured_cell_is_not_written_as_a_printed_ratio_of_the_same_quantity() -> None:
+    spread = rows(
+        {"pls": [0.21, 0.25], "c2": [0.08, 0.1]}, "spread", "gender pairs, antecedent heads", "sd of a probability"
+    )
+    text = line(Page("pls", spread).table("Planted pairs"), "Gender: σ over prompts")
+    assert text.startswith("| Gender: σ over prompts | 0.230 (") and "| 0.090 (" in text and "| 10 | 3 (" in text
