@@ -104,7 +104,7 @@ def groups(run: Run) -> None:
         part = f"{task}, {group} heads"
         _add_effects(run, part, delta)
         if task == "capitalization":
-            run.add("effect.above", "probability", table.loc[(task, group), "above"], part)
+            run.add("effect.above", "change of a probability", table.loc[(task, group), "above"], part)
         direct, total = (hydra.total[hydra.cell(task=task, group=group, part=p)] for p in ("direct", "total"))
         inside = ~np.isnan(direct)
         run.add("kept", "share of the direct effect", kept_share(direct[inside], total[inside]), part)
@@ -136,8 +136,8 @@ def _add_tasks(run: Run, blocks: Any) -> None:
 
 
 def _add_effects(run: Run, part: str, delta: Any) -> None:
-    run.add("effect", "probability", delta.mean(), part)
-    run.add("effect.size", "probability", abs(delta.mean()), part)
+    run.add("effect", "change of a probability", delta.mean(), part)
+    run.add("effect.size", "size of a change", abs(delta.mean()), part)
     run.add("spread", "sd of a probability", delta.std(ddof=1), part)
 
 
@@ -145,11 +145,13 @@ def _add_routing(run: Run, size: Any) -> None:
     """Comparisons of |effect| [task, group]."""
     gaps = {task: size[task, own] - np.mean([size[t, own] for t in OWN if t != task]) for task, own in OWN.items()}
     for task, gap in gaps.items():
-        run.add("effect.own", "probability", gap, f"{task}, {OWN[task]} heads")
-    run.add("diagonality", "probability", np.mean(list(gaps.values())), "heads by attention")
-    run.add("smear", "probability", size["gender", "entity"] - size["capitalization", "entity"], "entity heads")
+        run.add("effect.own", "change of a probability", gap, f"{task}, {OWN[task]} heads")
+    run.add("diagonality", "change of a probability", np.mean(list(gaps.values())), "heads by attention")
+    run.add(
+        "smear", "change of a probability", size["gender", "entity"] - size["capitalization", "entity"], "entity heads"
+    )
     others = max(size["gender", "anchor"], size["winograd", "entity"])
-    run.add("effect.largest", "probability", size["capitalization", "entity"] - others, "capitalization")
+    run.add("effect.largest", "change of a probability", size["capitalization", "entity"] - others, "capitalization")
 
 
 def _add_curves(run: Run, specs: tuple[str, ...]) -> None:
@@ -169,7 +171,7 @@ def _add_curve(run: Run, part: str, values: pd.Series) -> None:
 
     for scale, value in values.items():
         run.add("curve", "probability", value, part, scale)
-        run.add("curve.change", "probability", value - values[1.0], part, scale)
+        run.add("curve.change", "change of a probability", value - values[1.0], part, scale)
     run.add("curve.range", "range of a probability", values.max() - values.min(), part)
     if values.nunique() > 1:
         run.add("curve.monotonicity", "|Spearman's ρ|", abs(spearmanr(values.index, values).statistic), part)
