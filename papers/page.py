@@ -119,10 +119,8 @@ class Page:
         found = self.measured(cell)
         if found is None:
             return cell["printed"], f"*{cell['why']}*" if cell["why"] else "*not measured*" if cell["quantity"] else ""
-        alike = cells[
-            (cells["quantity"] == cell["quantity"]) & (cells["part"] == cell["part"]) & (cells["printed"] != "")
-        ]
-        like = cell["printed"] or (alike["printed"].iloc[0] if len(alike) else "")
+        same = (cells[["quantity", "part", "unit"]] == [cell["quantity"], cell["part"], cell["unit"]]).all(axis=1)
+        like = cell["printed"] or next((text for text in cells.loc[same, "printed"] if text), "")
         return cell["printed"], with_interval(found, form(like, cell["unit"]))
 
     def value(

@@ -124,10 +124,10 @@ def estimate(rows: pd.DataFrame, chosen: Selection, unit: str = "") -> Estimate 
 
 
 ENDS: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("heads", "clusters", "tokens", "prompts", "sd of a probability", "range of a probability"),
-                    (0.0, np.inf)),
-    **dict.fromkeys(("share of tokens", "share of prompts", "share of clusters", "share of heads", "|Spearman's ρ|"),
-                    (0.0, 1.0)),
+    **dict.fromkeys(("heads", "clusters", "tokens", "prompts", "sd of a probability", "range of a probability",
+                     "size of a change"), (0.0, np.inf)),
+    **dict.fromkeys(("share of tokens", "share of prompts", "share of clusters", "share of heads", "probability",
+                     "|Spearman's ρ|"), (0.0, 1.0)),
 }  # fmt: skip
 """Units whose values have ends, which are those of an interval as well."""
 

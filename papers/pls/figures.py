@@ -20,7 +20,7 @@ MAP = RESULTS / "pls" / "map.parquet"
 
 def agreement(page: Page) -> Any:
     """Agreement of clusters of features with clusters of raw activations; 0 is chance, 1 equality."""
-    drawn, ((axis,),) = drawing.figure()
+    drawn, ((axis,),) = drawing.figure(size=(7.6, 3.4))
     cells = {"k-means": ("ari", "k-means"), "HDBSCAN": ("ari", "HDBSCAN"),
              "HDBSCAN, tokens\nin clusters of both": ("ari.clustered", "HDBSCAN")}  # fmt: skip
     arms = page.present(ARMS, "ari", page.grid("Figure 1"))
@@ -30,8 +30,8 @@ def agreement(page: Page) -> Any:
             drawing.seeds(axis, x + 0.34 * (i - 0.5), found, i, name if x == 0 else "", width=0.3)
             if quantity == "ari":
                 chance = page.estimate(arm, "ari.shuffled", part, grid=page.grid("Figure 1")).mean
-                at = np.array([x + 0.34 * (i - 0.5)])
-                axis.plot(at + [-0.15, 0.15], [chance] * 2, color="black", linewidth=1.2, label="shuffled labels")
+                at = x + 0.34 * (i - 0.5)
+                axis.plot([at - 0.15, at + 0.15], [chance] * 2, color="black", linewidth=1.2, label="shuffled labels")
     for x, row in enumerate(("ARI, k-means, 10 clusters", "ARI, HDBSCAN")):
         _diamond(axis, x - 0.17, number(page.printed("Figure 1", row, "PLS")))
     axis.set(xticks=range(len(cells)), xticklabels=list(cells), ylabel="adjusted Rand index", ylim=(-0.03, 1))
@@ -41,7 +41,7 @@ def agreement(page: Page) -> Any:
 
 
 def depth(page: Page) -> Any:
-    """Shares of tokens by k*, the layer from which on the prediction no longer changes, and by the ranges of Table 1."""
+    """Shares of tokens by the layer from which on their prediction no longer changes, and by the ranges of Table 1."""
     grid = page.grid("Figure 2")
     arms = page.present(ARMS, "depth", grid)
     drawn, (axes,) = drawing.figure(1, 3, (8.4, 3.0), sharey=True)
@@ -120,36 +120,29 @@ def modularity(page: Page) -> Any:
     arms = page.present(ARMS, "effect", grid)
     drawn, axes = drawing.figure(2, 2, (7.4, 6.2))
     maps = {arm: _effects(page, arm, grid) for arm in arms}
+    rows, pairs = [task.capitalize() for task in TASKS], list(_measured(page, "effect", "Figure 4").values())[1:]
     top = max(float(np.abs(values).max()) for values in maps.values())
     for i, (arm, name) in enumerate(arms.items()):
-        image = drawing.heat(
-            axes[0, i], maps[arm], rows=[task.capitalize() for task in TASKS], columns=COLUMNS, limits=(-top, top)
-        )
+        image = drawing.heat(axes[0, i], maps[arm], rows=rows, columns=COLUMNS, limits=(-top, top))
         axes[0, i].set(title=f"(a) {name}, mean over seeds, %")
         for row, (task, group) in enumerate(TABLE2.items()):
             found = _percent(page.estimate(arm, "effect", f"{task}, {group} heads", grid=grid))
             drawing.seeds(axes[1, 0], row + 0.3 * (i - 0.5), found, i, name if row == 0 else "")
             printed = 100 * number(page.printed("Table 2", task.capitalize(), f"{name} Δ"))
             _diamond(axes[1, 0], row + 0.3 * (i - 0.5), printed, i)
-        for part, there in list(_measured(page, "effect", "Figure 4").values())[1:]:
+        for part, there in pairs:
             if arm in page.present(ARMS, "effect", there):
-                drawing.seeds(
-                    axes[1, 0], 3 + 0.3 * (i - 0.5), _percent(page.estimate(arm, "effect", part, grid=there)), i
-                )
+                found = _percent(page.estimate(arm, "effect", part, grid=there))
+                drawing.seeds(axes[1, 0], 3 + 0.3 * (i - 0.5), found, i)
         _prompts(page, axes[1, 1], arm, i, grid)
     drawn.colorbar(image, ax=axes[0], shrink=0.8, label="Δ P(answer), %")
     axes[1, 0].set(title="Table 2, each training", ylabel="Δ P(answer), %")
     names = [f"{task.capitalize()},\n{group}" for task, group in TABLE2.items()]
-    names += ["Gender pairs,\nantecedent"] * (len(_measured(page, "effect", "Figure 4")) - 1)
+    names += ["Gender pairs,\nantecedent"] * len(pairs)
     axes[1, 0].set_xticks(range(len(names)), names, fontsize=7, rotation=25)
     axes[1, 0].axhline(0, color="black", linewidth=0.6)
-    axes[1, 1].set(
-        title="(b) Winograd, entity heads",
-        xlabel="Δ P(answer) of a prompt, %",
-        ylabel="prompts per model",
-        yscale="log",
-    )
-    axes[1, 1].set(ylim=(0.15, 1000))
+    axes[1, 1].set(title="(b) Winograd, entity heads", xlabel="Δ P(answer) of a prompt, %")
+    axes[1, 1].set(ylabel="prompts per model", yscale="log", ylim=(0.15, 1000))
     _key(axes[1, 1])
     drawing.legend(drawn)
     return drawn
@@ -182,7 +175,7 @@ def _prompts(page: Page, axis: Any, arm: str, i: int, grid: str) -> None:
 
 
 def clusters(page: Page) -> Any:
-    """Tokens on a UMAP of their features, a colour per cluster (colours repeat); named: the largest of each k*."""
+    """Tokens on a UMAP of their features, a colour per cluster (colours repeat); named: the largest of each depth."""
     tokens = _tokens(page)
     drawn, ((axis,),) = drawing.figure(size=(6.4, 5.2))
     none = tokens["cluster"] < 0
@@ -203,7 +196,7 @@ def clusters(page: Page) -> Any:
 
 
 def strata(page: Page) -> Any:
-    """The same map, tokens coloured by k*. Features are 0 except at layer k*, so any map of them separates its values."""
+    """The same map, tokens coloured by depth. Most features are 0 except at that layer, so any map separates depths."""
     tokens = _tokens(page)
     drawn, ((axis,),) = drawing.figure(size=(6.4, 5.2))
     points = _points(axis, tokens, c=tokens["k_star"], cmap="viridis_r")

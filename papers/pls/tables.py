@@ -1,19 +1,19 @@
 """The numbers of PLS' tables and figures that the registered claims do not have.
 
-depth                      share of tokens by k*, the layer from which on the prediction no longer changes (x; L: only the
-                           last layer has it), and by the ranges of Table 1 (part)
+depth                      share of tokens by k*, the layer from which on the prediction no longer changes (x; L: only
+                           the last has it), and by the ranges of Table 1 (part)
 depth.second_peak          how far both of two peaks of these shares stand above the valley between them (Figure 2)
 task.TASK                  ln p(answer) − ln p(foil); .probability of the answer, .right share above 0, .prompts
 entity.above, anchor.…     heads, of the two that attention names for a group, whose attention to its class of words is
                            above that to shuffled classes; .attention: mean excess over uniform
 effect, spread             mean over prompts of the change of P(answer) without a group of heads, and its standard
-                           deviation (Table 2, Figure 4); effect.size: |effect|; effect.above: less that of random groups of heads
+                           deviation (Table 2, Figure 4); effect.size: |effect|; effect.above: less that of random heads
 effect.own, smear, diagonality, effect.largest     comparisons of cells of the matrix task × group (§5.3)
 cases                      prompts by their change of P(answer), rounded to .01 (x, Figure 4b)
 kept                       share of the direct effect that is left after later layers have reacted (§1, §5.4)
 curve, curve.change        P(answer) with the outputs of a group times x (Figure 3); its range and |Spearman's ρ|
 ari, ami                   agreement of clusters of features and of raw activations (Figure 1); .token: with token ids
-clusters                   of App. C.4: number, .coverage, .noise, .largest, .variance, .flat (σ(k*) = 0), .size (Table 3)
+clusters                   of App. C.4: number, .coverage, .noise, .largest, .variance, .flat (σ(k*) = 0), .size
 
 Heads are found by attention in the whole model: which head does what differs from training to training. On pairs of the
 small stories (part "gender pairs, antecedent heads") they are the two that attend most to the antecedent on one half of
@@ -37,7 +37,6 @@ GRIDS = {
 TASKS = ("capitalization", "gender", "winograd")
 OWN = {"capitalization": "entity", "gender": "anchor"}
 """The group that a task is said to need."""
-GROUPS = ("entity", "anchor", "semantic")
 RANGES = ("layers 0–1", "layers 2–4", "layers 5–6")
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 TOKENS = 10_000
@@ -105,7 +104,7 @@ def groups(run: Run) -> None:
         part = f"{task}, {group} heads"
         _add_effects(run, part, delta)
         if task == "capitalization":
-            run.add("effect.above", "probability", table.loc[(task, group), "above"], part)
+            run.add("effect.above", "change of a probability", table.loc[(task, group), "above"], part)
         direct, total = (hydra.total[hydra.cell(task=task, group=group, part=p)] for p in ("direct", "total"))
         inside = ~np.isnan(direct)
         run.add("kept", "share of the direct effect", kept_share(direct[inside], total[inside]), part)
@@ -137,8 +136,8 @@ def _add_tasks(run: Run, blocks: Any) -> None:
 
 
 def _add_effects(run: Run, part: str, delta: Any) -> None:
-    run.add("effect", "probability", delta.mean(), part)
-    run.add("effect.size", "probability", abs(delta.mean()), part)
+    run.add("effect", "change of a probability", delta.mean(), part)
+    run.add("effect.size", "size of a change", abs(delta.mean()), part)
     run.add("spread", "sd of a probability", delta.std(ddof=1), part)
 
 
@@ -146,11 +145,13 @@ def _add_routing(run: Run, size: Any) -> None:
     """Comparisons of |effect| [task, group]."""
     gaps = {task: size[task, own] - np.mean([size[t, own] for t in OWN if t != task]) for task, own in OWN.items()}
     for task, gap in gaps.items():
-        run.add("effect.own", "probability", gap, f"{task}, {OWN[task]} heads")
-    run.add("diagonality", "probability", np.mean(list(gaps.values())), "heads by attention")
-    run.add("smear", "probability", size["gender", "entity"] - size["capitalization", "entity"], "entity heads")
+        run.add("effect.own", "change of a probability", gap, f"{task}, {OWN[task]} heads")
+    run.add("diagonality", "change of a probability", np.mean(list(gaps.values())), "heads by attention")
+    run.add(
+        "smear", "change of a probability", size["gender", "entity"] - size["capitalization", "entity"], "entity heads"
+    )
     others = max(size["gender", "anchor"], size["winograd", "entity"])
-    run.add("effect.largest", "probability", size["capitalization", "entity"] - others, "capitalization")
+    run.add("effect.largest", "change of a probability", size["capitalization", "entity"] - others, "capitalization")
 
 
 def _add_curves(run: Run, specs: tuple[str, ...]) -> None:
@@ -170,7 +171,7 @@ def _add_curve(run: Run, part: str, values: pd.Series) -> None:
 
     for scale, value in values.items():
         run.add("curve", "probability", value, part, scale)
-        run.add("curve.change", "probability", value - values[1.0], part, scale)
+        run.add("curve.change", "change of a probability", value - values[1.0], part, scale)
     run.add("curve.range", "range of a probability", values.max() - values.min(), part)
     if values.nunique() > 1:
         run.add("curve.monotonicity", "|Spearman's ρ|", abs(spearmanr(values.index, values).statistic), part)
