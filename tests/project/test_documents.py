@@ -17,6 +17,7 @@ import pytest
 
 from streamscope.__main__ import commands, whole_name
 from streamscope.__main__ import main as streamscope
+from streamscope.papers.__main__ import main as papers
 from tests.tiny import WORDS, corpus_text, with_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +120,10 @@ def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.Mo
     monkeypatch.setattr("uvicorn.Server.main_loop", no_loop)
     for i in range(len(ran), at + 1):
         words = typed(COMMANDS[i][1])
-        streamscope(words)
+        if words[0] == "papers":  # a command of the clone
+            papers(words[1:])
+        else:
+            streamscope(words)
         assert served == [True] * (words[0] in ("view", "viewer.view"))
         served.clear()
         ran.append(i)
