@@ -111,10 +111,10 @@ def heat(axis: Any, values: Any, *, rows: Sequence[str], columns: Sequence[str],
     return image
 
 
-def legend(drawn: Any) -> None:
+def legend(drawn: Any, columns: int = 6) -> None:
     """One legend above the panels, each label once."""
     once: dict[str, Any] = {}
     for axis in drawn.axes:
         handles, labels = axis.get_legend_handles_labels()
         once |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in once}
-    drawn.legend(once.values(), once.keys(), loc="outside upper left", ncols=6)
+    drawn.legend(once.values(), once.keys(), loc="outside upper left", ncols=columns, frameon=False, fontsize=8)

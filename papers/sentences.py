@@ -8,6 +8,7 @@ that test a true zero would be decided by chance. The claims that decide are the
 
     number      reproduced: the printed number lies in the interval, whose half is at most a quarter of it;
                 different value: it lies outside
+    counted     of a number that has no seeds: reproduced or different value, to the printed digits
     > N, < N    reproduced or contradicted: the interval lies on that side of N, or on the other; no effect: it lies
                 within half of the printed difference around N
     within N    reproduced: the interval lies within ±N; contradicted: outside
@@ -23,7 +24,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError, unknown
 from streamscope.papers.paper import Estimate, Selection, estimate, load
 from streamscope.papers.primary import PAPERS
-from streamscope.papers.printed import form, number, with_interval
+from streamscope.papers.printed import form, number, with_interval, written
 
 VERDICTS = (
     "reproduced", "contradicted", "no effect", "different value", "inconclusive", "too weak to test", "not measured",
@@ -57,9 +58,14 @@ def judged(claim: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
 def _verdict(claim: Mapping[str, Any], found: Estimate, rows: pd.DataFrame) -> str:
     if claim["needs"] and not _able(claim, rows):
         return "too weak to test"
+    kind, _, text = claim["test"].partition(" ")
+    if kind == "counted":
+        how = form(claim["printed"], claim["unit"])
+        scale = 100.0 if how.suffix == "percent" else 1.0
+        same = written(found.mean, how) == written(number(claim["printed"]) * scale, how)
+        return "reproduced" if same else "different value"
     if not found.low < found.high:
         return "inconclusive"
-    kind, _, text = claim["test"].partition(" ")
     if kind == "number":
         scale = 0.01 if claim["unit"] == "percent" and "%" in claim["printed"] else 1.0
         printed = number(claim["printed"]) / scale
@@ -67,7 +73,7 @@ def _verdict(claim: Mapping[str, Any], found: Estimate, rows: pd.DataFrame) -> s
             return "different value"
         return "reproduced" if (found.high - found.low) / 2 <= SURE * abs(printed) else "inconclusive"
     if kind not in (">", "<", "within"):
-        raise InputError(f"{claim['id']}: the test {claim['test']!r} is none of number, > N, < N, within N")
+        raise InputError(f"{claim['id']}: the test {claim['test']!r} is none of number, counted, > N, < N, within N")
     limit = float(text)
     if kind == "within":
         inside, outside = -limit < found.low and found.high < limit, found.low > limit or found.high < -limit

@@ -26,6 +26,7 @@ ROWS = complete(
             for arm, values in arms.items()
             for seed, value in enumerate(values)
         ]
+        + [{"grid": "g", "arm": "one", "seed": 0, "quantity": "loss", "value": 67.113472, "unit": "nats"}]
     )
 )
 
@@ -49,6 +50,9 @@ ROWS = complete(
         ("a − b", "> 0", "", "able > 0", "too weak to test"),
         ("a − c", "within 0.1", "", "able > 0", "reproduced"),
         ("a − d", "> 0", "", "", "not measured"),
+        ("one", "counted", "67.11", "", "reproduced"),
+        ("one", "counted", "67.12", "", "different value"),
+        ("one", "number", "67.11", "", "inconclusive"),
     ],
 )
 def test_a_planted_difference_has_its_verdict(arms: str, test: str, printed: str, needs: str, verdict: str) -> None:
