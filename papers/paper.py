@@ -133,8 +133,10 @@ ENDS: Mapping[str, tuple[float, float]] = {
 
 
 def _of_one(values: np.ndarray, unit: str) -> Estimate:
-    n, mean = len(values), float(values.mean())
-    half = float(t.isf(LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
+    n = len(values)
+    mean = float(values.mean() if np.ptp(values) else values[0])
+    sd = float(values.std(ddof=1)) if n > 1 and np.ptp(values) else 0.0  # of equal values not what rounding leaves
+    half = float(t.isf(LEVEL / 2, n - 1) * sd / np.sqrt(n)) if n > 1 else float("nan")
     low, high = mean - half, mean + half
     least, most = ENDS.get(unit, (-np.inf, np.inf))
     if least <= values.min() and values.max() <= most and n > 1:

@@ -20,7 +20,9 @@ from typing import Any
 from streamscope.papers.paper import Run
 
 DEFAULT = "zoo"
-GRIDS = {"Table 1": "printed size"}
+GRIDS = {
+    "Table 1": "printed size", "§2.4, two paths in more projections": "eighth", "§4.1, little text": "overfit",
+}  # fmt: skip
 """Places that show another training than `DEFAULT`."""
 LATE = 0.1
 """The share of the steps, the last ones, whose training losses are averaged."""
