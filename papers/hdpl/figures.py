@@ -32,7 +32,8 @@ def curves(page: Page) -> Any:
     axes[0].set(ylabel="validation loss, nats per token", ylim=(0, None))
     if len(arms) == len(ARMS):
         both = [x for x in steps["hdpl"] if x in set(steps["llama"])]
-        found = [page.estimate("hdpl − llama", "loss.curve", x=x, unit="percent", grid=page.grid("Figure 2")) for x in both]
+        grid = page.grid("Figure 2")
+        found = [page.estimate("hdpl − llama", "loss.curve", x=x, unit="percent", grid=grid) for x in both]
         drawing.band(axes[1], [x / end for x in both], found, 2, "hybrid against baseline, 95 %")
         axes[1].axhline(0, color="black", linewidth=0.6)
     axes[1].set(ylabel="loss against baseline, %")

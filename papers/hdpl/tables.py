@@ -1,22 +1,28 @@
 """The numbers of HDPL's tables and figures.
 
-parameters, .millions, size    of the model; parameters in millions, and MiB of fp32 weights. The grid `printed size` has them of
-                               the presets as the paper trains them, counted without weights
+parameters, .millions, size    of the model; parameters in millions, and MiB of fp32 weights. The grid `printed size`
+                               has them of the presets as the paper trains them, counted without weights
 setting                        of the model and its training, by name (Table 2)
-loss.curve                     validation loss at a logged step (Figure 2); `zoo` and `eighth`: windows of 64 tokens, the first
-                               20,480 of the validation text
+loss.curve                     validation loss at a logged step (Figure 2); `zoo` and `eighth`: windows of 64 tokens,
+                               the first 20,480 of the validation text
 loss.last, .lowest, .half      its last value, its lowest, that nearest to half of the steps
 loss.rise, .mean               last − lowest; mean over the steps after warm-up
 loss.train                     mean training loss of the last tenth of the steps, without the penalty
 loss.rise.matched              rise at the first evaluation where the training loss is that of the hybrid at its end
 loss                           of all validation text in windows of 64 tokens
 loss.within64, .beyond64       in windows of the whole context, of the first 64 positions and of the others
-kl.first, .last                KL of a projection's latent at the first and the last logged step, mean over tokens and projections
-clamped.first, .last, .least   share of tokens whose KL lies above ln 2, where the penalty has no gradient; the least of all steps
+kl.first, .last                KL of a projection's latent at the first and the last logged step, mean over tokens and
+                               projections
+clamped.first, .last, .least   share of tokens whose KL lies above ln 2, where the penalty has no gradient; the least of
+                               all steps
 """
 
 from typing import Any
 
+import numpy as np
+
+from streamscope.cli.disk import TrainedConfig, read_json
+from streamscope.models.training.run import read_metrics
 from streamscope.papers.paper import Run
 
 DEFAULT = "zoo"
@@ -41,10 +47,6 @@ def sizes(run: Run) -> None:
 
 def curve(run: Run) -> None:
     """The losses of the run's log."""
-    import numpy as np
-
-    from streamscope.models.training.run import read_metrics
-
     rows = read_metrics(run.folder)
     valid = [(row["step"], row["loss"]) for row in rows if row["kind"] == "eval"]
     trained = [row for row in rows if row["kind"] == "train"]
@@ -88,8 +90,6 @@ def settings(run: Run) -> None:
 
 def penalty(run: Run) -> None:
     """The KL and what share of it is clamped, from the log of a run that has it."""
-    from streamscope.models.training.run import read_metrics
-
     logged = [row for row in read_metrics(run.folder) if "kl_nats" in row]
     if logged:
         for name, row in (("first", logged[0]), ("last", logged[-1])):
@@ -99,8 +99,6 @@ def penalty(run: Run) -> None:
 
 
 def _configured(run: Run) -> Any:
-    from streamscope.cli.disk import TrainedConfig, read_json
-
     return read_json(run.folder / "config.json", TrainedConfig)
 
 

@@ -36,9 +36,13 @@ import tyro
 from torch import Tensor
 
 from streamscope.cli.bounds import Count, Positive
+from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
+from streamscope.interventions.abliterate.measure import abliterate_weights
+from streamscope.interventions.edits import random_direction
 from streamscope.models.transformer import StreamTransformer
+from streamscope.papers.paper import measure_runs
 from streamscope.probes.directions.measure import find, mean_difference
 from streamscope.probes.stream_states import RESID, stream_states
 from streamscope.rooms import folder_of
@@ -185,9 +189,6 @@ def refusal(model: StreamTransformer, pairs: Sequence[Pair], kind: str) -> float
 
 def finetune(run: "Run", options: "Options") -> None:
     """Every quantity of a run."""
-    from streamscope.interventions.abliterate.measure import abliterate_weights
-    from streamscope.interventions.edits import random_direction
-
     model, seed = run.model, int(run.folder.name.rpartition("-s")[2])
     train, held_out = read("train"), read("held-out")
     every, alone = windows(train, model, masked=False), windows(held_out, model, masked=True)
@@ -235,9 +236,6 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse, fine-tune, measure, print, write."""
     options = parse(Options, argv, __doc__)
-
-    from streamscope.cli.disk import write_text
-    from streamscope.papers.paper import measure_runs
 
     rows = measure_runs(
         options.runs,

@@ -18,8 +18,20 @@ A factor can act where its mixing can change an output (`models.mixing.inert_mod
 from typing import Any
 
 import numpy as np
+import torch
 
+from streamscope.cli.disk import TrainedConfig, read_json
+from streamscope.instruments.prompts.alignment import check_tokenizer
+from streamscope.instruments.prompts.sets import contrast, encode
+from streamscope.models.checkpoint import read_manifest
+from streamscope.models.layers.hyper_mixing import DTYPES
+from streamscope.models.mixing import connections, inert_modules, measure
+from streamscope.models.runs import evaluations
+from streamscope.models.training.config import tokens_seen
 from streamscope.papers.paper import Run
+from streamscope.probes.directions.measure import find
+from streamscope.probes.mixing import final, kept_step, log, without_gradient
+from streamscope.probes.stream_states import stream_states
 
 DEFAULT = "eighth"
 GRIDS = {
@@ -34,11 +46,6 @@ MILLION = 1_000_000
 def layer_cosines(model: Any) -> Any:
     """stream_cosine, the mean over `CONTRASTS` and pairs of streams of cos(r_s, r_s'), and shuffled_cosine, the same
     for shuffled labels (SPEC §1.6); one row per layer."""
-    from streamscope.instruments.prompts.alignment import check_tokenizer
-    from streamscope.instruments.prompts.sets import contrast, encode
-    from streamscope.probes.directions.measure import find
-    from streamscope.probes.stream_states import stream_states
-
     tokenizer, tables = check_tokenizer(model), []
     for names in CONTRASTS:
         rows = [encode(s, tokenizer, model.cfg.n_ctx).tokens for s in contrast(*names)]
@@ -49,10 +56,6 @@ def layer_cosines(model: Any) -> Any:
 
 def set_bias(model: Any, bias: float) -> None:
     """b_res = [0, bias] in every factor, and nothing dynamic; −inf is H_res = I."""
-    import torch
-
-    from streamscope.models.mixing import connections
-
     with torch.no_grad():
         for module in connections(model).values():
             module.b["res"][:, 0] = 0.0
@@ -67,8 +70,6 @@ def part_of(module: str) -> str:
 
 def curve(run: Run) -> None:
     """Parameters, and the validation loss while training."""
-    from streamscope.models.runs import evaluations
-
     run.add("parameters", "parameters", run.model.n_params())
     for row in evaluations(run.folder):
         run.add("loss.curve", "nats per token", row["loss"], x=million_tokens(run, row["step"]))
@@ -76,18 +77,12 @@ def curve(run: Run) -> None:
 
 def million_tokens(run: Run, step: int) -> float:
     """Training tokens of a run until a step, in millions."""
-    from streamscope.cli.disk import TrainedConfig, read_json
-    from streamscope.models.training.config import tokens_seen
-
     config = read_json(run.folder / "config.json", TrainedConfig)
     return round(tokens_seen(config["training"], config["model"]["n_ctx"], int(step)) / MILLION, 3)
 
 
 def mixing(run: Run) -> None:
     """The swaps of a model whose streams mix by Kronecker factors; nothing of another model."""
-    from streamscope.models.mixing import inert_modules, measure
-    from streamscope.probes.mixing import final, kept_step, log
-
     residual = run.model.config.residual
     if residual.kind != "kromhc" or residual.freeze_res:
         return
@@ -134,13 +129,6 @@ def mixing(run: Run) -> None:
 
 def swap_by_decay(run: Run, step: int) -> float:
     """The static swap that a run's decay and storage alone make of its initial bias until a step."""
-    import torch
-
-    from streamscope.cli.disk import TrainedConfig, read_json
-    from streamscope.models.checkpoint import read_manifest
-    from streamscope.models.layers.hyper_mixing import DTYPES
-    from streamscope.probes.mixing import without_gradient
-
     training = read_json(run.folder / "config.json", TrainedConfig)["training"]
     residual, steps = run.model.config.residual, int(read_manifest(run.folder)["steps"])
     start = torch.tensor([0.0, residual.b_res]).to(DTYPES[residual.hc_dtype])

@@ -25,8 +25,30 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
+from sklearn.metrics import adjusted_mutual_info_score
 
+from streamscope.features.cluster.checks import agreement_table, raw_rows
+from streamscope.features.cluster.description import depth_ranges
+from streamscope.features.cluster.measure import varying_features
+from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.features.extract import Extract
+from streamscope.features.store import features_of, raw_of
+from streamscope.instruments.data import Tasks, Tokens
+from streamscope.instruments.stats.held_out import halves
+from streamscope.interventions.ablation_effects import AblationEffects
+from streamscope.interventions.ablation_effects.changes import changes
+from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.hydra import Hydra
+from streamscope.interventions.hydra.measure import kept_share
+from streamscope.interventions.selection import HeadFinder
+from streamscope.interventions.steer_heads import SteerHeads
+from streamscope.models.head_spec import Head
 from streamscope.papers.paper import Run
+from streamscope.probes.coherence.measure import rows as coherence_rows
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.head_groups import HeadGroups
+from streamscope.probes.head_groups.measure import capture, read, roles, shuffled_scores, summary
 
 DEFAULT = "long"
 GRIDS = {
@@ -48,9 +70,6 @@ PROMPTS = 200
 
 def depths(run: Run) -> None:
     """Table 1, Figure 2."""
-    from streamscope.features.cluster.description import depth_ranges
-    from streamscope.features.store import features_of
-
     k_star = features_of(_extract(run, "structural")).table["k_star"].to_numpy(int)
     layers = run.last + 1
     shares = np.bincount(k_star, minlength=layers + 1) / len(k_star)
@@ -68,29 +87,17 @@ def second_peak(shares: np.ndarray) -> float:
 
     `shares` [L + 1] by k*; k* = L − 1 cannot occur, so it is no valley.
     """
-    from streamscope.features.cluster.description import depth_ranges
-
     of = depth_ranges(np.arange(len(shares)), len(shares) - 1)
     between = shares[:-2][of[:-2] == 1]
     return float(min(shares[of == 0].max(), shares[-1]) - between.min())
 
 
 def _extract(run: Run, tier: Any) -> Any:
-    from streamscope.features.extract import Extract
-    from streamscope.instruments.data import Tokens
-
     return Extract(tier=tier, raw=()).measure(run.model, Tokens(data=HELD_OUT, max_tokens=TOKENS))
 
 
 def groups(run: Run) -> None:
     """§5.1 to §5.3: tasks, groups of heads, Table 2, Figures 3 and 4."""
-    from streamscope.instruments.data import Tasks
-    from streamscope.interventions.ablation_effects import AblationEffects
-    from streamscope.interventions.ablation_effects.changes import changes
-    from streamscope.interventions.hydra import Hydra
-    from streamscope.interventions.hydra.measure import kept_share
-    from streamscope.interventions.selection import HeadFinder
-
     finder = HeadFinder(run.model, run.tokenizer, layers="all")
     specs = tuple(f"{group.name.removeprefix('found-')}={group.label}" for group in finder.groups(("found",)))
     _add_roles(run, finder.roles)
@@ -155,9 +162,6 @@ def _add_routing(run: Run, size: Any) -> None:
 
 
 def _add_curves(run: Run, specs: tuple[str, ...]) -> None:
-    from streamscope.instruments.data import Tasks
-    from streamscope.interventions.steer_heads import SteerHeads
-
     how = SteerHeads(groups=specs, scales=SCALES, within=(SCALES[0], SCALES[-1]), measures=("task",), draws=0)
     levels = how.measure(run.model, Tasks(tasks=("capitalization",))).table("probability").frame
     for group, curve in levels.groupby("group"):
@@ -167,8 +171,6 @@ def _add_curves(run: Run, specs: tuple[str, ...]) -> None:
 
 def _add_curve(run: Run, part: str, values: pd.Series) -> None:
     """P(answer) by scale, its range and how monotonic it is."""
-    from scipy.stats import spearmanr
-
     for scale, value in values.items():
         run.add("curve", "probability", value, part, scale)
         run.add("curve.change", "change of a probability", value - values[1.0], part, scale)
@@ -179,14 +181,6 @@ def _add_curve(run: Run, part: str, values: pd.Series) -> None:
 
 def planted(run: Run) -> None:
     """Groups of heads on the pairs of the small stories, and what the two that attend most to the antecedent do."""
-    from streamscope.instruments.stats.held_out import halves
-    from streamscope.interventions.edits import scale_heads
-    from streamscope.models.head_spec import Head
-    from streamscope.probes.coherence.measure import rows as coherence_rows
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.head_groups import HeadGroups
-    from streamscope.probes.head_groups.measure import capture, read, roles, shuffled_scores, summary
-
     how, some = HeadGroups(layers="all"), run.pairs.only(list(range(len(run.pairs.prompts)))[:PROMPTS])
     captured = capture(run.model, some, run.tokenizer)
     _add_roles(run, roles(summary(how, read(*captured, run.tokenizer)), shuffled_scores(how, *captured, run.tokenizer)),
@@ -216,13 +210,6 @@ def planted(run: Run) -> None:
 
 def clusters(run: Run) -> None:
     """§2.3, App. C.4, Table 3: clusters of features and of raw activations."""
-    from sklearn.metrics import adjusted_mutual_info_score
-
-    from streamscope.features.cluster.checks import agreement_table, raw_rows
-    from streamscope.features.cluster.measure import varying_features
-    from streamscope.features.cluster.modes import ComputationalModes
-    from streamscope.features.store import features_of, raw_of
-
     units = {"ari": "adjusted Rand index", "ami": "adjusted mutual information"}
     for method, name, tier in (("kmeans", "k-means", "structural"), ("hdbscan", "HDBSCAN", "topk")):
         extracted = _extract(run, tier)
