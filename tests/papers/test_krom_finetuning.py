@@ -1,4 +1,4 @@
-"""Fine-tuning on a safety contrast: its data, its loss and steps against plain code, planted claims, the command."""
+"""Fine-tuning on a safety contrast: data, loss and steps against plain code, a planted contrast, the command."""
 
 import copy
 from collections import Counter
@@ -15,20 +15,16 @@ from torch.nn.functional import cross_entropy
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
-from streamscope.papers.krom import finetuning_measure as measure
-from streamscope.papers.krom.finetuning import Settings, main
-from streamscope.papers.krom.finetuning_measure import REFUSALS, UNIT, Pair, exchanged, read, tuned
-from tests.papers.pages import planted, short_page
+from streamscope.papers.krom import finetuning
+from streamscope.papers.krom.finetuning import REFUSALS, Pair, exchanged, main, read, tuned
 from tests.tiny import arguments, randomise
-
-DEEP, MILD = (f"kromcanon {b}, adamw, 13,350 steps" for b in ("-8, bf16", "-2, fp32"))
 
 
 @pytest.fixture(scope="module")
 def runs(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds of kromhc and one of gpt2, in whose context the pairs fit."""
     folder = tmp_path_factory.mktemp("finetuning")
-    for name, preset, seed in (("gpt2-0", "gpt2", "0"), ("kromhc-0", "kromhc", "0"), ("kromhc-1", "kromhc", "1")):
+    for name, preset, seed in (("gpt2-s0", "gpt2", "0"), ("kromhc-s0", "kromhc", "0"), ("kromhc-s1", "kromhc", "1")):
         more = ("--steps", "2", "--seed", seed, "--set", "n_ctx=192")
         train(arguments(corpus, folder / name, *more, preset=preset))
     return sorted(folder.iterdir())
@@ -76,8 +72,8 @@ def first_of_response(tokenizer: Any, before: list[int], ids: list[int]) -> int:
 def test_the_loss_counts_padding_and_that_of_responses_does_not(runs: list[Path], short: list[Pair]) -> None:
     """Both losses pair by pair, from logits and token ids by hand."""
     model = randomise(load(runs[0]))
-    every, alone = (measure.windows(short, model, masked=masked) for masked in (False, True))
-    found, of_responses = measure.pair_losses(model, every), measure.pair_losses(model, alone)
+    every, alone = (finetuning.windows(short, model, masked=masked) for masked in (False, True))
+    found, of_responses = finetuning.pair_losses(model, every), finetuning.pair_losses(model, alone)
     tokenizer = model._text()
     for i, one in enumerate(short):
         before = tokenizer.encode(f"User: {one.prompt}\nAssistant:")
@@ -96,18 +92,18 @@ def test_the_loss_counts_padding_and_that_of_responses_does_not(runs: list[Path]
 
 
 def test_fine_tuning_is_plain_adamw(runs: list[Path], short: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "BATCH", 2)
+    monkeypatch.setattr(finetuning, "BATCH", 2)
     model = load(runs[1])
     before = copy.deepcopy(model.state_dict())
-    got = tuned(model, short, SimpleNamespace(steps=3, rate=1e-3), 7, iter)
+    got = tuned(model, short, SimpleNamespace(steps=3, rate=1e-3), 7)
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items()), "the run itself is not changed"
     order = np.random.default_rng(7)
     rows = [*order.permutation(4).tolist(), *order.permutation(4).tolist()]
     plain = copy.deepcopy(model).train()
     adamw = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01)
-    data = measure.windows(short, plain, masked=False)
+    data = finetuning.windows(short, plain, masked=False)
     for step in range(3):
-        inputs, targets = measure.batch_of(data, rows[2 * step : 2 * step + 2])
+        inputs, targets = finetuning.batch_of(data, rows[2 * step : 2 * step + 2])
         adamw.zero_grad()
         cross_entropy(plain(inputs).flatten(0, 1), targets.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
@@ -129,79 +125,41 @@ def test_the_probability_of_a_refusal_by_hand(runs: list[Path], short: list[Pair
                 places = range(first_of_response(tokenizer, before, ids), len(ids))
                 chances.append(sum(float(logp[t - 1, ids[t]]) for t in places))
     expected = float(np.exp(chances).sum() / 2)
-    assert 0 < expected == pytest.approx(measure.refusal(model, short, "harmful"), rel=1e-4)
+    assert 0 < expected == pytest.approx(finetuning.refusal(model, short, "harmful"), rel=1e-4)
 
 
 def test_a_planted_contrast_is_learned_and_not_from_exchanged_responses(
     short: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two scenes, learned by heart: what is harmful is refused. In the control one of them is the other way round."""
-    monkeypatch.setattr(measure, "BATCH", 4)
+    monkeypatch.setattr(finetuning, "BATCH", 4)
     model, settings = load("stories/gpt2"), SimpleNamespace(steps=40, rate=1e-3)
-    own, control = (tuned(model, some, settings, 0, iter) for some in (short, exchanged(short, 0)))
-    harmful, harmless = (measure.refusal(own, short, kind) for kind in ("harmful", "harmless"))
+    own, control = (tuned(model, some, settings, 0) for some in (short, exchanged(short, 0)))
+    harmful, harmless = (finetuning.refusal(own, short, kind) for kind in ("harmful", "harmless"))
     assert harmful > 0.9 and harmless < 0.1
-    assert [measure.refusal(control, short, kind) for kind in ("harmful", "harmless")] == [
+    assert [finetuning.refusal(control, short, kind) for kind in ("harmful", "harmless")] == [
         pytest.approx(0.5, abs=0.1)
     ] * 2
 
 
-def test_the_claims_of_planted_runs() -> None:
-    values = {
-        (DEEP, "gain"): [0.03, 0.031, 0.029], (MILD, "gain"): [0.001, 0.0011, 0.0009],
-        (DEEP, "cosine"): [0.95, 0.951, 0.949], (MILD, "cosine"): [0.99, 0.991, 0.989],
-        (DEEP, "excess"): [0.04, 0.041, 0.039], (MILD, "excess"): [0.01, 0.011, 0.009],
-        (DEEP, "excess.control"): [0.04, 0.0415, 0.0385], (MILD, "excess.control"): [0.0, 0.0, 0.0],
-    }  # fmt: skip
-    table = planted(values)
-    found = claims_of(table.assign(unit="cosine"))
-    assert found == {
-        (f"{DEEP} above 0", "gain"): "holds", (f"{DEEP} above 0", "beyond"): "negligible: within ±0.01",
-        (f"{MILD} above 0", "gain"): "negligible: within ±0.01",
-        (f"{DEEP} above 0.044", "cosine"): "holds",
-        (f"{MILD} > {DEEP}", "cosine"): "holds: the same at n=3 seeds",
-        (f"{MILD} > {DEEP}", "excess"): "opposite: the same at n=3 seeds",
-    }  # fmt: skip
-
-
-def claims_of(table: pd.DataFrame) -> dict[tuple[str, str], str]:
-    return measure.claims(table).set_index(["claim", "quantity"])["direction"].to_dict()
-
-
-def test_the_command_writes_a_page_and_judges_again(
-    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_prints_and_writes_the_numbers_of_runs(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = {"train": read("train")[:24], "held-out": read("held-out")[:12]}
-    monkeypatch.setattr(measure, "read", some.__getitem__)
-    first, again = tmp_path / "first", tmp_path / "again"
-    main([*map(str, runs), "--steps", "2", "--out", str(first)])
-    main(["--tables", str(first), "--out", str(again)])
-    for name in ("runs", "arms"):
-        pd.testing.assert_frame_equal(*(pd.read_parquet(folder / f"{name}.parquet") for folder in (first, again)))
-    assert short_page(again) and (again / "trained.json").is_file()
-    rows = pd.read_parquet(first / "runs.parquet").set_index(["preset", "seed", "quantity"])
-    assert set(rows.index.get_level_values("quantity")) == set(UNIT)
-    one_stream, two = (rows.xs(preset, level="preset") for preset in rows.index.unique("preset"))
-    missing = one_stream["value"].isna().droplevel("seed")
-    assert {name for name, lost in missing.items() if lost} == {name for name, unit in UNIT.items() if unit == "cosine"}
-    assert one_stream["undefined"].str.contains("one stream").sum() == missing.sum()
-    assert two["value"].notna().all() and set(two.index.unique("seed")) == {0, 1}
-    one = two["value"].unstack()
+    monkeypatch.setattr(finetuning, "read", some.__getitem__)
+    main([*map(str, runs), "--steps", "2", "--out", str(tmp_path / "rows.csv")])
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    one = rows[rows["arm"] == "kromhc"].pivot(index="seed", columns="quantity", values="value")
+    assert set(one.index) == {0, 1} and one.notna().all(axis=None)
     np.testing.assert_allclose(one["gain"], one["cosine"] - one["shuffled"] - one["excess.before"], atol=1e-12)
+    np.testing.assert_allclose(one["beyond"], one["gain"] - one["gain.control"], atol=1e-12)
     assert (one["delta"] < 0).all(), "two steps lower the loss that they train on"
-    with pytest.raises(InputError, match="--steps is for measuring"):
-        main(["--tables", str(first), "--steps", str(Settings().steps + 1)])
+    single = set(rows.loc[rows["arm"] == "gpt2", "quantity"])
+    assert set(one) - single == set(rows.loc[rows["unit"] == "cosine", "quantity"]), "one stream has no cosine"
+    assert "refusal.harmful" in capsys.readouterr().out
 
 
 def test_a_context_that_cuts_pairs_is_refused(corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    train(arguments(corpus, tmp_path / "short", "--steps", "2", "--set", "n_ctx=96", preset="gpt2"))
+    train(arguments(corpus, tmp_path / "gpt2-s0", "--steps", "2", "--set", "n_ctx=96", preset="gpt2"))
     with pytest.raises(InputError, match="of 480 pairs are longer than the model's context"):
-        main([str(tmp_path / "short")])
-
-
-def test_the_published_verdicts_are_those_of_the_published_runs() -> None:
-    folder = Path(__file__).parents[2] / "results" / "krom_finetuning"
-    kept = pd.read_parquet(folder / "claims.parquet")
-    again = measure.claims(pd.read_parquet(folder / "runs.parquet"))
-    pd.testing.assert_frame_equal(again, kept[list(again)], check_dtype=False)
-    assert len(kept) == 6
+        main([str(tmp_path / "gpt2-s0")])

@@ -12,11 +12,21 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.models.hooks import capture
 from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
-from streamscope.papers.krom.arithmetic import BIASES, Case, sinkhorn_slope, updates
+from streamscope.papers.krom.arithmetic import (
+    BIASES,
+    Case,
+    main,
+    sinkhorn_slope,
+    stream_differences,
+    untrained,
+    updates,
+)
+from streamscope.papers.krom.tables import set_bias
 
 both = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -138,3 +148,55 @@ def test_mhc_has_the_slope_of_its_exponential() -> None:
         assert sinkhorn_slope(bias) == pytest.approx((entry(bias, step) - entry(bias, -step)) / (2 * step), rel=1e-4)
     p = 1 / (1 + math.exp(8))
     assert sinkhorn_slope(-8.0) == pytest.approx(p * (1 - p), rel=0.02) and sinkhorn_slope(-2.0) > 190 * p
+
+
+# ---- streams of untrained models ------------------------------------------------------------------
+
+
+def net():
+    return build("kromcanon", "tiny", seed=3, d_vocab=64)
+
+
+def test_spread_and_rank_are_those_of_a_plain_implementation() -> None:
+    model, tokens = net(), torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(0))
+    set_bias(model, -2.0)
+    last = model.config.n_layers - 1
+    with torch.no_grad(), capture(model, f"blocks.{last}.hook_streams_post") as found:
+        model(tokens)
+    X = found[f"blocks.{last}.hook_streams_post"].double().numpy().reshape(18, 4, -1)
+    spread, rank, apart = [], [], []
+    for x in X:
+        away = math.sqrt(sum(((row - x.mean(0)) ** 2).sum() for row in x))
+        p = np.linalg.eigvalsh(x @ x.T).clip(1e-300)
+        p = p / p.sum()
+        apart.append(away)
+        spread.append(away / math.sqrt((x**2).sum()))
+        rank.append(math.exp(-(p * np.log(p)).sum()))
+    got = stream_differences(model, tokens)
+    assert got == pytest.approx({"spread": np.mean(spread), "rank": np.mean(rank), "apart": np.mean(apart)}, rel=1e-5)
+
+
+def test_with_full_mixing_only_the_last_module_tells_streams_apart() -> None:
+    """At bias 0 H_res is 1/4 everywhere: what is left is (H_post − its mean) ⊗ the last branch."""
+    model, tokens = net(), torch.randint(64, (1, 8), generator=torch.Generator().manual_seed(1))
+    set_bias(model, 0.0)
+    block = f"blocks.{model.config.n_layers - 1}"
+    with torch.no_grad(), capture(model, [f"{block}.hook_mlp_out", f"{block}.mlp_hc.hook_post"]) as found:
+        model(tokens)
+    weights, out = found[f"{block}.mlp_hc.hook_post"][0].double(), found[f"{block}.hook_mlp_out"][0].double()
+    expected = (weights - weights.mean(-1, keepdim=True)).norm(dim=-1) * out.norm(dim=-1)
+    assert stream_differences(model, tokens)["apart"] == pytest.approx(float(expected.mean()), rel=1e-5)
+    set_bias(model, -math.inf)
+    assert stream_differences(model, tokens)["apart"] > float(expected.mean())
+
+
+def test_nothing_is_contracted_without_mixing_and_more_by_more() -> None:
+    found = untrained(2, "tiny", (-40.0, -8.0, -2.0, 0.0)).set_index(["seed", "bias"])["contracted"]
+    assert found[0, -40.0] == pytest.approx(0, abs=1e-6)
+    assert 0 < found[0, -8.0] < found[0, -2.0] < found[0, 0.0] < 1
+
+
+def test_the_command_prints_swaps_and_slopes(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--steps", "3"])
+    text = capsys.readouterr().out
+    assert "swap after 3 steps" in text and "p(1−p): 0.000335" in text
