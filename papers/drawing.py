@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.papers.paper import Estimate
@@ -110,6 +111,16 @@ def heat(axis: Any, values: Any, *, rows: Sequence[str], columns: Sequence[str],
             ink = "white" if share > 0.75 or (limits[0] < 0 and share < 0.2) else "black"
             axis.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", fontsize=7, color=ink)
     return image
+
+
+def by_rank(rows: pd.DataFrame) -> np.ndarray:
+    """[layer, rank] mean over seeds of the values of heads (part L5.H0), the largest of each layer first: heads of two
+    seeds have nothing but their layer in common."""
+    by_layer = rows.assign(layer=rows["part"].str.extract(r"L(\d+)")[0].astype(int)).groupby(["seed", "layer"])["value"]
+    ranked = by_layer.apply(lambda values: np.sort(values.to_numpy(float))[::-1])
+    return np.array(
+        [np.mean(np.stack(list(ranked[:, layer])), axis=0) for layer in sorted(set(ranked.index.get_level_values(1)))]
+    )
 
 
 def legend(drawn: Any) -> None:
