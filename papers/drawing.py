@@ -4,13 +4,14 @@ A figure is a function of a `papers.page.Page` that returns a matplotlib figure.
 beside their mean; of more, the bar is the 95 % interval of the mean. A diamond is what the paper prints.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from streamscope.cli.disk import write_atomically
 from streamscope.cli.errors import InputError
 from streamscope.papers.paper import Estimate
 
@@ -19,7 +20,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6
 FORMATS = (".svg", ".pdf", ".png")
 POINTS = 8
 """Up to so many seeds each is a point."""
-STYLE: Mapping[str, Any] = {
+STYLE: Any = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.titlesize": 9, "axes.titlelocation": "left", "legend.frameon": False,
     "legend.fontsize": 8, "figure.constrained_layout.use": True, "svg.fonttype": "path", "svg.hashsalt": "streamscope",
@@ -34,7 +35,7 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(dict(STYLE)):
+    with plt.rc_context(STYLE):
         drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
     return drawn, axes
 
@@ -43,13 +44,11 @@ def save(drawn: Any, path: Path) -> None:
     """Write a figure under a temporary name, then rename. Raises `InputError` for another format than `FORMATS`."""
     import matplotlib.pyplot as plt
 
-    from streamscope.cli.disk import write_atomically
-
     if path.suffix not in FORMATS:
         raise InputError(f"{path.name}: figures are written as {', '.join(FORMATS)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    with plt.rc_context(dict(STYLE)):
+    with plt.rc_context(STYLE):
         write_atomically(
             path,
             lambda part: drawn.savefig(part, format=path.suffix[1:], metadata=metadata, dpi=160, facecolor="white"),

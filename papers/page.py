@@ -14,16 +14,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, StrictUndefined
 
-from streamscope.cli.disk import write_text
+from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.stats.estimators import holm
+from streamscope.models.checkpoint import read_manifest
+from streamscope.papers.drawing import save
 from streamscope.papers.paper import NAMES, OWN, RESULTS, Estimate, Selection, estimate, load, measure_runs
 from streamscope.papers.primary import LEVEL, PAPERS, judge, registered
 from streamscope.papers.printed import form, printed, with_interval, written
@@ -96,20 +100,30 @@ class Page:
         """Markdown: a row per printed row, under each printed column what was measured (95 % over seeds)."""
         cells = self.at(place)
         columns, labels = list(dict.fromkeys(cells["column"])), list(dict.fromkeys(cells["row"]))
-        shown = {(cell["row"], cell["column"]): self._cell(cell) for cell in cells.to_dict("records")}
-        both = {column for column in columns if any(shown.get((row, column), ("", ""))[1] for row in labels)}
+        shown = {(cell["row"], cell["column"]): self._cell(cell, cells) for cell in cells.to_dict("records")}
         head, lines = [""], [[row] for row in labels]
         for column in columns:
-            head += [f"{column}, printed", "measured (95 %)"] if column in both else [column]
-            for line, row in zip(lines, labels, strict=True):
-                line += shown.get((row, column), ("", ""))[: 2 if column in both else 1]
+            parts = [shown.get((row, column), ("", "")) for row in labels]
+            names = [f"{column}, printed", "measured (95 %)"]
+            if not any(measured for _, measured in parts):
+                names, parts = [column], [(text,) for text, _ in parts]
+            elif not any(text for text, _ in parts):
+                names, parts = [f"{column}, measured (95 %)"], [(measured,) for _, measured in parts]
+            head += names
+            for line, part in zip(lines, parts, strict=True):
+                line += part
         return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
 
-    def _cell(self, cell: Mapping[str, Any]) -> tuple[str, str]:
+    def _cell(self, cell: Mapping[str, Any], cells: pd.DataFrame) -> tuple[str, ...]:
+        """What is printed, and what was measured, written as it is printed (of another arm, where it is not here)."""
         found = self.measured(cell)
         if found is None:
             return cell["printed"], f"*{cell['why']}*" if cell["why"] else "*not measured*" if cell["quantity"] else ""
-        return cell["printed"], with_interval(found, form(cell["printed"], cell["unit"]))
+        alike = cells[
+            (cells["quantity"] == cell["quantity"]) & (cells["part"] == cell["part"]) & (cells["printed"] != "")
+        ]
+        like = cell["printed"] or (alike["printed"].iloc[0] if len(alike) else "")
+        return cell["printed"], with_interval(found, form(like, cell["unit"]))
 
     def value(
         self, arm: str, quantity: str, part: str = "", x: float = float("nan"), *, like: str = "0.000",
@@ -171,8 +185,6 @@ class Page:
 
     def draw(self, place: str, path: Path) -> None:
         """Draw one figure to a file, by its suffix. Raises `InputError` for an unknown figure or format."""
-        from streamscope.papers.drawing import save
-
         if place not in self.figures:
             raise unknown("figure", place, list(self.figures))
         save(self.figures[place](self), path)
@@ -206,8 +218,6 @@ class Page:
     def matrix(self, quantities: Mapping[str, str], against: str, arms: Sequence[str] = ()) -> str:
         """Markdown: a row per arm, a column per quantity with its number format; in bold what differs from `against`
         (Welch, p ≤ .05 by Holm over the arms of a quantity)."""
-        from streamscope.instruments.stats.estimators import holm
-
         grid = OWN if self.own is not None else self.tables.DEFAULT
         rows = self.rows[self.rows["grid"] == grid]
         arms = [arm for arm in arms or dict.fromkeys(rows["arm"]) if arm in set(rows["arm"])]
@@ -225,8 +235,6 @@ class Page:
 
     def text(self) -> str:
         """The page."""
-        from jinja2 import Environment, StrictUndefined
-
         source = (PAPERS / self.paper / "page.md").read_text("utf-8")
         calls = {
             name: getattr(self, name)
@@ -249,9 +257,6 @@ def _span(values: pd.Series, pattern: str) -> str:
 
 def add(paper: str, folders: Sequence[Path], grid: str, text: str) -> str:
     """Measure runs and add their rows to the long table of a paper, but those whose weights it has."""
-    from streamscope.cli.disk import write_atomically
-    from streamscope.models.checkpoint import read_manifest
-
     path = RESULTS / paper / "measured.parquet"
     table = pd.read_parquet(path)
     known = set(table.loc[table["grid"] == grid, "weights"])
@@ -264,7 +269,7 @@ def add(paper: str, folders: Sequence[Path], grid: str, text: str) -> str:
             (table["grid"] == grid) & (table["arm"] == rows["arm"].iloc[0]) & (table["seed"] == rows["seed"].iloc[0])
         )
         table = pd.concat([table[~again], rows], ignore_index=True)
-        write_atomically(path, lambda part, t=table: t.to_parquet(part, index=False, compression="zstd"))
+        write_atomically(path, partial(table.to_parquet, index=False, compression="zstd"))
     left = f"; {len(folders) - len(ended)} have not ended" if len(ended) < len(folders) else ""
     return f"{len(new)} of {len(folders)} runs measured{left}"
 
@@ -279,7 +284,7 @@ def index() -> str:
         counts = [words.count(word) for word in DECIDED]
         claims = len(registered(paper)[0])
         table = sentences(paper)["verdict"]
-        said = f"{table.isin((*DECIDED, 'different value')).sum()} of {len(table)}"
-        cells = [f"[{paper.upper()}]({paper}.md)", claims, *counts, claims - sum(counts), said]
+        sentence_count = f"{table.isin((*DECIDED, 'different value')).sum()} of {len(table)}"
+        cells = [f"[{paper.upper()}]({paper}.md)", claims, *counts, claims - sum(counts), sentence_count]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return (PAPERS / "index.md").read_text("utf-8").replace("{{ table }}", "\n".join(lines))

@@ -17,9 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t
 
+from streamscope.cli.disk import TrainedConfig, read_json
 from streamscope.cli.errors import InputError, unknown
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.prompts import align, check_tokenizer, load_suite
+from streamscope.models.checkpoint import load as load_model
+from streamscope.models.checkpoint import read_manifest
+from streamscope.models.training.config import tokens_seen
 from streamscope.papers.primary import LEVEL, PAPERS, contrast
+from streamscope.probes.phenomena.measure import losses_and_depths
+from streamscope.probes.probe import measure
 
 RESULTS = PAPERS.parent / "results"
 NAMES = ("dst", "lfa", "hdpl", "pls", "krom")
@@ -112,21 +122,30 @@ def estimate(rows: pd.DataFrame, chosen: Selection, unit: str = "") -> Estimate 
             found = [chosen.of(rows, arm) for arm in chosen.arm.split(sign)]
             return None if any(one.empty for one in found) else _of_two(found, sign, unit)
     found = chosen.of(rows, chosen.arm)
-    return None if found.empty else _of_one(found["value"].to_numpy(float))
+    return None if found.empty else _of_one(found["value"].to_numpy(float), found["unit"].iloc[0])
 
 
-def _of_one(values: np.ndarray) -> Estimate:
-    from scipy.stats import t
+ENDS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("heads", "clusters", "tokens", "prompts", "sd of a probability", "range of a probability"),
+                    (0.0, np.inf)),
+    **dict.fromkeys(("share of tokens", "share of prompts", "share of clusters", "share of heads", "|Spearman's ρ|"),
+                    (0.0, 1.0)),
+}  # fmt: skip
+"""Units whose values have ends, which are those of an interval as well."""
 
+
+def _of_one(values: np.ndarray, unit: str) -> Estimate:
     n, mean = len(values), float(values.mean())
     half = float(t.isf(LEVEL / 2, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
-    return Estimate(mean, mean - half, mean + half, (n,), values)
+    low, high = mean - half, mean + half
+    least, most = ENDS.get(unit, (-np.inf, np.inf))
+    if least <= values.min() and values.max() <= most and n > 1:
+        low, high = max(low, least), min(high, most)
+    return Estimate(mean, low, high, (n,), values)
 
 
 def _of_two(found: Sequence[pd.DataFrame], sign: str, unit: str) -> Estimate:
     """Difference or ratio of two arms. In percent, the mean of the second is taken as known."""
-    from scipy.stats import t
-
     one, other = (rows["value"].to_numpy(float) for rows in found)
     n = (len(one), len(other))
     if sign == " / ":
@@ -156,10 +175,7 @@ class Run:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        from streamscope.instruments.prompts import check_tokenizer
-        from streamscope.models.checkpoint import load
-
-        self.model = load(self.folder)
+        self.model = load_model(self.folder)
         self.tokenizer = check_tokenizer(self.model)
         self.last = self.model.config.n_layers - 1
 
@@ -174,23 +190,15 @@ class Run:
 
     def suite(self, name: str, n: int | None = None) -> Any:
         """The aligned prompts of a suite."""
-        from streamscope.instruments.prompts import align, load_suite
-
         return align(load_suite(name, n=n), self.tokenizer, self.model.config.n_ctx)
 
     def probe(self, probe: Any, edits: Any = None, prompts: Any = None) -> Any:
         """The table of a probe on prompts, `pairs` unless others are given: a row per prompt (or pair) and head."""
-        from streamscope.probes.probe import measure
-
         chosen = self.pairs if prompts is None else prompts
         return measure(self.model, probe, chosen, edits=edits, tokenizer=self.tokenizer)
 
     def loss(self, data: str) -> float:
         """Nats per token over the first documents of a corpus."""
-        from streamscope.instruments.data import Documents
-        from streamscope.instruments.open_data import open_data
-        from streamscope.probes.phenomena.measure import losses_and_depths
-
         total = open_data(Documents(data=data, max_documents=DOCUMENTS), self.model)
         sums, _ = total.sums(self.model.cfg.device, losses_and_depths(self.model, every=0))
         return float(sums["losses"].sum() / sums["targets"].sum())
@@ -203,8 +211,6 @@ def measure_runs(
 
     Raises `InputError` for a run of another name or one that has not ended.
     """
-    from streamscope.models.checkpoint import read_manifest
-
     tables = []
     for folder in folders:
         arm, _, seed = folder.name.rpartition("-s")
@@ -226,8 +232,5 @@ def measure_runs(
 
 def tokens_of(folder: Path, manifest: Mapping[str, Any]) -> int:
     """Training tokens of a run that has ended."""
-    from streamscope.cli.disk import TrainedConfig, read_json
-    from streamscope.models.training.config import tokens_seen
-
     config = read_json(folder / "config.json", TrainedConfig)
     return tokens_seen(config["training"], config["model"]["n_ctx"], manifest["step"])

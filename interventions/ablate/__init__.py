@@ -76,7 +76,7 @@ class Ablate(Instrument):
         Scatter("delta", x="alone", title="{delta} of each set against the sum of its heads alone"),
         Matrix("interaction", title="{delta} of two heads beyond the sum of each alone"),
         Intervals("delta", reference="control", by="scale",
-                  title="{delta} from ablating each head, with 95 % intervals"),
+                  title="{delta} from ablating each head, largest first"),
         Curve("delta", x="scale", by="head", title="{delta} as heads are scaled down"),
         HeadMap("delta", "sps", by="scale", title="Change of SPS from ablating each head"),
         HeadMap("delta", "coherence", by="scale", title="Change of coherence from ablating each head"),

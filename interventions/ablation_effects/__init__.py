@@ -49,7 +49,7 @@ class AblationEffects(Instrument):
         HeadMap("delta", "log_odds", rows="task", columns="group",
                 title="Change of the answer's log-odds from ablating groups of heads"),
         Intervals("delta", label="group", reference="above", each=("task",),
-                  title="Change of the answer's probability by group, with 95 % intervals"),
+                  title="Change of the answer's probability by group, largest first"),
         Intervals("sd_ratio", "ratios", label="group", each=("measure", "task"),
                   title="How much more the effects vary than in the control"),
     )  # fmt: skip

@@ -47,6 +47,7 @@ class Amplify(Instrument):
         Curve("entropy", "heads", x="alpha", by="head", log=True,
               title="Entropy of each head's attention against the sharpening factor"),
         HeadMap("attention", "picture", each=("head",), rows="query", columns="key", root=True,
+                names="key_token", row_names="query_token",
                 title="Attention in one text, unedited and sharpened"),
     )  # fmt: skip
     quick: ClassVar = {"alpha": (2.0, 8.0), "heads": ("L4-5.*",), "sample_tokens": 2}

@@ -64,7 +64,7 @@ class Circuits(Instrument):
     figures: ClassVar = (
         Circuit("score", title="The best edges between heads, FFNs and streams"),
         Curve("f", "faithfulness", x="share", by="ranking", log=True, title="Share of the effect that a circuit keeps"),
-        Intervals("score", label="edge", title="Scores of the best edges, with 95 % intervals"),
+        Intervals("score", label="edge", title="Scores of the best edges, largest first"),
     )
     exports: ClassVar = (".json", ".pt")
     quick: ClassVar = {"pairs": 24, "draws": 2, "steps": 2}

@@ -81,7 +81,7 @@ class Patch(Instrument):
         HeadMap("effect", each=("hook", "direction"), columns="position",
                 title="Effect on the answer of patching each position"),
         HeadMap("effect", each=("hook", "direction"), title="Effect on the answer of patching each head"),
-        Intervals("effect", label="name", title="Effects of patching, with 95 % intervals"),
+        Intervals("effect", label="name", title="Effects of patching, largest first"),
         Intervals("attribution", label="name", title="Attribution patching: the first-order guess of each effect"),
         HeadMap("effect", table="paths", rows="sender", columns="reader",
                 title="Effect on the answer of patching each path"),

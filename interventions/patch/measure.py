@@ -131,7 +131,8 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
                 f"the text has {counted(len(pair.clean), 'token')}, the context holds {model.config.n_ctx}"
             )
         sides = ((how.answer, pair.answers), (how.foil, pair.foils))
-        return Pairs((pair,)), f"one pair, {' against '.join(_counted(tokenizer, *side) for side in sides)}"
+        words = " against ".join(_counted(tokenizer, *side) for side in sides).removesuffix(",")
+        return Pairs((pair,)), f"one pair, {words}"
     opened = data[Prompts]
     contrast = how.contrast
     if contrast == "auto":

@@ -17,7 +17,16 @@ stability                      of a pair: heads that find the antecedent in both
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from streamscope.instruments.stats.held_out import halves
+from streamscope.interventions.edits import scale_heads
+from streamscope.models.head_spec import Head
 from streamscope.papers.paper import Run
+from streamscope.probes.coherence.measure import rows as coherence_rows
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.pds import Pds
+from streamscope.probes.sps import Sps
 
 DEFAULT = "differences"
 GRIDS = {"Table 2": "long", "Appendix H": "long"}
@@ -29,9 +38,6 @@ TOP = (1, 3)
 
 def heads(run: Run) -> None:
     """PDS, Top-1 and attention of every head."""
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.pds import Pds
-
     run.add("parameters", "parameters", run.model.n_params())
     table = run.probe(Pds())
     table = table[table["category"] == "competing-nouns"]
@@ -59,13 +65,6 @@ def heads(run: Run) -> None:
 
 def gates(run: Run) -> None:
     """SPS and the behavioural preference as the heads of the largest PDS are turned down."""
-    import numpy as np
-
-    from streamscope.instruments.stats.held_out import halves
-    from streamscope.interventions.edits import scale_heads
-    from streamscope.models.head_spec import Head
-    from streamscope.probes.pds import Pds
-
     table = run.probe(Pds())
     table = table[table["category"] == "competing-nouns"]
     side = halves(table, 0)[0]
@@ -89,9 +88,6 @@ def gates(run: Run) -> None:
 
 def _preferences(run: Run, prompts: Any, edits: Any) -> Sequence[float]:
     """(SPS over heads and prompts, mean log-odds of the right habit)."""
-    from streamscope.probes.coherence.measure import rows as coherence_rows
-    from streamscope.probes.sps import Sps
-
     sps = run.probe(Sps(), edits, prompts)["sps"].mean()
     return sps, coherence_rows(run.model, prompts, None, run.tokenizer, edits)["log_odds"].mean()
 

@@ -36,6 +36,7 @@ class Options:
     """Write the table (.parquet) here."""
 
 
+FIELDS = ("name", "title", "unit", "doc", "format")
 COLUMNS = (
     ("peer", "code", "name", "whose code"),
     ("what", "module", "name", "what was compared"),
@@ -65,5 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.manual_seed(options.seed)  # what theirs starts from
     rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
     title = "largest difference between our outputs and theirs, with their weights"
-    table = Table(pd.DataFrame(rows), tuple(Column(*column) for column in COLUMNS), title=title)
+    table = Table(
+        pd.DataFrame(rows), tuple(Column(**dict(zip(FIELDS, column, strict=False))) for column in COLUMNS), title=title
+    )
     finish(Result({"peers": table}), options.out, provenance("cpu"))

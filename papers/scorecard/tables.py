@@ -20,8 +20,25 @@ streams.spread            share of the streams' squared length that is not their
 from typing import Any
 
 import numpy as np
+import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.features.cluster.measure import varying_features
+from streamscope.features.cluster.modes import ComputationalModes
+from streamscope.features.extract import Extract
+from streamscope.features.store import features_of
+from streamscope.instruments.data import Documents, Tasks, Tokens
+from streamscope.instruments.open_data import open_data
+from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.hydra import Hydra
+from streamscope.interventions.suppress import Suppress
+from streamscope.models.flops import flops_per_token
+from streamscope.models.hooks import capture
 from streamscope.papers.paper import DOCUMENTS, Run
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.phenomena import Phenomena
+from streamscope.probes.specialization import Specialization
 
 DEFAULT = "long"
 GRIDS: dict[str, str] = {}
@@ -30,17 +47,11 @@ TASK, ALPHA, HEAD_PAIRS = "capitalization", 16.0, 60
 
 def opened(run: Run) -> Any:
     """Held-out documents of the run."""
-    from streamscope.instruments.data import Documents
-    from streamscope.instruments.open_data import open_data
-
     return open_data(Documents(max_documents=DOCUMENTS), run.model)
 
 
 def gate(run: Run) -> None:
     """Size, and the competence gate."""
-    from streamscope.models.flops import flops_per_token
-    from streamscope.probes.phenomena import Phenomena
-
     run.add("parameters", "parameters", run.model.n_params())
     run.add("flops", "FLOPs per token", sum(flops_per_token(run.model).values()))
     for row in Phenomena().measure(run.model, opened(run)).table().frame.to_dict("records"):
@@ -50,13 +61,6 @@ def gate(run: Run) -> None:
 
 def heads(run: Run) -> None:
     """Coreference, suppression, ablation, compensation."""
-    from streamscope.cli.errors import InputError
-    from streamscope.instruments.data import Tasks
-    from streamscope.interventions.ablate import Ablate
-    from streamscope.interventions.hydra import Hydra
-    from streamscope.interventions.suppress import Suppress
-    from streamscope.probes.coreference import Coreference
-
     found = Coreference(domain="keys").measure(run.model)
     halves = found.table("held-out").frame
     both = halves[(halves["halves"] == "both") & (halves["rule"] == "recency")].iloc[0]
@@ -96,17 +100,6 @@ def given_back(direct: np.ndarray, back: np.ndarray) -> float:
 
 def attention(run: Run) -> None:
     """Specialization, entropy, sharpening, modes, streams."""
-    import torch
-
-    from streamscope.features.cluster.measure import varying_features
-    from streamscope.features.cluster.modes import ComputationalModes
-    from streamscope.features.extract import Extract
-    from streamscope.features.store import features_of
-    from streamscope.instruments.data import Tokens
-    from streamscope.interventions.amplify import Amplify
-    from streamscope.models.hooks import capture
-    from streamscope.probes.specialization import Specialization
-
     data = opened(run)
     result = Specialization().measure(run.model, data)
     run.add("specialization", "1 − cosine", result.table("hss").frame.set_index("scope").loc["all", "hss"])

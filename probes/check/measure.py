@@ -190,9 +190,14 @@ RANGES = {"share": (0.0, 1.0), "probability": (0.0, 1.0), "attention": (0.0, 1.0
 
 
 def intervals(made: type[Instrument], result: Result) -> Iterator[str]:
-    """Intervals of shares, probabilities and counts end inside their range."""
+    """Intervals hold their value; those of shares, probabilities and counts end inside their range."""
     for name, table in result.tables.items():
         for column in table.columns:
+            if column.interval is not None and {column.name, *column.interval} <= {*table.frame}:
+                value, below, above = (table.frame[end].to_numpy(float) for end in (column.name, *column.interval))
+                rounding = 1e-9 + 1e-6 * np.abs(value)
+                if outside := int(((value < below - rounding) | (value > above + rounding)).sum()):
+                    yield f"column {column.name} of table {name} has {outside} values outside their intervals"
             unit = re.match(r"\w*", column.unit)
             if column.interval is None or column.format.startswith("+") or unit is None or unit[0] not in RANGES:
                 continue

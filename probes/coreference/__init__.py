@@ -37,7 +37,7 @@ class Coreference(Probe):
     figures: ClassVar = (
         HeadMap("top1", title="How often each head looks most at the antecedent"),
         HeadMap("attention", title="Attention of each head to the antecedent"),
-        Intervals("top1", title="How often each head looks most at the antecedent, with 95 % intervals"),
+        Intervals("top1", title="How often each head looks most at the antecedent, largest first"),
         HeadMap("top1", "categories", each=("category",),
                 title="How often each head looks most at the antecedent, by category"),
         Intervals("best", "best", label="category", reference="recency", ranked=False,

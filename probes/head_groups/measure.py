@@ -95,7 +95,7 @@ def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = st
     names = [c for c in ("cluster", "category", "relation", "order") if c in cases]
     ids = [unit(name) for name in cases["id"]] if "id" in cases else cases.index.astype(str)
     block = Observations(
-        measure=Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(0.0, 1.0)),
+        measure=Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(-1.0, 1.0)),
         cells=pd.concat(cells, ignore_index=True), units=cases[names].assign(unit=ids),
         total=np.concatenate([*values, np.where(choose, 0.0, held)]),
         size=np.concatenate([*np.ones_like(values), np.broadcast_to(~choose, held.shape)]),

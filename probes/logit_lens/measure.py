@@ -178,13 +178,14 @@ def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimat
     ranks = actual.groupby("layer")["rank"]
     frame["median_rank"], frame["positions"] = ranks.median().to_numpy(), ranks.size().to_numpy()
     best = found[found["top"] == 1].reset_index(drop=True)
-    texts = [visible(t.strip(" ") or t, LONGEST) for t in best["token"]]
+    texts = [visible(t.strip(" ") or "␣" * len(t), LONGEST) for t in best["token"]]
     best["picture_text"] = [f"<u>{t}</u>" if true else t for t, true in zip(texts, best["actual"], strict=True)]
     read_tokens = zip(best["position"], best["read"], strict=True)
     best["read"] = ["BOS" if is_bos(t, p) else visible(t, LONGEST) for p, t in read_tokens]
+    known = f"; {frame['positions'].max():,} tokens" if len(frame) else ""
     lens = "most probable next token after each layer, underlined if it is the true one"
     return {
-        "layers": Table(frame, LAYERS, missing, f"{title}: loss of the actual next token after each layer"),
+        "layers": Table(frame, LAYERS, missing, f"{title}: loss of the actual next token after each layer{known}"),
         "lens": Table(best[[c.name for c in LENS]], LENS, {}, f"{title}: {lens}", "layer", 1, ("prompt", "position")),
         "candidates": Table(found, CANDIDATES, {}, f"{title}: candidates", "probability", 10),
     }

@@ -1,6 +1,7 @@
 """PDS: patterns of minimal pairs as cells × pairs, with one row per head."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
         seen.blocks["categories"], seen.contrasts["categories"] = by_category(observed, contrasts, groups)
     rows = tidy({"case": columns["pair"], **columns}, layers, {"difference": last - first})
     seen.blocks["best"], seen.extra = best_heads(
-        rows, observed, groups, columns["pair"], ["difference"], observed.measure, NOUNS
+        rows, observed, groups, columns["pair"], ["difference"], replace(observed.measure, limits=(-1.0, 1.0)), NOUNS
     )
     seen.contrasts["best"] = [
         Contrast(quantity="best", weights={i: 1.0}, labels={"category": name}, missing="" if head else FEW)

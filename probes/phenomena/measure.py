@@ -151,7 +151,7 @@ def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimat
             "limit": float("nan") if limit is None else limit,
             "unit": phenomenon.unit, "verdict": judged or "–", "level": LEVEL[judged],
             "value_text": "–" if value != value else f"{value:.2f}",
-            "heading": phenomenon.name if limit is None else f"{phenomenon.name}<br>> {limit:g}",
+            "heading": phenomenon.name if limit is None else f"{phenomenon.name} > {limit:g}",
         })  # fmt: skip
     frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
     title = f"{seen.about['title']}: phenomena, intervals not corrected for their number"

@@ -41,6 +41,10 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
             separator = "," if path.suffix.lower() == ".csv" else "\t"
             table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
             rows = table.to_dict("records")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8; convert the file to UTF-8") from None
+    except pd.errors.EmptyDataError:
+        raise InputError(f"{path}: the file is empty") from None
     except (OSError, ValueError) as error:  # pandas' and pyarrow's errors are kinds of ValueError
         raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
     for i, row in enumerate(rows, 1):

@@ -215,14 +215,15 @@ class Tokenizer:
         return self._backend.to_str()
 
     def save(self, path: str | Path) -> None:
-        """Write `tokenizer.json` to the file or folder `path`, atomically, and the chat template and its special tokens
-        next to it."""
+        """Write `tokenizer.json` to the file or folder `path`, atomically, and next to it the chat template and the
+        special tokens that it may name."""
         path = Path(path).expanduser()
         if path.is_dir():
             path = path / "tokenizer.json"
         write_text(path, self.to_json())
         if self.chat_template:
             write_text(path.with_name(TEMPLATE), self.chat_template)
+        if self.chat_template or self.roles.keys() - {"bos_token"}:
             write_text(path.with_name(MAP), json.dumps(self.roles))
 
     @cached_property

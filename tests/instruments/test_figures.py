@@ -11,7 +11,7 @@ import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
 from streamscope.instruments.data import Prompts
-from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Points
+from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Matrix, Points, Scatter
 from streamscope.instruments.figures.drawing import draw, ink, scale
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.registry import discover
@@ -271,3 +271,171 @@ def test_a_long_caption_takes_no_room_from_the_figure_and_wide_maps_fit_a_screen
     inner = [one.height - one.margin.t for one in tall]
     assert inner[0] == inner[1] and tall[0].margin.t < tall[1].margin.t
     assert draw(HeadMap("v"), maps(np.zeros((3, 200)) + 1.0)).layout.width == 1400
+
+
+def ranges(n: int) -> Result:
+    """A result with n heads at three scales, each with an interval."""
+    rows = [
+        {"head": f"L{i // 9}.H{i % 9}", "scale": scale, "v": i * scale, "low": i * scale - 1.0, "high": i * scale + 2.0}
+        for i in range(n) for scale in (0.5, 1.0, 2.0)
+    ]  # fmt: skip
+    columns = (
+        key("head", "head", "head"), Column(name="scale", title="scale", unit="factor", doc="s", format="g"),
+        Column(name="v", title="Δ v", unit="nats", doc="v", format="+.3f", interval=("low", "high")),
+        *(Column(name=end, title=end, unit="nats", doc=end, format="+.3f", shown=False) for end in ("low", "high")),
+    )  # fmt: skip
+    return Result({"m": Table(pd.DataFrame(rows), columns, title="3 documents")}, about={"model": "lfa"})
+
+
+def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
+    """Of 270 heads the 40 largest are shown, or the 7 whose curves move the most; bands and whiskers have a name."""
+    few, many = (
+        [draw(one, ranges(n)).layout.title.text.replace("<br>", " ")
+         for one in (Intervals("v", by="scale"), Curve("v", by="head"))]
+        for n in (5, 270)
+    )  # fmt: skip
+    assert "whiskers: 95 % intervals" in few[0] and "bands: 95 % intervals" in few[1]
+    assert not any(" of " in text for text in few)
+    assert "the 40 of 270 with the largest size" in many[0] and "the 7 of 270 lines that move the most" in many[1]
+    table = ranges(5).table()
+    bare = Result({"m": replace(table, frame=table.frame.assign(low=np.nan, high=np.nan))}, about={"model": "lfa"})
+    assert "95 %" not in draw(Curve("v", by="head"), bare).layout.title.text
+    assert "95 %" not in draw(HeadMap("v"), maps([[1.0, 2.0]])).layout.title.text
+
+
+def test_colours_span_the_whole_scale_whatever_the_values_are() -> None:
+    """Plotly draws its own colours, with 0 in orange, where the last place is 1 − 1e-16."""
+    rng = np.random.default_rng(0)
+    for size in rng.uniform(1e-6, 1e3, 200):
+        values = size * np.append(rng.normal(size=60) * 1e-3, [-rng.uniform(), rng.uniform()])
+        places = [place for place, _ in scale(values, signed=True)[0]]
+        assert (places[0], places[-1]) == (0.0, 1.0) and places == sorted(places)
+
+
+def pairs_of(n: int) -> Result:
+    """A result with a row for each pair of n heads, nine in a layer."""
+    heads = [f"L{i // 9}.H{i % 9}" for i in range(n)]
+    rows = [(f"{a}+{b}", 0.1 * i) for i, a in enumerate(heads) for b in heads[:i]]
+    columns = (key("head", "head", "pair"), Column(name="v", title="v", unit="nats", doc="v", format="+.3f"))
+    return Result({"m": Table(pd.DataFrame(rows, columns=["head", "v"]), columns, title="m")}, about={"model": "lfa"})
+
+
+def test_a_map_of_many_pairs_names_layers() -> None:
+    few, many = (draw(Matrix("v"), pairs_of(n)).layout for n in (12, 90))
+    assert few.yaxis.tickmode == "linear" and few.yaxis.ticktext is None
+    for ticks in (many.xaxis, many.yaxis):
+        assert ticks.ticktext == tuple(f"L{i}" for i in range(10))
+        assert ticks.tickvals == tuple(f"L{i}.H0" for i in range(10))
+
+
+def test_axes_of_maps_are_called_as_their_columns_and_parts_stand_by_depth() -> None:
+    frame = pd.DataFrame({"layer": [0, 1], "other": [1, 2], "v": [0.1, -0.2]})
+    layer = Column(name="layer", title="layer", unit="layer", doc="l", format="d")
+    columns = (layer, replace(layer, name="other", title="other layer"), maps([[0.0]]).table().column("v"))
+    drawn = draw(HeadMap("v", columns="other"), Result({"m": Table(frame, columns, title="m")}, about={"model": "m"}))
+    assert list(drawn.data[0].x) == ["L1", "L2"] and drawn.layout.xaxis.title.text == "other layer"
+    for names, order in (
+        (["L18 attn", "L18.H2", "L5 mlp", "L6.H1"], ["L5 mlp", "L6.H1", "L18 attn", "L18.H2"]),
+        (["L20.*", "all", "L5.H1"], ["L20.*", "all", "L5.H1"]),
+    ):
+        frame = pd.DataFrame({"group": "a", "place": names, "v": 0.1})
+        columns = (key("group", "group", "g"), key("place", "place", "p"), columns[-1])
+        result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
+        assert list(draw(HeadMap("v", rows="group", columns="place"), result).data[0].x) == order
+
+
+def test_heads_are_heads_whatever_their_column_is_called() -> None:
+    table = maps([[0.1, 0.2]]).table()
+    columns = tuple(replace(one, title="index") if one.name == "index" else one for one in table.columns)
+    drawn = draw(HeadMap("v"), Result({"m": replace(table, columns=columns)}, about={"model": "m"}))
+    assert drawn.layout.xaxis.title.text == "head" and drawn.layout.yaxis.title.text == "layer"
+
+
+def test_titles_of_panels_fit_their_panels() -> None:
+    kinds = np.array([[f"hf-llama (runs/smollm2, edited), kind {i}" for i in range(9)]] * 30, object)
+    drawn = draw(HeadMap("v", each=("kind",)), maps(np.ones((30, 9)), kind=kinds))
+    domain = drawn.layout.xaxis.domain
+    for note in drawn.layout.annotations:
+        longest = max(map(len, note.text.split("<br>")))
+        assert longest * 7 <= (domain[1] - domain[0]) * (drawn.layout.width - 180) + 60
+
+
+def test_titles_of_axes_fit_their_panels() -> None:
+    table = replace(ranges(4).table(), frame=ranges(4).table().frame.query("scale == 1"))
+    words = {"title": "gain over baselines", "unit": "share of variance, held-out documents"}
+    columns = [replace(one, **words) if one.name == "v" else one for one in table.columns]
+    kinds = table.frame.assign(k=list("aabb"), g=list("abab"))
+    result = Result(
+        {"m": replace(table, frame=kinds, columns=(*columns, key("k", "k", "k"), key("g", "g", "g")))},
+        about={"model": "m"},
+    )
+    layout = draw(Intervals("v", each=("k", "g")), result).layout
+    longest = max(len(line) for line in layout.xaxis.title.text.split("<br>"))
+    assert 7 * longest <= (layout.xaxis.domain[1] - layout.xaxis.domain[0]) * (layout.width - 180) + 60
+
+
+def test_upright_names_end_above_the_next_panels() -> None:
+    """Names of 19 characters at the columns of a panel of two rows of panels, and the title of the axis below them."""
+    names = ["possessor-possessed", *(f"L{i}" for i in range(29))]
+    rows = [(k, g, "top2", n, 0.1) for k in "ab" for g in "ab" for n in names]
+    frame = pd.DataFrame(rows, columns=["k", "g", "row", "part", "v"])
+    columns = (*(key(k, k, k) for k in ("k", "g", "row", "part")), maps([[0.0]]).table().column("v"))
+    result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
+    layout = draw(HeadMap("v", rows="row", columns="part", each=("k", "g")), result).layout
+    upper, lower = layout.yaxis.domain, layout.yaxis3.domain
+    inner = layout.height - layout.margin.t - 80
+    assert (upper[0] - lower[1]) * inner >= 6 * 19 + 60
+
+
+def test_a_run_and_its_control_have_one_scale_and_the_line_says_how_many_are_over() -> None:
+    values = np.concatenate([np.linspace(0, 0.1, 9), np.linspace(0, 0.2, 9)]).reshape(2, 9)
+    runs, at = np.array([["one"] * 9, ["other"] * 9], object), np.full((2, 9), 0.075, object)
+    result = maps(values, format=".3f", run=runs, at=at)
+    drawn = draw(Histogram("v", at="at"), result)
+    assert drawn.layout.xaxis.matches == "x" and drawn.layout.xaxis2.matches == "x"
+    assert [one.text for one in drawn.layout.annotations][2:] == ["0.075: 3 over", "0.075: 6 over"]
+    assert drawn.data[0].xbins == drawn.data[1].xbins and drawn.data[1].xbins.end > 0.2
+    assert draw(Histogram("v", at="at"), maps(values[:1, :3], format=".3f", at=at[:1, :3])).layout.yaxis.dtick == 1
+
+
+def test_bars_begin_at_the_smallest_value_and_the_line_is_in_sight() -> None:
+    """A standard deviation of 0 in all clusters is no bar from −.5 to .5."""
+    at = np.full((2, 9), 5.5, object)
+    drawn = draw(Histogram("v", at="at"), maps(np.zeros((2, 9)), format=".3f", at=at))
+    bins = drawn.data[0].xbins
+    assert bins.start == 0.0 and bins.end >= 5.5 and bins.size < 0.3
+    assert draw(Histogram("v"), maps(np.zeros((2, 9)), format=".3f")).data[0].xbins.size == 1.0
+
+
+def test_small_numbers_at_axes_are_digits_and_measured_places_are_named() -> None:
+    result = ranges(3)
+    drawn = draw(Curve("v", by="head", log=True), result)
+    assert drawn.layout.xaxis.ticktext == ("0.5", "1", "2") and drawn.layout.yaxis.exponentformat == "power"
+    assert drawn.layout.yaxis.minexponent == 6
+
+
+def test_a_value_stands_beside_its_reference_and_few_marks_have_names() -> None:
+    table = ranges(3).table()
+    frame = table.frame[table.frame["scale"] == 1.0].assign(r=0.5)
+    both = replace(table, frame=frame, columns=(*table.columns, replace(table.column("low"), name="r", title="r")))
+    result = Result({"m": both}, about={"model": "m"})
+    drawn = draw(Intervals("v", reference="r"), result)
+    assert drawn.layout.scattermode == "group"
+    assert [(one.orientation, one.offsetgroup) for one in drawn.data] == [("h", "0"), ("h", "1")]
+    drawn = draw(Scatter("v", x="r"), result)
+    assert drawn.data[1].mode == "markers+text" and drawn.layout.xaxis.range[0] < -0.2
+    assert draw(Scatter("v", x="low"), ranges(20)).data[1].mode == "markers"
+
+
+def test_rows_on_paper_have_a_line_each_and_panels_their_titles() -> None:
+    paper = draw(Intervals("v", by="scale"), ranges(40), paper=True).layout
+    assert (paper.height - paper.margin.t - paper.margin.b) / 40 >= 10
+    kinds = np.array([["a", "b"]], object)
+    assert draw(HeadMap("v", each=("kind",)), maps([[0.1, 0.2]], kind=kinds), paper=True).layout.margin.t >= 30
+
+
+def test_no_line_is_black_on_a_dark_page() -> None:
+    curves = ranges(7)
+    light, dark = (draw(Curve("v", by="head"), curves, dark=dark) for dark in (False, True))
+    colours = [[one.line.color or one.fillcolor for one in drawn.data] for drawn in (light, dark)]
+    assert "#000000" in colours[0] and "#000000" not in colours[1] and "#ffffff" in colours[1]

@@ -437,3 +437,31 @@ def test_a_table_of_texts_with_two_continuations_is_a_suite(tmp_path: Path) -> N
     first, second = load_suite(path).prompts
     assert (first.text[slice(*first.roles["query"])], first.coherent, first.cluster) == ("is", " an animal", "one")
     assert (second.id, second.incoherent, second.cluster) == ("prompt-2", " a cat", None)
+
+
+def test_answers_and_foils_stand_for_the_continuations(tmp_path: Path) -> None:
+    """Also next to 'text', with and without roles; a corrupted text that is the text is named as such."""
+    row = {"text": "Tom saw the dog. He saw the", "corrupt": "Tom saw the cat. He saw the", "answers": [" dog"],
+           "foils": [" cat", " cow"]}  # fmt: skip
+    path = tmp_path / "own.jsonl"
+    for more in ({}, {"id": "a", "category": "x", "roles": {"query": [17, 19]}}):
+        path.write_text(json.dumps(row | more) + "\n")
+        (prompt,) = load_suite(str(path)).prompts
+        assert (prompt.coherent, prompt.incoherent, prompt.foils) == (" dog", " cat", (" cat", " cow"))
+    path.write_text(json.dumps(row | {"corrupt": row["text"]}) + "\n")
+    with pytest.raises(InputError, match="its corrupted text is the text"):
+        load_suite(str(path))
+    path.write_text(json.dumps({name: row[name] for name in ("text", "corrupt")}) + "\n")
+    with pytest.raises(InputError, match="has a corrupted text, but no answers and foils"):
+        load_suite(str(path))
+
+
+def test_a_table_that_is_not_utf8_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    for encoding in ("latin-1", "utf-16"):
+        path.write_bytes("text,coherent,incoherent\nLéa saw, a, b\n".encode(encoding))
+        with pytest.raises(InputError, match=r"own.csv: not UTF-8; convert the file to UTF-8"):
+            load_suite(str(path))
+    path.write_text("")
+    with pytest.raises(InputError, match="own.csv: the file is empty"):
+        load_suite(str(path))

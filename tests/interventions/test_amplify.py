@@ -257,7 +257,10 @@ def test_command_on_every_preset(
     sums = seen.groupby(["head", "query"])["attention"].sum()
     assert np.allclose(sums, 1, atol=1e-5)
     assert set(pd.read_parquet(out.with_stem("amplify-areas"))["kind"]) >= {"raw", "excess", "relative"}
-    assert out.with_suffix(".html").exists() and Result.load(out).figure("picture-attention") is not None
+    assert out.with_suffix(".html").exists()
+    axes = Result.load(out).figure("picture-attention").layout
+    tokens = seen.drop_duplicates("key")["key_token"].tolist()
+    assert list(axes.xaxis.ticktext) == list(axes.yaxis.ticktext) == tokens
 
 
 def test_bad_input(tiny_run: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ({"answers": [" he"]}, "' he' among its answers and among its foils"),
         ({"foils": [" he", "they"]}, "mine.jsonl:1: .*'they' would run on from 'because'"),
         ({"corrupt": None}, "must be text"),
-        ({"corrupt": row["clean"]}, "a corrupted text that is the text"),
+        ({"corrupt": row["clean"]}, "its corrupted text is the text"),
         ({"clean": " "}, "empty"),
     ):
         path.write_text(json.dumps({**row, **change}))

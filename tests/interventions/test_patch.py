@@ -195,6 +195,8 @@ def test_the_title_says_which_token_of_a_longer_answer_counts() -> None:
     how = Patch(clean="The cat saw the", corrupt="The dog saw the", **words, hooks=("resid_pre",), layers=("0",))
     title = how.measure(model).about["title"]
     assert f"one pair, {first!r}, the first token of ' electrician', against ' dog':" in title
+    turned = replace(how, answer=" dog", foil=" electrician").measure(model).about["title"]
+    assert f"' dog' against {first!r}, the first token of ' electrician': log-odds" in turned
     how = Patch(contrast="order", pairs=4, hooks=("resid_pre",), layers=("0",))
     suite = planted.suite(6)
     long = [replace(p, coherent=f"{p.coherent} box") if p.pair in ("p0", "p1") else p for p in suite.prompts]

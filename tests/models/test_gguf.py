@@ -184,6 +184,52 @@ def test_all_files_of_a_split_model_are_read(tmp_path: Path) -> None:
         load(f"gguf:{tmp_path / 'other.gguf'}")
 
 
+def test_the_first_of_several_files_is_named_if_it_is_missing(tmp_path: Path) -> None:
+    written("llama", tmp_path / "m" / "model.gguf", split=9)
+    files = sorted((tmp_path / "m").glob("*.gguf"))
+    assert len(files) > 2
+    files[0].unlink()
+    for name in (f"hf:{tmp_path / 'm'}", f"hf:{files[1]}"):
+        with pytest.raises(InputError, match=rf"{files[0].name} is missing, file 1 of {len(files)} of the model"):
+            load(name)
+    for file in files[2:]:
+        file.unlink()
+    with pytest.raises(InputError, match=rf"{files[0].name} is missing, file 1 of {len(files)} of the model"):
+        load(f"hf:{tmp_path / 'm'}")
+
+
+def test_sampling_that_is_not_applied_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every field general.sampling.* of a file, unless its value does nothing."""
+    path = tmp_path / "model.gguf"
+    neutral = {"xtc_probability": 0.0, "mirostat": 0, "penalty_last_n": -1}
+    changing = {"xtc_probability": 0.25, "mirostat": 2, "penalty_last_n": 32, "sequence": "temp,top_k", "later": 3}
+    for fields in (neutral, changing):
+        written("llama", path, add_sampling_temp=0.5)
+        add_fields(path, {f"general.sampling.{name}": value for name, value in fields.items()})
+        model = load(f"gguf:{path}")
+        assert model.sampling == {"temperature": 0.5, "top_k": 50}
+        said = [line for line in capsys.readouterr().err.splitlines() if "which generate does not apply" in line]
+        assert len(said) == (fields is changing)
+        assert all(f"general.sampling.{name}" in said[0] for name in changing if fields is changing)
+
+
+def add_fields(path: Path, fields: dict[str, Any]) -> None:
+    """Put fields at the beginning of a GGUF file; its data stay at a multiple of 32."""
+    raw, file = path.read_bytes(), read_header(path)
+    kinds = {int: (5, "<i"), float: (6, "<f")}
+    rest = b""
+    for name, value in fields.items():
+        kind, form = kinds.get(type(value), (8, ""))
+        rest += text(name) + struct.pack("<I", kind) + (text(value) if kind == 8 else struct.pack(form, value))
+    (n,) = struct.unpack("<Q", raw[16:24])
+    pad = -len(rest) % 32  # one more text fills the rest
+    fill = text("padding") + struct.pack("<I", 8)
+    pad = -(len(rest) + len(fill) + 8) % 32
+    rest += fill + text("x" * pad)
+    assert file.tensors
+    path.write_bytes(raw[:16] + struct.pack("<Q", n + len(fields) + 1) + rest + raw[24:])
+
+
 def test_the_factors_of_llama_3_are_known_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = cases.LLAMA3 | {"rope_theta": 500000.0, "original_max_position_embeddings": 8192}
     monkeypatch.setitem(cases.CASES, "llama-3", ("Llama", dict(cases.LLAMA, rope_parameters=rule)))
@@ -380,6 +426,12 @@ def header(tensors: int = 0, fields: int = 0, rest: bytes = b"") -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, tensors, fields) + rest
 
 
+def two(*offsets: int) -> bytes:
+    """Two tensors of 16 numbers at offsets, and data."""
+    rows = [text(name) + struct.pack("<IQIQ", 1, 16, 0, at) for name, at in zip("ab", offsets, strict=True)]
+    return b"".join(rows) + bytes(512)
+
+
 NAMED = text("general.architecture") + struct.pack("<I", 8) + text("llama")
 EMBEDDING = NAMED + text("token_embd.weight")
 BROKEN = {
@@ -394,6 +446,9 @@ BROKEN = {
     "general.architecture is None": header(0, 0), "asks for 4 bytes": b"",
     "embd.weight has the shape \\[\\]": header(1, 1, EMBEDDING + struct.pack("<IIQ", 0, 0, 0) + bytes(64)),
     "embd.weight has the shape \\[3, 0\\]": header(1, 1, EMBEDDING + struct.pack("<IQQIQ", 2, 0, 3, 0, 0) + bytes(64)),
+    "names the field general.architecture twice": header(0, 2, NAMED + NAMED),
+    "a overlaps b": header(2, 0, two(0, 32)),
+    "a does not begin at a multiple of 32": header(2, 0, two(3, 96)),
     "is big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
 }  # fmt: skip
 

@@ -362,6 +362,26 @@ def test_what_is_taken_where_the_folder_names_no_bos_is_said(tmp_path: Path, cap
         assert Tokenizer.load(folder).note == (line if prefix else "")
 
 
+def test_the_roles_of_special_tokens_outlive_the_conversion(tmp_path: Path) -> None:
+    """Also in a folder without a chat template, to which a user may give one."""
+    roles = {"bos_token": "<|endoftext|>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
+             "sep_token": "<sep>", "cls_token": "<cls>"}  # fmt: skip
+    extra = {name: 2048 + i for i, name in enumerate(list(roles.values())[1:])}
+    folder = worded("llama", tmp_path / "model", "file", extra, **roles)
+    tensors = load_file(folder / "model.safetensors")
+    table = {f"{n}.weight": torch.randn(2060, 48) for n in ("model.embed_tokens", "lm_head")}
+    save_file(tensors | table, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 2060}))
+    model = load(f"hf:{folder}")
+    model.save(tmp_path / "kept")
+    template = "".join(f"{{{{ {role} }}}}" for role in roles)
+    for one in (model, load(tmp_path / "kept")):
+        assert one.tokenizer.roles == roles
+        one.tokenizer.chat_template = template
+        assert one.tokenizer.chat_text([{"role": "user", "content": "Hi"}]) == "".join(roles.values())
+
+
 END, EARLY, NEVER = "end", "early", "never"
 ENDS: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
     ("llama", None, {"eos_token_id": END}), ("llama", None, {"eos_token_id": [NEVER, END]}),
@@ -731,6 +751,32 @@ def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_an_adapter_that_is_not_finite_is_refused(value: float, tmp_path: Path) -> None:
+    """Also of a map that is zero otherwise: 0 times infinity is NaN."""
+    folder = saved("llama", tmp_path / "model")
+    adapted(folder, "llama")
+    path = folder / "adapter_model.safetensors"
+    tensors = load_file(path)
+    name = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"
+    tensors[name][7, 1] = value
+    save_file(tensors, path)
+    with pytest.raises(
+        InputError, match=r"adapter_model.safetensors: .*1.mlp.down_proj.lora_B.weight is not finite: 1 of 144"
+    ):
+        load(f"hf:{folder}")
+
+
+def test_weights_that_are_nan_are_named(tmp_path: Path) -> None:
+    folder = saved("llama", tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = torch.nan
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"model: model.layers.1.mlp.up_proj.weight is NaN: 1 of 3840 values"):
+        load(f"hf:{folder}")
+    assert not list((tmp_path / "cache").rglob("config.json")), "nothing of it stays in the cache"
+
+
 def test_an_adapter_without_its_model_or_its_weights_is_named(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path / "model")
     adapted(folder, "llama", base_model_name_or_path="someone/base")
@@ -842,6 +888,18 @@ def test_what_changes_a_text_and_is_not_honoured_is_said(tmp_path: Path, capsys:
         (folder / "generation_config.json").write_text(json.dumps(bad))
         with pytest.raises(InputError, match=rf"{next(iter(bad))}\S*: Input should be"):
             load(f"hf:{folder}")
+
+
+@pytest.mark.parametrize("fields", [{"num_beams": 3}, {"stop_strings": ["\n"]}, {"no_repeat_ngram_size": 2}])
+def test_a_folder_that_only_has_fields_not_applied_is_greedy_as_in_the_library(
+    fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = saved("llama", tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps(fields))
+    peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert not peer.generation_config.do_sample
+    assert load(f"hf:{folder}").sampling == {"temperature": 0}
+    assert f"has {next(iter(fields))}, which generate does not apply" in capsys.readouterr().err
 
 
 QUIET = {

@@ -7,7 +7,7 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.papers.page import Page
-from streamscope.papers.paper import NAMES, OWN, Selection, complete, estimate, load, with_parts
+from streamscope.papers.paper import ENDS, NAMES, OWN, Selection, complete, estimate, load, with_parts
 from streamscope.papers.primary import PAPERS
 from streamscope.papers.printed import form, number, printed, with_interval, written
 
@@ -104,14 +104,66 @@ def test_a_part_is_taken_from_the_name_of_a_quantity() -> None:
 
 @pytest.mark.parametrize("paper", [name for name in NAMES if (PAPERS / name / "printed.csv").is_file()])
 def test_every_printed_number_stands_in_its_quotation_and_every_selection_can_be_made(paper: str) -> None:
-    cells, rows = printed(paper), load(paper)
+    cells, rows, page = printed(paper), load(paper), Page(paper)
     known = set(zip(rows["quantity"], rows["part"], strict=True))
     for cell in cells.to_dict("records"):
         where = f"{cell['place']}, {cell['row']}, {cell['column']}"
         if cell["quantity"]:
-            assert (cell["quantity"], cell["part"]) in known, where
+            known_later = page.grid(cell["place"]) == "differences"  # its arms are measured one after the other
+            assert known_later or (cell["quantity"], cell["part"]) in known, where
             assert cell["unit"] and not cell["why"], where
         elif cell["printed"]:
             assert cell["why"] or not cell["printed"][-1].isdigit(), where
         if cell["quote"] and not np.isnan(number(cell["printed"])):
             assert cell["printed"].lstrip("-−+").rstrip("×") in cell["quote"].replace("–", "–"), where
+
+
+def plainly(rows: pd.DataFrame, arm: str, cell: dict, grid: str) -> list[float]:
+    """The values of an arm's seeds, by a loop."""
+    found = {}
+    for row in rows.to_dict("records"):
+        same = (row["arm"], row["quantity"], row["part"], row["grid"]) == (arm, cell["quantity"], cell["part"], grid)
+        at = row["x"] == cell["x"] or (np.isnan(row["x"]) and np.isnan(cell["x"]))
+        if same and at and row["value"] == row["value"]:
+            found[row["seed"]] = row["value"]
+    return list(found.values())
+
+
+@pytest.mark.parametrize("paper", [name for name in NAMES if (PAPERS / name / "page.md").is_file()])
+def test_every_measured_cell_is_recomputed_by_plain_code(paper: str) -> None:
+    page, seen = Page(paper), 0
+    for place in dict.fromkeys(page.cells["place"]):
+        grid, rows = page.grid(place), page.rows[page.rows["quantity"].isin(page.at(place)["quantity"])]
+        rows = rows[rows["grid"] == grid]
+        for cell, shown in zip(page.at(place).to_dict("records"), page.frame(place).to_dict("records"), strict=True):
+            where = f"{place}, {cell['row']}, {cell['column']}"
+            sign = next((sign for sign in (" − ", " / ") if sign in cell["arm"]), "")
+            arms = cell["arm"].split(sign) if sign else [cell["arm"]]
+            values = [plainly(rows, arm, cell, grid) for arm in arms] if cell["quantity"] else []
+            if not values or not all(values):
+                assert np.isnan(shown["measured"]), where
+                continue
+            seen += 1
+            if not sign:
+                want = [np.mean(values[0])]
+                if len(values[0]) > 1 and np.ptp(values[0]):
+                    ends = stats.t.interval(0.95, len(values[0]) - 1, np.mean(values[0]), stats.sem(values[0]))
+                    mine = rows[(rows["quantity"] == cell["quantity"]) & (rows["part"] == cell["part"])]
+                    least, most = ENDS.get(str(mine["unit"].iloc[0]), (-np.inf, np.inf))
+                    want += np.clip(ends, least, most).tolist()
+            else:
+                scale = 1.0
+                one, other = map(np.array, values)
+                if sign == " / " and min(one.min(), other.min()) > 0:
+                    one, other = np.log(one), np.log(other)
+                elif sign == " / ":
+                    continue  # no interval of a ratio of values below zero
+                elif cell["unit"] == "percent" and set(rows.loc[rows["arm"] == arms[0], "unit"]) != {"percent"}:
+                    scale = 100 / abs(other.mean())
+                want = [(one.mean() - other.mean()) * scale]
+                if min(len(one), len(other)) > 1 and np.ptp(one) + np.ptp(other):
+                    test = stats.ttest_ind(one, other, equal_var=False)
+                    want += [end * scale for end in test.confidence_interval(0.95)]
+                want = list(np.exp(want)) if sign == " / " else want
+            assert [shown["measured"], shown["low"], shown["high"]][: len(want)] == pytest.approx(want, rel=1e-9), where
+    assert seen >= 5

@@ -161,6 +161,17 @@ def test_picture() -> None:
     assert visible("<b>\n") == "&lt;b&gt;⏎"
 
 
+def test_a_token_of_spaces_is_seen_in_the_picture() -> None:
+    """A line and two spaces are no empty cell, and the caption counts the tokens of the loss."""
+    lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
+    lens = Lens(1, 4, lambda layer, x: x, lambda ids: ["  " if int(i) == 3 else "\n" for i in ids])
+    seen = seen_of(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
+    assert np.asarray(result.figure().data[0].text).tolist() == [["<u>␣␣</u>", "⏎"]]
+    assert result.table("layers").title.endswith("after each layer; 1 tokens")
+
+
 def test_bad_input(model: StreamTransformer) -> None:
     lens = lens_of(model)
     for options, message in (({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):

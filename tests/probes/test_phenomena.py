@@ -542,4 +542,5 @@ def test_every_phenomenon_has_a_line(one: object) -> None:
     found = {name: estimate(seen.blocks[name], seen.contrasts[name]) for name in seen.blocks}
     frame = tables(how, seen, found)["phenomena"].frame
     assert frame["phenomenon"].tolist() == list(NAMES)
+    assert not frame["heading"].str.contains("<").any()  # one line each, which its neighbours leave room for
     assert set(frame["verdict"]) == {"–", "present"} and frame["value"].to_numpy() == pytest.approx(1.1)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from streamscope.models.checkpoint import load
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from streamscope.viewer.describe import describe, is_plain_bpe, python_template
 from streamscope.viewer.session import outputs
 
@@ -130,6 +130,29 @@ def test_the_pages_tokenizer_gives_the_ids_of_ours(tmp_path: Path) -> None:
     for tokenizer, rows in zip(tokenizers, found, strict=True):
         for text, ids in zip(every, rows, strict=True):
             assert ids == tokenizer.encode(text, bos=False), (text, tokenizer.to_json()[:3000])
+
+
+def merging(merges: Sequence[tuple[str, str]], lacking: str = "") -> Tokenizer:
+    """A byte-level BPE of these merges, whose vocabulary lacks some bytes."""
+    alphabet = [byte for byte in sorted(BYTE_OF) if byte not in lacking]
+    words = ["<|endoftext|>", *alphabet, *dict.fromkeys(a + b for a, b in merges)]
+    backend = Backend(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=list(merges)))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return Tokenizer(backend)
+
+
+def test_merges_that_training_would_not_make(tmp_path: Path) -> None:
+    """A merge that needs a later one goes first once it can; a byte that the vocabulary lacks is not there at all."""
+    made = [
+        merging([("ab", "c"), ("d", "ab"), ("a", "b"), ("b", "ab")]),
+        merging([("ba", "ba"), ("a", "bab"), ("b", "a"), ("ba", "b"), ("b", "b")]),
+        merging([("a", "c"), ("d", "d")], lacking="b"), merging([("a", "c")], lacking="Ġ"), merging([], lacking="abc"),
+    ]  # fmt: skip
+    rng = random.Random(2)
+    texts = ["", "b", "abc", "abab", "a bc", *("".join(rng.choices("abcd ", k=rng.randint(1, 12))) for _ in range(500))]
+    for tokenizer, rows in zip(made, ids_of_the_page(tmp_path, made, texts), strict=True):
+        assert is_plain_bpe(tokenizer.to_json())
+        assert rows == tokenizer.encode_batch(texts, bos=False)
 
 
 def test_which_tokenizers_the_page_has() -> None:

@@ -52,23 +52,29 @@ export function makeTokenizer(file) {
   const added = file.added_tokens.filter(({ content }) => content);
   const splits = [false, true].map((normalized) => makeSplit(added.filter((token) => token.normalized === normalized)));
 
-  /** The ids of one piece: the pair that was learned first is merged first. */
+  /** When a pair was learned; Infinity if it is not merged. */
+  const rank = (left = "", right = "") => ranks.get(`${left} ${right}`) ?? Infinity;
+
+  /** The ids of one piece: the pair that was learned first is merged first. Bytes without a token are left out. */
   function merge(piece) {
     const found = known.get(piece);
     if (found) return found;
-    let parts = Array.from(new TextEncoder().encode(piece), (byte) => characters[byte]);
+    let parts = Array.from(new TextEncoder().encode(piece), (byte) => characters[byte]).filter((part) => vocab.has(part));
     while (parts.length > 1) {
       let best = Infinity;
-      for (let i = 0; i + 1 < parts.length; i++) best = Math.min(best, ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity);
+      for (let i = 0; i + 1 < parts.length; i++) best = Math.min(best, rank(parts[i], parts[i + 1]));
       if (best === Infinity) break;
+      let earlier = false; // whether a merge made a pair that was learned earlier, which is next
       const joined = [];
       for (let i = 0; i < parts.length; i++) {
-        const pair = i + 1 < parts.length && ranks.get(`${parts[i]} ${parts[i + 1]}`) === best;
-        joined.push(pair ? parts[i] + parts[++i] : parts[i]);
+        const pair = !earlier && rank(parts[i], parts[i + 1]) === best;
+        const part = pair ? parts[i] + parts[++i] : parts[i];
+        if (pair) earlier = Math.min(rank(joined.at(-1), part), rank(part, parts[i + 1])) < best;
+        joined.push(part);
       }
       parts = joined;
     }
-    const ids = parts.map((part) => vocab.get(part)).filter((id) => id !== undefined);
+    const ids = parts.map((part) => vocab.get(part));
     if (known.size < 5000) known.set(piece, ids);
     return ids;
   }

@@ -12,6 +12,7 @@ from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.export.code import files
 from streamscope.models.interop.huggingface.convert import new_folder, read_generation
 from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
+from streamscope.models.interop.huggingface.gguf import OTHER_SAMPLING
 from streamscope.models.interop.tables import give, shapes_of
 from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
 from streamscope.text.tokenizer import Tokenizer
@@ -69,7 +70,8 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     if eos is not None:
         ids["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
     _write_json(folder / "config.json", described | ids)
-    generation = read_generation(run_folder(run)) | ids  # with its makers' sampling
+    sampling = read_generation(run_folder(run))  # as its makers do; llama.cpp's own fields mean nothing to the library
+    generation = {name: x for name, x in sampling.items() if not name.startswith(OTHER_SAMPLING)} | ids
     _write_json(folder / GENERATION, generation | ({} if as_native else {"use_cache": False}))
     theirs = give(family.names(there, family.prefix), tensors, shapes_of(there))
     write_tensors(folder / "model.safetensors", theirs, {"format": "pt"})

@@ -95,6 +95,9 @@ def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Coll
         raise InputError(f"{folder} has no {WEIGHTS}, although it has {CONFIG}: complete the folder")
     with opened(weights) as file:
         tensors = {key.removeprefix("base_model.model."): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    for name, x in tensors.items():
+        if bad := int((~x.isfinite()).sum()):
+            raise InputError(f"{weights}: {name} is not finite: {bad} of {x.numel()} values; {AGAIN}")
     try:
         return Adapter(weights, dict(_updates(fields, tensors, names, prefix)), turned)
     except InputError as error:

@@ -38,7 +38,7 @@ IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_
 """Suffixes of buffers in older files: causal masks and wavelengths."""
 REMEDY = "download it again"
 DEQUANTISE = "dequantise them (in transformers: model.dequantize()) and save the model as bf16 or fp32"
-READER = 6
+READER = 7
 """Version of the reading rules; cached runs of other versions are not used."""
 
 
@@ -82,9 +82,10 @@ def gguf_file(source: Path) -> Path | None:
     if any((source / name).is_file() for name in ("model.safetensors", INDEX)):
         return None
     files = sorted(source.glob("*.gguf"))
-    if files and not set(files) <= set(gguf.parts(files[0])):
+    whole = gguf.parts(files[0]) if files else []
+    if not set(files) <= set(whole):
         raise InputError(f"{source} has several GGUF files: name one, as in hf:{files[0]}")
-    return files[0] if files else None
+    return whole[0] if files else None
 
 
 def files_folder(source: Path) -> Path:
@@ -210,6 +211,8 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
         def read(name: str) -> Tensor:
             x: Tensor = where[name].get_tensor(name)
             check_dtype(f"{folder}: {name}", x.dtype)
+            if bad := int(x.isnan().sum()):
+                raise InputError(f"{folder}: {name} is NaN: {bad} of {x.numel()} values; {REMEDY}")
             return x if lora is None else lora.merged(name, x)
 
         embed, head = table["embed.weight"][0], table["unembed.weight"][0]
@@ -308,19 +311,26 @@ UNSUPPORTED: dict[str, Any] = {
     "assistant_ensemble_weight": None,
 }  # fmt: skip
 """Fields that change a text in the library and not here, with the values that do nothing (besides null)."""
+LLAMA_CPP = {
+    f"{gguf.OTHER_SAMPLING}{name}": value
+    for name, value in (("xtc_probability", 0.0), ("mirostat", 0), ("penalty_last_n", -1))
+}
+"""Fields of a GGUF file that change a text in llama.cpp and not here, with the values that do nothing."""
 
 
 def read_sampling(folder: Path) -> dict[str, Any]:
     """How the transformers library samples a model by its files, as options of `generate`; {} if they do not say.
 
     As there, temperature, top_k, top_p and min_p count only with do_sample, else the most likely token is taken
-    (temperature 0), and top_k is 50 if it is not named. A line on stderr names fields that change a text in the library
-    and not here. Raises like `read_generation`.
+    (temperature 0), and top_k is 50 if it is not named. A folder that only has fields which are not applied here is
+    greedy too. A line on stderr names fields that change a text in the library, or in llama.cpp, and not here. Raises
+    like `read_generation`.
     """
     fields = read_generation(folder)
     options = {name: fields[name] for name in Sampling.__annotations__ if name in fields}
-    named, drawn = bool(options), options.pop("do_sample", False)
+    named, drawn = bool(options or fields.keys() & UNSUPPORTED), options.pop("do_sample", False)
     off = {name: value for name, value in UNSUPPORTED.items() if drawn or name not in DRAWN}
+    off |= {name: LLAMA_CPP.get(name) for name in fields if name.startswith(gguf.OTHER_SAMPLING)}
     if ignored := [name for name in off if fields.get(name, off[name]) != off[name]]:
         print(f"{folder / GENERATION} has {', '.join(ignored)}, which generate does not apply", file=sys.stderr)
     if not drawn:

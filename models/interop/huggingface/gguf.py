@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,8 @@ WORDS: dict[str, tuple[Any, ...]] = {
 """How tokenizers of the kind gpt2 split a text into words, by `tokenizer.ggml.pre`."""
 NORMALISERS = {"qwen2": normalizers.NFC()}
 """What they do to a text before that."""
-SPLIT = re.compile(r"(.+)-00001-of-(\d{5})\.gguf")
-"""The name of the first of several files of a model."""
+SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+"""The name of one of several files of a model."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +182,11 @@ class _Cursor:
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a model by the name of its first file: NAME-00001-of-00003.gguf is one of three."""
+    """The files of a model by the name of one of them: NAME-00001-of-00003.gguf is one of three."""
     if (name := SPLIT.fullmatch(path.name)) is None:
         return [path]
-    return [path.with_name(f"{name[1]}-{i:05d}-of-{name[2]}.gguf") for i in range(1, int(name[2]) + 1)]
+    files = [path.with_name(f"{name[1]}-{i:05d}-of-{name[2]}.gguf") for i in range(1, int(name[2]) + 1)]
+    return files if path in files else [path]
 
 
 def read_header(path: Path) -> Gguf:
@@ -192,7 +194,10 @@ def read_header(path: Path) -> Gguf:
 
     Raises `InputError` if a file is missing or damaged, claims more than it holds, or is of another version.
     """
-    files = [file for file in parts(path) if file.is_file()]
+    files = parts(path)
+    if not files[0].is_file():
+        raise InputError(f"{files[0]} is missing, file 1 of {len(files)} of the model: put it into the folder")
+    files = [file for file in files if file.is_file()]
     return _read_header(path, tuple((s.st_mtime_ns, s.st_size) for file in files for s in [file.stat()]))
 
 
@@ -242,7 +247,8 @@ def _read_file(path: Path) -> Gguf:
     cursor.need(n_fields, 13, "fields")
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
-        name = cursor.text()
+        if (name := cursor.text()) in fields:
+            raise InputError(f"{path} is damaged: it names the field {name} twice; download it again")
         fields[name] = cursor.value(cursor.number(4))
     rows = [_entry(cursor) for _ in range(n_tensors)]
     alignment = fields.get("general.alignment", 32)
@@ -256,6 +262,14 @@ def _read_file(path: Path) -> Gguf:
     for name, entry in tensors.items():
         if math.prod(entry.shape) >= 2**63 or entry.start + _bytes(file, name) > len(cursor.data):
             raise InputError(f"{path} is truncated or damaged: {name} lies beyond its end; download it again")
+        if (entry.start - start) % alignment:
+            raise InputError(
+                f"{path} is damaged: {name} does not begin at a multiple of {alignment}; download it again"
+            )
+    placed = sorted(tensors, key=lambda name: tensors[name].start)
+    for name, after in pairwise(placed):
+        if tensors[name].start + _bytes(file, name) > tensors[after].start:
+            raise InputError(f"{path} is damaged: {name} overlaps {after}; download it again")
     return file
 
 
@@ -433,16 +447,27 @@ SAMPLING = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty",
 }  # fmt: skip
 """Fields general.sampling.NAME, by the library's names."""
+OTHER_SAMPLING = "general.sampling."
+"""Beginning of the names of all such fields; `generation` keeps the others under these names."""
 
 
 def generation(file: Gguf) -> dict[str, Any]:
-    """The generation_config.json of a file: the tokens that end a text or a turn, and how its makers sample."""
+    """The generation_config.json of a file: the tokens that end a text or a turn, and how its makers sample.
+
+    Fields of sampling that the library does not know keep their names.
+    """
     names = ("eos_token_id", "eot_token_id", "eom_token_id")
     ends = [file.field(f"tokenizer.ggml.{name}", int) for name in names if f"tokenizer.ggml.{name}" in file.fields]
-    named = {name: f"general.sampling.{key}" for key, name in SAMPLING.items()}
+    named = {name: f"{OTHER_SAMPLING}{key}" for key, name in SAMPLING.items()}
     sampling = {name: file.fields[key] for name, key in named.items() if key in file.fields}
     drawn = {"do_sample": True} if sampling else {}
-    return drawn | sampling | ({"eos_token_id": list(dict.fromkeys(ends))} if ends else {})
+    others = [name for name in file.fields if name.startswith(OTHER_SAMPLING) and name not in named.values()]
+    return (
+        drawn
+        | sampling
+        | {name: file.fields[name] for name in others}
+        | ({"eos_token_id": list(dict.fromkeys(ends))} if ends else {})
+    )
 
 
 def read_tokenizer(file: Gguf) -> Tokenizer | None:

@@ -5,7 +5,7 @@ Signed quantities have a diverging scale around 0.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from html import escape
@@ -44,18 +44,26 @@ PAPER: dict[str, Any] = {
     "margin": {"l": 50, "r": 10, "t": 10, "b": 45},
     "title": None,
 }
+PART = re.compile(r"L(\d+)(\.?H\d+|[ .](attn|mlp|FFN)\w*)?|head")
+"""The name of a layer, or of a head, the attention or the FFN in it, or of the readout."""
 ZERO = 0.5
 """Where step 0 stands on a logarithmic axis."""
 WIDE = 64
 """Last step / first step but 0 from which on the axis is logarithmic."""
 MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
+MOST_NAMES = 50
+"""Rows and columns of a map of pairs that have their names at the axes; of more the layers are named."""
+MOST_LABELS = 12
+"""Marks of a scatter that have their names beside them."""
 SMALLEST = 7.0
 """Size of texts in cells; numbers that would be smaller are left out."""
 OUTLYING = 3.0
 """How many times larger than all others a few cells must be for colours by the square root."""
 MIXED = ("units of the measure", "of the phenomenon")
 """How the unit of a column begins that holds several measures."""
+TITLE_CHARACTER = 7.5
+"""About how many pixels a character of a panel's title is wide."""
 WIDEST = 1400
 """Pixels of a figure with panels."""
 
@@ -81,14 +89,36 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     if drawn is not None:
         width: int = PAPER["width"] if paper else max(860, drawn.layout.width or 0)
         drawn.layout.template = "plotly_dark" if dark else "plotly_white"
+        if isinstance(figure, Intervals):  # a value beside its reference, not on it
+            drawn.update_layout(scattermode="group", scattergap=0.5)
         drawn.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
-        drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width)))
+        drawn.update_xaxes(exponentformat="power", minexponent=6)  # .0005, not 500µ
+        drawn.update_yaxes(exponentformat="power", minexponent=6, ticklabelstandoff=4)
+        drawn.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width, apart)))
         if not paper:  # the caption takes nothing from what is drawn
             drawn.update_layout(height=(drawn.layout.height or 450) + drawn.layout.margin.t - 78)
         _color(drawn, figure, table.column(figure.y))
+        if dark:
+            _lighten(drawn)
         if paper:
             drawn.update_layout(**PAPER)
+            if len(drawn.layout.annotations):  # titles of panels
+                drawn.update_layout(margin_t=34).update_annotations(font_size=8)
+            if isinstance(figure, Intervals):  # a line for each row
+                places = {one.yaxis: len(one.y) for one in drawn.data if one.y is not None}
+                down = len({axis.domain for axis in drawn.select_yaxes()})
+                drawn.update_layout(height=max(PAPER["height"], down * (12 * max(places.values()) + 60)))
     return drawn
+
+
+def _lighten(drawn: go.Figure) -> None:
+    """White for the palette's black, on a dark page."""
+    for trace in drawn.data:
+        for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
+            if part is not None and isinstance(part.color, str) and part.color == PALETTE[-1]:
+                part.color = "#ffffff"
+        if getattr(trace, "fillcolor", None) == PALETTE[-1]:
+            trace.fillcolor = "#ffffff"
 
 
 def _with_control(figure: Figure, result: Any, table: Table) -> Table:
@@ -108,23 +138,45 @@ def _with_control(figure: Figure, result: Any, table: Table) -> Table:
     parts = [one.assign(run=model) for model, one in zip(names, (table.frame, frame), strict=True)]
     both = pd.concat(parts, ignore_index=True)[["run", *table.frame]]
     columns, title = (key("run", "run", "run or control"), *table.columns), " and its control, ".join(names)
+    if rest := table.title.removeprefix(names[0]).lstrip(":;, "):
+        title = f"{title}: {rest}"
     return replace(table, frame=both, columns=columns, missing={}, title=title)
 
 
-def _caption(figure: Figure, table: Table, about: Mapping[str, Any], width: int) -> dict[str, Any]:
-    """Title and margin: the figure's title and the model in bold, the table's title below.
+def _caption(
+    figure: Figure, table: Table, about: Mapping[str, Any], width: int, panels: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Title and margin: the figure's title and the model in bold, below the table's title and what marks mean.
 
     Lines end where the tools of the figure begin, which show when the pointer is over it.
     """
     model, rest, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
-    if at := _at(figure, table.frame):
-        rest = f"{rest}; {at}" if rest else at
+    rest = "; ".join(filter(None, (rest, _at(figure, table.frame), *_notes(figure, table, panels))))
     lines, bold = wrap(rest, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
     text = "<br>".join([f"<b>{'<br>'.join(map(escape, bold))}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
     return {"title": title, "margin": {"t": 60 + 18 * (len(bold) + len(lines))}}
+
+
+def _notes(figure: Figure, table: Table, panels: Sequence[str]) -> Iterator[str]:
+    """What bands and whiskers are, and how many rows or lines a panel leaves out."""
+    if isinstance(figure, Circuit):
+        yield "circles: heads, squares: other parts, light: without a shown edge; the wider a line, the larger its size"
+    if not isinstance(figure, Curve | Intervals):
+        return
+    rows, curves = table.frame[table.frame[figure.y].notna()], isinstance(figure, Curve)
+    if ends := table.column(figure.y).interval:
+        there = rows[list(ends)].notna().any(axis=None)
+        yield f"{'bands' if curves else 'whiskers'}: 95 % intervals" if there else "no intervals: the table says why"
+    parts = [part for _, part in rows.groupby(list(panels))] if panels else [rows]
+    if isinstance(figure, Curve):
+        n = max((part[figure.by].nunique() for part in parts), default=0) if figure.by else 1
+    else:
+        n = max((len(_smallest(figure, part)) for part in parts), default=0)
+    if n > figure.most:
+        yield f"the {figure.most} of {n:,} {'lines that move the most' if curves else 'with the largest size'}"
 
 
 def headline(figure: Figure, table: Table) -> str:
@@ -185,6 +237,7 @@ def scale(
     at = np.linspace(ends[0], ends[1], 41)  # of the colours, evenly
     places = (np.sign(at) * np.abs(at) ** power * limit - low) / ((high - low) or 1.0)
     colors = sample_colorscale("RdBu_r", 0.5 + 0.5 * at) if signed else sample_colorscale("Blues", at)
+    places[[0, -1]] = 0.0, 1.0  # plotly draws other colours where rounding leaves the last one below 1
     return list(zip(np.clip(places, 0, 1).tolist(), colors, strict=True)), low, high, root
 
 
@@ -298,23 +351,38 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     traces = [trace for one in each.values() for trace in one.data]
     room = 105
     if isinstance(figure, HeadMap):  # its columns' names may stand upright
-        room = max(150, 80 + 6 * max(len(str(x)) for trace in traces for x in trace.x))
+        room = max(150, 110 + 6 * max(len(str(x)) for trace in traces for x in trace.x))
     height = (n * max(heights) if m > 1 else sum(heights)) + (n - 1) * max(0, room - 150)
-    below = max(0.25 / n, room / height)
+    below = max(0.25 / n, room / (height - 160))  # of the height without margins
     labels = [y for trace in traces for y in _rows(trace)]
     left = max(0.2 / m, (50 + 6 * max(map(len, labels), default=0)) / width)  # names of rows
-    space = {"vertical_spacing": min(below, 0.5 / n), "horizontal_spacing": min(left, 0.5 / m)}
+    space = {"vertical_spacing": min(below, 0.8 / n), "horizontal_spacing": min(left, 0.5 / m)}
+    room_for_title = int((width - 180) / m / TITLE_CHARACTER)
+    titles = ["<br>".join(wrap(title, max(12, room_for_title))) for title in titles]
     whole = make_subplots(n, m, subplot_titles=titles, **space)
+    whole.update_annotations(font_size=13)
     for i, (names, one) in enumerate(each.items()):
         at = {"row": 1 + places[names][0], "col": 1 + places[names][1]}
         for trace in one.data:
             if trace.type != "heatmap":
                 trace.update(showlegend=bool(trace.showlegend is not False and i == 0 and trace.name))
             whole.add_trace(trace, **at)
+        for ticks in (one.layout.xaxis, one.layout.yaxis):
+            ticks.title.text = "<br>".join(wrap(ticks.title.text or "", max(12, room_for_title))) or None
         whole.update_xaxes(one.layout.xaxis.to_plotly_json(), **at)
         whole.update_yaxes(one.layout.yaxis.to_plotly_json(), **at)
         for shape in one.layout.shapes:  # lines across a panel
             whole.add_vline(shape.x0, line=shape.line, **at)
+        for note in one.layout.annotations:
+            whole.add_annotation(x=note.x, y=1, yref="y domain", text=note.text, showarrow=False, xanchor="left",
+                                 yanchor="top", **at)  # fmt: skip
+    alike = len({(one.layout.xaxis.title.text, one.layout.yaxis.title.text) for one in each.values()}) == 1
+    if alike and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
+        whole.update_xaxes(matches="x")  # a run and its control on one scale
+        bins = [trace.xbins for trace in traces if trace.type == "histogram"]
+        if bins:
+            low, high = min(one.start for one in bins), max(one.end for one in bins)
+            whole.update_traces(xbins={"start": low, "end": high, "size": (high - low) / 25})
     if isinstance(figure, Curve) and len(by) == 1:
         for b in range(1, m) if len({one.layout.yaxis.title.text for one in each.values()}) == 1 else ():
             whole.update_yaxes(title=None, col=b + 1)
@@ -381,7 +449,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
         return None
     names = [column.name, *(column.interval or ())]
     frame = frame.assign(text=[column.text(*row) for row in frame[names].itertuples(index=False, name=None)])
-    down, across = (sorted(set(frame[a])) if a in numbers else list(dict.fromkeys(frame[a])) for a in axes)
+    down, across = (sorted(set(frame[a])) if a in numbers else _by_depth(dict.fromkeys(frame[a])) for a in axes)
 
     def cells(name: str) -> pd.DataFrame:
         return frame.pivot(index=axes[0], columns=axes[1], values=name).reindex(index=down, columns=across)
@@ -408,7 +476,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             drawn.update_xaxes(**ticks, tickangle=-40) if at == axes[1] else drawn.update_yaxes(**ticks)
     row = max(22, min(70, 900 // len(grid)))
     drawn.update_layout(
-        xaxis_title={"index": "head"}.get(axes[1], axes[1]), yaxis_title=axes[0],
+        xaxis_title="head" if axes[1] == "index" else table.column(axes[1]).title,
+        yaxis_title=table.column(axes[0]).title,
         height=max(320, row * len(grid) + 120),
         width=min(WIDEST, 120 + 24 * grid.shape[1]) if written is None else 120 + 46 * grid.shape[1],
     )  # fmt: skip
@@ -416,10 +485,18 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     return drawn
 
 
+def _by_depth(names: Iterable[Any]) -> list[Any]:
+    """Names of parts of a model by layer; others as they are."""
+    layers = {name: PART.fullmatch(str(name)) for name in names}
+    if not all(layers.values()):
+        return list(layers)
+    return sorted(layers, key=lambda name: int(found[1] or 1e9) if (found := layers[name]) else 0)
+
+
 def _names(column: Column, values: Any) -> list[str]:
     """L5 of layers, H5 of heads; positions and clusters are numbers, names are unchanged."""
     plain = {"position", "cluster"} & {column.name, column.unit.split()[0]}
-    letter = "L" if column.name == "layer" else "" if plain else "H"
+    letter = "L" if "layer" in (column.name, column.unit) else "" if plain else "H"
     return [value if isinstance(value, str) else f"{letter}{value}" for value in values]
 
 
@@ -442,14 +519,17 @@ def _(figure: Intervals, table: Table) -> go.Figure:
         drawn.add_scatter(
             x=frame[name], y=[str(v) for v in frame[figure.label]], mode="markers", name=column.title,
             marker={"color": PALETTE[i], "symbol": MARKS[i], "size": 8},
+            **({"orientation": "h", "offsetgroup": str(i)} if reference else {}),
             error_x={"type": "data", "thickness": 1.2, **bars} if bars else None,
         )  # fmt: skip
     drawn.add_vline(x=0, line={"color": "gray", "width": 1, "dash": "dot"})
+    if pd.api.types.is_numeric_dtype(frame[figure.label]):
+        drawn.update_yaxes(title=table.column(figure.label).title)
     drawn.update_layout(
         xaxis_title=axis(table.column(figure.y)),
         width=430,
         yaxis={"type": "category", "dtick": 1},
-        height=max(320, 18 * len(frame) + 140),
+        height=max(320, (26 if reference else 18) * len(frame) + 140),
     )
     return drawn
 
@@ -491,6 +571,9 @@ def _(figure: Curve, table: Table) -> go.Figure | None:
     _titled(drawn, figure, table, height=480)
     if log:
         drawn.update_xaxes(type="log")
+        places = sorted(x for x in set(frame[figure.x]) if x > 0)
+        if not steps and len(places) <= MOST_LABELS:
+            drawn.update_xaxes(tickvals=places, ticktext=[f"{x:g}" for x in places])
     if steps and log:
         shown = [*([0] if 0 in steps else []), *(10**i for i in range(len(str(int(steps[-1])))))]
         drawn.update_xaxes(tickvals=[max(s, ZERO) for s in shown], ticktext=[f"{s:,}" for s in shown])
@@ -508,9 +591,13 @@ def _(figure: Scatter, table: Table) -> go.Figure | None:
     ends = [both.min(), both.max()]
     drawn = go.Figure(go.Scatter(x=ends, y=ends, mode="lines", line={"dash": "dot", "color": "gray"}, name="equal"))
     drawn.add_scatter(
-        x=frame[figure.x], y=frame[figure.y], text=[str(v) for v in frame[figure.label]], mode="markers",
+        x=frame[figure.x], y=frame[figure.y], text=[str(v) for v in frame[figure.label]], textposition="top center",
+        mode="markers+text" if len(frame) <= MOST_LABELS else "markers", cliponaxis=False,
         showlegend=False, marker={"color": PALETTE[0]}, hovertemplate="%{text}: %{x:.4f}, %{y:.4f}<extra></extra>",
     )  # fmt: skip
+    if len(frame) <= MOST_LABELS:  # room for the names
+        room = 0.12 * (ends[1] - ends[0]) or 1.0
+        drawn.update_xaxes(range=[ends[0] - room, ends[1] + room])
     return _titled(drawn, figure, table, height=560)
 
 
@@ -528,20 +615,31 @@ def _(figure: Matrix, table: Table) -> go.Figure | None:
         go.Heatmap(z=grid, x=names, y=names, hoverongaps=False, hovertemplate="%{y} and %{x}: %{z:+.4f}<extra></extra>")
     )
     drawn.update_layout(plot_bgcolor="#999", height=760)  # pairs that were not measured are grey
-    drawn.update_xaxes(showgrid=False, tickmode="linear")
-    drawn.update_yaxes(showgrid=False, tickmode="linear", autorange="reversed")
+    ticks: dict[str, Any] = {"tickmode": "linear"}
+    if len(names) > MOST_NAMES:  # the first head of each layer
+        layers = [_place(name)[0] for name in names]
+        first = [i for i, layer in enumerate(layers) if i == 0 or layer != layers[i - 1]]
+        ticks = {"tickvals": [names[i] for i in first], "ticktext": [f"L{layers[i]}" for i in first]}
+    drawn.update_xaxes(showgrid=False, tickangle=-90 if len(names) > MOST_LABELS else None, **ticks)
+    drawn.update_yaxes(showgrid=False, autorange="reversed", **ticks)
     return drawn
 
 
 @_draw.register
 def _(figure: Histogram, table: Table) -> go.Figure:
     column = table.column(figure.y)
-    drawn = go.Figure(go.Histogram(x=table.frame[figure.y].dropna(), nbinsx=24, marker={"color": PALETTE[0]}))
+    values, at = table.frame[figure.y].dropna().to_numpy(float), None
     if figure.at is not None and pd.notna(table.frame[figure.at].iloc[0]):
-        line = float(table.frame[figure.at].iloc[0])
-        over = int((table.frame[figure.y] > line).sum())
-        drawn.add_vline(line, line_dash="dash", annotation_text=f"{line:.3f}: {over} over")
+        at = float(table.frame[figure.at].iloc[0])
+    low, high = (float(end([*values, *([] if at is None else [at])])) for end in (np.min, np.max))
+    size = (high - low) / 24 or 1.0
+    bins = {"start": low, "end": high + size, "size": size}  # none begins below the smallest value
+    drawn = go.Figure(go.Histogram(x=values, xbins=bins, marker={"color": PALETTE[0]}))
+    if at is not None:
+        drawn.add_vline(at, line_dash="dash", annotation_text=f"{at:.3g}: {(values > at).sum()} over")
     drawn.update_layout(xaxis_title=axis(column), yaxis_title="count", showlegend=False, height=420)
+    if np.histogram(values, 25, (low, high + size))[0].max() < 5:
+        drawn.update_yaxes(dtick=1)
     return drawn
 
 
@@ -587,5 +685,5 @@ def _typical(texts: pd.Series, most: int = 3) -> str:
 
 def _place(label: str) -> tuple[int, int, str]:
     """Layer and head of L5.H4, for sorting."""
-    layer, _, head = label.removeprefix("L").partition(".H")
-    return (int(layer), int(head), label) if layer.isdigit() and head.isdigit() else (-1, -1, label)
+    found = re.fullmatch(r"L(\d+)\.H(\d+)", label)
+    return (int(found[1]), int(found[2]), label) if found else (-1, -1, label)

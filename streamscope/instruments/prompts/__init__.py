@@ -228,7 +228,7 @@ def _own(row: dict[str, Any], i: int) -> dict[str, Any]:
                 raise InputError(f"a prompt with 'clean' needs {side!r}, a list of continuations")
         if not isinstance(row["clean"], str) or not isinstance(row.get("corrupt"), str):
             raise InputError("'clean' and 'corrupt' must be text")
-        row = {"text": row["clean"], "coherent": row["answers"][0], "incoherent": row["foils"][0], **row}
+        row = {"text": row["clean"], **row}
         del row["clean"]
     return {"id": f"prompt-{i + 1}", "category": "own", "roles": {"query": list(last_word(row["text"]))}, **row}
 
@@ -238,5 +238,8 @@ def _prompt(row: dict[str, Any]) -> Prompt:
     known = [f.name for f in fields(Prompt)]
     if strange := [key for key in row if key not in known]:
         raise unknown("key of a prompt", strange[0], [*known, "clean"])
+    answers, foils = row.get("answers"), row.get("foils")
+    if isinstance(answers, list) and isinstance(foils, list) and answers and foils:
+        row = {"coherent": answers[0], "incoherent": foils[0], **row}
     made: Prompt = parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(known)}")
     return made

@@ -70,8 +70,10 @@ class Prompt:
             raise InputError(f"{where} has one continuation; give both, or none")
         if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
             raise InputError(f"{where} has an empty continuation")
-        if self.corrupt is not None and (self.coherent is None or self.corrupt == self.text):
-            raise InputError(f"{where} has a corrupted text that is the text, or no answers and foils; give both")
+        if self.corrupt is not None and self.coherent is None:
+            raise InputError(f"{where} has a corrupted text, but no answers and foils; give both")
+        if self.corrupt == self.text:
+            raise InputError(f"{where}: its corrupted text is the text; give another one")
         if bool(self.answers) != bool(self.foils) or not all(one.strip() for one in (*self.answers, *self.foils)):
             raise InputError(f"{where} needs both 'answers' and 'foils', and none of them empty")
         if both := set(self.answers) & set(self.foils):
