@@ -28,14 +28,21 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.4), **share: Any) -> tuple[Any, Any]:
-    """A figure of panels in our style, and its axes [rows, columns]."""
+def style() -> Any:
+    """A context in which everything that is drawn has our style: labels and legends, too, take it when they are made."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(STYLE):
+    return plt.rc_context(STYLE)
+
+
+def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.4), **share: Any) -> tuple[Any, Any]:
+    """A figure of panels in our style, and its axes [rows, columns]."""
+    import matplotlib.pyplot as plt
+
+    with style():
         drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
     return drawn, axes
 
@@ -48,7 +55,7 @@ def save(drawn: Any, path: Path) -> None:
         raise InputError(f"{path.name}: figures are written as {', '.join(FORMATS)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    with plt.rc_context(STYLE):
+    with style():
         write_atomically(
             path,
             lambda part: drawn.savefig(part, format=path.suffix[1:], metadata=metadata, dpi=160, facecolor="white"),

@@ -7,32 +7,33 @@ import numpy as np
 from streamscope.papers import drawing
 from streamscope.papers.dst.tables import PAPER_ALPHAS, TABLE5
 from streamscope.papers.page import Page
+from streamscope.papers.printed import number
 
 ARMS = {"dst-dense-frozen": "dense", "dst-kron-frozen": "Kronecker", "dst-ind-frozen": "independent"}
 GATES = {"dst-dense-frozen": "dense", "dst-dense-gated-frozen": "dense, gated"}
 COLOURS = dict(zip((*ARMS, "dst-dense-gated-frozen"), (0, 1, 2, 3), strict=True))
-STREAMS = {"x_t → 0": "x-t-zero", "x_e → 0": "x-e-zero", "x_t → random words": "x-t-random"}
-ROWS = {"x_t → random words": "x_t → random vocab"}
-"""Printed rows of Table 4 that are called otherwise."""
+STREAMS = {
+    "x_t → 0": ("$x_t$ → 0", "x_t → 0"), "x_e → 0": ("$x_e$ → 0", "x_e → 0"),
+    "x_t → random words": ("$x_t$ → random words", "x_t → random vocab"),
+}  # fmt: skip
+"""What replaces a stream: its label, and its row in Table 4."""
 
 
 def removed(page: Page) -> Any:
     """Loss more without a stream: nothing reads it, or all but the unembedding do (left), and from a layer on (right)."""
     drawn, (axes,) = drawing.figure(1, 2, (7.2, 3.2))
-    for i, where in enumerate(("everywhere", "unembedding")):
-        for k, part in enumerate(STREAMS):
-            label = {"everywhere": "removed everywhere", "unembedding": "from the unembedding alone"}[where]
+    wheres = {"everywhere": "removed everywhere", "unembedding": "from the unembedding alone"}
+    for k, (part, (_, row)) in enumerate(STREAMS.items()):
+        for i, (where, label) in enumerate(wheres.items()):
             found = page.estimate("dst-kron", f"streams.{where}", part)
             drawing.seeds(axes[0], k + 0.3 * (i - 0.5), found, i, label if k == 0 else "")
-    for k, part in enumerate(STREAMS):
-        printed = page.printed("Table 4", ROWS.get(part, part), "Δ from Baseline")
-        drawing.diamond(axes[0], k, float(printed.strip("+%")))
+        drawing.diamond(axes[0], k, 100 * number(page.printed("Table 4", row, "Δ from Baseline")))
     axes[0].set(yscale="log", xticks=range(len(STREAMS)), ylabel="loss more, %", ylim=(1, 1500))
-    axes[0].set_xticklabels([part.replace(" → ", "\n→ ") for part in STREAMS])
+    axes[0].set_xticklabels([label for label, _ in STREAMS.values()])
     for i, part in enumerate(("x_t → 0", "x_e → 0")):
-        onwards = [layer for layer in range(6) if layer or part == "x_t → 0"]  # x_e is 0 where layer 0 reads it
+        onwards = range(part == "x_e → 0", 6)  # x_e is 0 where layer 0 reads it
         curve = [page.estimate("dst-kron", "streams.onwards", part, layer) for layer in onwards]
-        drawing.band(axes[1], onwards, curve, i + 2, part)
+        drawing.band(axes[1], onwards, curve, i + 2, STREAMS[part][0])
     axes[1].set(yscale="log", xticks=range(6), xlabel="removed from this layer on", ylim=(1, 1500))
     drawing.legend(drawn)
     return drawn
@@ -80,7 +81,7 @@ def routed(page: Page) -> Any:
             drawing.seeds(below, layer + 0.3 * (i - 0.5), found, i, f"{name} projection" if layer == 0 else "")
     for layer in (0, 5):
         printed = page.printed("Figure 3", "value projection", f"largest weight, layer {layer}")
-        drawing.diamond(below, layer, float(printed))
+        drawing.diamond(below, layer, number(printed))
     below.set(xticks=layers, xlabel="layer", ylabel="largest |weight|", ylim=(0, 3.9))
     drawing.legend(drawn)
     return drawn
