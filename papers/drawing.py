@@ -29,7 +29,7 @@ STYLE: Any = {
 
 
 def style() -> Any:
-    """A context in which everything that is drawn has our style: labels and legends, too, take it when they are made."""
+    """A context in which what is drawn has our style: labels and legends take it when they are made."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -167,7 +167,10 @@ class Page:
         rows = rows[rows["arm"].isin(arms)]
         seeds, tokens = rows.groupby("arm")["seed"].nunique(), rows["tokens"].dropna() / MILLION
         size, text = rows["parameters"].dropna() / MILLION, ", ".join(t for t in dict.fromkeys(rows["text"]) if t)
-        parts = [f"{_span(seeds, '{:.0f}')} training seed{'s' if seeds.max() > 1 else ''}", f"{_span(tokens, '{:.1f}')} M tokens of {text}"]
+        parts = [
+            f"{_span(seeds, '{:.0f}')} training seed{'s' if seeds.max() > 1 else ''}",
+            f"{_span(tokens, '{:.1f}')} M tokens of {text}",
+        ]
         return ", ".join([*parts, *([f"{_span(size, '{:.2f}')} M parameters"] if len(size) else [])])
 
     def figure(self, place: str) -> str:

@@ -20,7 +20,7 @@ STREAMS = {
 
 
 def removed(page: Page) -> Any:
-    """Loss more without a stream: nothing reads it, or all but the unembedding do (left), and from a layer on (right)."""
+    """Loss more without a stream, by where it is removed (left), and from which layer on (right)."""
     drawn, (axes,) = drawing.figure(1, 2, (7.2, 3.2))
     wheres = {"everywhere": "removed everywhere", "unembedding": "from the unembedding alone"}
     for k, (part, (_, row)) in enumerate(STREAMS.items()):
@@ -117,14 +117,16 @@ def maps(page: Page) -> Any:
 
 
 def specialists(page: Page) -> Any:
-    """Share of pronouns at which a head attends most to the antecedent, in percent, heads of a layer sorted by it."""
-    arms = page.present({"dst-ind": "Independent-Dense", "dst-dense": "Dense baseline"}, "top1.head", page.grid("Figure 5"))
+    """Share of pronouns at which a head attends most to the antecedent, heads of a layer sorted by it."""
+    arms = {"dst-ind": "Independent-Dense", "dst-dense": "Dense baseline"}
+    arms = page.present(arms, "top1.head", page.grid("Figure 5"))
     drawn, (axes,) = drawing.figure(1, len(arms), (7.2, 3.2))
     rows = page.rows[(page.rows["quantity"] == "top1.head") & (page.rows["grid"] == page.grid("Figure 5"))]
     for axis, (arm, name) in zip(axes, arms.items(), strict=True):
         shares = drawing.by_rank(rows[rows["arm"] == arm])
         names = [str(rank + 1) for rank in range(shares.shape[1])]
-        image = drawing.heat(axis, shares, rows=[f"L{layer}" for layer in range(len(shares))], columns=names, limits=(0, 0.5))
+        layers = [f"L{layer}" for layer in range(len(shares))]
+        image = drawing.heat(axis, shares, rows=layers, columns=names, limits=(0, 0.5))
         axis.set(title=name, xlabel="rank of the head in its layer")
     drawn.colorbar(image, ax=axes, label="share of pronouns", shrink=0.8)
     return drawn
@@ -133,4 +135,4 @@ def specialists(page: Page) -> Any:
 FIGURES = {
     "Table 4": removed, "Figure 2": sharpened, "Figure 3": routed, "Figure 4": maps, "Figure 5": specialists,
 }  # fmt: skip
-"""Figure 1 is the drawing of the architecture: `python -m models.describe dst-kron`. The paper has Table 4 as a table."""
+"""Figure 1 is the drawing of the architecture: `python -m models.describe dst-kron`. Table 4 is a figure here alone."""

@@ -1,34 +1,43 @@
 """The numbers of DST's tables and figures, on the validation documents of a run.
 
-parameters, width, layers, heads, head.width, ffn.width, vocabulary, context     of the model (Table 6)
-loss                            of all documents, nats per token (Tables 1, 2, 3 and 8); those below: of the first 100
-loss.documents                  of these (Table 4)
-specialization, entropy         HSS (Eq. 16), mean over layers, and entropy of attention, on 64 tokens each (Table 3)
-streams.everywhere, .unembedding, .onwards    percent that the loss grows without a stream, where nothing reads it, where
-                                the unembedding alone does not, and from layer x on; part x_t → 0, … (Table 4).
-                                With .loss: the loss itself; streams.gap.zero: x_t → 0 less x_e → 0, part everywhere, …
-streams.token-context           the same of the losses, everywhere
-amplify.loss, .entropy, .peak, .kept    at scores times x: loss, entropy of attention, its largest weight (part L3 of
-                                Figure 4's layer), share of queries whose first key is that of x = 1 (Table 5, Figure 2)
-amplify.16                      percent that the loss grows at x = 16
-amplify.area, .straight         area under loss(x), part raw, excess, relative; r² of the line through loss over x (linear)
-                                and over log2 x
-calibration.sharp, .recovered, .hotter, .kept    at scores times x: loss more; percent of it that a temperature gives
-                                back, best on the other half of the documents; that over the best at x = 1; share of
-                                right words that stay right (§5.1)
-routing.v, .o                   Kronecker weights of layer x, part H1 from H0 (Figure 3)
-routing.max, .mean, .growth     largest and mean |weight| of layer x, slope of the largest over layers; part V, O
-map                             attention in one text at scores times x, part "03 found to 01 Leo" (Figure 4), of the head of
-                                the middle layer with the largest entropy
-top1.head, top1.best            share of pronouns at which a head attends most, of all keys, to the antecedent (Figure 5);
-                                of the best head, found on one half of the pairs and scored on the other
+parameters, width, layers, heads, head.width, ffn.width, vocabulary, context    of the model (Table 6)
+loss                      of all documents (Tables 1, 2, 3 and 8); loss.documents and those below: of the first 100
+specialization, entropy   HSS (Eq. 16), mean over layers, and entropy of attention, on 64 tokens each (Table 3)
+streams.everywhere, .unembedding, .onwards    percent that the loss grows where nothing reads a stream, all but the
+                          unembedding do, nothing from layer x on; part x_t → 0, … (Table 4). With .loss: the loss
+streams.gap.zero          what x_t → 0 costs more than x_e → 0; streams.token-context: the same in nats, everywhere
+amplify.loss, .entropy, .peak, .kept    at scores times x: loss, entropy of attention, its largest weight (part L3: of
+                          Figure 4's layer), share of queries whose first key is that of x = 1 (Table 5, Figure 2)
+amplify.16                percent that the loss grows at x = 16
+amplify.area, .straight   area under loss(x), part raw, excess, relative; r² of the line through loss over x and log2 x
+calibration.sharp, .recovered, .kept    at scores times x: loss more; percent of it that one temperature gives back, no
+                          cooler than the best at x = 1; share of right words that stay right (§5.1)
+routing.v, .o             Kronecker weights of layer x, part H1 from H0 (Figure 3)
+routing.max, .mean, .growth    largest and mean |weight| of layer x, slope of the largest over layers; part V, O
+map                       attention in one text at scores times x, part "03 found to 01 Leo" (Figure 4)
+top1.head, top1.best      share of pronouns at which a head attends most, of all keys, to the antecedent (Figure 5); of
+                          the best head, found on one half of the pairs and scored on the other
 """
 
 from typing import Any
 
 import numpy as np
+import torch
 
+from streamscope.cli.disk import TrainedConfig, read_json
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
+from streamscope.instruments.stats.held_out import best_head_held_out, halves
+from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.edits.amplification import amplification
+from streamscope.interventions.streams import Streams
+from streamscope.models.hooks import edit
+from streamscope.models.mixing import routing as matrices
 from streamscope.papers.paper import Run
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.specialization import Specialization
+from streamscope.probes.stream_states import streams_of
+from streamscope.text.shards import NO_TARGET
 
 DEFAULT = "long"
 GRIDS = {"Table 3": "eighth", "Figure 3": "zoo", "Figure 4": "zoo", "Figure 5": "zoo", "Table 6, built": "built",
@@ -42,17 +51,12 @@ TABLE5 = {
 """Losses at the paper's α."""
 DOCUMENTS, LENGTH, LAYER = 100, 64, 3
 PLACES = {"everywhere": "everywhere", "head": "unembedding"}
-TEMPERATURES = np.geomspace(0.5, 4.0, 61)
-"""1 is the 21st of them."""
-LEAST = 0.01
-"""Nats that sharpening has to cost, so that there is something of which to recover a share."""
+TEMPERATURES = np.geomspace(0.5, 4.0, 61)  # 1 is the 21st
+LEAST = 0.01  # nats that sharpening has to cost, so that there is something of which to recover a share
 
 
 def validation(run: Run, documents: int | None = DOCUMENTS) -> Any:
     """The documents that the run was validated on."""
-    from streamscope.cli.disk import TrainedConfig, read_json
-    from streamscope.instruments.data import Documents
-
     data = read_json(run.folder / "config.json", TrainedConfig)["data"]["valid"]
     return Documents(data=data, max_documents=documents)
 
@@ -63,17 +67,16 @@ def sizes(run: Run) -> None:
     run.add("parameters", "parameters", run.model.n_params())
     run.add("loss", "nats per token", run.loss(validation(run).data))
     for name, unit, value in (
-        ("width", "channels", config.d_model), ("layers", "layers", config.n_layers), ("heads", "heads", config.n_heads),
-        ("head.width", "channels", config.d_head), ("ffn.width", "channels", config.d_mlp),
-        ("vocabulary", "tokens", config.d_vocab), ("context", "tokens", config.n_ctx),
+        ("width", "channels", config.d_model), ("layers", "layers", config.n_layers),
+        ("heads", "heads", config.n_heads), ("head.width", "channels", config.d_head),
+        ("ffn.width", "channels", config.d_mlp), ("vocabulary", "tokens", config.d_vocab),
+        ("context", "tokens", config.n_ctx),
     ):  # fmt: skip
         run.add(name, unit, value)
 
 
 def specialization(run: Run) -> None:
     """Table 3."""
-    from streamscope.probes.specialization import Specialization
-
     found = Specialization(length=min(LENGTH, run.model.config.n_ctx)).measure(run.model, validation(run, None))
     run.add("specialization", "1 − cosine", found.table("hss").frame.set_index("scope").loc["layers", "hss"])
     run.add("entropy", "nats", found.table("entropy").frame.set_index("scope").loc["all", "entropy"])
@@ -81,9 +84,6 @@ def specialization(run: Run) -> None:
 
 def streams(run: Run) -> None:
     """Table 4, of models of two streams."""
-    from streamscope.interventions.streams import Streams
-    from streamscope.probes.stream_states import streams_of
-
     if set(streams_of(run.model)) != {"token", "context"}:
         return
     both, layers = ("token", "context"), tuple(map(str, range(run.last + 1)))
@@ -96,9 +96,10 @@ def streams(run: Run) -> None:
     run.add("loss.documents", "nats per token", table["baseline"].iloc[0])
     for where, name in PLACES.items():
         zero = table[(table["method"] == "zero") & (table["where"] == where)].set_index("stream")
-        run.add("streams.gap.zero", "percent", zero.loc["token", "percent"] - zero.loc["context", "percent"], name)
+        more = zero.loc["token", ["percent", "delta"]] - zero.loc["context", ["percent", "delta"]]
+        run.add("streams.gap.zero", "percent", more["percent"], name)
         if where == "everywhere":
-            run.add("streams.token-context", "nats per token", zero.loc["token", "delta"] - zero.loc["context", "delta"])
+            run.add("streams.token-context", "nats per token", more["delta"])
     how = Streams(streams=both, method=("zero",), where=layers, reach=("onwards",))
     for row in how.measure(run.model, validation(run)).table().frame.itertuples():
         run.add("streams.onwards", "percent", row.percent, row.definition, row.layer)
@@ -106,8 +107,6 @@ def streams(run: Run) -> None:
 
 def sharpened(run: Run) -> None:
     """Table 5, Figure 2 and Figure 4's layer."""
-    from streamscope.interventions.amplify import Amplify
-
     result = Amplify(alpha=PAPER_ALPHAS, prompt="").measure(run.model, validation(run))
     for row in result.table("picture").frame.itertuples():
         part = f"{row.query:02d} {row.query_token.strip()} to {row.key:02d} {row.key_token.strip()}"
@@ -132,8 +131,6 @@ def sharpened(run: Run) -> None:
 
 def calibration(run: Run) -> None:
     """§5.1: one temperature, chosen on the even documents for the odd ones and the other way."""
-    from streamscope.instruments.open_data import open_data
-
     opened = open_data(validation(run), run.model)
     sums = {alpha: _tempered(run.model, opened, alpha) for alpha in (1.0, 8.0, 16.0)}
     even = np.arange(len(sums[1.0][2])) % 2 == 0
@@ -152,11 +149,7 @@ def calibration(run: Run) -> None:
         sharp = float((loss[one] - plain[one]).sum() / tokens)
         run.add("calibration.sharp", "nats per token", sharp, x=alpha)
         run.add("calibration.kept", "share of words", still / right, x=alpha)
-        chosen, free = best(loss, own), best(loss)
-        ends = {0, len(TEMPERATURES) - 1}
-        if not ends & {*own, *free}:
-            hotter = np.log(TEMPERATURES[free]).mean() - np.log(TEMPERATURES[own]).mean()
-            run.add("calibration.hotter", "factor", np.exp(hotter), x=alpha)
+        chosen, ends = best(loss, own), {0, len(TEMPERATURES) - 1}
         if sharp >= LEAST and not ends & {*own, *chosen}:
             back = 100 * (1 - (at_best(loss, chosen) - at_best(plain, own)) / sharp)
             run.add("calibration.recovered", "percent", back, x=alpha)
@@ -164,12 +157,6 @@ def calibration(run: Run) -> None:
 
 def _tempered(model: Any, opened: Any, alpha: float) -> tuple[Any, float, Any]:
     """(loss [temperatures, documents] in nats, right words, tokens [documents]) at scores times α."""
-    import torch
-
-    from streamscope.interventions.edits.amplification import amplification
-    from streamscope.models.hooks import edit
-    from streamscope.text.shards import NO_TARGET
-
     batches = list(opened.batches())
     n = 1 + max(int(index.max()) for index, *_ in batches)
     loss, tokens, right = np.zeros((len(TEMPERATURES), n)), np.zeros(n), 0.0
@@ -188,8 +175,6 @@ def _tempered(model: Any, opened: Any, alpha: float) -> tuple[Any, float, Any]:
 
 def routing(run: Run) -> None:
     """Figure 3, of Kronecker mixing."""
-    from streamscope.models.mixing import routing as matrices
-
     largest: dict[str, list[float]] = {}
     for name, weights in matrices(run.model).items():
         layer, projection = int(name.split(".")[1]), name.rsplit(".", 1)[1]
@@ -204,9 +189,6 @@ def routing(run: Run) -> None:
 
 def coreference(run: Run) -> None:
     """Figure 5."""
-    from streamscope.instruments.stats.held_out import best_head_held_out, halves
-    from streamscope.probes.coreference import Coreference
-
     found = run.probe(Coreference(domain="keys"))
     found = found.assign(hit=found["hit"].astype(float))
     for (layer, head), value in found.groupby(["layer", "index"])["hit"].mean().items():
