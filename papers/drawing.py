@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from streamscope.cli.disk import write_atomically
 from streamscope.cli.errors import InputError
@@ -27,14 +28,21 @@ STYLE: Any = {
 }  # fmt: skip
 
 
-def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.4), **share: Any) -> tuple[Any, Any]:
-    """A figure of panels in our style, and its axes [rows, columns]."""
+def style() -> Any:
+    """A context in which what is drawn has our style: labels and legends take it when they are made."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(STYLE):
+    return plt.rc_context(STYLE)
+
+
+def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.4), **share: Any) -> tuple[Any, Any]:
+    """A figure of panels in our style, and its axes [rows, columns]."""
+    import matplotlib.pyplot as plt
+
+    with style():
         drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
     return drawn, axes
 
@@ -47,7 +55,7 @@ def save(drawn: Any, path: Path) -> None:
         raise InputError(f"{path.name}: figures are written as {', '.join(FORMATS)}")
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    with plt.rc_context(STYLE):
+    with style():
         write_atomically(
             path,
             lambda part: drawn.savefig(part, format=path.suffix[1:], metadata=metadata, dpi=160, facecolor="white"),
@@ -109,6 +117,16 @@ def heat(axis: Any, values: Any, *, rows: Sequence[str], columns: Sequence[str],
             ink = "white" if share > 0.75 or (limits[0] < 0 and share < 0.2) else "black"
             axis.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", fontsize=7, color=ink)
     return image
+
+
+def by_rank(rows: pd.DataFrame) -> np.ndarray:
+    """[layer, rank] mean over seeds of the values of heads (part L5.H0), the largest of each layer first: heads of two
+    seeds have nothing but their layer in common."""
+    by_layer = rows.assign(layer=rows["part"].str.extract(r"L(\d+)")[0].astype(int)).groupby(["seed", "layer"])["value"]
+    ranked = by_layer.apply(lambda values: np.sort(values.to_numpy(float))[::-1])
+    return np.array(
+        [np.mean(np.stack(list(ranked[:, layer])), axis=0) for layer in sorted(set(ranked.index.get_level_values(1)))]
+    )
 
 
 def legend(drawn: Any, columns: int = 6) -> None:

@@ -27,7 +27,7 @@ from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.stats.estimators import holm
 from streamscope.models.checkpoint import read_manifest
-from streamscope.papers.drawing import save
+from streamscope.papers.drawing import save, style
 from streamscope.papers.paper import NAMES, OWN, RESULTS, Estimate, Selection, estimate, load, measure_runs
 from streamscope.papers.primary import LEVEL, PAPERS, judge, registered
 from streamscope.papers.printed import form, printed, with_interval, written
@@ -165,7 +165,10 @@ class Page:
         rows = rows[rows["arm"].isin(arms)]
         seeds, tokens = rows.groupby("arm")["seed"].nunique(), rows["tokens"].dropna() / MILLION
         size, text = rows["parameters"].dropna() / MILLION, ", ".join(t for t in dict.fromkeys(rows["text"]) if t)
-        parts = [f"{_span(seeds, '{:.0f}')} training seeds", f"{_span(tokens, '{:.1f}')} M tokens of {text}"]
+        parts = [
+            f"{_span(seeds, '{:.0f}')} training seed{'s' if seeds.max() > 1 else ''}",
+            f"{_span(tokens, '{:.1f}')} M tokens of {text}",
+        ]
         return ", ".join([*parts, *([f"{_span(size, '{:.2f}')} M parameters"] if len(size) else [])])
 
     def figure(self, place: str) -> str:
@@ -185,7 +188,8 @@ class Page:
         """Draw one figure to a file, by its suffix. Raises `InputError` for an unknown figure or format."""
         if place not in self.figures:
             raise unknown("figure", place, list(self.figures))
-        save(self.figures[place](self), path)
+        with style():
+            save(self.figures[place](self), path)
 
     def verdicts(self) -> pd.DataFrame:
         """The registered claims of which at least two seeds of every arm are measured, judged."""

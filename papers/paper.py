@@ -40,6 +40,8 @@ COLUMNS = (
     "commit", "weights",
 )  # fmt: skip
 """Columns of the long table: see the head of this module; `text` is the training text in words."""
+KEY = ("grid", "arm", "seed", "quantity", "part", "x")
+"""Names a row. What the measures of a paper and the registered claims both have is taken from the latter."""
 SMALL = "stories and TinyStories"
 """Training text of the grid `differences`."""
 PAIRS, DOCUMENTS = 600, 300
@@ -56,7 +58,7 @@ def load(paper: str) -> pd.DataFrame:
     new = RESULTS / "differences" / "measured.csv"
     if new.is_file():
         tables.append(with_parts(pd.read_csv(new)).assign(grid="differences", text=SMALL))
-    return complete(pd.concat(tables, ignore_index=True))
+    return complete(pd.concat(tables, ignore_index=True)).drop_duplicates(list(KEY), keep="last")
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import pandas as pd
 from streamscope.papers.paper import Estimate
 from streamscope.papers.primary import PAPERS
 
-NUMBER = re.compile(r"^[^\d.+−-]*([+−-]?)(\d*\.?\d+)\s*([MKk%×]?)")
+NUMBER = re.compile(r"^[^\d.+−-]*([+−-]?)(\d*\.?\d+)(?:[-–]\d*\.?\d+)?\s*([MKk%×]?)")
 COUNTS = ("heads", "streams", "clusters")
 SCALE = {"M": 1e6, "K": 1e3, "k": 1e3, "%": 0.01}
 

@@ -20,11 +20,10 @@ import tyro
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 
-PRINTED = {
-    "dst": 3 * 470_000_000, "lfa": 2 * 470_000_000, "pls": 2 * 470_000_000, "hdpl": 20_000 * 4 * 2048,
-    "krom": 2000 * 16 * 512,
-}  # fmt: skip
-"""Training tokens of one model: epochs of TinyStories (about 470 M tokens), or steps × batch × context."""
+EPOCH = 470_000_000
+"""Tokens of TinyStories, about."""
+PRINTED = {"dst": 3 * EPOCH, "lfa": 2 * EPOCH, "pls": 2 * EPOCH, "hdpl": 20_000 * 4 * 2048, "krom": 2000 * 16 * 512}
+"""Training tokens of one model: epochs of TinyStories, or steps × batch × context; a grid's own epochs go first."""
 SAVED = 16
 """Snapshots of a training."""
 STEPS, SMALL = 10, "stories5:10:400"
@@ -61,10 +60,11 @@ def costs(paper: str, gpu: str, share: float) -> list[dict[str, Any]]:
             model = StreamTransformer(_config(cell.argv))
         flops = sum(training_flops_per_token(model).values())
         speed = share * PEAKS[gpu] / flops
-        size = model.n_params()
+        size, words = model.n_params(), cell.argv
+        tokens = float(words[words.index("--epochs") + 1]) * EPOCH if "--epochs" in words else PRINTED[paper]
         rows.append(
-            {"training": cell.name, "parameters": size, "tokens": PRINTED[paper], "tokens/s": speed,
-             "hours": PRINTED[paper] / speed / 3600, "GB": (2 * SAVED + 12) * size / 1e9}
+            {"training": cell.name, "parameters": size, "tokens": tokens, "tokens/s": speed,
+             "hours": tokens / speed / 3600, "GB": (2 * SAVED + 12) * size / 1e9}
         )  # fmt: skip
     return rows
 

@@ -64,7 +64,7 @@ def _verdict(claim: Mapping[str, Any], found: Estimate, rows: pd.DataFrame) -> s
         scale = 100.0 if how.suffix == "percent" else 1.0
         same = written(found.mean, how) == written(number(claim["printed"]) * scale, how)
         return "reproduced" if same else "different value"
-    if not found.low < found.high:
+    if not found.low <= found.high:  # one seed has no interval; seeds that agree have one of length 0
         return "inconclusive"
     if kind == "number":
         scale = 0.01 if claim["unit"] == "percent" and "%" in claim["printed"] else 1.0

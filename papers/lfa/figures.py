@@ -90,7 +90,7 @@ def maps(page: Page) -> Any:
     arms = page.present(ARMS, "pds.head")
     drawn, (axes,) = drawing.figure(1, len(arms), (7.6, 3.2))
     rows = page.rows[(page.rows["quantity"] == "pds.head") & (page.rows["grid"] == page.grid("Figure 7"))]
-    grids = {arm: _sorted_heads(rows[rows["arm"] == arm]) for arm in arms}
+    grids = {arm: drawing.by_rank(rows[rows["arm"] == arm]) for arm in arms}
     top = max(float(values.max()) for values in grids.values())
     for axis, (arm, name) in zip(axes, arms.items(), strict=True):
         names = [str(i + 1) for i in range(grids[arm].shape[1])]
@@ -100,16 +100,6 @@ def maps(page: Page) -> Any:
         axis.set(title=name, xlabel="rank of the head in its layer")
     drawn.colorbar(image, ax=axes, label="PDS", shrink=0.8)
     return drawn
-
-
-def _sorted_heads(rows: Any) -> Any:
-    """[layer, rank] mean over seeds of the PDS of heads, the largest of each layer first: heads of two seeds have
-    nothing but their layer in common."""
-    by_layer = rows.assign(layer=rows["part"].str.extract(r"L(\d+)")[0].astype(int)).groupby(["seed", "layer"])["value"]
-    ranked = by_layer.apply(lambda values: np.sort(values.to_numpy(float))[::-1])
-    return np.array(
-        [np.mean(np.stack(list(ranked[:, layer])), axis=0) for layer in sorted(set(ranked.index.get_level_values(1)))]
-    )
 
 
 FIGURES = {

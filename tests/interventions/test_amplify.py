@@ -23,7 +23,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.training.data import evaluation_shards
-from streamscope.papers.dst.claims import PAPER_ALPHAS, TABLE5
+from streamscope.papers.dst.tables import PAPER_ALPHAS, TABLE5
 from streamscope.text.shards import document_batches
 from tests.probes import planted
 from tests.tiny import MOST_PARTS, randomise, some, untrained

@@ -20,7 +20,13 @@ ROWS = complete(
         [
             {"grid": "g", "arm": arm, "seed": seed, "quantity": quantity, "value": value, "unit": "nats"}
             for quantity, arms in {
-                "loss": {"a": [1.50, 1.52, 1.48, 1.51], "b": [1.20, 1.22, 1.19, 1.21], "c": [1.50, 1.49, 1.51, 1.52]},
+                "loss": {
+                    "a": [1.50, 1.52, 1.48, 1.51],
+                    "b": [1.20, 1.22, 1.19, 1.21],
+                    "c": [1.50, 1.49, 1.51, 1.52],
+                    "z": [0.0, 0.0, 0.0],
+                    "1": [0.5],
+                },
                 "able": {"a": [2.0, 2.1, 1.9, 2.2], "b": [0.1, -0.2, 0.3, -0.1], "c": [2.0, 2.1, 1.8, 2.0]},
             }.items()
             for arm, values in arms.items()
@@ -53,6 +59,8 @@ ROWS = complete(
         ("one", "counted", "67.11", "", "reproduced"),
         ("one", "counted", "67.12", "", "different value"),
         ("one", "number", "67.11", "", "inconclusive"),
+        ("z", "> 0.5", "", "", "contradicted"),
+        ("1", "> 0.1", "", "", "inconclusive"),
     ],
 )
 def test_a_planted_difference_has_its_verdict(arms: str, test: str, printed: str, needs: str, verdict: str) -> None:
