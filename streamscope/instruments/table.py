@@ -609,7 +609,7 @@ def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[st
 
 
 def maker_of(path: Path) -> str:
-    """The instrument or the module, as papers.claims.count, that wrote a file; "" where there is no file of ours."""
+    """The instrument or the module, as papers.circuits, that wrote a file; "" where there is no file of ours."""
     try:
         if path.suffix == ".csv":
             sidecar = path.with_name(f"{path.stem}-about.json")
