@@ -177,11 +177,11 @@ class Run:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.model = load_model(self.folder)
+        self.model: Any = load_model(self.folder)
         self.tokenizer = check_tokenizer(self.model)
         self.last = self.model.config.n_layers - 1
 
-    def add(self, quantity: str, unit: str, value: float, part: str = "", x: float = float("nan")) -> None:
+    def add(self, quantity: str, unit: str, value: Any, part: str = "", x: float = float("nan")) -> None:
         """One row."""
         self.rows.append({"quantity": quantity, "part": part, "x": x, "value": float(value), "unit": unit})
 

@@ -11,6 +11,7 @@ package mlx (mlx[cpu] on Linux), the two of hyper-connections einops.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from streamscope.cli.bounds import Seed
 from streamscope.cli.errors import InputError
