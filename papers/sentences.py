@@ -17,6 +17,7 @@ that test a true zero would be decided by chance. The claims that decide are the
 """
 
 from collections.abc import Mapping
+from math import log
 from typing import Any
 
 import pandas as pd
@@ -80,8 +81,11 @@ def _verdict(claim: Mapping[str, Any], found: Estimate, rows: pd.DataFrame) -> s
         return "reproduced" if inside else "contradicted" if outside else "inconclusive"
     sides = (found.low > limit, found.high < limit)
     holds, denied = sides if kind == ">" else sides[::-1]
-    margin = abs(number(claim["printed"])) / 2
-    if not (holds or denied) and limit - margin <= found.low and found.high <= limit + margin:
+    low, high, margin = found.low - limit, found.high - limit, abs(number(claim["printed"])) / 2
+    if " / " in claim["arms"] and min(limit, found.low, number(claim["printed"])) > 0:  # a factor, by its logarithm
+        low, high = log(found.low / limit), log(found.high / limit)
+        margin = abs(log(number(claim["printed"]))) / 2
+    if not (holds or denied) and -margin <= low and high <= margin:
         return "no effect"
     return "reproduced" if holds else "contradicted" if denied else "inconclusive"
 

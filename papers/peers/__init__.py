@@ -11,7 +11,6 @@ package mlx (mlx[cpu] on Linux), the two of hyper-connections einops.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from streamscope.cli.bounds import Seed
 from streamscope.cli.errors import InputError
@@ -37,7 +36,6 @@ class Options:
     """Write the table (.parquet) here."""
 
 
-FIELDS = ("name", "title", "unit", "doc", "format")
 COLUMNS = (
     ("peer", "code", "name", "whose code"),
     ("what", "module", "name", "what was compared"),
@@ -66,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     torch.manual_seed(options.seed)  # what theirs starts from
     rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
+
+    def described(name: str, title: str, unit: str, doc: str, form: str = "") -> Column:
+        return Column(name=name, title=title, unit=unit, doc=doc, format=form)
+
     title = "largest difference between our outputs and theirs, with their weights"
-    table = Table(
-        pd.DataFrame(rows), tuple(Column(**dict(zip(FIELDS, column, strict=False))) for column in COLUMNS), title=title
-    )
+    table = Table(pd.DataFrame(rows), tuple(described(*column) for column in COLUMNS), title=title)
     finish(Result({"peers": table}), options.out, provenance("cpu"))
