@@ -87,9 +87,9 @@ def mixing(run: Run) -> None:
     if residual.kind != "kromhc" or residual.freeze_res:
         return
     inert = inert_modules(run.model)
-    swaps: dict[str, Any] = {}
-    best: dict[str, Any] = {}
-    alphas: dict[str, Any] = {}
+    swaps: dict[Any, Any] = {}
+    best: dict[Any, Any] = {}
+    alphas: dict[Any, Any] = {}
     for row in measure(run.model):
         name, part = row["module"], row["part"]
         if name not in inert and row["value"] is not None:
