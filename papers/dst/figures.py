@@ -82,7 +82,9 @@ def routed(page: Page) -> Any:
     for layer in (0, 5):
         printed = page.printed("Figure 3", "value projection", f"largest weight, layer {layer}")
         drawing.diamond(below, layer, number(printed))
-    below.set(xticks=layers, xlabel="layer", ylabel="largest |weight|", ylim=(0, 3.9))
+    below.set(xticks=layers, xlabel="layer", ylabel="largest |weight|", yscale="log", ylim=(0.1, 6))
+    below.set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
+    below.set_yticks([], minor=True)
     drawing.legend(drawn)
     return drawn
 

@@ -176,13 +176,13 @@ def _tempered(model: Any, opened: Any, alpha: float) -> tuple[Any, float, Any]:
 def routing(run: Run) -> None:
     """Figure 3, of Kronecker mixing."""
     largest: dict[str, list[float]] = {}
-    for name, weights in matrices(run.model).items():
+    for name, found in matrices(run.model).items():
         layer, projection = int(name.split(".")[1]), name.rsplit(".", 1)[1]
-        for (to, source), value in np.ndenumerate(weights.double().cpu().numpy()):
+        for (to, source), value in np.ndenumerate(weights := found.double().cpu().numpy()):
             run.add(f"routing.{projection}", "weight", value, f"H{to} from H{source}", layer)
-        run.add("routing.max", "weight", weights.abs().max(), projection.upper(), layer)
-        run.add("routing.mean", "weight", weights.abs().mean(), projection.upper(), layer)
-        largest.setdefault(projection, []).append(float(weights.abs().max()))
+        run.add("routing.max", "weight", np.abs(weights).max(), projection.upper(), layer)
+        run.add("routing.mean", "weight", np.abs(weights).mean(), projection.upper(), layer)
+        largest.setdefault(projection, []).append(float(np.abs(weights).max()))
     for projection, values in largest.items():
         run.add("routing.growth", "weight per layer", np.polyfit(range(len(values)), values, 1)[0], projection.upper())
 
