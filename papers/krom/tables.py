@@ -91,7 +91,10 @@ def mixing(run: Run) -> None:
     residual = run.model.config.residual
     if residual.kind != "kromhc" or residual.freeze_res:
         return
-    inert, swaps, best, alphas = inert_modules(run.model), {}, {}, {}
+    inert = inert_modules(run.model)
+    swaps: dict[tuple[str, str], float] = {}
+    best: dict[tuple[str, str], float] = {}
+    alphas: dict[str, float] = {}
     for row in measure(run.model):
         name, part = row["module"], row["part"]
         if name not in inert and row["value"] is not None:
