@@ -87,9 +87,9 @@ def mixing(run: Run) -> None:
     if residual.kind != "kromhc" or residual.freeze_res:
         return
     inert = inert_modules(run.model)
-    swaps: dict[Any, Any] = {}
-    best: dict[Any, Any] = {}
-    alphas: dict[Any, Any] = {}
+    swaps: dict[tuple[str, str], float] = {}
+    best: dict[tuple[str, str], float] = {}
+    alphas: dict[str, float] = {}
     for row in measure(run.model):
         name, part = row["module"], row["part"]
         if name not in inert and row["value"] is not None:
