@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from streamscope.cli.disk import TrainedConfig, read_json
+from streamscope.models.checkpoint import read_manifest
+from streamscope.models.training.optim import warmup_steps
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.paper import Run
 
@@ -56,7 +58,7 @@ def curve(run: Run) -> None:
     for step, loss in valid:
         run.add("loss.curve", "nats per token", loss, x=float(step))
     end = max(row["step"] for row in trained)
-    after = steps > _configured(run)["training"]["warmup"]
+    after = steps > _warmup(run)
     late = [row.get("ce", row["loss"]) for row in trained if row["step"] > end * (1 - LATE)]
     found = {
         "last": losses[-1], "lowest": losses.min(), "rise": losses[-1] - losses.min(),
@@ -77,7 +79,7 @@ def settings(run: Run) -> None:
         "d_model": config.d_model, "d_mlp": config.mlp.d_mlp or 4 * config.d_model, "layers": config.n_layers,
         "heads": config.n_heads, "d_head": config.d_model // config.n_heads, "vocabulary": config.d_vocab,
         "context": config.n_ctx, "lr": training["lr"], "lr.least": training["lr"] * training["lr_floor"],
-        "decay": training["weight_decay"], "warmup": training["warmup"],
+        "decay": training["weight_decay"], "warmup": _warmup(run),
     }  # fmt: skip
     if up.kind == "hdpl":
         found |= {
@@ -96,6 +98,11 @@ def penalty(run: Run) -> None:
             run.add(f"kl.{name}", "nats per token and projection", row["kl_nats"])
             run.add(f"clamped.{name}", "share of tokens", row["kl_clamped"])
         run.add("clamped.least", "share of tokens", min(row["kl_clamped"] for row in logged))
+
+
+def _warmup(run: Run) -> int:
+    """Steps of warm-up, at most a tenth of the training."""
+    return warmup_steps(read_manifest(run.folder)["steps"], _configured(run)["training"]["warmup"] or 0)
 
 
 def _configured(run: Run) -> Any:
