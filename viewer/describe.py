@@ -67,7 +67,7 @@ def describe(
         "circuit": circuit,
         "blob": blob,
         "snapshots": [{"step": step, "blob": f"{blob}@{step}" if step != max(steps) else blob} for step in steps],
-        "python": python_template(name, snapshots=bool(steps)),
+        "python": python_template(name, snapshots=bool(steps), bos=getattr(model.tokenizer, "adds_bos", True)),
     }
 
 
@@ -80,13 +80,17 @@ def about(model: Any) -> str:
 
 
 def tokenizer_of(model: Any) -> dict[str, Any] | None:
-    """BOS, the text of every token, and tokenizer.json where the page can read it; None for a model without text."""
+    """BOS (None if texts have none), the text of every token, and tokenizer.json where the page can read it.
+
+    None for a model without text.
+    """
     tokenizer = model.tokenizer
     if tokenizer is None:
         return None
     text = tokenizer.to_json()
     pieces = tokenizer.pieces(range(model.config.d_vocab))
-    return {"json": text if is_plain_bpe(text) else None, "bos_id": tokenizer.bos_id, "pieces": pieces}
+    first = tokenizer.bos_id if tokenizer.adds_bos else None
+    return {"json": text if is_plain_bpe(text) else None, "bos_id": first, "pieces": pieces}
 
 
 def is_plain_bpe(text: str) -> bool:
@@ -163,7 +167,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import edits_of
 
 model = load_for_instruments($name)
-tokens = model.to_tokens({TEXT})
+${without}tokens = model.to_tokens({TEXT})
 edits = edits_of({EDITS}, model)
 with edit(model, edits), capture(model, "blocks.{LAYER}.attn.hook_pattern") as seen:
     logits = model(tokens)
@@ -176,9 +180,10 @@ print("loss", [round(value, 4) for value in loss.tolist()])
 """)
 
 
-def python_template(name: str, snapshots: bool = False) -> str:
+def python_template(name: str, snapshots: bool = False, bos: bool = True) -> str:
     """Lines that reproduce the page's numbers, in which the page replaces {TEXT}, {EDITS}, {LAYER}, {HEAD}.
 
     With snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights.
     """
-    return _LINES.substitute(name=repr(f"{name}{'{STEP}' if snapshots else ''}"))
+    without = "" if bos else 'model.tokenizer = model.tokenizer.with_bos("no")\n'
+    return _LINES.substitute(without=without, name=repr(f"{name}{'{STEP}' if snapshots else ''}"))

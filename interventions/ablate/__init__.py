@@ -72,14 +72,14 @@ class Ablate(Instrument):
     """Seed of the random sets, and of the row exchange for --method resample."""
 
     figures: ClassVar = (
-        HeadMap("delta", by="scale", title="{delta} from ablating each head"),
+        HeadMap("delta", by="scale", title="{delta} from scaling each head"),
         Scatter("delta", x="alone", title="{delta} of each set against the sum of its heads alone"),
         Matrix("interaction", title="{delta} of two heads beyond the sum of each alone"),
         Intervals("delta", reference="control", by="scale",
-                  title="{delta} from ablating each head, largest first"),
-        Curve("delta", x="scale", by="head", title="{delta} as heads are scaled down"),
-        HeadMap("delta", "sps", by="scale", title="Change of SPS from ablating each head"),
-        HeadMap("delta", "coherence", by="scale", title="Change of coherence from ablating each head"),
+                  title="{delta} from scaling each head, largest first"),
+        Curve("delta", x="scale", by="head", title="{delta} against the factor on each head"),
+        HeadMap("delta", "sps", by="scale", title="Change of SPS from scaling each head"),
+        HeadMap("delta", "coherence", by="scale", title="Change of coherence from scaling each head"),
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L5.*",), "draws": 2}
     planted: ClassVar = (

@@ -36,7 +36,7 @@ class Hydra(Instrument):
 
     figures: ClassVar = (
         Scatter("total", x="direct", label="group", each=("task",),
-                title="Total effect of each head against its direct effect"),
+                title="Total effect of each head or group against its direct effect"),
         HeadMap("compensation", "layers", rows="group", columns="place", each=("task",),
                 title="What later layers make up when heads are ablated"),
         Intervals("made_up", label="group", each=("task",),

@@ -52,7 +52,7 @@ class Latents(Instrument):
         HeadMap("delta", rows="layer", columns="projection", by="amount", each=("edit",),
                 title="Loss increase from changing the latents of each projection"),
         HeadMap("delta", rows="place", columns="dims", by="amount", each=("edit",),
-                title="Loss increase from changing each latent dimension"),
+                title="Loss increase by changed latent dimensions"),
         HeadMap("kl", "positions", each=("prompt",), rows="change", columns="position", names="token",
                 title="How far predictions move at each position"),
     )  # fmt: skip

@@ -76,10 +76,10 @@ class Patch(Instrument):
 
     figures: ClassVar = (
         HeadMap("recovery", each=("hook", "direction"), columns="position",
-                title="Recovery of the answer from patching each position"),
+                title="Recovery of the answer by patched layer and position"),
         HeadMap("recovery", each=("hook", "direction"), title="Recovery of the answer from patching each head"),
         HeadMap("effect", each=("hook", "direction"), columns="position",
-                title="Effect on the answer of patching each position"),
+                title="Effect on the answer by patched layer and position"),
         HeadMap("effect", each=("hook", "direction"), title="Effect on the answer of patching each head"),
         Intervals("effect", label="name", title="Effects of patching, largest first"),
         Intervals("attribution", label="name", title="Attribution patching: the first-order guess of each effect"),

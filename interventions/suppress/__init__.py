@@ -52,11 +52,11 @@ class Suppress(Instrument):
 
     figures: ClassVar = (
         Curve("delta", "effects", x="gate", by="group", each=("measure", "selection"), draws="draws",
-              title="Change as position heads are turned down, compared with random heads"),
+              title="Change as position heads are scaled, compared with random heads"),
         Histogram("delta", "draws", at="selected", each=("measure", "selection"),
-                  title="Change from turning down position heads (line) and random heads (bars)"),
+                  title="Change from scaling position heads (line) and random heads (bars)"),
         HeadMap("delta", "parts", rows="selection", columns="part", each=("measure", "group"),
-                title="Change from turning down position heads, by relation and layer"),
+                title="Change from scaling position heads, by relation and layer"),
     )  # fmt: skip
     quick: ClassVar = {"measures": ("sps", "loss"), "k": (1,), "gates": (1.0, 0.5, 0.0), "draws": 5, "resamples": 100}
     planted: ClassVar = (

@@ -43,8 +43,8 @@ class TokenEffects(Instrument):
         Intervals("delta_loss", "edits", label="edit", title="Mean loss increase of tokens from each edit"),
         Intervals("delta_log_p", "edits", label="edit",
                   title="Mean change of the prediction's log-probability from each edit"),
-        HeadMap("delta_loss", "edits", title="Mean loss increase of tokens from ablating each head"),
-        HeadMap("abs_delta_loss", "edits", title="Mean absolute change of the loss from ablating each head"),
+        HeadMap("delta_loss", "edits", title="Mean loss increase of tokens from scaling each head"),
+        HeadMap("abs_delta_loss", "edits", title="Mean absolute change of the loss from scaling each head"),
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L5.*",)}
     planted: ClassVar = (

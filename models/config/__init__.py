@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
-from streamscope.cli.bounds import Bounds, Count, NotNegative, Whole, check
+from streamscope.cli.bounds import Bounds, Count, NotNegative, Positive, Whole, check
 from streamscope.cli.errors import InputError
 
 WIDEST = 2**24
@@ -216,7 +216,7 @@ def _square(spec: Projection, name: str, d_in: int, d_out: int) -> None:
 class Norm(Part):
     """Base of the normalisations over the model width."""
 
-    eps: float = 1e-5
+    eps: NotNegative = 1e-5
     """Added to the variance."""
 
 
@@ -275,7 +275,7 @@ class Stretch(Part):
 class Rope(Positions):
     """Rotary positions, half-rotate layout."""
 
-    base: float = 10_000.0
+    base: Positive = 10_000.0
     """Wavelength base θ."""
     fraction: float = 1.0
     """Fraction of each head's width that is rotated (Canon recommends 0.25)."""

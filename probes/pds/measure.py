@@ -144,15 +144,16 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     frame["over"] = frame["pds"] > frame["threshold"]
     title, rule, by_layer = seen.about["title"], seen.about["rule"], layers(frame)
     over, first = frame["over"].sum(), by_layer["over_first"].sum()
+    drawn = "PDS per head" + (", mean over pairs of |last − first|" if how.per_pair else "")
     words = f"threshold {frame['threshold'][0]:.4f} ({rule}): {over} heads above it"
     words += f", {over - first} for the last noun and {first} for the first" if over else ""
     made = {
-        "heads": Table(frame, HEADS, missing, f"{title}; PDS per head", "pds"),
+        "heads": Table(frame, HEADS, missing, f"{title}; {drawn}", "pds"),
         "layers": Table(by_layer, LAYERS, {}, words),
     }
     if "categories" in estimates:
         frame, missing = _heads(how, estimates["categories"], ("category", *KEYS))
-        words = f"{title}; PDS per head and category"
+        words = f"{title}; {drawn}, by category"
         made["categories"] = Table(frame, (CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
     if "best" in estimates:
         made["best"] = best_table(estimates["best"], seen.extra, BESTS, title)

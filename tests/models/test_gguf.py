@@ -1,6 +1,7 @@
 """GGUF files as models: equal to the library's reading of them, bounded before anything is allocated."""
 
 import json
+import re
 import struct
 from dataclasses import replace
 from importlib import import_module
@@ -490,6 +491,30 @@ def test_fields_of_another_kind_are_one_line(tmp_path: Path, monkeypatch: pytest
         ) as caught:
             load(f"gguf:{path}")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("llama.attention.layer_norm_rms_epsilon", -1e-5, "rms.eps must be at least 0, got -1e-05"),
+        ("llama.rope.freq_base", 0.0, "rope.base must be positive, got 0.0"),
+        ("llama.rope.freq_base", -10.0, "rope.base must be positive, got -10.0"),
+        ("tokenizer.ggml.eos_token_id", 2**31, "tokenizer.ggml.eos_token_id is 2147483648, but the model has 260"),
+        ("tokenizer.ggml.bos_token_id", 260, "tokenizer.ggml.bos_token_id is 260, but the model has 260 tokens"),
+        ("tokenizer.ggml.eot_token_id", -1, "tokenizer.ggml.eot_token_id is -1, but the model has 260 tokens"),
+    ],
+)
+def test_values_that_no_model_can_have_are_refused(
+    name: str, value: Any, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.gguf"
+    written("llama", path)
+    whole = read_header(path)
+    changed = replace(whole, fields={**whole.fields, name: value})
+    monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path: changed)
+    with pytest.raises(InputError, match=re.escape(line)) as caught:
+        load(f"gguf:{path}")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:

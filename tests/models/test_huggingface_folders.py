@@ -751,6 +751,21 @@ def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "line"),
+    [
+        ("llama", {"rms_norm_eps": -1e-5}, "rms.eps must be at least 0"),
+        ("gpt2", {"layer_norm_epsilon": -1e-5}, "layer.eps must be at least 0"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be positive"),
+        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be positive"),
+    ],
+)
+def test_numbers_that_give_no_logits_are_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=line) as caught:
+        load(f"hf:{saved(kind, tmp_path / 'model', **changes)}")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_an_adapter_that_is_not_finite_is_refused(value: float, tmp_path: Path) -> None:
     """Also of a map that is zero otherwise: 0 times infinity is NaN."""

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 from streamscope.models.checkpoint import load
 from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from streamscope.viewer.describe import describe, is_plain_bpe, python_template
-from streamscope.viewer.session import outputs
+from streamscope.viewer.session import Session, Shown, outputs
 
 STATIC = Path(__file__).resolve().parents[2] / "viewer" / "static"
 TEXTS = ('Lily had a "red" ball.\nShe said: it\'s {EDITS}', "Tim 🙂 saw a dog. It")
@@ -57,6 +57,20 @@ def test_the_lines_of_python_give_the_numbers_shown(name: str) -> None:
         np.testing.assert_allclose(made["loss"].detach(), loss, atol=1e-4)
         best = re.findall(r"^(\d\.\d{4}) ", printed.getvalue(), re.MULTILINE)
         np.testing.assert_allclose([float(p) for p in best], logp[-1].exp().topk(10).values, atol=1e-4)
+
+
+def test_a_model_without_bos_has_none_in_the_page_and_in_the_lines() -> None:
+    model = load("stories/lfa")
+    usual = describe(model, "stories/lfa", "lfa")
+    model.tokenizer = model.tokenizer.with_bos("no")
+    bare = describe(model, "stories/lfa", "lfa")
+    assert usual["tokenizer"]["bos_id"] == model.tokenizer.bos_id and bare["tokenizer"]["bos_id"] is None
+    made: dict = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(filled_template(bare["python"], TEXTS[0], {}, 2, 3), made)
+    ids = Session([Shown("stories/lfa", "lfa", model)]).answer("tokenize", {"model": "lfa", "text": TEXTS[0]})
+    assert made["tokens"][0].tolist() == ids["ids"]
+    assert "with_bos" not in usual["python"]
 
 
 def test_the_lines_open_a_snapshot() -> None:

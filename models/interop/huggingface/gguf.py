@@ -43,6 +43,8 @@ FIELDS = {
     "attention.key_length": "head_dim", "rope.freq_base": "rope_theta",
 }  # fmt: skip
 """Fields of an architecture, and their names in config.json."""
+ENDS = ("eos", "eot", "eom")
+"""Tokens that end a text or a turn."""
 READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
 """Fields that must agree with others."""
 BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
@@ -409,6 +411,10 @@ def their_config(file: Gguf) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
     }  # fmt: skip
+    for role in ("bos", *ENDS):
+        name = f"tokenizer.ggml.{role}_token_id"
+        if name in file.fields and not 0 <= (one := file.field(name, int)) < theirs["vocab_size"]:
+            raise InputError(f"{file.path}: {name} is {one}, but the model has {theirs['vocab_size']} tokens; {HOW}")
     rule = _rope_rule(file, scaling, theirs, width)
     return theirs | ({"rope_scaling": rule} if rule else {})
 
@@ -456,8 +462,8 @@ def generation(file: Gguf) -> dict[str, Any]:
 
     Fields of sampling that the library does not know keep their names.
     """
-    names = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ends = [file.field(f"tokenizer.ggml.{name}", int) for name in names if f"tokenizer.ggml.{name}" in file.fields]
+    names = [name for role in ENDS if (name := f"tokenizer.ggml.{role}_token_id") in file.fields]
+    ends = [file.field(name, int) for name in names]
     named = {name: f"{OTHER_SAMPLING}{key}" for key, name in SAMPLING.items()}
     sampling = {name: file.fields[key] for name, key in named.items() if key in file.fields}
     drawn = {"do_sample": True} if sampling else {}
