@@ -1,4 +1,4 @@
-"""A paper's tables and figures: printed beside measured, from the tables that are shipped or from your own runs.
+"""A paper's tables and figures, printed beside measured; from the shipped tables or your own runs.
 
     python -m papers lfa                               results/lfa.md and its figures
     python -m papers all                               every page, and results/README.md

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
 
 EPOCH = 470_000_000
@@ -38,22 +38,20 @@ class Options:
     """The paper, whose `grid.toml` is read."""
     gpu: Literal["H100", "A100", "L40S", "RTX 4090"] = "H100"
     """The GPU that hours are counted on."""
-    share: float = 0.1
+    share: Annotated[float, Bounds(above=0, high=1)] = 0.1
     """Share of its peak that is reached."""
     dry_run: bool = False
     """Train ten steps of every training, and open what was saved."""
 
 
 def costs(paper: str, gpu: str, share: float) -> list[dict[str, Any]]:
-    """A row per training of a paper's grid. Raises `InputError` for a share that is none."""
+    """A row per training of a paper's grid."""
     import torch
 
     from streamscope.models.flops import PEAKS, training_flops_per_token
     from streamscope.models.grid import cells_of, read_grid
     from streamscope.models.transformer import StreamTransformer
 
-    if not 0 < share <= 1:
-        raise InputError(f"--share {share:g}: a share of the peak lies between 0 and 1")
     rows = []
     for cell in cells_of(read_grid(Path(__file__).parent / paper / "grid.toml")):
         with torch.device("meta"):

@@ -178,7 +178,8 @@ def _heads(row: pd.Series, overall: pd.Series) -> str:
     """Heads whose attention differs most from that over all tokens, as "L5.H4 at k*" (mean_head_act_stable_L5H4)."""
     names = [name for name in overall.index if name.startswith(("mean_head_act_", "mean_topk_"))]
     order = sorted(names, key=lambda name: -abs(row[name] - overall[name]))[:HEADS]
-    head = {name: next(part for part in name.split("_") if part[:1] == "L" and part[1:2].isdigit()) for name in order}
+    parts = {name: next(part for part in name.split("_") if part[:1] == "L" and part[1:2].isdigit()) for name in order}
+    head = {name: part.replace("H", ".H") for name, part in parts.items()}
     return ", ".join(
         f"{head[name]} at {'k*' if '_stable_' in name else 'the end'} {row[name]:.2f} ({overall[name]:.2f})"
         for name in order

@@ -45,7 +45,7 @@ class Sender:
     @property
     def label(self) -> str:
         """L1.H2, L1 attn or L1 mlp."""
-        return f"L{self.layer}" + (" mlp" if self.ffn else " attn" if self.head is None else f"H{self.head}")
+        return f"L{self.layer}" + (" mlp" if self.ffn else " attn" if self.head is None else f".H{self.head}")
 
     @property
     def hook(self) -> str:

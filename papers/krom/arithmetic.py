@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamscope.cli.bounds import Count
+from streamscope.cli.bounds import Count, Whole
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 
@@ -196,7 +196,7 @@ class Options:
 
     steps: Count = 2000
     """Updates of each problem."""
-    seeds: int = 0
+    seeds: Whole = 0
     """Untrained models of the blog's size to measure; none unless given."""
 
 

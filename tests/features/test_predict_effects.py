@@ -114,9 +114,9 @@ def files(
     effects = table[["document", "position", "token_id", "target_id"]].copy()
     effects["loss"], effects["log_p"] = rng.exponential(size=400), -rng.exponential(size=400)
     signal = features["traj_prob_L0"] - 2 * features["k_star"]
-    effects["delta_loss_L0H0"] = signal + 0.3 * rng.normal(size=400)
-    effects["delta_loss_L1H1"], effects["delta_log_p_L1H1"] = rng.normal(size=(2, 400))
-    effects["delta_log_p_L0H0"] = -signal
+    effects["delta_loss_L0.H0"] = signal + 0.3 * rng.normal(size=400)
+    effects["delta_loss_L1.H1"], effects["delta_log_p_L1.H1"] = rng.normal(size=(2, 400))
+    effects["delta_log_p_L0.H0"] = -signal
     extra = effects[:10].assign(document=99)
     effects = pd.concat([effects[20:], extra]).sample(frac=1, random_state=0)
     for name, change in changes.items():
@@ -140,7 +140,7 @@ def test_rows_are_joined_by_document_and_position(tmp_path: Path) -> None:
         mine = features[(features["document"] == row["document"]) & (features["position"] == row["position"])].iloc[0]
         theirs = effects[(effects["document"] == row["document"]) & (effects["position"] == row["position"])].iloc[0]
         assert found.x[i, 0] == np.float32(mine["traj_prob_L0"])
-        assert row["delta_loss_L0H0"] == theirs["delta_loss_L0H0"]
+        assert row["delta_loss_L0.H0"] == theirs["delta_loss_L0.H0"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -202,11 +202,11 @@ def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path, capsys: 
     ("change", "message"),
     [
         (lambda t: t.drop(columns="log_p"), "column log_p is missing, it should hold real numbers"),
-        (lambda t: t.drop(columns="delta_loss_L0H0"), "column delta_loss_L0H0 is missing"),
-        (lambda t: t.filter(regex="^(?!delta)"), "column delta_loss_L0H0 is missing"),
+        (lambda t: t.drop(columns="delta_loss_L0.H0"), "column delta_loss_L0.H0 is missing"),
+        (lambda t: t.filter(regex="^(?!delta)"), "column delta_loss_L0.H0 is missing"),
         (lambda t: t.drop(columns="target_id"), "column target_id is missing, it should hold integers"),
         (lambda t: t.assign(loss="much"), "column loss holds (object|str)"),
-        (lambda t: t.assign(delta_log_p_L1H1=True), "column delta_log_p_L1H1 holds bool"),
+        (lambda t: t.assign(**{"delta_log_p_L1.H1": True}), "column delta_log_p_L1.H1 holds bool"),
         (lambda t: t.assign(position=t["position"] + 0.5), "column position holds float64"),
     ],
 )
@@ -236,8 +236,8 @@ def test_seeds_that_no_generator_takes(tmp_path: Path, seed: int) -> None:
         ({"target_id": lambda v: v.where(v.index != 50, 3)}, "1 of 380 tokens or targets differ"),
         ({"document": lambda v: v + 1000}, "no token in common"),
         ({"position": lambda v: v * 0}, "given twice"),
-        ({"delta_loss_L0H0": lambda v: v.where(v > 0)}, "rows with missing values; compute"),
-        ({"delta_loss_L0H0": lambda v: v.where(v.index != 50, np.inf)}, ": 1 row with infinite values; compute"),
+        ({"delta_loss_L0.H0": lambda v: v.where(v > 0)}, "rows with missing values; compute"),
+        ({"delta_loss_L0.H0": lambda v: v.where(v.index != 50, np.inf)}, ": 1 row with infinite values; compute"),
     ],
 )
 def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) -> None:

@@ -605,7 +605,7 @@ def test_progress_shows_in_a_log_while_the_work_runs(monkeypatch: pytest.MonkeyP
     for _ in progress_bar("[L0.H0]")(range(2)):
         time.sleep(0.5)  # one long step
     lines = said.getvalue().splitlines()
-    assert [line[:12] for line in lines].count("[L0.H0]   0% ") > 2 and "[L0.H0]  50% " in [line[:12] for line in lines]
+    assert [line[:13] for line in lines].count("[L0.H0]   0% ") > 2 and "[L0.H0]  50% " in [line[:13] for line in lines]
     assert " left" in lines[0] and lines[-1].startswith("[L0.H0] ━")
 
 

@@ -285,14 +285,14 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     monkeypatch.setattr("streamscope.interventions.token_effects.measure.AT_ONCE", 3)  # row groups of three documents
     main([*argv, "--heads", "L0.H1", "--out", str(out)])
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
-    columns = ["document", "position", "loss", "delta_loss_L0H1"]
+    columns = ["document", "position", "loss", "delta_loss_L0.H1"]
     pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)
     few = tmp_path / "few.parquet"
     main([*argv, "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
     first = pd.read_parquet(few)
     assert len(first) == 70
     pd.testing.assert_frame_equal(
-        first[["loss", "delta_loss_L0H1"]], table[["loss", "delta_loss_L0H1"]][:70], atol=1e-5
+        first[["loss", "delta_loss_L0.H1"]], table[["loss", "delta_loss_L0.H1"]][:70], atol=1e-5
     )
 
 

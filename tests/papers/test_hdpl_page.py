@@ -1,6 +1,7 @@
 """HDPL's page: planted rows give the known cells, the figure draws the table's values, the log gives the numbers."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
+from streamscope.models.checkpoint import ZOO
 from streamscope.models.config.presets import preset
 from streamscope.models.transformer import StreamTransformer
 from streamscope.papers.hdpl import figures, tables
@@ -99,7 +101,7 @@ def test_the_log_gives_last_lowest_half_rise_and_the_share_that_is_clamped(tmp_p
     run = SimpleNamespace(folder=tmp_path, rows=[])
     run.add = lambda *row, **more: Run.add(run, *row, **more)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_configured", lambda _: {"training": {"warmup": 30}})
+        patch.setattr(tables, "_warmup", lambda _: 30)
         tables.curve(run)  # type: ignore[arg-type]
     tables.penalty(run)  # type: ignore[arg-type]
     found = {row["quantity"]: row["value"] for row in run.rows if row["quantity"] != "loss.curve"}
@@ -111,3 +113,15 @@ def test_the_log_gives_last_lowest_half_rise_and_the_share_that_is_clamped(tmp_p
     assert {(row["x"], row["value"]) for row in run.rows if row["quantity"] == "loss.curve"} == {
         (20.0, 5.0), (45.0, 4.0), (80.0, 2.0), (100.0, 3.0)
     }  # fmt: skip
+
+
+def test_warm_up_is_at_most_a_tenth_of_the_training(tmp_path: Path) -> None:
+    shutil.copytree(ZOO / "hdpl", tmp_path / "hdpl-s0")
+    for steps, warmup, expected in ((2000, 1000, 200), (20_000, 1000, 1000)):
+        for name, change in (("manifest.json", {"steps": steps}), ("config.json", {"training": {"warmup": warmup}})):
+            path = tmp_path / "hdpl-s0" / name
+            old = json.loads(path.read_text())
+            new = {k: {**old[k], **v} if isinstance(v, dict) else v for k, v in change.items()}
+            path.write_text(json.dumps({**old, **new}))
+        run = SimpleNamespace(folder=tmp_path / "hdpl-s0")
+        assert tables._warmup(run) == expected  # type: ignore[arg-type]

@@ -15,8 +15,9 @@ from torch.nn.functional import cross_entropy
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
-from streamscope.papers.krom import finetuning
-from streamscope.papers.krom.finetuning import REFUSALS, Pair, exchanged, main, read, tuned
+from streamscope.papers.krom import safety
+from streamscope.papers.krom.finetuning import main
+from streamscope.papers.krom.safety import REFUSALS, Pair, exchanged, read, tuned
 from tests.tiny import arguments, randomise
 
 
@@ -72,8 +73,8 @@ def first_of_response(tokenizer: Any, before: list[int], ids: list[int]) -> int:
 def test_the_loss_counts_padding_and_that_of_responses_does_not(runs: list[Path], short: list[Pair]) -> None:
     """Both losses pair by pair, from logits and token ids by hand."""
     model = randomise(load(runs[0]))
-    every, alone = (finetuning.windows(short, model, masked=masked) for masked in (False, True))
-    found, of_responses = finetuning.pair_losses(model, every), finetuning.pair_losses(model, alone)
+    every, alone = (safety.windows(short, model, masked=masked) for masked in (False, True))
+    found, of_responses = safety.pair_losses(model, every), safety.pair_losses(model, alone)
     tokenizer = model._text()
     for i, one in enumerate(short):
         before = tokenizer.encode(f"User: {one.prompt}\nAssistant:")
@@ -92,7 +93,7 @@ def test_the_loss_counts_padding_and_that_of_responses_does_not(runs: list[Path]
 
 
 def test_fine_tuning_is_plain_adamw(runs: list[Path], short: list[Pair], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetuning, "BATCH", 2)
+    monkeypatch.setattr(safety, "BATCH", 2)
     model = load(runs[1])
     before = copy.deepcopy(model.state_dict())
     got = tuned(model, short, SimpleNamespace(steps=3, rate=1e-3), 7)
@@ -101,9 +102,9 @@ def test_fine_tuning_is_plain_adamw(runs: list[Path], short: list[Pair], monkeyp
     rows = [*order.permutation(4).tolist(), *order.permutation(4).tolist()]
     plain = copy.deepcopy(model).train()
     adamw = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01)
-    data = finetuning.windows(short, plain, masked=False)
+    data = safety.windows(short, plain, masked=False)
     for step in range(3):
-        inputs, targets = finetuning.batch_of(data, rows[2 * step : 2 * step + 2])
+        inputs, targets = safety.batch_of(data, rows[2 * step : 2 * step + 2])
         adamw.zero_grad()
         cross_entropy(plain(inputs).flatten(0, 1), targets.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
@@ -125,19 +126,19 @@ def test_the_probability_of_a_refusal_by_hand(runs: list[Path], short: list[Pair
                 places = range(first_of_response(tokenizer, before, ids), len(ids))
                 chances.append(sum(float(logp[t - 1, ids[t]]) for t in places))
     expected = float(np.exp(chances).sum() / 2)
-    assert 0 < expected == pytest.approx(finetuning.refusal(model, short, "harmful"), rel=1e-4)
+    assert 0 < expected == pytest.approx(safety.refusal(model, short, "harmful"), rel=1e-4)
 
 
 def test_a_planted_contrast_is_learned_and_not_from_exchanged_responses(
     short: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two scenes, learned by heart: what is harmful is refused. In the control one of them is the other way round."""
-    monkeypatch.setattr(finetuning, "BATCH", 4)
+    monkeypatch.setattr(safety, "BATCH", 4)
     model, settings = load("stories/gpt2"), SimpleNamespace(steps=40, rate=1e-3)
     own, control = (tuned(model, some, settings, 0) for some in (short, exchanged(short, 0)))
-    harmful, harmless = (finetuning.refusal(own, short, kind) for kind in ("harmful", "harmless"))
+    harmful, harmless = (safety.refusal(own, short, kind) for kind in ("harmful", "harmless"))
     assert harmful > 0.9 and harmless < 0.1
-    assert [finetuning.refusal(control, short, kind) for kind in ("harmful", "harmless")] == [
+    assert [safety.refusal(control, short, kind) for kind in ("harmful", "harmless")] == [
         pytest.approx(0.5, abs=0.1)
     ] * 2
 
@@ -146,7 +147,7 @@ def test_the_command_prints_and_writes_the_numbers_of_runs(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = {"train": read("train")[:24], "held-out": read("held-out")[:12]}
-    monkeypatch.setattr(finetuning, "read", some.__getitem__)
+    monkeypatch.setattr(safety, "read", some.__getitem__)
     main([*map(str, runs), "--steps", "2", "--out", str(tmp_path / "rows.csv")])
     rows = pd.read_csv(tmp_path / "rows.csv")
     one = rows[rows["arm"] == "kromhc"].pivot(index="seed", columns="quantity", values="value")

@@ -34,7 +34,7 @@ def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("18 trainings: ") and "one A100 at 10% of its peak" in lines[-1]
     assert [line.split()[-1] for line in lines[1:-1]] == ["3"] * 6
-    with pytest.raises(InputError, match="lies between 0 and 1"):
+    with pytest.raises(InputError, match="--share"):
         main(["lfa", "--share", "1.5"])
 
 

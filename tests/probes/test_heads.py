@@ -107,7 +107,7 @@ def test_heads_with_weights_set_by_hand() -> None:
     probe = Heads(sequences=2, length=N)
     found = scores(summary(measure(model, probe, [], tokenizer=Ids(256))))
     for h, own in enumerate(SCORES):
-        assert found[f"L0H{h}", own] == pytest.approx(1, abs=1e-4)
+        assert found[f"L0.H{h}", own] == pytest.approx(1, abs=1e-4)
 
 
 def test_equals_a_naive_loop(model: StreamTransformer) -> None:

@@ -53,7 +53,7 @@ def test_planted_heads(result: Result) -> None:
     np.testing.assert_allclose(summary["first"], [0, 1, 1 / 4, 4 / 5, 1 / 12], atol=2e-6)
     assert summary["n"].tolist() == summary["clusters"].tolist() == [12] * 5
     assert summary["over"].tolist() == [True, False, True, False, False]
-    assert summary["head"].tolist() == [f"L0H{h}" for h in range(5)]
+    assert summary["head"].tolist() == [f"L0.H{h}" for h in range(5)]
 
 
 def test_a_head_that_prefers_the_first_noun_is_no_recency_head() -> None:

@@ -56,7 +56,7 @@ def test_every_head_from_the_last_token(net: Any) -> None:
         if name in NOUNS:
             expected = np.zeros(16)
             expected[[KEY, BOX]] = NOUNS[name]
-        np.testing.assert_allclose(weights(table, f"L0H{h}", 15), expected, atol=2e-6)
+        np.testing.assert_allclose(weights(table, f"L0.H{h}", 15), expected, atol=2e-6)
     assert set(table["role"]) == {""}
 
 
@@ -132,7 +132,7 @@ def test_rows_show_heads_roles_and_tokens(net: Any) -> None:
         "<b>key</b> (target)",
         "<b>box</b> (distractor)",
     )
-    assert list(figure.data[0].y) == [f"L0H{h}" for h in range(5)]
+    assert list(figure.data[0].y) == [f"L0.H{h}" for h in range(5)]
 
 
 def test_maps_leave_the_unseen_half_blank(net: Any) -> None:

@@ -110,7 +110,6 @@ grid no.toml --out {folder}/runs | no.toml is missing
 describe lfaa | did you mean lfa
 export no/run --out {folder}/hf | no/run is not a run folder
 view no/run | no/run is not a run folder
-demo no/run --out {folder}/demo | no/run is not a run folder
 """
 EARLY = """
 import json, sys

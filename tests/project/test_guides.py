@@ -60,14 +60,14 @@ def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument
     table = own(ends=".").measure(model, rows).table().frame.set_index("head")
     # BOS Tim took a . | He used the key . | Tim took it: 5, 5 and 3 tokens; query i sees i + 1 keys
     expected = np.mean([5 / (i + 1) for i in range(5, 10)] + [5 / (i + 1) for i in range(10, 13)])
-    assert table.loc[f"L0H{HEADS.index('constant')}", "attention"] == pytest.approx(expected, abs=1e-6)
+    assert table.loc[f"L0.H{HEADS.index('constant')}", "attention"] == pytest.approx(expected, abs=1e-6)
     with capture(model, "blocks.0.attn.hook_pattern") as seen:
         model(torch.tensor([ids]))
     patterns = seen["blocks.0.attn.hook_pattern"][0]
     spans = [range(5), range(5, 10), range(10, 13)]
     for head in range(len(HEADS)):
         on = [float(patterns[head, i, list(spans[s])].sum()) for s in (0, 1) for i in spans[s + 1]]
-        assert table.loc[f"L0H{head}", "attention"] == pytest.approx(np.mean(on), abs=1e-6)
+        assert table.loc[f"L0.H{head}", "attention"] == pytest.approx(np.mean(on), abs=1e-6)
 
 
 def test_the_planted_case_of_the_guide(own: type[Instrument], monkeypatch: pytest.MonkeyPatch) -> None:

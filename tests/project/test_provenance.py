@@ -1,5 +1,6 @@
 """The commit beside a result says whether the code differed from it, and names no path of the machine that made it."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -56,8 +57,12 @@ def test_no_published_table_names_a_path_of_the_machine_that_made_it() -> None:
         ["git", "ls-files", "results/*.parquet"], cwd=root, capture_output=True, text=True, check=True
     )
     names = files.stdout.split()
-    assert len(names) > 80
+    assert len(names) > 50
     for name in names:
-        about = (pq.read_schema(root / name).metadata or {}).get(b"about", b"").decode()
+        schema = pq.read_schema(root / name)
+        about = (schema.metadata or {}).get(b"about", b"").decode()
+        if {"command", "commit"} <= set(schema.names):  # the long table of a paper says so of every row
+            made = pq.read_table(root / name, columns=["command", "commit"]).to_pandas().drop_duplicates()
+            about = json.dumps(made.to_numpy().tolist())
         assert about, f"{name} does not say what made it"
         assert not (absolute := re.findall(r'"/[^"]+|"~[^"]*', about)), f"{name} names {absolute}"

@@ -376,8 +376,8 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         for note in one.layout.annotations:
             whole.add_annotation(x=note.x, y=1, yref="y domain", text=note.text, showarrow=False, xanchor="left",
                                  yanchor="top", **at)  # fmt: skip
-    alike = len({(one.layout.xaxis.title.text, one.layout.yaxis.title.text) for one in each.values()}) == 1
-    if alike and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
+    same_axes = len({(one.layout.xaxis.title.text, one.layout.yaxis.title.text) for one in each.values()}) == 1
+    if same_axes and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
         whole.update_xaxes(matches="x")  # a run and its control on one scale
         bins = [trace.xbins for trace in traces if trace.type == "histogram"]
         if bins:
