@@ -62,7 +62,7 @@ test: $(STAMP)
 	@echo "Left out: the live page in a browser (make test-browser), what takes long (make test-slow), a real model (make test-real)."
 
 test-browser: $(STAMP) # the live page in the Chromium of this machine
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'browser and not slow' tests/viewer tests/papers/test_pages.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'browser and not slow' tests/viewer
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n auto --dist loadfile --no-loadscope-reorder

@@ -40,15 +40,15 @@ class Amplify(Instrument):
     """Seed of the samples."""
 
     figures: ClassVar = (
-        Curve("percent", x="alpha", log=True, title="Loss increase as attention is sharpened"),
-        Curve("loss", x="alpha", log=True, title="Loss as attention is sharpened"),
+        Curve("percent", x="alpha", log=True, title="Loss increase against the factor on attention scores"),
+        Curve("loss", x="alpha", log=True, title="Loss against the factor on attention scores"),
         Curve("entropy", x="alpha", log=True, title="Entropy of attention against the sharpening factor"),
         Curve("unchanged", x="alpha", log=True, title="Share of queries whose most attended key stays the same"),
         Curve("entropy", "heads", x="alpha", by="head", log=True,
               title="Entropy of each head's attention against the sharpening factor"),
         HeadMap("attention", "picture", each=("head",), rows="query", columns="key", root=True,
                 names="key_token", row_names="query_token",
-                title="Attention in one text, unedited and sharpened"),
+                title="Attention in one text, by the factor on its scores"),
     )  # fmt: skip
     quick: ClassVar = {"alpha": (2.0, 8.0), "heads": ("L4-5.*",), "sample_tokens": 2}
     planted: ClassVar = "tests/interventions/test_amplify.py::test_planted_attention_sharpens_as_on_paper"

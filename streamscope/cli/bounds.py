@@ -115,7 +115,10 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
         if value == () and filled:
             raise InputError(f"{spelled(field.name)}: give at least one")
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, int | float) and not isinstance(number, bool):
+            if isinstance(number, bool):
+                if limits:  # of a number; true of a JSON file would be 1
+                    raise InputError(f"{spelled(field.name)} must be a number, got {number}")
+            elif isinstance(number, int | float):
                 _check(spelled(field.name), number, limits)
         for only in conditions:
             usual = field.default if field.default_factory is MISSING else field.default_factory()

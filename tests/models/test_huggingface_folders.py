@@ -903,6 +903,10 @@ def test_what_changes_a_text_and_is_not_honoured_is_said(tmp_path: Path, capsys:
         (folder / "generation_config.json").write_text(json.dumps(bad))
         with pytest.raises(InputError, match=rf"{next(iter(bad))}\S*: Input should be"):
             load(f"hf:{folder}")
+    for number in ("NaN", "Infinity"):
+        (folder / "generation_config.json").write_text(f'{{"do_sample": true, "temperature": {number}}}')
+        with pytest.raises(InputError, match="temperature is (nan|inf), not a finite number"):
+            load(f"hf:{folder}")
 
 
 @pytest.mark.parametrize("fields", [{"num_beams": 3}, {"stop_strings": ["\n"]}, {"no_repeat_ngram_size": 2}])
@@ -933,3 +937,13 @@ def test_every_field_of_the_library_is_judged() -> None:
     names = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")}
     names = {name for name in names if "cache" not in name and not name.startswith("output_")}
     assert names == QUIET | {"eos_token_id"} | set(Sampling.__annotations__) | UNSUPPORTED.keys()
+
+
+@pytest.mark.parametrize(("kind", "field"), [("llama", "rms_norm_eps"), ("gpt2", "layer_norm_epsilon")])
+def test_true_is_no_number(tmp_path: Path, kind: str, field: str) -> None:
+    """`true` was read as 1."""
+    folder = saved(kind, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, field: True}))
+    with pytest.raises(InputError, match="eps must be a number, got True"):
+        load(f"hf:{folder}")

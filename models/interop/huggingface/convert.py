@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -279,6 +280,9 @@ def read_generation(folder: Path) -> dict[str, Any]:
         fields = {name: value for name, value in fields.items() if name in UNSUPPORTED | Sampling.__annotations__}
     fields = {name: value for name, value in fields.items() if value is not None}
     parse(json.dumps(fields), Sampling, path, REMEDY)
+    for name, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{path}: {name} is {value}, not a finite number; {REMEDY}")
     return fields
 
 
