@@ -454,3 +454,20 @@ def test_no_line_is_black_on_a_dark_page() -> None:
     light, dark = (draw(Curve("v", by="head"), curves, dark=dark) for dark in (False, True))
     colours = [[one.line.color or one.fillcolor for one in drawn.data] for drawn in (light, dark)]
     assert "#000000" in colours[0] and "#000000" not in colours[1] and "#ffffff" in colours[1]
+
+
+def test_a_map_with_texts_in_its_cells_begins_at_its_first_column() -> None:
+    """Two hundred tokens of a lens were drawn ten columns to the right of the names of their layers."""
+    frame = pd.DataFrame([
+        {"layer": layer, "position": position, "v": 0.1 * layer + 0.001 * position, "token": "a"}
+        for layer in range(3) for position in range(60)
+    ])  # fmt: skip
+    columns = (
+        Column(name="layer", title="layer", unit="layer", doc="of it"),
+        Column(name="position", title="position", unit="position", doc="of it"),
+        Column(name="v", title="v", unit="nats", doc="of it", format=".2f"),
+        Column(name="token", title="token", unit="text", doc="of it"),
+    )
+    result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
+    drawn = draw(HeadMap("v", rows="layer", columns="position", text="token"), result)
+    assert drawn is not None and drawn.layout.xaxis.range == (-0.5, 59.5)
