@@ -215,6 +215,11 @@ class Page:
                 f"| {name} | {claim['quantity']} | {arms} | {row['n']} | {ends[0]}{unit} ({ends[1]} to {ends[2]}) | "
                 f"{row['p_holm']:.2g} | {row['shown']:.2g} | {row['verdict']} |"
             )
+        most = len(registered(self.paper)[1])
+        if len(verdicts) and any(int(n) < most for row in verdicts["n"] for n in row.split(" / ")):
+            lines.append(
+                f"\n*Interim: {most} seeds are registered for each arm; a verdict stands when they are measured.*"
+            )
         return "\n".join(lines)
 
     def matrix(self, quantities: Mapping[str, str], against: str, arms: Sequence[str] = ()) -> str:

@@ -168,3 +168,19 @@ def test_every_measured_cell_is_recomputed_by_plain_code(paper: str) -> None:
                 want = list(np.exp(want)) if sign == " / " else want
             assert [shown["measured"], shown["low"], shown["high"]][: len(want)] == pytest.approx(want, rel=1e-9), where
     assert seen >= 5
+
+
+def test_registered_claims_are_interim_until_all_seeds_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamscope.papers import page as body
+
+    claim = {"id": "c", "quantity": "pds.last", "arms": ["lfa", "cfm"], "margin": 0.1, "printed": [0.3, 0.1]}
+    rng = np.random.default_rng(0)
+    rows = [
+        {"arm": arm, "seed": seed, "quantity": "pds.last", "value": level + 0.01 * rng.normal()}
+        for arm, level in (("lfa", 0.3), ("cfm", 0.05)) for seed in range(20, 24)
+    ]  # fmt: skip
+    monkeypatch.setattr(body.pd, "read_csv", lambda path: pd.DataFrame(rows))
+    for seeds, interim in ((range(20, 36), True), (range(20, 24), False)):
+        monkeypatch.setattr(body, "registered", lambda paper, seeds=seeds: ([claim], seeds, {}))
+        text = Page("lfa", planted()).primary()
+        assert "| reproduced |" in text and ("Interim: 16 seeds" in text) == interim
