@@ -162,7 +162,7 @@ class Page:
         """Seeds, tokens, parameters and text of what a place shows."""
         rows = self.rows[self.rows["grid"] == self.grid(place)]
         arms = {arm for cell in self.at(place)["arm"] for arm in cell.replace(" / ", " − ").split(" − ")}
-        rows = rows[rows["arm"].isin(arms)]
+        rows = rows[rows["arm"].isin(arms)] if arms - {""} else rows
         seeds, tokens = rows.groupby("arm")["seed"].nunique(), rows["tokens"].dropna() / MILLION
         size, text = rows["parameters"].dropna() / MILLION, ", ".join(t for t in dict.fromkeys(rows["text"]) if t)
         parts = [
@@ -202,17 +202,21 @@ class Page:
     def primary(self) -> str:
         """Markdown of the registered claims; those whose arms are not measured yet say so."""
         verdicts = self.verdicts()
-        head = "| claim | quantity | arms | n | difference (95 %) | p, Holm | seeds show | verdict |"
-        lines = [head, "|" + "---|" * 8]
+        head = "| claim | quantity | arms | the paper | n | difference (95 %) | p, Holm | seeds show | verdict |"
+        lines = [head, "|" + "---|" * 9]
         for claim in registered(self.paper)[0]:
             name, arms = claim["id"], " − ".join(claim["arms"])
+            paper = " against ".join(map(str, claim["printed"]))
+            if claim.get("test") == "equivalence":
+                paper += f", equal within {claim['margin']:g}"
             if name not in verdicts.index:
-                lines.append(f"| {name} | {claim['quantity']} | {arms} | | | | | not measured yet |")
+                lines.append(f"| {name} | {claim['quantity']} | {arms} | {paper} | | | | | not measured yet |")
                 continue
             row, unit = verdicts.loc[name], " %" if claim.get("relative") else ""
             ends = [f"{row[end]:.3g}".replace("-", "−") for end in ("difference", "low", "high")]
             lines.append(
-                f"| {name} | {claim['quantity']} | {arms} | {row['n']} | {ends[0]}{unit} ({ends[1]} to {ends[2]}) | "
+                f"| {name} | {claim['quantity']} | {arms} | {paper} | {row['n']} | "
+                f"{ends[0]}{unit} ({ends[1]} to {ends[2]}) | "
                 f"{row['p_holm']:.2g} | {row['shown']:.2g} | {row['verdict']} |"
             )
         most = len(registered(self.paper)[1])

@@ -42,7 +42,7 @@ COLUMNS = (
 """Columns of the long table: see the head of this module; `text` is the training text in words."""
 KEY = ("grid", "arm", "seed", "quantity", "part", "x")
 """Names a row. What the measures of a paper and the registered claims both have is taken from the latter."""
-SMALL = "stories and TinyStories"
+SMALL = "planted stories and TinyStories"
 """Training text of the grid `differences`."""
 PAIRS, DOCUMENTS = 600, 300
 """Pairs of held-out nouns, and held-out stories, that a run is measured on."""
@@ -58,7 +58,9 @@ def load(paper: str) -> pd.DataFrame:
     new = RESULTS / "differences" / "measured.csv"
     if new.is_file():
         tables.append(with_parts(pd.read_csv(new)).assign(grid="differences", text=SMALL))
-    return complete(pd.concat(tables, ignore_index=True)).drop_duplicates(list(KEY), keep="last")
+    rows = complete(pd.concat(tables, ignore_index=True))
+    rows = rows.assign(text=rows["text"].mask(rows["grid"] == "differences", SMALL))
+    return rows.drop_duplicates(list(KEY), keep="last")
 
 
 def complete(rows: pd.DataFrame) -> pd.DataFrame:
@@ -229,7 +231,8 @@ def measure_runs(
             "tokens": tokens_of(folder, manifest), "command": command, "weights": manifest["weights"],
         }  # fmt: skip
         tables.append(pd.DataFrame(run.rows).assign(**about))
-    return complete(pd.concat(tables, ignore_index=True))
+    rows = complete(pd.concat(tables, ignore_index=True))
+    return rows.assign(text=rows["text"].mask(rows["grid"] == "differences", SMALL))
 
 
 def tokens_of(folder: Path, manifest: Mapping[str, Any]) -> int:

@@ -2,7 +2,7 @@
 
 parameters                     of the model
 pds.head                       PDS of each head (Eq. 7; the sign is lost), pairs of competing nouns
-pds.mean, pds.over.late        its mean over heads; heads above .075 in the last two layers (Table 4)
+pds.mean, pds.over.late        its mean over heads; heads above .075 in the last two layers, .early in the others
 pds.over, part L0 …            heads above .075 in each layer (Figure 1)
 top1.head, attention.head      share of prompts on which a head attends most, of all keys, to the antecedent; its mean
                                attention to it (Table 3)
@@ -51,7 +51,9 @@ def heads(run: Run) -> None:
         run.add("attention.head", "attention", hits.loc[(layer, head), "attention"], name)
     over = pds > THRESHOLD
     run.add("pds.mean", "attention", pds.mean())
-    run.add("pds.over.late", "heads", over[over.index.get_level_values("layer") >= run.last - 1].sum())
+    late = over.index.get_level_values("layer") >= run.last - 1
+    run.add("pds.over.late", "heads", over[late].sum())
+    run.add("pds.over.early", "heads", over[~late].sum())
     for layer in range(run.last + 1):
         run.add("pds.over", "heads", over[layer].sum(), f"L{layer}")
     largest = hits["attention"].sort_values(ascending=False).to_numpy()
