@@ -23,7 +23,7 @@ MINUTES ?= 60
 $(BASE): pyproject.toml constraints.txt # what a demonstration needs
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch uv # pip's settings say which build of torch
-	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e '.[view]'; code=$$?; wait; exit $$code # uv keeps the torch that it finds
+	$(BIN)/python -W ignore -c 'import torch._dynamo' & $(INSTALL) -e '.[view,papers]'; code=$$?; wait; exit $$code # uv keeps the torch that it finds
 	@touch $@
 
 $(STAMP): $(BASE) # and what the tests need

@@ -16,7 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.papers.paper import Estimate
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B")
-"""Of arms, in the order in which a figure names them (Okabe and Ito: told apart by the colour-blind)."""
+"""Of arms, in the order in which a figure names them (Okabe and Ito 2008, for colour-blind readers too)."""
 FORMATS = (".svg", ".pdf", ".png")
 POINTS = 8
 """Up to so many seeds each is a point."""
@@ -28,20 +28,26 @@ STYLE: Any = {
 }  # fmt: skip
 
 
+def pyplot() -> Any:
+    """matplotlib's pyplot, without a screen. Raises `InputError` where matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("figures of papers need matplotlib: pip install -e '.[papers]' in the clone") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
 def style() -> Any:
     """A context in which what is drawn has our style: labels and legends take it when they are made."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt.rc_context(STYLE)
+    return pyplot().rc_context(STYLE)
 
 
 def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.4), **share: Any) -> tuple[Any, Any]:
     """A figure of panels in our style, and its axes [rows, columns]."""
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     with style():
         drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
     return drawn, axes
@@ -49,8 +55,7 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.
 
 def save(drawn: Any, path: Path) -> None:
     """Write a figure under a temporary name, then rename. Raises `InputError` for another format than `FORMATS`."""
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     if path.suffix not in FORMATS:
         raise InputError(f"{path.name}: figures are written as {', '.join(FORMATS)}")
     path.parent.mkdir(parents=True, exist_ok=True)

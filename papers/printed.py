@@ -38,7 +38,7 @@ def printed(paper: str) -> pd.DataFrame:
 
 
 def number(text: str) -> float:
-    """The (first) number of a printed cell: 22.2M is 2.22e7, 48.3% is .483; NaN of a text without one."""
+    """The first number in a printed cell, or NaN: 2.22e7 for 22.2M, .483 for 48.3%."""
     found = NUMBER.match(text.replace(",", ""))
     if found is None:
         return float("nan")

@@ -2,7 +2,6 @@
 
     make smollm2
     python -m papers.mechanisms runs/smollm2 --out results/smollm2
-    python -m papers --write results                                   the page and its figures, without the model
 
     pds, coreference, sps, suppress    LFA: heads that follow places, heads that find the noun, SPS without the former
     amplify                            DST: loss and attention as attention is sharpened

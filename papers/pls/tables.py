@@ -58,7 +58,7 @@ GRIDS = {
 """Places that show another training than `DEFAULT`."""
 TASKS = ("capitalization", "gender", "winograd")
 OWN = {"capitalization": "entity", "gender": "anchor"}
-"""The group that a task is said to need."""
+"""Task -> the group of heads that the paper says it needs."""
 RANGES = ("layers 0–1", "layers 2–4", "layers 5–6")
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 TOKENS = 10_000

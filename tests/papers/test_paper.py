@@ -1,11 +1,15 @@
 """Estimates, printed cells and pages: planted rows whose answer is known."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.papers.__main__ import main
 from streamscope.papers.page import Page
 from streamscope.papers.paper import ENDS, NAMES, OWN, Selection, complete, estimate, load, with_parts
 from streamscope.papers.primary import PAPERS
@@ -184,3 +188,11 @@ def test_registered_claims_are_interim_until_all_seeds_are_measured(monkeypatch:
         monkeypatch.setattr(body, "registered", lambda paper, seeds=seeds: ([claim], seeds, {}))
         text = Page("lfa", planted()).primary()
         assert "| reproduced |" in text and ("Interim: 16 seeds" in text) == interim
+
+
+def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The demonstration's set-up had no matplotlib, and the README's command ended in a traceback."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match="need matplotlib: pip install"):
+        main(["lfa", "--figure", "1", "--out", str(tmp_path / "x.svg")])
+    assert not list(tmp_path.iterdir())

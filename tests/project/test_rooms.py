@@ -162,7 +162,7 @@ BESIDE = {
     "models/training/run.py": {"torch.utils.tensorboard"},  # an extra
     "models/weights.py": {"transformer_lens.model_bridge.composition_scores"},  # the bridges, 2 seconds
     "papers/demo/report.py": {"streamscope.viewer.page"},  # an extra
-    "papers/drawing.py": {"matplotlib", "matplotlib.pyplot"},  # an extra
+    "papers/drawing.py": {"matplotlib"},  # an extra
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds
     "streamscope/instruments/stats/estimators.py": {"scipy"},  # of the bootstrap; 1 second
     "streamscope/instruments/stats/held_out.py": {"scipy.sparse", "scipy.sparse.csgraph"},
