@@ -41,6 +41,7 @@ def measured() -> tuple[Run, dict[str, float]]:
     measuring.PAIRS = 40
     try:
         run = Run(run_folder("stories/lfa"))
+        assert len(run.pairs.prompts) < 100, "read once, while it is small"
     finally:
         measuring.PAIRS = before
     coreference(run)

@@ -14,6 +14,7 @@ from streamscope.papers.page import Page
 from streamscope.papers.paper import ENDS, NAMES, OWN, Selection, complete, estimate, load, with_parts
 from streamscope.papers.primary import PAPERS
 from streamscope.papers.printed import form, number, printed, with_interval, written
+from streamscope.papers.scorecard.tables import given_back
 
 VALUES = {"lfa": [0.31, 0.22, 0.27, 0.35], "cfm": [0.02, 0.05, 0.04]}
 
@@ -196,3 +197,19 @@ def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="need matplotlib: pip install"):
         main(["lfa", "--figure", "1", "--out", str(tmp_path / "x.svg")])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_matrix_has_in_bold_what_differs_from_an_arm() -> None:
+    values = {"lfa": [1.0, 1.1, 0.9, 1.05], "cfm": [3.0, 3.1, 2.9, 3.0], "d-cas": [1.05, 0.95, 1.1, 1.0]}
+    rows = pd.DataFrame([
+        {"grid": OWN, "arm": arm, "seed": seed, "quantity": "loss", "value": value, "unit": "nats"}
+        for arm, some in values.items() for seed, value in enumerate(some)
+    ])  # fmt: skip
+    lines = Page("scorecard", complete(rows)).matrix({"loss": "0.00"}, "lfa").splitlines()
+    assert lines[2:] == ["| `lfa` | 1.01 |", "| `cfm` | **3.00** |", "| `d-cas` | 1.02 |"]
+
+
+def test_what_later_layers_give_back_is_counted_by_hand() -> None:
+    direct, back = np.array([2.0, -1.0, 0.5]), np.array([-1.0, 0.5, 0.25])
+    assert given_back(direct, back) == pytest.approx((1.0 + 0.5 - 0.25) / 3.5)
+    assert np.isnan(given_back(np.zeros(2), np.ones(2)))
