@@ -6,7 +6,8 @@
 
 Hours are tokens × FLOPs per token (three times the forward pass, `models.flops`) over the share of a GPU's peak that
 small models reach: expected, not measured. Disk is the weights of each snapshot in bf16 and the last checkpoint with
-two moments in fp32. A dry run reads a small text in place of the paper's, two sequences at a time.
+two moments in fp32. A dry run reads a small text in place of the paper's, two sequences at a
+time; its vocabulary, and so its embedding, is the smaller one that this text fills.
 """
 
 import tempfile
