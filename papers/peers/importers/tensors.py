@@ -1,17 +1,14 @@
 """Reads tensors of other checkpoints by name: theirs = read("model.npz"). Nothing is unpickled."""
 
-import pickle
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
+from streamscope.models.interop.tables import opened
 
 BF16 = np.dtype("V2")
 
@@ -21,21 +18,11 @@ def read(path: Path) -> dict[str, Tensor]:
 
     Raises `InputError` for a missing or damaged file, for pickled objects, and for tensors that are not floating-point.
     """
-    readers = {".npz": _npz, ".pt": _pt, ".pth": _pt, ".safetensors": load_file}
+    readers = {".npz": _npz, ".pt": _pt, ".pth": _pt, ".safetensors": _safetensors}
     if path.suffix not in readers:
         raise InputError(f"{path} is not a supported checkpoint ({', '.join(readers)})")
-    if not path.is_file():
-        raise InputError(f"{path} is not a file: check the path")
-    try:
+    with reading(path, "save it again: only arrays, or torch.save(model.state_dict(), FILE)"):
         tensors = readers[path.suffix](path)
-    except (pickle.UnpicklingError, AttributeError):  # what is loaded has no items, or is no tensor
-        raise InputError(
-            f"{path} is damaged, or holds objects other than tensors, which are not read: "
-            "torch.save(model.state_dict(), FILE) and numpy.savez save only tensors"
-        ) from None
-    except (OSError, EOFError, MemoryError, RuntimeError, ValueError, KeyError, TypeError, zipfile.BadZipFile,
-            zlib.error) as error:  # fmt: skip
-        raise InputError(f"{path} is damaged ({str(error).split('. ')[0]}): save it again") from None
     if not tensors:
         raise InputError(f"{path} holds no tensor")
     for name, x in tensors.items():
@@ -46,11 +33,15 @@ def read(path: Path) -> dict[str, Tensor]:
 
 def _npz(path: Path) -> dict[str, Tensor]:
     with np.load(path, allow_pickle=False) as file:
-        return {name: _of_numpy(file[name]) for name in file.files}
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("not a valid .npz file")
+        return {name: _of_numpy(file[name], name) for name in file.files}
 
 
-def _of_numpy(x: np.ndarray) -> Tensor:
+def _of_numpy(x: np.ndarray, name: str) -> Tensor:
     """Convert an array; bfloat16, which numpy lacks, is stored as two untyped bytes (by MLX, too)."""
+    if x.dtype.kind not in "fV" or (x.dtype.kind == "V" and x.dtype != BF16):
+        raise ValueError(f"{name} is {x.dtype}: weights must be floating-point")
     if x.dtype == BF16:
         return torch.from_numpy(np.array(x, order="C").view("<i2").astype(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.array(x, x.dtype.newbyteorder("="), order="C"))
@@ -61,10 +52,17 @@ def _pt(path: Path) -> dict[str, Tensor]:
     return {str(name): x.detach() for name, x in tensors.items()}
 
 
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    with opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
 def matrix(theirs: Mapping[str, Tensor], name: str) -> tuple[int, int]:
     """The shape of a matrix. Raises `InputError` if it is missing or not a matrix."""
-    if name not in theirs or theirs[name].ndim != 2:
-        raise InputError(f"{name} is missing or not a matrix; is it a file of this format?")
+    if name not in theirs:
+        raise InputError(f"{name} is missing; is it a file of this format?")
+    if theirs[name].ndim != 2:
+        raise InputError(f"{name} {list(theirs[name].shape)} is not a matrix")
     rows, columns = theirs[name].shape
     return rows, columns
 
