@@ -13,12 +13,12 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.attention import PATTERN, by_layer
 from streamscope.probes.heads import Heads
+from streamscope.probes.roles import PATTERN, by_layer
 
 SCORES = ("previous", "first", "duplicate", "induction")
 KEYS = ("kind", "score", "head", "layer", "index")
@@ -169,9 +169,3 @@ COLUMNS = (
     number("uniform", "uniform", UNIT, "score of uniform attention", ".3f"),
     *counts("prompts", "independent prompts"),
 )  # fmt: skip
-
-
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of the rows of `read`, with short names: mean, sd, ci_low, ci_high, uniform."""
-    seen = seen_of(rows)
-    return tables(Heads(), seen, estimate_all(seen.blocks, seen.contrasts))["scores"].short("mean")

@@ -18,7 +18,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
-from streamscope.probes.attention import PATTERN, SINK, by_layer, sink_names, sinks_sentence
+from streamscope.probes.roles import PATTERN, SINK, by_layer, sink_names, sinks_sentence
 from streamscope.probes.specialization import Specialization
 
 CHUNK_NUMBERS = 2**24

@@ -25,7 +25,7 @@ from streamscope.instruments.prompts.loaders import (
 from streamscope.instruments.prompts.suite import population, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves
-from streamscope.probes.attention import undecided
+from streamscope.probes.roles import undecided
 from streamscope.text.tokenizer import Tokenizer
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"

@@ -19,7 +19,7 @@ from streamscope.instruments.prompts.__main__ import main
 from streamscope.instruments.prompts.sets import read_set
 from streamscope.instruments.prompts.suite import check_space, population, units
 from streamscope.instruments.prompts.tasks import load_task
-from streamscope.probes.attention import undecided
+from streamscope.probes.roles import undecided
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 

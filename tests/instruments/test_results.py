@@ -35,9 +35,8 @@ from streamscope.instruments.table import (
     described,
     key,
     quantity,
-    short_columns,
+    with_reasons,
 )
-from streamscope.instruments.undefined_cells import reasons
 from streamscope.interventions.ablate import Ablate
 
 
@@ -429,15 +428,8 @@ def test_parts_of_a_table_keep_their_reasons() -> None:
     assert frame["name"].tolist() == ["c\nd", "f", "a|b", "<e>", "g"] and frame.index.tolist() == [0, 1, 2, 3, 4]
     assert list(frame) == list(table.frame) == list(part.frame)
     assert missing[1, "gain"] == "flat" and missing[4, "p"] == "flat" and len(missing) == 6
-    short = table.short("gain")
-    names = ["name", "kind", "gain", "sd", "ci_low", "ci_high", "p", "kept", "undefined"]
-    assert list(short) == names and short["sd"].tolist()[:3] == [0.5, -1.5, 1.0]
-    assert reasons(short["undefined"][3]) == {"gain": "flat", "sd": "flat", "p": "flat"} and short["undefined"][0] == ""
-    units = {one.name: one.unit for one in short_columns(table.columns, "gain")}
-    assert list(units) == names[:-1] and units["sd"] == "nats, between texts" and units["ci_low"] == "nats"
-    columns = [replace(c, name=new, interval=None) for c, new in zip(table.columns, names[:-1], strict=True)]
-    again = Table.noted(short, tuple(columns), "t")
-    assert again.missing == {(at[0], {"gain_sd": "sd"}.get(at[1], at[1])): why for at, why in table.missing.items()}
+    again = Table.noted(with_reasons(table), table.columns, "t")
+    assert again.missing == table.missing and with_reasons(table)["undefined"][0] == ""
     assert Table.noted(table.frame, table.columns, "t").missing == {}
     assert again.title == "t" and table.column("p") is table.columns[6]
     with pytest.raises(InputError, match="unknown column 'ps': did you mean p"):
@@ -513,10 +505,7 @@ def test_csv_holds_every_digit_and_says_what_it_is(tmp_path: Path) -> None:
     told = json.loads((path.parent / "x-about.json").read_text())
     assert told["about"]["instrument"] == "steps" and told["files"] == ["x.csv"]
     assert {c["name"]: c["unit"] for c in told["tables"]["main"]["columns"]}["value"] == "steps"
-    more = replace(result, tables={**result.tables, "more": result.table()})
-    assert {"x-more.csv"} < {one.name for one in more.save(path)}
-    result.save(path)  # what an earlier result had, this one has not
-    assert not (path.parent / "x-more.csv").exists() and not list(path.parent.glob(".*"))
+    assert not list(path.parent.glob(".*"))
     with pytest.raises(InputError, match=r"is read again from .parquet"):
         Result.load(path)
     with pytest.raises(InputError, match="a table is parquet or CSV"):

@@ -32,7 +32,8 @@ from streamscope.instruments.stats.estimators import (
     sign_flip,
     t_quantile,
 )
-from streamscope.instruments.stats.proportions import paired_proportions, proportion
+from streamscope.instruments.stats.proportions import paired_proportions
+from tests.instruments.estimates import proportion
 
 S = 4000
 R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)
@@ -261,7 +262,7 @@ def test_coverage_of_wilson(n: int, share: float) -> None:
     inside = []
     for k in range(n + 1):
         e = proportion(np.arange(n) < k)
-        inside.append(e.ci_low <= share <= e.ci_high)
+        inside.append(e.low <= share <= e.high)
     assert 0.93 <= float(weight @ np.array(inside)) <= 0.975
 
 
@@ -275,9 +276,9 @@ def test_coverage_of_clustered_wilson(first: slice, share: float = 0.7) -> None:
     hits = clustered_hits(np.random.default_rng(13), share, 40, 5).reshape(S, -1)[first]
     labels = np.repeat(np.arange(40), 5)
     found = [proportion(row, labels) for row in hits]
-    assert 0.93 <= np.mean([e.ci_low <= share <= e.ci_high for e in found]) <= 0.97
+    assert 0.93 <= np.mean([e.low <= share <= e.high for e in found]) <= 0.97
     naive = [proportion(row) for row in hits[:1000]]
-    assert np.mean([e.ci_low <= share <= e.ci_high for e in naive]) < 0.9
+    assert np.mean([e.low <= share <= e.high for e in naive]) < 0.9
 
 
 @pytest.mark.parametrize("n", [29, 145])
@@ -287,7 +288,7 @@ def test_mcnemar_and_its_interval(n: int, first: slice) -> None:
     hits = 0.5 * both + 0.5 * rng.random((S, n, 2)) > 0.55
     found = [paired_proportions(row[:, 0], row[:, 1]) for row in hits[first]]
     conservative([f.p for f in found])
-    assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.98
+    assert 0.93 <= np.mean([f.low <= 0 <= f.high for f in found]) <= 0.98
 
 
 @pytest.mark.slow
@@ -300,7 +301,7 @@ def test_paired_shares_over_stories() -> None:
     stories = list(zip(head.reshape(S, -1), rule.reshape(S, -1), strict=True))
     found = [paired_proportions(a, b, labels, resamples=199, seed=i) for i, (a, b) in enumerate(stories)]
     calibrated([f.p for f in found])
-    assert 0.93 <= np.mean([f.ci_low <= 0 <= f.ci_high for f in found]) <= 0.97
+    assert 0.93 <= np.mean([f.low <= 0 <= f.high for f in found]) <= 0.97
     naive = [paired_proportions(a, b).p for a, b in stories[:500]]
     assert rejected(naive) > 0.1
 
@@ -310,7 +311,7 @@ def test_power_for_fifteen_points() -> None:
     rule = rng.random((300, 400)) < 0.5
     head = rng.random((300, 400)) < 0.8
     found = [paired_proportions(a, b) for a, b in zip(head, rule, strict=True)]
-    assert np.mean([f.ci_low > 0.15 for f in found]) > 0.95
+    assert np.mean([f.low > 0.15 for f in found]) > 0.95
 
 
 # --- curves

@@ -11,6 +11,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate, estimate_all
 from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
@@ -32,11 +33,11 @@ torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 
 
-def summary(found: pd.DataFrame) -> pd.DataFrame:
-    """The table of layers of `read`, with short names of the loss."""
+def summary(found: pd.DataFrame) -> Table:
+    """The table of layers of `read`."""
     seen = seen_of(found)
     estimates = estimate_all(seen.blocks, seen.contrasts)
-    return tables(LogitLens(), seen, estimates)["layers"].short("loss")
+    return tables(LogitLens(), seen, estimates)["layers"]
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
@@ -124,19 +125,20 @@ def test_planted_probabilities_and_ties() -> None:
     assert second["rank"].tolist()[:3] == [1, 1, 3]
     assert second[second["actual"]]["rank"].item() == 3
     assert third["rank"].tolist() == [1, 1, 1]
-    found = summary(table).iloc[0]
+    layers = summary(table)
+    found = layers.frame.iloc[0]
     assert found["loss"] == pytest.approx(-(np.log(0.4) + np.log(0.2)) / 2, rel=1e-6)
     assert (found["hit"], found["median_rank"], found["positions"], found["n"]) == (0.5, 2.0, 2, 1)
-    assert "sd, ci_low, ci_high" in found["undefined"] and "one independent case" in found["undefined"]
+    assert {layers.missing[0, f"loss_{end}"] for end in ("sd", "low", "high")} == {"one independent case"}
 
 
 def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     probe = LogitLens(k=1)
-    last = summary(candidates(model, probe, PROMPTS)).iloc[-1]
+    last = summary(candidates(model, probe, PROMPTS)).frame.iloc[-1]
     losses = [model.token_losses(torch.tensor([r[:-1]]), torch.tensor([r[1:]])).sum() for r in PROMPTS]
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
     assert (last["positions"], last["n"]) == (7, 2)
-    assert last["ci_low"] <= last["loss"] <= last["ci_high"]
+    assert last["loss_low"] <= last["loss"] <= last["loss_high"]
 
 
 def test_under_edits_the_streams_are_edited(model: StreamTransformer) -> None:

@@ -15,12 +15,11 @@ from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.prompts.suite import Suite, units
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models import load
 from streamscope.models.make import build
-from streamscope.probes.attention import clusters
 from streamscope.probes.pds import Pds, main
 from streamscope.probes.pds.measure import mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
@@ -78,11 +77,9 @@ def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
 
 
 def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> None:
-    from dataclasses import replace
-
     block = result.blocks["heads"]
-    turned = block.total.copy().reshape(5, 3, 12)
-    turned[:, :2, 1::2] = turned[:, 1::-1, 1::2]  # in every other pair the two orders trade places
+    turned = block.total.copy().reshape(3, 5, 12)
+    turned[:2, :, 1::2] = turned[1::-1, :, 1::2]  # in every other pair the two orders trade places
     for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):
         found = estimate(replace(block, total=turned.reshape(15, 12)), result.contrasts["heads"])
         seen = InstrumentData({"heads": block}, {}, {"title": "", "rule": ""})
@@ -131,7 +128,7 @@ def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> N
 def test_pairs_of_one_text_are_one_case() -> None:
     suite = load_suite("coreference")
     aligned = align(suite, Tokenizer.train([p.text for p in suite.prompts], 290))
-    names = dict(zip([p.id for p in aligned.prompts], clusters(aligned), strict=True))
+    names = dict(zip([p.id for p in aligned.prompts], units(aligned.prompts), strict=True))
     assert names["coreference-key-box-0-first"] == names["coreference-key-box-1-last"]
     assert len(set(names.values())) < len({p.pair or p.id for p in aligned.prompts})
     assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1

@@ -91,8 +91,8 @@ def test_growth_is_the_slope_over_layers() -> None:
     found = planted(*(np.diag([m, 1.0, 1.0]) for m in (1.0, 1.5, 2.0, 3.5)))
     top, off, _ = growth(layers(found)).to_dict("records")
     assert top["slope"] == pytest.approx(0.8) and (top["first"], top["last"]) == (1.0, 3.5)
-    assert top["ci_low"] < 0.8 < top["ci_high"] and 0 < top["p"] < 0.1
-    assert np.isnan(off["p"]) and "exactly on a line" in off["undefined"]
+    assert top["slope_low"] < 0.8 < top["slope_high"] and 0 < top["slope_p"] < 0.1
+    assert np.isnan(off["slope_p"]) and "exactly on a line" in off["undefined"]
 
 
 def test_how_uneven_pairs_of_heads_are() -> None:
@@ -133,11 +133,9 @@ def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
     rng = np.random.default_rng(2)
     found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
     seen = seen_of(hubs(found))
-    table = (
-        hub_excess_table(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).short("over_even").set_index("head")
-    )
-    assert table["over_even"].idxmax() == "H2" and table.loc["H2", "p_holm"] < 0.01
-    assert table.loc["H2", "ci_low"] > 0 and table.loc["H2", "n"] == 5
+    table = hub_excess_table(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).frame.set_index("head")
+    assert table["over_even"].idxmax() == "H2" and table.loc["H2", "over_even_p_holm"] < 0.01
+    assert table.loc["H2", "over_even_low"] > 0 and table.loc["H2", "n"] == 5
 
 
 def test_what_has_no_value_says_why() -> None:

@@ -1,5 +1,6 @@
 """HSS and entropy where they follow on paper, against naive loops, streamed, and on a bridge."""
 
+import re
 from math import lgamma, log
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import compare, estimate_all
+from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.attention import sinks_sentence
+from streamscope.probes.roles import sinks_sentence
 from streamscope.probes.specialization import Specialization, main, measure
 from streamscope.probes.specialization.measure import Sums, distances, seen_of, stream, tables
 
@@ -25,13 +27,14 @@ SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_
 
 
 def summary(sums: Sums) -> pd.DataFrame:
-    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
+    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, its interval, undefined."""
     seen = seen_of(sums)
     found = estimate_all(seen.blocks, seen.contrasts)
     made = tables(Specialization(), seen, found)
-    parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
-    rows = [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts]
-    return pd.concat(rows, ignore_index=True)
+    parts = [with_reasons(made[name.lower()]).assign(measure=name) for name in ("HSS", "entropy")]
+    return pd.concat(
+        [p.rename(columns=lambda c: re.sub("^(hss|entropy)", "value", c)) for p in parts], ignore_index=True
+    )
 
 
 def summed(captures: Captures) -> pd.DataFrame:
@@ -185,7 +188,9 @@ def test_equals_naive_loops_and_jackknife(model: StreamTransformer) -> None:
     se = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
     row = found[(found["measure"] == "HSS") & (found["scope"] == "all")].iloc[0]
     spread = np.exp(3.182446 * se / row["value"])  # of four blocks, on the logarithmic scale: never below 0
-    assert (row["ci_low"], row["ci_high"]) == pytest.approx((row["value"] / spread, row["value"] * spread), rel=1e-3)
+    assert (row["value_low"], row["value_high"]) == pytest.approx(
+        (row["value"] / spread, row["value"] * spread), rel=1e-3
+    )
     assert (row["n"], row["blocks"]) == (23, 4)
 
 
@@ -208,7 +213,7 @@ def test_stream_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.
 def test_few_samples_and_one_head(model: StreamTransformer) -> None:
     found = summary(stream(model, Specialization(length=T), SAMPLES[:1]))
     assert found["value"].notna().all()
-    assert (found["undefined"] != "").all() and found["ci_low"].isna().all()
+    assert (found["undefined"] != "").all() and found["value_low"].isna().all()
     alone = summed(Captures({f"blocks.{n}.attn.hook_pattern": [torch.eye(T)[None]] * 2 for n in range(2)}, None))
     alone = alone.set_index(["measure", "scope"])
     assert np.isnan(alone.loc[("HSS", "layers"), "value"])

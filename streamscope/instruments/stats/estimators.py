@@ -36,16 +36,6 @@ BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in sim
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
 
 
-class Estimate(NamedTuple):
-    """A mean with a 95 % interval; n units, sd between units."""
-
-    mean: float
-    sd: float
-    ci_low: float
-    ci_high: float
-    n: int
-
-
 def finite(values: ArrayLike, name: str, at_least: int = 1) -> np.ndarray:
     """`values` as a float vector. Raises `InputError` for another shape, NaN or infinity, and too few of them."""
     array = np.asarray(values, float)
@@ -239,48 +229,6 @@ def t_quantile(confidence: float, df: float) -> float:
     return float(stdtrit(df, 0.5 + confidence / 2))
 
 
-def ratio_of_sums(
-    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, within: Clusters | None = None
-) -> Estimate:
-    """Σ totals / Σ counts over clusters (documents) with the interval of the ratio estimator.
-
-    For a mean per token when whole documents were sampled: R ± t_df SE, `ratio_and_error` and `degrees_of_freedom`.
-    `sd` is the standard deviation of y_d / n_d between clusters. `within` says which cells share labels; n is then the
-    fewest labels of a kind.
-
-    Raises `InputError` for totals and counts of different lengths, fewer than two clusters, empty clusters and values
-    that are not finite.
-    """
-    y, n = np.asarray(totals, float), np.asarray(counts, float)
-    shared, d = (None, len(y)) if within is None else (within.shared, within.count)
-    if len(y) != len(n):
-        raise InputError(f"{len(y)} totals and {len(n)} counts: give one of each per document")
-    if d < 2:
-        raise InputError(f"an interval over documents needs at least two documents, got {d}")
-    if (n <= 0).any() or not (np.isfinite(y).all() and np.isfinite(n).all()):
-        raise InputError("totals must be finite and every document must have at least one token")
-    ratio, error = ratio_and_error(y, n, shared)
-    half = t_quantile(confidence, float(degrees_of_freedom(n, shared))) * error
-    return Estimate(float(ratio), float((y / n).std(ddof=1)), float(ratio - half), float(ratio + half), d)
-
-
-def mean(values: ArrayLike, clusters: ArrayLike | None = None, confidence: float = 0.95) -> Estimate:
-    """Mean over observations with a t interval whose units are the clusters (`ratio_of_sums`).
-
-    Without clusters: x̄ ± t_{n−1} s/√n. With them, n is the number of clusters D, sd is between cluster means
-    and the interval has D−1 degrees of freedom, or fewer where sizes differ. Units are those of the values. With labels
-    of several kinds (`read_clusters`), n is the fewest of a kind, and sd is between cells.
-
-    Assumes independent clusters, and a mean over clusters that is close to normal. Raises `InputError` for
-    values that are not finite, labels of another length, and fewer than two clusters.
-    """
-    x = finite(values, "values", 2)
-    within = read_clusters(clusters, len(x))
-    if within.count < 2:
-        raise InputError(f"an interval needs at least two clusters, got {within.count}")
-    return ratio_of_sums(*within.totals(x), confidence, within=within)
-
-
 def expanded_level(confidence: float, d: int) -> float:
     """Level for a bootstrap of d clusters to cover `confidence`; see `cluster_bootstrap`."""
     return float(1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1)))
@@ -304,7 +252,7 @@ def cluster_bootstrap(
     a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa is the
     default because it held its level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6 %,
     neither expanded 94.5 and 93.8 %), d_z 95.8 % (93.6 %). With t_3 tails 93.0 and 91.0 %: d itself is unstable
-    there. For a mean use `mean`. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
+    there. For a mean use a contrast of observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
 
     Raises `InputError` for fewer than eight clusters, totals that are not finite and columns of different lengths.
     """
