@@ -18,6 +18,7 @@ with the number of tokens. If a run is killed, the same command continues it. Wi
 is read by one worker, in the same batches as without it.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Share
@@ -84,6 +85,12 @@ class Extract(Instrument):
             return parse_heads(specs, n_layers, n_heads)
         except InputError as error:
             raise InputError(f"{error}; choose the heads of {group}_mass, for example --{group}-heads L1.H0") from None
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.extract import measure
+
+        return measure
 
 
 main = main_of(Extract, __doc__)
