@@ -117,7 +117,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
         clusters += [cluster for _, cluster, _ in kept]
     pool = trained_words(tokenizer, data[Documents].rows()) if how.pool == "trained" else None
     query = plan(how, texts, tokenizer, pool)
-    seen = seen_of(read(how, run(model, query, progress=progress), query), names, clusters)
+    seen = observed(read(how, run(model, query, progress=progress), query), names, clusters)
     seen.about["title"] = (
         f"{title_of(model)}: scores by position, {counted(how.sequences, 'random sequence')}, "
         + counted(len(texts), "text")
@@ -127,7 +127,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
     return seen
 
 
-def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
+def observed(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
     """Observations and contrasts of the rows of `read`; `names` and `clusters` of the prompts default to their
     numbers."""
     rows = rows.assign(head=[f"L{a}.H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])

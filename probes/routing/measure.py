@@ -28,14 +28,14 @@ NOTHING_ROUTED = "the layers have one head, or nothing is routed between heads"
 def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: projection × head. Units: layers."""
     found = matrices(model)
-    seen = seen_of(hubs(found))
+    seen = observed(hubs(found))
     seen.extra["by layer"] = layers(found, how.shuffles, how.seed)
     seen.extra["cells"] = cells(found)
     seen.about["title"] = title_of(model)
     return seen
 
 
-def seen_of(scores: pd.DataFrame) -> InstrumentData:
+def observed(scores: pd.DataFrame) -> InstrumentData:
     """Observations from `hubs`: every head's score minus the uniform score, in every layer that has one."""
     n = round(1 / scores["even"].iloc[0])
     wide = scores.pivot_table(index=["projection", "index"], columns="layer", values="score", dropna=False, sort=False)

@@ -222,14 +222,6 @@ def test_files_of_two_results_are_not_read_as_one(tmp_path: Path) -> None:
         Result.load(tmp_path / "b" / name)
 
 
-def test_data_given_twice_and_folders_for_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="given twice"):
-        Steps().measure(Nobody(), Prompts(), Prompts("stories"))
-    for out in (Path("."), Path("/"), tmp_path):
-        with pytest.raises(InputError, match="is a folder"):
-            Steps().measure(Nobody()).save(out)
-
-
 def test_other_options_and_data_are_refused() -> None:
     with pytest.raises(InputError, match="same options"):
         compare(Steps().measure(Nobody()), Steps(up=True).measure(Nobody()))
@@ -237,25 +229,6 @@ def test_other_options_and_data_are_refused() -> None:
         Steps().measure(Nobody(), Documents())
     with pytest.raises(InputError, match="up: input should be a valid boolean"):
         Steps(up=1)  # type: ignore[arg-type]
-
-
-def test_names_that_would_hide_something_are_refused() -> None:
-    for name in ("measure", "out", "suite", "figures"):
-        with pytest.raises(TypeError, match=name):
-            instrument("bad", Prompts())(
-                type("Bad", (Instrument,), {"__annotations__": {name: int}, name: 1, "__doc__": "x"})
-            )
-    empty = instrument("empty")(type("Empty", (Instrument,), {"__annotations__": {}, "__doc__": "x"}))
-    REGISTERED.pop("empty")
-    with pytest.raises(TypeError, match="needs the methods observe and tables"):
-        empty().measure(Nobody())
-    with pytest.raises(TypeError, match="runs and figures are tuples"):
-        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}, "__doc__": "x", "runs": "lfa"}))
-    twice = {"__annotations__": {}, "__doc__": "x", "figures": (HeadMap("a"), HeadMap("a"))}
-    with pytest.raises(TypeError, match="two figures are called 'a'"):
-        instrument("bad")(type("Bad", (Instrument,), twice))
-    with pytest.raises(TypeError, match="docstring"):
-        instrument("bad")(type("Bad", (Instrument,), {"__annotations__": {}}))
 
 
 def test_a_table_without_a_description_is_refused() -> None:
@@ -460,35 +433,6 @@ def test_columns_of_an_estimate_say_what_they_are() -> None:
     assert (n.name, n.title, n.unit, n.doc, n.format, n.shown) == ("n", "n", "cases", "how many cases", "d", False)
     assert (clusters.name, clusters.title, clusters.unit) == ("clusters", "independent", "stories")
     assert (clusters.doc, clusters.format, clusters.shown) == ("how many stories", "d", False)
-
-
-def test_values_are_taken_as_they_mean() -> None:
-    class Some(Instrument):
-        """Options of every kind."""
-
-        heads: tuple[str, ...] = ("all",)
-        scale: tuple[float, ...] = (0.0,)
-        n: int = 1
-
-    some = instrument("some")(Some)
-    REGISTERED.pop("some")
-    made = some(heads="L4.*", scale=np.array([0, 0.5]), n=np.int64(3))
-    assert (made.heads, made.scale, made.n) == (("L4.*",), (0.0, 0.5), 3)
-    for bad in ({"n": "3"}, {"n": 2.5}, {"n": True}, {"heads": (1,)}, {"scale": (float("inf"),)}):
-        with pytest.raises(InputError):
-            some(**bad)
-
-
-def test_damaged_results_are_one_line(tmp_path: Path) -> None:
-    for content in (b"", b"PAR1 nothing", b"\x00" * 100):
-        path = tmp_path / "x.parquet"
-        path.write_bytes(content)
-        with pytest.raises(InputError) as caught:
-            Result.load(path)
-        assert "\n" not in str(caught.value)
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
-    with pytest.raises(InputError, match="no result of an instrument"):
-        Result.load(tmp_path / "y.parquet")
 
 
 def test_csv_holds_every_digit_and_says_what_it_is(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
@@ -95,11 +94,6 @@ def test_labels_in_any_order_and_of_any_type() -> None:
     shuffled = RNG.permutation(12)
     assert mean(x, labels) == pytest.approx(mean(x[shuffled], labels[shuffled]))
     assert mean(x, labels) == pytest.approx(mean(x, np.repeat([7, 3, 9, 1], 3)))
-
-
-def test_columns_of_a_table() -> None:
-    table = pd.DataFrame({"x": RNG.normal(size=8), "pair": list("aabbccdd")})
-    assert mean(table["x"], table["pair"]) == mean(table["x"].to_numpy(), list("aabbccdd"))
 
 
 def test_totals_over_leading_axes() -> None:

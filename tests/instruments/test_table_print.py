@@ -48,12 +48,14 @@ def test_a_wide_terminal_has_room_for_all() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [1, 20, 60, 72])
+@pytest.mark.parametrize("width", [1, 20, 72])
 def test_on_a_narrow_one_names_and_titles_fold_and_numbers_do_not(width: int) -> None:
-    lines = printed(table(title=""), width)
+    one = table(title="")
+    lines = printed(replace(one, frame=one.frame.assign(k=["a name of words " * 3, "[b]"])), width)
     assert len({len(line) for line in lines[:-1]}) == 1
-    assert any(f"│ {VALUE} │" in line for line in lines) and not any(NAME in line for line in lines)
-    assert NAME in "".join(line.split("│")[1].strip() for line in lines if "│" in line)
+    assert any(f"│ {VALUE} │" in line for line in lines) and not any(
+        "words a name of words a" in line for line in lines
+    )
     assert [line.split("┃")[3].strip() for line in lines[1:4]] == ["a", "long", "title"], "a title folds at its words"
 
 

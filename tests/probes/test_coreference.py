@@ -302,36 +302,3 @@ def test_bad_input(table: pd.DataFrame) -> None:
 
 def _any(x: Any) -> Any:
     return x
-
-
-def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: Any) -> None:
-    from streamscope.probes.coreference import main
-
-    out = tmp_path / "c.parquet"
-    main([str(split_run), "--out", str(out), "--top", "3"])
-    shown = capsys.readouterr().out
-    assert "29 of 29 prompts" in " ".join(shown.split())
-    assert "jaccard" in shown
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "c.parquet", "c-held-out.parquet", "c-categories.parquet", "c-best.parquet", "c-stability.parquet",
-        "c-pairs.parquet", "c-observations.parquet",
-    }  # fmt: skip
-    assert len(pd.read_parquet(out)) == 8
-    with pytest.raises(InputError, match="top must be at least 1"):
-        main([str(split_run), "--top", "0"])
-
-
-@pytest.fixture(scope="module")
-def split_run(tmp_path_factory: pytest.TempPathFactory, split_words: Tokenizer) -> Any:
-    """A run folder of an untrained model that reads the bundled suites."""
-    import json
-
-    from streamscope.models.config.serialization import to_dict
-    from streamscope.models.tensors import FORMAT, write_tensors
-
-    folder = tmp_path_factory.mktemp("split")
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300)
-    (folder / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(net.config)}))
-    write_tensors(folder / "model.safetensors", dict(net.state_dict()), {})
-    split_words.save(folder / "tokenizer.json")
-    return folder

@@ -1,6 +1,5 @@
 """Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference; a bridge."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,12 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate_all
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.heads import Heads, main
-from streamscope.probes.heads.measure import SCORES, seen_of
+from streamscope.probes.heads import Heads
+from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
 
 torch.set_num_threads(1)
@@ -53,7 +51,7 @@ def looking(target: Any) -> Any:
 
 def summary(rows: pd.DataFrame) -> Table:
     """The table of the rows of `read`."""
-    seen = seen_of(rows)
+    seen = observed(rows)
     return Heads().tables(seen, estimate_all(seen.blocks, seen.contrasts))["scores"]
 
 
@@ -184,14 +182,3 @@ def test_on_a_bridge() -> None:
     expected = torch.stack(list(attentions), 1)[..., N + 1 :, :].diagonal(2, -2, -1).mean(-1)  # [B, L, H]
     got = table[table["score"] == "induction"].sort_values(["prompt", "layer", "index"])["value"]
     np.testing.assert_allclose(got, expected.flatten(), atol=1e-6)
-
-
-def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "heads.parquet"
-    main([str(tiny_run), "--sequences", "3", "--length", "8", "--max-documents", "2", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert len(table) == 8 * (4 + 2)
-    assert Result.load(out).about["options"]["sequences"] == 3
-    assert "induction" in capsys.readouterr().out
-    with pytest.raises(InputError, match="use 15"):
-        main([str(tiny_run), "--length", "40"])

@@ -9,8 +9,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate
 from streamscope.models.make import build
-from streamscope.models.mixing import routing
-from streamscope.probes.routing import Routing, main
+from streamscope.probes.routing import main
 from streamscope.probes.routing.measure import (
     cells,
     growth,
@@ -19,7 +18,7 @@ from streamscope.probes.routing.measure import (
     hubs,
     layers,
     matrices,
-    seen_of,
+    observed,
     unevenness,
 )
 
@@ -132,7 +131,7 @@ def test_a_shuffle_that_ties_counts() -> None:
 def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
     rng = np.random.default_rng(2)
     found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
-    seen = seen_of(hubs(found))
+    seen = observed(hubs(found))
     table = hub_excess_table(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).frame.set_index("head")
     assert table["over_even"].idxmax() == "H2" and table.loc["H2", "over_even_p_holm"] < 0.01
     assert table.loc["H2", "over_even_low"] > 0 and table.loc["H2", "n"] == 5
@@ -146,19 +145,6 @@ def test_what_has_no_value_says_why() -> None:
     assert "W is zero" in reasons[2]
     two = growth(table[table["layer"] < 2])
     assert two["slope"].isna().all() and two["undefined"].str.contains("fewer than three layers").all()
-
-
-def test_figure_has_a_panel_per_projection_and_layer() -> None:
-    model = build("dst-kron", "tiny")
-    figure = Routing(shuffles=9).measure(model).figure("cells-value")
-    maps = [one for one in figure.data if one.type == "heatmap"]
-    assert len(maps) == 4
-    assert [a.text for a in figure.layout.annotations] == [
-        "attn.v, layer 0", "attn.v, layer 1", "attn.o, layer 0", "attn.o, layer 1"
-    ]  # fmt: skip
-    np.testing.assert_allclose(np.asarray(maps[3].z, float), routing(model)["blocks.1.attn.o"], atol=1e-12)
-    values = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps])
-    assert {(one.zmin, one.zmax) for one in maps} == {(values.min(), values.max())} and values.min() < 0
 
 
 def test_a_model_without_routing_is_told_what_has_it(tiny_run) -> None:

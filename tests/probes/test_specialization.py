@@ -2,7 +2,6 @@
 
 import re
 from math import lgamma, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.roles import sinks_sentence
-from streamscope.probes.specialization import Specialization, main, measure
-from streamscope.probes.specialization.measure import Sums, distances, seen_of, stream, tables
+from streamscope.probes.specialization import Specialization, measure
+from streamscope.probes.specialization.measure import Sums, distances, observed, stream, tables
 
 torch.set_num_threads(1)
 T = 8
@@ -28,7 +27,7 @@ SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_
 
 def summary(sums: Sums) -> pd.DataFrame:
     """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, its interval, undefined."""
-    seen = seen_of(sums)
+    seen = observed(sums)
     found = estimate_all(seen.blocks, seen.contrasts)
     made = tables(Specialization(), seen, found)
     parts = [with_reasons(made[name.lower()]).assign(measure=name) for name in ("HSS", "entropy")]
@@ -129,7 +128,7 @@ def test_a_model_with_sinks_is_compared_with_one_that_has_none() -> None:
     for heads in ((torch.eye(T), even, sink), (torch.eye(T), even, even)):
         sums = Sums(10)
         sums.add(shown(*heads))
-        seen.append(seen_of(sums, [[0]] * 3))
+        seen.append(observed(sums, [[0]] * 3))
     one, other = seen
     found = compare(one.blocks["hss"], other.blocks["hss"], one.contrasts["hss"], other.contrasts["hss"])
     rows = found.where(quantity="hss_difference").frame["value"]
@@ -247,14 +246,3 @@ def test_on_a_bridge() -> None:
     probe = Specialization(length=T)
     got = values(summary(stream(bridge, probe, SAMPLES)), "HSS")
     assert got == pytest.approx(naive(torch.stack(list(attentions), 1))[0], abs=1e-6)
-
-
-def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "s.parquet"
-    main([str(tiny_run), "--samples", "6", "--length", "16", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert list(table["scope"][:4]) == ["L0", "L1", "layers", "all"]
-    assert set(table["n"]) == {6}
-    assert "HSS" in capsys.readouterr().out
-    with pytest.raises(InputError, match="longer than the context"):
-        main([str(tiny_run), "--length", "400"])
