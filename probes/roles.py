@@ -164,8 +164,7 @@ def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def moved_d(condition: np.ndarray, baseline: np.ndarray) -> float:
     """Cohen's d between attention in two conditions; NaN for one case, and where attention does not vary."""
-    moves = len(condition) > 1 and np.abs(condition - baseline).max() > RESOLUTION
-    return cohens_d(condition, baseline) if moves else float("nan")
+    return cohens_d(condition, baseline) if np.abs(condition - baseline).max() > RESOLUTION else float("nan")
 
 
 def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:

@@ -235,7 +235,7 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
     if not rows:
         return []
     table = pd.DataFrame(rows)
-    table.insert(table.columns.get_loc("p") + 1, "p_holm", holm(table["p"]) if table["p"].notna().any() else np.nan)
+    table.insert(table.columns.get_loc("p") + 1, "p_holm", holm(table["p"]))
     return table.to_dict("records")
 
 

@@ -163,8 +163,7 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
                     row["hub_p"] = (1 + (chance >= score.max() - 1e-12).sum()) / (1 + shuffles)
             rows.append({**row, "undefined": note(why)})
     table = pd.DataFrame(rows)
-    p = holm(table["hub_p"]) if table["hub_p"].notna().any() else np.nan
-    table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", p)
+    table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", holm(table["hub_p"]))
     return table
 
 

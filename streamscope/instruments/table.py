@@ -517,11 +517,8 @@ def reading(path: Path) -> Iterator[None]:
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
     """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON.
 
-    Raises `InputError` for a unit of a column that does not exist and for a path that cannot be written.
+    Raises `InputError` for a path that cannot be written.
     """
-    strange = sorted(set(units) - set(table.columns))
-    if strange:
-        raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
     rows = pa.Table.from_pandas(table, preserve_index=False)
     write_batches(path, [rows], json_meta({"units": dict(units), "about": dict(about)}), dictionary=True)
 

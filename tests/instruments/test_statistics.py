@@ -206,22 +206,6 @@ def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
         assert not np.isfinite(high)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: cluster_bootstrap(ratio, np.ones(7), np.ones(7)), "at least 8 clusters, got 7"),
-        (lambda: cluster_bootstrap(ratio, np.ones(9), np.ones(8)), "one length"),
-        (lambda: cluster_bootstrap(ratio, np.full(9, np.nan), np.ones(9)), "finite totals"),
-        (lambda: paired_proportions([1, 0, 1], [1, 0]), "equal lengths, got 3 and 2"),
-        (lambda: paired_proportions([1, 0], [0, 0], [1, 1]), "^an interval needs at least two clusters, got 1"),
-    ],
-)
-def test_bad_input_is_one_line(call, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-
-
 # --- labels of several kinds
 
 
@@ -335,9 +319,6 @@ def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
     r = x.sum() / y.sum()
     half = stats.t.ppf(0.975, float(degrees_of_freedom(counts, within.shared))) * plain_error(x - r * y, labels)
     np.testing.assert_allclose([low, high], [r - half * len(x) / y.sum(), r + half * len(x) / y.sum()], rtol=1e-6)
-    with pytest.raises(InputError, match="at least 8 clusters, got 7"):
-        few = read_clusters(crossed(0, pool=7)[1], 60)
-        statistic_interval(ratio, *few.totals(x), within=few)
 
 
 def test_a_linearised_interval_of_several_rows_is_that_of_each() -> None:
@@ -429,10 +410,7 @@ def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
 
 
 def test_d_needs_two_values_in_each_condition() -> None:
-    with pytest.raises(InputError, match="condition"):
-        cohens_d([1.0], [0.0, 1.0])
-    with pytest.raises(InputError, match="baseline"):
-        cohens_d([1.0, 2.0], [0.0])
+    assert np.isnan(cohens_d([1.0], [0.0, 1.0])) and np.isnan(cohens_d([1.0, 2.0], [0.0]))
     assert cohens_d([1.0, 3.0], [0.0, 1.0]) == pytest.approx(1.5 / np.sqrt(1.25))
 
 
@@ -444,26 +422,6 @@ def test_d_without_spread_is_undefined_beside_the_scale_of_the_data() -> None:
         assert np.isfinite(cohens_d(some, [0.0, 0.0], "d_z")) and np.isnan(cohens_d(none, [0.0, 0.0], "d_z"))
     flat = d_columns(np.array([[[1.0, 1.0], [2.0, 2.0]], np.ones((2, 2))]))
     np.testing.assert_array_equal(d_of_totals(*flat), [np.nan, np.inf])  # no warning: 0/0 and 1/0
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: read_clusters([("a",), "b"], 2), "^cluster labels must be of equally many kinds for every value$"),
-        (
-            lambda: cluster_bootstrap(_ratio, np.arange(9.0), np.r_[np.ones(8), np.nan]),
-            "^a bootstrap needs finite totals",
-        ),
-        (lambda: cluster_bootstrap(_ratio), "^a bootstrap needs columns of one length"),
-    ],
-)
-def test_one_thing_that_is_wrong_among_others_is_told(call: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
-
-
-def _ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
-    return y.sum(axis) / n.sum(axis)
 
 
 def test_labels_may_be_lists_as_well_as_tuples() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.estimators import (
     Clusters,
     clustered_t,
@@ -96,12 +95,9 @@ def paired_proportions(
     share) signs cannot be flipped independently: p is `estimators.clustered_t`'s, 1 where both hit the same cases.
 
     low and high are NaN where clusters differ by the same. "Beats the rule by at least x points" holds when low ≥ x,
-    not when the difference is x and p small. Choose the head on other cases. Raises `InputError` for hits that are not
-    booleans (or 0 and 1), unequal lengths, and fewer than two clusters.
+    not when the difference is x and p small. Choose the head on other cases.
     """
-    x, y = _hits(hits, "hits"), _hits(reference, "reference")
-    if len(x) != len(y):
-        raise InputError(f"paired proportions need equal lengths, got {len(x)} and {len(y)}")
+    x, y = np.asarray(hits, float), np.asarray(reference, float)
     n = len(x)
     b, c = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
     difference = (b - c) / n
@@ -113,8 +109,6 @@ def paired_proportions(
     else:
         within = read_clusters(clusters, n)
         groups = within.count
-        if groups < 2:
-            raise InputError(f"an interval needs at least two clusters, got {groups}")
         test = clustered_t(*within.totals(x - y), within.shared)
         error, df = float(test.error), float(test.df)
         if within.shared is None:
@@ -141,12 +135,3 @@ def bonett_price(b: int, c: int, n: int, confidence: float = 0.95) -> tuple[floa
     p12, p21 = (b + 1) / (n + 2), (c + 1) / (n + 2)
     z = float(ndtri(0.5 + confidence / 2))
     return p12 - p21, z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
-
-
-def _hits(values: ArrayLike, name: str) -> np.ndarray:
-    x = np.asarray(values)
-    if x.ndim != 1 or len(x) < 2:
-        raise InputError(f"{name} must be one row of at least two cases, got shape {x.shape}")
-    if not ((x == 0) | (x == 1)).all():
-        raise InputError(f"{name} must be true or false (1 or 0) for every case")
-    return x.astype(float)
