@@ -20,11 +20,11 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command
 from streamscope.models import load
-from streamscope.models.interop.importers import main
-from streamscope.models.interop.importers.connections import hyper_connection
-from streamscope.models.interop.importers.formats import import_model
-from streamscope.models.interop.importers.tensors import read
 from streamscope.models.transformer import StreamTransformer
+from streamscope.papers.peers.importers import main
+from streamscope.papers.peers.importers.connections import hyper_connection
+from streamscope.papers.peers.importers.formats import import_model
+from streamscope.papers.peers.importers.tensors import read
 
 Weights = dict[str, Tensor]
 FP64, FP32 = 1e-12, 3e-6

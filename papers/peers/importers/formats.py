@@ -21,8 +21,8 @@ from streamscope.models.config import Canon, Dense, Hdpl, KromHC, Mlp, ModelConf
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override
 from streamscope.models.interop.huggingface.convert import fill, fitting_tokenizer, new_folder
-from streamscope.models.interop.importers.tensors import count_layers, matrix, read
 from streamscope.models.interop.tables import TRANSPOSED, WHOLE, Conversion, Table, equal, modules, shapes_of, take
+from streamscope.papers.peers.importers.tensors import count_layers, matrix, read
 
 Theirs = Mapping[str, Tensor]
 D_HEAD = 64
