@@ -2,27 +2,25 @@
 
     from streamscope.interventions import Ablate
 
-All instruments of this package can be imported from here; each is loaded on first use.
+Every instrument of this package is listed here (`instruments.registry.discover`).
 """
 
-from typing import TYPE_CHECKING
+from streamscope.interventions.ablate import Ablate as Ablate
+from streamscope.interventions.ablation_effects import AblationEffects as AblationEffects
+from streamscope.interventions.abliterate import Abliterate as Abliterate
+from streamscope.interventions.amplify import Amplify as Amplify
+from streamscope.interventions.circuits import Circuits as Circuits
+from streamscope.interventions.hydra import Hydra as Hydra
+from streamscope.interventions.latents import Latents as Latents
+from streamscope.interventions.mixing import Mixing as Mixing
+from streamscope.interventions.patch import Patch as Patch
+from streamscope.interventions.steer import Steer as Steer
+from streamscope.interventions.steer_heads import SteerHeads as SteerHeads
+from streamscope.interventions.streams import Streams as Streams
+from streamscope.interventions.suppress import Suppress as Suppress
+from streamscope.interventions.token_effects import TokenEffects as TokenEffects
 
-from streamscope.aliases import open_room
+if __name__ == "interventions":  # the folder of a clone, under its short name
+    from streamscope.aliases import alias
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from streamscope.interventions.ablate import Ablate as Ablate
-    from streamscope.interventions.ablation_effects import AblationEffects as AblationEffects
-    from streamscope.interventions.abliterate import Abliterate as Abliterate
-    from streamscope.interventions.amplify import Amplify as Amplify
-    from streamscope.interventions.circuits import Circuits as Circuits
-    from streamscope.interventions.hydra import Hydra as Hydra
-    from streamscope.interventions.latents import Latents as Latents
-    from streamscope.interventions.mixing import Mixing as Mixing
-    from streamscope.interventions.patch import Patch as Patch
-    from streamscope.interventions.steer import Steer as Steer
-    from streamscope.interventions.steer_heads import SteerHeads as SteerHeads
-    from streamscope.interventions.streams import Streams as Streams
-    from streamscope.interventions.suppress import Suppress as Suppress
-    from streamscope.interventions.token_effects import TokenEffects as TokenEffects
-
-__getattr__, __dir__ = open_room(__name__)
+    alias("interventions")

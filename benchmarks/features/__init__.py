@@ -14,11 +14,12 @@ is not a lower bound: the extraction keeps only the logits it needs, tile by til
 50,257. --memory measures the largest memory of an extracting process, by the number of tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from streamscope.cli.bounds import Bounds, Count
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 from streamscope.features.schema import Tier
 
 
@@ -50,4 +51,9 @@ class Options:
     """Width of the model."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.benchmarks.features.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.benchmarks.features.measure import measure
+
+    measure(options)

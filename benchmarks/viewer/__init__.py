@@ -9,11 +9,12 @@ thread; draw: drawing it. server: the answer to an edit on 32 tokens, in torch, 
 and extremes of `rounds`. Pause background work: the page has one thread, and a busy machine shows in every number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from streamscope.cli.bounds import Bounds, Count
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,4 +33,9 @@ class Options:
     """Threads of torch at the server."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.benchmarks.viewer.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.benchmarks.viewer.measure import measure
+
+    measure(options)

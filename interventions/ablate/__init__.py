@@ -32,6 +32,7 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Names, Seed, Whole
@@ -130,6 +131,12 @@ class Ablate(Instrument):
         if not prompts:
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.ablate import measure
+
+        return measure
 
 
 main = main_of(Ablate, __doc__)

@@ -13,6 +13,7 @@ at each α. --control gives the difference between two models at every α and of
 have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
 from streamscope.cli.bounds import AtLeastOne, Names, Only, Positive, Seed, Whole
@@ -57,6 +58,12 @@ class Amplify(Instrument):
     def alphas(self) -> list[float]:
         """All α in ascending order, with 1 among them."""
         return sorted({1.0, *self.alpha})
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.amplify import measure
+
+        return measure
 
 
 main = main_of(Amplify, __doc__)

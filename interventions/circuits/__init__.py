@@ -16,6 +16,7 @@ foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `
 the edges are in models with several streams.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
 from streamscope.cli.bounds import Bounds, Count, NotNegative, Only, Seed, Share
@@ -72,6 +73,12 @@ class Circuits(Instrument):
 
     def check_sources(self) -> None:
         check_suite(self.task)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.circuits import measure
+
+        return measure
 
 
 main = main_of(Circuits, __doc__)

@@ -14,6 +14,7 @@ show KL at every position, and the most probable next tokens before and after. A
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from streamscope.cli.bounds import AnyInt, AnyNumber, AtLeastOne, Count, Names, Whole
@@ -70,12 +71,18 @@ class Latents(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for projections or dimensions that the model lacks."""
         need_parts(model, self.name)
-        self._body().cells_of(self, model.config)
+        self.body().cells_of(self, model.config)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are not read if latents are only blended between texts."""
         blends = bool(self.source) and not (self.scale or self.clamp)
         return {Documents: "--source applies to texts only"} if blends else {}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.latents import measure
+
+        return measure
 
 
 main = main_of(Latents, __doc__)

@@ -24,6 +24,7 @@ reads only the sum. H_pre of equal streams only changes the scale, which the bra
 --control pairs the documents of two models with the same modules.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from streamscope.cli.bounds import AtLeastOne, Count, Names, Only, Seed
@@ -64,7 +65,13 @@ class Mixing(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model without parallel streams, or without the modules."""
         need_streams(model, self.name)
-        self._body().places(self.where, model.config.n_layers)
+        self.body().places(self.where, model.config.n_layers)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.mixing import measure
+
+        return measure
 
 
 main = main_of(Mixing, __doc__)

@@ -29,6 +29,7 @@ Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import AtLeastOne, Count, Names, Positive
@@ -105,6 +106,12 @@ class Patch(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """The suite is not read if a pair is given."""
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.patch import measure
+
+        return measure
 
 
 main = main_of(Patch, __doc__)

@@ -14,6 +14,7 @@ directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import AnyNumber, AtLeastOne, Names, Only, Seed, Whole
@@ -64,6 +65,12 @@ class Steer(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.steer import measure
+
+        return measure
 
 
 main = main_of(Steer, __doc__)

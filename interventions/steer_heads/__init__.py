@@ -19,6 +19,7 @@ undefined if the control does not change. To add directions to the stream use `i
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Names, Only, Seed, Whole
@@ -79,6 +80,12 @@ class SteerHeads(Instrument):
     def chosen(self) -> tuple[float, ...]:
         """The scales in order, each once, including 1."""
         return tuple(sorted({*self.scales, 1.0}))
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.steer_heads import measure
+
+        return measure
 
 
 main = main_of(SteerHeads, __doc__)

@@ -18,6 +18,7 @@ with --streams resid, layer by layer. --control gives the difference to a second
 paired by document; it must have the run's streams, tokenizer and context.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import AtLeastOne, Count, Names, Only, Seed
@@ -53,7 +54,13 @@ class Streams(Instrument):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for streams that the model lacks."""
-        self._body().chosen_streams(model, self.streams)
+        self.body().chosen_streams(model, self.streams)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.streams import measure
+
+        return measure
 
 
 main = main_of(Streams, __doc__)

@@ -17,6 +17,7 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, NotNegative, Only, Seed
@@ -75,6 +76,12 @@ class Suppress(Instrument):
         super().__post_init__()
         if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
             raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.suppress import measure
+
+        return measure
 
 
 main = main_of(Suppress, __doc__)

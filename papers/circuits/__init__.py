@@ -19,6 +19,7 @@ The cost of a run is printed first. Its rows are written when all its tasks are 
 is kept in OUT/.parts, and the same command goes on from there. Rows of other runs stay.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,7 @@ from typing import Annotated
 import tyro
 
 from streamscope.cli.bounds import Bounds
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 from streamscope.interventions.circuits.names import Method
 
 
@@ -46,4 +47,9 @@ class Options:
     """Folder for the tables."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.papers.circuits.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.papers.circuits.measure import measure
+
+    measure(options)

@@ -9,6 +9,7 @@ those that the run was validated on. A model of the zoo takes a minute on a core
 FOLDER/live.html is the live page of the first two runs. It needs the extra `view` and `python -m viewer.runtime`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from typing import Annotated
 import tyro
 
 from streamscope.cli.bounds import Bounds, Count
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 from streamscope.cli.provenance import check_device
 from streamscope.models.run_names import runs_of
 
@@ -48,4 +49,10 @@ class Options:
         runs_of(self.runs)
 
 
-main = main_with_body(Options, __doc__, "streamscope.papers.demo.report")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    options.check_sources()
+    from streamscope.papers.demo.report import measure
+
+    measure(options)

@@ -17,6 +17,7 @@ and for the model the loss as in training, with z = μ + σ ε drawn at every po
 evaluation. Units of intervals are documents. A variance over all positions has no interval.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from streamscope.cli.bounds import Bounds, Count, Seed
@@ -47,7 +48,13 @@ class DualPath(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model without HDPL projections."""
         need_parts(model, self.name)
-        self._body().projections_of(model)
+        self.body().projections_of(model)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.dual_path import measure
+
+        return measure
 
 
 main = main_of(DualPath, __doc__)

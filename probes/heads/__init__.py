@@ -16,6 +16,7 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import Bounds, Count, Only, Seed
@@ -51,6 +52,12 @@ class Heads(Probe):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are read for texts and for trained words."""
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.heads import measure
+
+        return measure
 
 
 main = main_of(Heads, __doc__)

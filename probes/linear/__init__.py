@@ -17,6 +17,7 @@ accuracy has Wilson's interval over groups and the p of a score test against the
 the overlap of training folds (`cross_validation.SHARED`), as do all intervals here.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
 from streamscope.cli.bounds import Bounds, Count, Names, Positive, Seed
@@ -47,6 +48,12 @@ class Linear(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"folds": 3, "controls": 1, "hooks": ("hook_embed", "blocks.[01].hook_resid_post")}
     planted: ClassVar = "tests/probes/test_linear.py::test_planted_label"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.linear import measure
+
+        return measure
 
 
 main = main_of(Linear, __doc__)

@@ -45,6 +45,7 @@ tokens, a phenomenon stays present.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import Bounds, Only
@@ -131,6 +132,12 @@ class Phenomena(Instrument):
         """Documents are not read if no phenomenon needs them."""
         read = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
         return {} if read else {Documents: "nothing in --only reads documents"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.phenomena import measure
+
+        return measure
 
 
 main = main_of(Phenomena, __doc__)

@@ -13,6 +13,7 @@ observation without an interval; `probes.heads` and `probes.coreference` give in
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.cli.bounds import AnyInt, Names
@@ -59,6 +60,12 @@ class Picture(Instrument):
     def with_resolved_heads(self, data: Opened) -> "Picture":
         """Raise `InputError`, because one prompt has no control."""
         raise InputError("--control: one prompt is one observation; to compare two models, name both as runs")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.picture import measure
+
+        return measure
 
 
 main = main_of(Picture, __doc__)

@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import fields
-from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from types import UnionType
@@ -108,17 +107,6 @@ def check_once(words: Sequence[str], options: Any) -> None:
             several = get_origin(_flags(options).get(typed)) is tuple
             raise InputError(f"{typed} is given twice: give it once{', with all its values' * several}")
         given[option] = typed
-
-
-def main_with_body(options: type[Options], doc: str | None, body: str) -> Callable[..., None]:
-    """`main(argv=None)` of a command whose work is `measure(options)` of the module `body`, imported after parsing."""
-
-    def main(argv: Sequence[str] | None = None) -> None:
-        parsed = parse(options, argv, doc)
-        getattr(parsed, "check_sources", lambda: None)()  # before anything heavy is imported
-        import_module(body).measure(parsed)
-
-    return main
 
 
 def _more(spec: Any) -> str:

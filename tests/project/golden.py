@@ -12,6 +12,7 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 from importlib import import_module
@@ -82,6 +83,18 @@ COMMANDS = {
     "predict_effects": "features.predict_effects --features {features/out.parquet} "
     "--effects {token_effects/out.parquet} --resamples 200 --shuffles 2",
     "token_effects": "interventions.token_effects lfa --heads L5.* --max-tokens 1000",
+    "circuits": "interventions.circuits lfa --pairs 8 --method eap-ig",
+    "circuits-exact": "interventions.circuits std-t-rope --task competing --pairs 4 --method exact",
+    "circuits-streams": "interventions.circuits dst-kron kromcanon --pairs 4 --method eap",
+    "circuits-gated": "interventions.circuits hdpl pls --pairs 4 --method acdc",
+    "logit_lens": "probes.logit_lens lfa kromcanon --text 'Leo found a bag and a chisel. He used it'",
+    "direct_logit_attribution": "probes.direct_logit_attribution lfa",
+    "direct_logit_attribution-hyper": "probes.direct_logit_attribution kromcanon dst-kron --tasks gender",
+    "ablate-hf": "interventions.ablate hf:{hf/model} --heads all --max-documents 4 --draws 3",
+    "ablate-gates": "interventions.ablate kromcanon dst-kron --heads L0.* --max-documents 4 --draws 3",
+    "patch-hf": "interventions.patch hf:{hf/model} --pairs 4 --hooks z resid_pre",
+    "logit_lens-hf": "probes.logit_lens hf:{hf/model} --text 'A big dog ran'",
+    "circuits-hf": "interventions.circuits hf:{hf/model} --task ioi --pairs 6 --method eap",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
 RENAMED: dict[str, dict[str, str]] = {"coherence": {"relation": "category"}}
@@ -90,13 +103,28 @@ GONE: dict[str, dict[str, str]] = {}
 """Column that is not there any more -> why, likewise."""
 
 
+def library_model(folder: Path) -> None:
+    """A small random model of the library with the bundle's tokenizer: what `hf:` commands are run on."""
+    import torch
+    import transformers
+
+    torch.manual_seed(3)
+    sizes = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
+    config = transformers.LlamaConfig(vocab_size=2051, intermediate_size=80, initializer_range=0.3, **sizes)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    shutil.copy(Path(__file__).parents[2] / "models/zoo/lfa/tokenizer.json", folder)
+
+
 def record(folder: Path, only: set[str]) -> None:
     """Write <command>/*.parquet of every command below the folder."""
     for name, line in COMMANDS.items():
         if only and name not in only:
             continue
         for made in re.findall(r"{(.*?)}", line):  # a file that another command writes
-            if not (folder / made).is_file():
+            if made == "hf/model":
+                if not (folder / made).is_dir():
+                    library_model(folder / made)
+            elif not (folder / made).is_file():
                 record(folder, {made.split("/")[0]})
             line = line.replace(f"{{{made}}}", str(folder / made))
         module, *argv = shlex.split(line)
