@@ -345,9 +345,9 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
     part = path.with_name(f".{path.name[:190]}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{glob.escape(path.name[:190])}.*.part"):  # by a killed process
-            if time.time() - left.stat().st_mtime > STALE:
-                left.unlink(missing_ok=True)
+        for stale in path.parent.glob(f".{glob.escape(path.name[:190])}.*.part"):  # left by a killed process
+            if time.time() - stale.stat().st_mtime > STALE:
+                stale.unlink(missing_ok=True)
         part.touch()
         mode = stat.S_IMODE(part.stat().st_mode)
         write(part)

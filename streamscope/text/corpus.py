@@ -333,8 +333,8 @@ def open_corpus(
 
     Raises:
         InputError: a path that does not exist, an unsupported file, a folder without usable files, a malformed `hf:` or
-            `stories:` source, a mixture without positive weights, `max_documents` below 1, a `text_field` or `split_at`
-            that this source does not use.
+            `stories:` source, a mixture without positive weights, a `text_field` or `split_at` that this source does
+            not use.
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     for name, given, usual, needs in (
@@ -348,8 +348,6 @@ def open_corpus(
 
 def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:
     """`open_corpus` of a source or of a part of a mixture."""
-    if max_documents is not None and max_documents < 1:
-        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
     common: dict[str, Any] = {
         "source": source, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
     }  # fmt: skip
