@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from streamscope.cli.bounds import Bounds, Count
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count
 from streamscope.cli.parse import parse
 from streamscope.features.schema import Tier
 
@@ -37,7 +39,7 @@ class Options:
     """Layers of the model."""
     documents: Count = 12
     """Documents, of 40 to --length tokens each."""
-    length: Annotated[int, Bounds(low=40)] = 256
+    length: Annotated[int, Ge(40)] = 256
     """Tokens of the longest document, and the context length."""
     rounds: Count = 3
     """Repetitions; the medians of the ratios are printed."""

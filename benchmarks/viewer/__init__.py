@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from streamscope.cli.bounds import Bounds, Count
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count
 from streamscope.cli.parse import parse
 
 
@@ -25,7 +27,7 @@ class Options:
     """Model of the page: a run folder or a bundled model."""
     server: str = "stories/lfa"
     """Model of the server, such as runs/smollm2."""
-    lengths: tuple[Annotated[int, Bounds(low=2)], ...] = (32, 128)
+    lengths: tuple[Annotated[int, Ge(2)], ...] = (32, 128)
     """Lengths of the text in tokens, BOS included."""
     rounds: Count = 15
     """Timed updates at every length, and edits at the server."""

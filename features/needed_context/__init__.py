@@ -17,7 +17,9 @@ is always longer than the window.
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import AtLeastOne, Count, Names
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
@@ -27,7 +29,7 @@ from streamscope.instruments.figures import Curve
 
 @instrument("needed_context", Tokens(max_tokens=2000))
 class NeededContext(Instrument):
-    windows: Annotated[tuple[Count, ...], AtLeastOne()] = (1, 4, 16)
+    windows: Annotated[tuple[Count, ...], MinLen(1)] = (1, 4, 16)
     """Number of tokens that are kept, including the query."""
     depths: Names = ()
     """Groups of k*, as 0, 1-2 or 6; they may overlap. Default: early, middle and late as in PLS Table 1."""

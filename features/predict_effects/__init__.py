@@ -17,7 +17,9 @@ rows are not held out. Their number is printed and kept with the table (`repeate
 from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AtLeastOne, Bounds, Count, Names, Seed
+from annotated_types import Ge, MinLen
+
+from streamscope.cli.bounds import Count, Names, Seed
 from streamscope.features.tables import EffectTable, FeatureTables
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -28,11 +30,11 @@ from streamscope.instruments.figures import Intervals
 class PredictEffects(Instrument):
     edits: Names = ()
     """Names of the edits to explain; default: all."""
-    of: Annotated[tuple[Literal["signed", "absolute"], ...], AtLeastOne()] = ("signed", "absolute")
+    of: Annotated[tuple[Literal["signed", "absolute"], ...], MinLen(1)] = ("signed", "absolute")
     """The effects Δ, their sizes |Δ|, or both."""
     model: Literal["ridge", "boosting"] = "ridge"
     """Ridge regression with a nested choice of the penalty, or boosted trees (slow: choose --edits)."""
-    folds: Annotated[int, Bounds(low=3)] = 5
+    folds: Annotated[int, Ge(3)] = 5
     """Number of folds of documents."""
     shuffles: Count = 5
     """Number of controls with shuffled effects."""

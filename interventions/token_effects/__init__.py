@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-from streamscope.cli.bounds import AnyNumber, Names
+from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tokens
@@ -35,7 +35,7 @@ class TokenEffects(Instrument):
     groups: Names = ()
     """Groups of heads: entity, anchor, semantic (those of PLS); found, those that `probes.head_groups` chooses by
     their attention in this model; heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
-    scale: AnyNumber = 0.0
+    scale: float = 0.0
     """Factor for the heads' outputs."""
     modes: Path | None = None
     """Labels of `features.cluster` for the same model and data: compares effects in modes where a gate is low."""

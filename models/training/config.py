@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from annotated_types import Ge, Gt, Lt
 
-from streamscope.cli.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
+from streamscope.cli.bounds import Count, NotNegative, Positive, Seed, Share, Whole, check
 from streamscope.cli.errors import InputError
 from streamscope.models.config import Hyper, ModelConfig
 from streamscope.text import SplitAt
 
-Decay = Annotated[float, Bounds(low=0, below=1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
 """Decay of a running mean per step."""
 
 
@@ -330,7 +331,7 @@ class Options:
     splits), a Hugging Face id, stories, stories4, or a mixture with weights by tokens, "A*.5 + B*.5"."""
     valid: str | None = None
     """Validation SOURCE; default: a held-out part of --data."""
-    valid_fraction: Annotated[float, Bounds(above=0, below=1)] | None = None
+    valid_fraction: Annotated[float, Gt(0), Lt(1)] | None = None
     """Fraction of the documents of --data to hold out, chosen by a hash of their text; default: 0.05."""
     valid_blocks: Count | None = None
     """Number of blocks per document whose ends are held out instead of whole documents; no training window reads them.

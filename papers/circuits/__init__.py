@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+from annotated_types import Ge
 
-from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import parse
 from streamscope.interventions.circuits.names import Method
 
@@ -39,7 +39,7 @@ class Options:
     """Run folders, bundled models or hf:FOLDER; default: every bundled model."""
     tasks: tuple[str, ...] = ()
     """Tasks whose circuits are measured, in the runs that do them."""
-    pairs: Annotated[int, Bounds(low=16)] = 64
+    pairs: Annotated[int, Ge(16)] = 64
     """Approximate number of pairs of each task."""
     method: Method = "eap-ig"
     """How edges are scored, as in `interventions.circuits`."""

@@ -20,7 +20,9 @@ evaluation. Units of intervals are documents. A variance over all positions has 
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import Bounds, Count, Seed
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Documents
@@ -31,7 +33,7 @@ from streamscope.instruments.figures import HeadMap
 class DualPath(Instrument):
     draws: Count = 4
     """Number of draws of all latents for the loss as in training."""
-    active: Annotated[float, Bounds(low=0.0)] = 0.01
+    active: Annotated[float, Ge(0.0)] = 0.01
     """Variance of a dimension's mean over positions above which it counts as active."""
     seed: Seed = 0
     """Seed of the draws."""

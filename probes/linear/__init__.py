@@ -20,7 +20,9 @@ the overlap of training folds (`cross_validation.SHARED`), as do all intervals h
 from types import ModuleType
 from typing import Annotated, ClassVar
 
-from streamscope.cli.bounds import Bounds, Count, Names, Positive, Seed
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, Names, Positive, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Labels
@@ -31,7 +33,7 @@ from streamscope.instruments.figures import Curve, Intervals
 class Linear(Instrument):
     hooks: Names = ("hook_embed", "blocks.*.hook_resid_post")
     """Names or patterns of activations with one position axis; the name gives the layer."""
-    folds: Annotated[int, Bounds(low=2)] = 5
+    folds: Annotated[int, Ge(2)] = 5
     """Folds of the cross-validation; groups are not split, and labels are balanced as far as possible."""
     controls: Count = 3
     """Number of control tasks with different random labels; their accuracies are averaged."""

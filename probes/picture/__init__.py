@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import ClassVar
 
-from streamscope.cli.bounds import AnyInt, Names
+from streamscope.cli.bounds import Names
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -30,12 +30,12 @@ SCORES = ("pds", "previous", "first", "duplicate", "induction")
 
 @instrument("picture", Text(max_tokens=128), Prompts())
 class Picture(Instrument):
-    prompt: AnyInt | str | None = None
+    prompt: int | str | None = None
     """Prompt of the suite, by its number from 0 or its id. Default: the first, if no text is given."""
     heads: Names = ()
     """L2.H3, L2.*, all, top3:SCORE with SCORE pds (ranked on the suite), induction, previous, first or duplicate.
     Default: all heads, from one token."""
-    query: AnyInt | str | None = None
+    query: int | str | None = None
     """The token that attends: a word of the text, or a position (0 is BOS)."""
 
     figures: ClassVar = (

@@ -26,7 +26,7 @@ from typing import Any, NotRequired, Required
 from typing_extensions import TypedDict
 
 from streamscope.cli.bounds import LARGEST_INT, SplitAt
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 
 
 class Source(TypedDict):
@@ -271,15 +271,6 @@ def read_bytes(path: Path, missing: str = "check the path") -> bytes:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; {missing}") from None
 
 
-def check_readable(path: Path) -> None:
-    """Raise `InputError` for a file that cannot be opened, with the system's reason: safetensors knows none but "No
-    such file"."""
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file") from None
-
-
 def sha256(path: Path) -> str:
     """sha256 of a file as hex digits."""
     with open(path, "rb") as file:
@@ -298,11 +289,8 @@ def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     import json
     import tomllib
 
-    data = read_bytes(path, remedy)
-    try:
-        value = tomllib.loads(data.decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not valid TOML ({error}); {remedy}") from None
+    with reading(path, remedy):
+        value = tomllib.loads(read_bytes(path, remedy).decode("utf-8-sig"))
     return parse(json.dumps(value, default=str), kind, path, remedy)  # a date is its text
 
 

@@ -103,7 +103,7 @@ class Instrument(ValidatedOptions):
 
     A subclass with `@instrument(name, data…)`, which sets `name` and `takes` (the kinds of data, with their defaults),
     has its options as fields, each with a type, a default and a docstring, numbers with their bounds
-    (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
+    (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
     and `tables` (its columns), or `body`: a method that it does not override is the function of that name in the module
     that `body` returns; only `observe` and `tables` must be there.
     """

@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from annotated_types import Ge
 
-from streamscope.cli.bounds import Bounds, Names
+from streamscope.cli.bounds import Names
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import code
 from streamscope.instruments.contract import (
@@ -71,9 +72,9 @@ class Mine(Instrument):
     heads: Names = ("all",)
     """Which heads: L4.*
     and so on."""
-    scales: tuple[Annotated[float, Bounds(low=0)], ...] = (0.0,)
+    scales: tuple[Annotated[float, Ge(0)], ...] = (0.0,)
     """By what."""
-    k: Annotated[int, Bounds(low=1)] = 3
+    k: Annotated[int, Ge(1)] = 3
     """How many."""
     where: Path | None = None
     """A folder."""
@@ -212,7 +213,7 @@ y"""
         REGISTERED.pop(f"said{i}")
     said = {"a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": ""}
     assert {name: meaning for name, _, meaning in options_of(half)} == said
-    assert options_of(margin) == [("a", "x\ny", "")]
+    assert options_of(margin) == [("a", "x\ny", "About a.")]
     assert {name: meaning for name, _, meaning in options_of(more)} == {**said, "e": "About e."}, "inherited ones too"
 
 

@@ -220,7 +220,7 @@ def test_bad_input(tiny_run: Path, suite: Path) -> None:
         (["--clean", "x"], "needs all of"),
         ([*own, "--layers", "7"], "layers 0 to 1"),
         ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
-        ([*own, "--threshold", "0"], "threshold must be positive"),
+        ([*own, "--threshold", "0"], "threshold must be above 0"),
         ([*own, "--senders", "top1:pds"], "recovery"),
         ([*own, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
         ([*own, "--senders", "L7.mlp"], "this model has layers 0 to 1"),

@@ -756,8 +756,8 @@ def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
     [
         ("llama", {"rms_norm_eps": -1e-5}, "rms.eps must be at least 0"),
         ("gpt2", {"layer_norm_epsilon": -1e-5}, "layer.eps must be at least 0"),
-        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be positive"),
-        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be positive"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be above 0"),
+        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be above 0"),
     ],
 )
 def test_numbers_that_give_no_logits_are_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ CASES: list[tuple[str, Callable[[list[str], Path], list[str]], str]] = [
     ("identity", lambda a, t: [*a, "--set", "mlp.up=identity"], "mlp.up: identity mixing keeps the width"),
     ("batch", lambda a, t: replaced(a, "--batch-size", "100000"), "one batch needs 100000"),
     ("micro-batches", lambda a, t: [*a, "--accumulate", "3"], "do not divide a batch of 4"),
-    ("rate", lambda a, t: [*a, "--lr", "-1"], "lr must be positive"),
+    ("rate", lambda a, t: [*a, "--lr", "-1"], "lr must be above 0"),
     ("device", lambda a, t: replaced(a, "--device", "tpu"), "device 'tpu' is unknown"),
     ("tokenizer", lambda a, t: [*a, "--tokenizer", str(t / "none")], "none does not exist"),
 ]
