@@ -39,7 +39,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, SplitAt
 from streamscope.text.readers import (
     KINDS,
@@ -179,12 +179,8 @@ class HubCorpus(Corpus):
             check_content(path)
         if not self._local:
             _ = self._resolved  # reports a wrong name or no network before minutes of retries
-        try:
+        with reading(self.source, "check the files and the names of config and split"):
             yield from self._rows()
-        except InputError:
-            raise
-        except Exception as error:  # builders, file formats and network libraries raise various errors
-            raise InputError(f"{self.source}: cannot be read ({first_line(error)})") from error
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         import datasets
