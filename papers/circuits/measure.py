@@ -23,8 +23,7 @@ from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.stats.means import with_holm
+from streamscope.instruments.stats.estimators import holm, read_clusters
 from streamscope.instruments.table import check_own, read_parquet, write_table
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.circuits import Circuits, worth
@@ -233,7 +232,11 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
                 cells = {"mean": differences.mean(), "ci_low": low, "ci_high": high, "p": test.pvalue}
                 rows.append({"preset": a, "other_preset": b, "task": task, "other": other, **cells,
                              "n": len(differences), "undefined": why})  # fmt: skip
-    return with_holm(pd.DataFrame(rows)).to_dict("records") if rows else []
+    if not rows:
+        return []
+    table = pd.DataFrame(rows)
+    table.insert(table.columns.get_loc("p") + 1, "p_holm", holm(table["p"]))
+    return table.to_dict("records")
 
 
 def _task(result: Result) -> str:

@@ -17,7 +17,7 @@ import secrets
 import stat
 import time
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -286,7 +286,6 @@ def read_json(
 
 def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     """Read a TOML file as a kind; `InputError` like `read_bytes` and `parse`. Arrays may be tuples of the kind."""
-    import json
     import tomllib
 
     with reading(path, remedy):
@@ -308,16 +307,6 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
             if strict or any(later.strip() for later in lines[number:]):
                 raise
     return rows
-
-
-CHECKSUM = b"sha256"
-"""Metadata key of a parquet file: sha256 of the other entries by name. The rows have a CRC per page."""
-
-
-def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Metadata with `CHECKSUM` of its entries, so that a change of any byte is noticed."""
-    sums = {name.decode(): hashlib.sha256(entry).hexdigest() for name, entry in meta.items()}
-    return {**meta, CHECKSUM: json.dumps(sums).encode()}
 
 
 STALE = 3600.0

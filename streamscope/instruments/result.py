@@ -145,10 +145,10 @@ class Result:
         """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
-        suffix. Every file appears under its name when it is complete; the paths are returned. Tables and observations
-        of an earlier result at PATH that this one does not have are deleted. For PATH.csv, only the tables are written,
-        as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be loaded again. Raises
-        `InputError` for another suffix, for files of another instrument, and for what cannot be written.
+        suffix. Every file appears under its name when it is complete; the paths are returned. For PATH.csv, only the
+        tables are written, as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be
+        loaded again. Raises `InputError` for another suffix, for files of another instrument, and for what cannot be
+        written.
         """
         maker = str(self.about.get("instrument", ""))
         made = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
@@ -181,13 +181,10 @@ class Result:
             units = {column.name: column.unit for column in table.columns}
             kept = json_meta({"table": _columns(table), "about": about, "units": units})
             made[files[name]] = table.batches(), kept, not isinstance(table, LongTable)
-        before = _files_of(path)
         if self.arrays:
             _write_arrays(arrays, self.arrays, about)
         for file, (batches, kept, dictionary) in made.items():
             write_batches(file, batches, kept, dictionary=dictionary)
-        for old in before - set(made):
-            old.unlink(missing_ok=True)
         return [*reversed(made), *([arrays] if self.arrays else [])]
 
     def _save_text(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
@@ -197,15 +194,6 @@ class Result:
         }
         for name, table in self.tables.items():
             _write_text(files[name], table)
-        try:
-            named = json.loads(about_path.read_text(encoding="utf-8"))["files"] if about_path.is_file() else []
-            before = {  # a copied file names tables that are another's
-                path.with_name(name) for name in named if name.startswith(f"{path.stem}-") and name.endswith(".csv")
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # another's file, or a damaged one
-            before = set()
-        for old in before - set(written):
-            old.unlink(missing_ok=True)
         about = {"about": self.about, "tables": tables, "files": [one.name for one in written]}
         if self.arrays:
             written.append(_write_arrays(arrays, self.arrays, dict(self.about)))
@@ -250,16 +238,6 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
     """The file of each table and of the observations: the main table's is `path`, the others lie next to it."""
     files = {name: path.with_stem(f"{path.stem}-{name}") for name in (*names, OBSERVED)}
     return files | dict.fromkeys(names[:1], path)
-
-
-def _files_of(path: Path) -> set[Path]:
-    """The other tables and the observations of the result whose main table is at `path`; none for other files."""
-    try:
-        about = _meta(path)["about"]
-        files = set(_places(path, about["tables"]).values()) - {path}
-        return {file for file in files if file.is_file() and _meta(file)["about"].get("result") == about["result"]}
-    except (InputError, KeyError, ValueError):  # a file of somebody else, with other names
-        return set()
 
 
 def _columns(table: Table) -> dict[str, Any]:

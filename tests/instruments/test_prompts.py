@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from itertools import product
@@ -19,7 +17,7 @@ from streamscope.instruments.prompts.__main__ import main
 from streamscope.instruments.prompts.sets import read_set
 from streamscope.instruments.prompts.suite import check_space, population, units
 from streamscope.instruments.prompts.tasks import load_task
-from streamscope.probes.attention import undecided
+from streamscope.probes.roles import undecided
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 
@@ -341,24 +339,6 @@ def test_the_command_aligns_with_a_run(
 def test_the_command_refuses(argv: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         main(argv)
-
-
-def test_help_loads_neither_torch_nor_transformer_lens() -> None:
-    code = (
-        "import sys\nfrom streamscope.instruments.prompts.__main__ import main\n"
-        "try:\n main(['--help'])\nexcept SystemExit: pass\n"
-        "assert not {'torch', 'transformer_lens', 'tokenizers', 'pandas'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--tokenizer" in done.stdout
-
-
-def test_bad_input_exits_2_with_one_line() -> None:
-    call = [sys.executable, "-m", "streamscope.instruments.prompts", "competin"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: unknown prompt suite") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

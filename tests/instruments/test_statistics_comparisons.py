@@ -8,7 +8,6 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.stats.estimators import (
     cohens_d,
@@ -139,23 +138,3 @@ def test_rank_by_hand() -> None:
     c = rank_among(9.5, draws)
     assert (c.p, c.p_min, c.n, c.statistic, c.exact) == (1, pytest.approx(2 / 21), 20, 0, True)
     assert rank_among(1.0, [0.0], alternative="greater").p_min == 1 / 2 and rank_among(1.0, [0.0]).p_min == 1
-    with pytest.raises(InputError, match="observed effect inf is not finite"):
-        rank_among(np.inf, draws)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: cohens_d([1, 2, 3], [1, 2], "d_z"), "^d_z needs pairs of cases, got 3 and 2 values$"),
-        (lambda: cohens_d([1], [1, 2]), "^condition: needs at least 2"),
-        (lambda: cohens_d([1, 2], [1]), "^baseline: needs at least 2"),
-        (lambda: sign_flip([1, 2], ["a", "a"]), "^a sign-flip test needs at least two clusters, got 1"),
-        (lambda: sign_flip([1.0]), "^differences: needs at least 2"),
-        (lambda: rank_among(float("nan"), [1.0]), "observed effect"),
-        (lambda: rank_among(1.0, []), "^draws: needs at least 1"),
-    ],
-)
-def test_bad_input_is_one_line(call, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)

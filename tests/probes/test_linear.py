@@ -42,7 +42,7 @@ def read(how: Linear, examples: list[Example], x: Any, hook: str = HOOK) -> pd.D
 
 
 def summary(how: Linear, table: pd.DataFrame, examples: list[Example]) -> Table:
-    seen = linear.seen_of(table, examples)
+    seen = linear.observed(table, examples)
     estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     return linear.tables(how, seen, estimates)["linear"]
 

@@ -1,0 +1,47 @@
+"""Means, ratios and shares as instruments estimate them: one cell of observations, under plain names."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
+from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.proportions import wilson
+
+
+class Estimate(NamedTuple):
+    """A value with a 95 % interval; n clusters, sd between them."""
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    n: int
+
+
+def ratio_of_sums(totals: Any, counts: Any, confidence: float = 0.95, clusters: Any = None) -> Estimate:
+    """Σ totals / Σ counts over units, each its own cluster without labels."""
+    y = np.asarray(totals, float)
+    labels = range(len(y)) if clusters is None else [tuple(x) if np.ndim(x) else x for x in clusters]
+    block = Observations(
+        measure=Measure(name="ratio", unit="of the values", resolution=0.0), cells=pd.DataFrame({"cell": [0]}),
+        units=pd.DataFrame({"unit": range(len(y)), "cluster": pd.Series(list(labels), dtype=object)}),
+        total=y[None], size=np.asarray(counts, float)[None],
+    )  # fmt: skip
+    row = estimate(block, [Contrast(quantity="ratio", weights={0: 1.0})], confidence=confidence).frame.iloc[0]
+    return Estimate(*(float(row[name]) for name in ("value", "sd", "low", "high")), int(row["clusters"]))
+
+
+def mean(values: Any, clusters: Any = None, confidence: float = 0.95) -> Estimate:
+    """The mean over observations."""
+    x = np.asarray(values, float)
+    return ratio_of_sums(x, np.ones_like(x), confidence, clusters)
+
+
+def proportion(hits: Any, clusters: Any = None, confidence: float = 0.95) -> Estimate:
+    """A share with Wilson's interval."""
+    x = np.asarray(hits, float)
+    within = read_clusters(clusters, len(x))
+    low, high = wilson(x, None if clusters is None else within, confidence)
+    return Estimate(x.mean(), float("nan"), low, high, within.count)
