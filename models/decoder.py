@@ -1,6 +1,6 @@
 """The forward pass of a `StreamTransformer`: embed, L blocks, readout.
 
-`models.transformer` adds hooks, text and losses. `models.interop.export` exports this file and its parts.
+`models.transformer` adds hooks, text and losses, `models.interop.export` the interface of transformers.
 """
 
 from collections.abc import Callable, Sequence

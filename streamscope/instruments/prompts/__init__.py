@@ -20,7 +20,7 @@ from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfac
 from streamscope.instruments.prompts.loaders import FORMATS, PAIRS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
-from streamscope.text.readers import read_error
+from streamscope.text.readers import check_content
 from streamscope.text.records import is_records, records
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def check_task(name: str) -> None:
 
 
 def _check_file(name: str) -> None:
-    if not (path := Path(name)).exists():
-        raise read_error(path, FileNotFoundError(2, "No such file or directory"))
+    if not Path(name).exists():
+        check_content(Path(name))
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:
