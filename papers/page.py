@@ -213,8 +213,10 @@ class Page:
         head = "| claim | verdict | arms | quantity | the paper | n | difference (95 %) | p | detectable |"
         lines = [head, "|" + "---|" * 9]
         for claim in registered(self.paper)[0]:
-            name, arms = claim["id"], " − ".join(claim["arms"])
-            paper = " against ".join(map(str, claim["printed"]))
+            name, arms, paper = claim["id"], " − ".join(claim["arms"]), " against ".join(map(str, claim["printed"]))
+            if len(claim["arms"]) == 4:  # a difference of two differences
+                arms = "({} − {}) − ({} − {})".format(*claim["arms"])
+                paper = "{} − {} against {} − {}".format(*claim["printed"])
             if claim.get("test") == "equivalence":
                 paper += f", equal within {claim['margin']:g}"
             if name not in verdicts.index:
