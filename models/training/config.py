@@ -101,8 +101,8 @@ class Training:
     compile: Literal["off", "blocks", "step"] = "off"
     """Compile for training: each block, or (on CUDA) the whole step with its loss. Analyses are never compiled."""
     log_every: Count = 10
-    """Steps between rows of metrics.jsonl with training losses. The run folder has all curves for TensorBoard
-    (tensorboard --logdir RUN) in tb/, which W&B reads too (wandb sync RUN/tb)."""
+    """Steps between rows of metrics.jsonl with training losses. With the extra `tensorboard` the run folder has
+    all curves in tb/ (tensorboard --logdir RUN), which W&B reads too (wandb sync RUN/tb)."""
     eval_every: Count = 200
     """Steps between evaluations."""
     eval_batches: Count = 50

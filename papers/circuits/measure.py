@@ -16,7 +16,7 @@ from scipy import stats
 
 from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.output_lock import one_at_a_time
+from streamscope.cli.locks import locked
 from streamscope.cli.provenance import commit, provenance
 from streamscope.instruments.command import progress_bar, signs_of_life
 from streamscope.instruments.contract import checkpoint_of
@@ -92,7 +92,7 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
     if new.empty:
         return
     out.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(out):  # rows that another command writes meanwhile stay, too
+    with locked(out / ".lock"):  # rows that another command writes meanwhile stay, too
         if path.is_file():
             old = read_parquet(path).to_pandas()
             same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])

@@ -123,8 +123,8 @@ class Instrument(ValidatedOptions):
     """Whether it gives the model any text, so that `--bos` has an effect."""
     exports: ClassVar[tuple[str, ...]] = ()
     """Suffixes of further files that `export(result, path)` of the package's module formats writes."""
-    shared: ClassVar[bool] = False
-    """Whether several processes can share the work on one run (`share`), and a killed command goes on inside it."""
+    continues: ClassVar[bool] = False
+    """Whether it writes parts into `data.work`, so that a killed command goes on inside a run."""
 
     @classmethod
     def getdoc(cls) -> str:
@@ -212,10 +212,6 @@ class Instrument(ValidatedOptions):
             **seen.about,
         }
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
-
-    def share(self, data: Opened, progress: Progress) -> None:
-        """What a worker of `--launch` does of the work on one run: parts in `data.work` that nobody holds."""
-        self.body().share(self, data.model, data, progress)
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""

@@ -27,7 +27,7 @@ from pyarrow import csv
 
 from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.output_lock import one_at_a_time
+from streamscope.cli.locks import locked
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.out_path import check_out
@@ -162,7 +162,7 @@ class Result:
         files, arrays = _places(path, names), path.with_suffix(".safetensors")
         for one in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
             check_own(one, maker)
-        with one_at_a_time(path.parent):
+        with locked(path.with_name(f".{path.name}.lock")):  # files that belong together are of one save
             done = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
         if figure is not None:
             write_figure(self.figure(), Path(figure))

@@ -39,7 +39,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, SplitAt
 from streamscope.text.readers import (
     KINDS,
@@ -179,12 +179,8 @@ class HubCorpus(Corpus):
             check_content(path)
         if not self._local:
             _ = self._resolved  # reports a wrong name or no network before minutes of retries
-        try:
+        with reading(self.source, "check the files and the names of config and split"):
             yield from self._rows()
-        except InputError:
-            raise
-        except Exception as error:  # builders, file formats and network libraries raise various errors
-            raise InputError(f"{self.source}: cannot be read ({first_line(error)})") from error
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         import datasets
@@ -333,8 +329,8 @@ def open_corpus(
 
     Raises:
         InputError: a path that does not exist, an unsupported file, a folder without usable files, a malformed `hf:` or
-            `stories:` source, a mixture without positive weights, `max_documents` below 1, a `text_field` or `split_at`
-            that this source does not use.
+            `stories:` source, a mixture without positive weights, a `text_field` or `split_at` that this source does
+            not use.
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     for name, given, usual, needs in (
@@ -348,8 +344,6 @@ def open_corpus(
 
 def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:
     """`open_corpus` of a source or of a part of a mixture."""
-    if max_documents is not None and max_documents < 1:
-        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
     common: dict[str, Any] = {
         "source": source, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
     }  # fmt: skip

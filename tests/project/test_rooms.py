@@ -154,10 +154,6 @@ BESIDE = {
     "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
     "models/checkpoint.py": {"streamscope.models.interop.huggingface.bridged"},  # TransformerLens: two seconds
-    "models/interop/export/bridge.py": {  # TransformerLens asks for this file while it is being imported itself
-        "transformer_lens.factories.architecture_adapter_factory", "transformer_lens.model_bridge.sources",
-        "transformers",
-    },
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
     "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens

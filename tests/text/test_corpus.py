@@ -110,7 +110,7 @@ def test_what_cannot_be_opened(tmp_path, monkeypatch):
 
     monkeypatch.setattr("builtins.open", refuse)
     for ask in (corpus.fingerprint, lambda: list(corpus.documents())):
-        with pytest.raises(InputError, match=r"a.txt: cannot be read \(Permission denied\); check the file"):
+        with pytest.raises(InputError, match=r"a.txt cannot be read \(Permission denied\); check the file"):
             ask()
 
 
@@ -198,7 +198,7 @@ def test_parquet(tmp_path):
     with pytest.raises(InputError, match="the text is a int"):
         read(file, text_field="n")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(InputError, match="b.parquet: not a readable Parquet file"):
+    with pytest.raises(InputError, match="b.parquet cannot be read .*; check the file"):
         read(tmp_path / "b.parquet")
 
 
@@ -249,7 +249,7 @@ def test_what_datasets_keeps(tmp_path):
     assert read(cache / "mine-test.arrow") == ["one", "two", "three"]
     assert [file["name"] for file in open_corpus(str(cache)).describe()["files"]] == ["mine-train.arrow"]
     (tmp_path / "broken.arrow").write_bytes((cache / "mine-train.arrow").read_bytes()[:200])
-    with pytest.raises(InputError, match="broken.arrow: not a readable Arrow file"):
+    with pytest.raises(InputError, match="broken.arrow cannot be read .*; check the file"):
         read(tmp_path / "broken.arrow")
 
 
@@ -257,7 +257,7 @@ def test_damaged_gzip(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"word " * 1000)[:-12])
     (tmp_path / "b.txt.gz").write_bytes(b"plain text")
     for name in ("a.txt.gz", "b.txt.gz"):
-        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+        with pytest.raises(InputError, match=f"{name} cannot be read"):
             read(tmp_path / name)
 
 
@@ -297,8 +297,6 @@ def test_a_path_of_another_kind(tmp_path):
     (tmp_path / "a.docx").write_text("x")
     with pytest.raises(InputError, match=r"a.docx is not a supported kind of file \(.*\.jsonl"):
         open_corpus(str(tmp_path / "a.docx"))
-    with pytest.raises(InputError, match="max_documents=0"):
-        open_corpus(str(tmp_path), max_documents=0)
 
 
 def test_two_passes_and_max_documents(tmp_path):
