@@ -2,14 +2,28 @@
 
     from streamscope.features import Extract
 
-Every instrument of this package is listed here (`instruments.registry.discover`).
+`listed` has every instrument of this package; they are imported at the first use of one.
 """
 
-from streamscope.features.cluster import Cluster as Cluster
-from streamscope.features.extract import Extract as Extract
-from streamscope.features.needed_context import NeededContext as NeededContext
-from streamscope.features.predict_effects import PredictEffects as PredictEffects
-from streamscope.features.profile import Profile as Profile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamscope.features.listed import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from streamscope.features import listed
+
+    return getattr(listed, name)
+
+
+def __dir__() -> list[str]:
+    from streamscope.features import listed
+
+    return sorted({*globals(), *vars(listed)})
+
 
 if __name__ == "features":  # the folder of a clone, under its short name
     from streamscope.aliases import alias

@@ -56,10 +56,15 @@ class _Finder(MetaPathFinder, Loader):
         return spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
 
 
+_FINDER = _Finder()
+
+
 def alias(room: str) -> None:
     """Make the room's short name mean the long one, for all that is imported from now on."""
+    if not _ROOMS:
+        sys.meta_path.insert(0, _FINDER)  # before Python's own, which would read the files again
     _ROOMS.add(room)
     sys.modules[room] = import_module(f"streamscope.{room}")
 
 
-sys.meta_path.insert(0, _Finder())
+sys.meta_path.append(_FINDER)

@@ -36,6 +36,8 @@ def reading(path: object, remedy: str = "restore the file, or check the path") -
         if str(path) in str(error):
             raise
         raise InputError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist; check the path") from error
     except Exception as error:
         words = f"it lacks {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
         words = "No such file or directory" if isinstance(error, FileNotFoundError) else words

@@ -1,19 +1,19 @@
-"""Every instrument by its name. Classes register themselves (`contract.instrument`); each room lists its own."""
+"""Every instrument by its name. Classes register themselves (`contract.instrument`); a room has them in `listed`."""
 
 from importlib import import_module
 from typing import Any
 
 from streamscope.cli.errors import unknown
 
-ROOMS = ("streamscope.probes", "streamscope.interventions", "streamscope.features")
-"""Rooms whose `__init__` imports their instruments. This room may not import them: they import it."""
+LISTED = ("streamscope.probes.listed", "streamscope.interventions.listed", "streamscope.features.listed")
+"""What imports the instruments of a room. This room may not import them: they import it."""
 REGISTERED: dict[str, type[Any]] = {}
 
 
 def discover() -> dict[str, type[Any]]:
     """Every instrument of the house."""
-    for room in ROOMS:
-        import_module(room)
+    for module in LISTED:
+        import_module(module)
     return dict(sorted(REGISTERED.items()))
 
 

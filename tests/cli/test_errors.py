@@ -13,6 +13,7 @@ RAISED = [
     (Exception("bare\nof two lines"), "x.pt cannot be read (bare of two lines); save it again"),
     (PermissionError(13, "Permission denied", "x.pt"), "x.pt cannot be read (Permission denied); save it again"),
     (ValueError("\x1b[1mloud\x1b[0m"), "x.pt cannot be read (loud); save it again"),
+    (FileNotFoundError(2, "No such file or directory"), "x.pt does not exist; check the path"),
     (EOFError(), "x.pt cannot be read (EOFError); save it again"),
     (InputError("n_heads must be at least 1"), "x.pt: n_heads must be at least 1"),
 ]

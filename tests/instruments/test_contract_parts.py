@@ -420,14 +420,13 @@ def test_methods_may_lie_in_a_body() -> None:
     body = ModuleType("apart.measure")
     cls = named(body=staticmethod(lambda: body))
     assert cls.relate(results[0]) == cls.control_tables(*results) == {}
-    for name in ("observe", "tables", "share", "relate", "control_tables"):
-        answer = {"observe": seen, "share": None}.get(name, {name: Table(pd.DataFrame(), ())})
+    for name in ("observe", "tables", "relate", "control_tables"):
+        answer = seen if name == "observe" else {name: Table(pd.DataFrame(), ())}
         setattr(body, name, lambda *given, name=name, answer=answer: asked.append((name, *given)) or answer)
     made = cls()
     assert made.observe("m", data, iter) is seen and list(made.tables(seen, {})) == ["tables"]
-    made.share(data, iter)
     assert list(cls.relate(results[0])) == ["relate"] and list(cls.control_tables(*results)) == ["control_tables"]
-    assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}), ("share", made, "m", data, iter),
+    assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}),
                      ("relate", results[0]), ("control_tables", *results)]  # fmt: skip
     assert MINE.relate(results[0]) == MINE.control_tables(*results) == {}
 

@@ -431,7 +431,7 @@ def test_what_is_no_dictionary_of_weights(tmp_path: Path) -> None:
         for damaged in (whole[: len(whole) // 2], b"", b"no"):
             path.write_bytes(damaged)
             assert path.name in refused(path, "hdpl")
-    assert "No such file" in refused(tmp_path / "gone.pt", "hdpl")
+    assert "gone.pt does not exist; check the path" in refused(tmp_path / "gone.pt", "hdpl")
 
 
 def test_the_process_says_one_line_and_exits_2(

@@ -8,7 +8,6 @@ from typing import Any
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Grouping, LabelTask
 from streamscope.text.records import records
-from streamscope.text.stories import labelled, story
 
 PARTS = 8
 """Parts of a context that a probe tells apart."""
@@ -30,6 +29,13 @@ class Example:
     """The word type that a control task labels at random."""
 
 
+def first_story() -> str:
+    """A built-in story."""
+    from streamscope.text.stories import story
+
+    return story(1, 0).text
+
+
 def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:
     """Labelled positions of the built-in corpus, held-out combinations (`text.stories.labelled`).
 
@@ -39,6 +45,8 @@ def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story",
     then no antecedent is on both sides. The word type is the antecedent. Texts begin at the paragraph of the first
     candidate, so that short contexts hold them.
     """
+    from streamscope.text.stories import labelled  # which reads its lexicons
+
     found = []
     for i, one in enumerate(labelled(seed, stories, held_out=True)):
         for case in one.cases:
@@ -65,6 +73,8 @@ def position_examples(
     the content says nothing about the position: any word may stand anywhere. Of each text `PER_TEXT` words are drawn,
     and each text has stories of its own. Groups are texts, or word types; the word type is the word in lower case.
     """
+    from streamscope.text.stories import story
+
     rng, found, index = Random(f"positions {seed}"), list[Example](), 0
     for i in range(stories):
         first = story(seed, index, held_out=True).text
