@@ -99,10 +99,7 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     """
     if (folder / "manifest.json").exists():
         raise InputError(f"{folder} is a run with its own history: save the model into another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {folder}: {error.strerror}") from None
+    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
     metadata = {CONFIG: config_digest(model.to_dict())}
     default: tuple[int, ...] = ()

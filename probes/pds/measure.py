@@ -134,12 +134,13 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """models: PDS of every head of run and control."""
+    """models: PDS of every head of run and control, named as in the run's own table."""
     names = [str(one.about.get("model")) for one in (run, control)]
     names[1] += ", control" if names[0] == names[1] else ""
     parts = [one.table().frame.assign(model=name) for name, one in zip(names, (run, control), strict=True)]
     frame = pd.concat(parts, ignore_index=True)[[column.name for column in MODELS]]
-    return {"models": Table(frame, MODELS, {}, f"PDS per head of {names[0]} and of its control {names[1]}", "pds")}
+    words = f"{run.table().title.rpartition('; ')[2]}, of {names[0]} and of its control {names[1]}"
+    return {"models": Table(frame, MODELS, {}, words, "pds")}
 
 
 def _heads(how: Pds, found: Estimates, keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:

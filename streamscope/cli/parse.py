@@ -37,6 +37,7 @@ SCRIPT = "streamscope "
 
 COLLECTED: list[Any] | None = None
 """Where `parse` puts the options of a command instead of reading them, for `streamscope completion`."""
+DEFECT = "This is a defect of streamscope: please report it, with the lines above and the command."
 LONGEST = 160
 """Characters of an argument that an error repeats."""
 OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
@@ -304,9 +305,15 @@ def command(main: Callable[[], None]) -> None:
         line = visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
         print(_shortened(line), file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:  # torch has no class for the memory of the machine
+        if "allocat" not in str(error):
+            error.add_note(DEFECT)
+            raise
+        print(f"error: not enough memory ({' '.join(str(error).split())[:200]}); choose smaller sizes", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        error.add_note("This is a defect of streamscope: please report it, with the lines above and the command.")
+        error.add_note(DEFECT)
         raise

@@ -21,7 +21,7 @@ from streamscope.instruments.table import Table
 from streamscope.models import load
 from streamscope.models.make import build
 from streamscope.probes.pds import Pds
-from streamscope.probes.pds.measure import mean_plus_sd
+from streamscope.probes.pds.measure import control_tables, mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
@@ -204,3 +204,11 @@ def test_one_pair_has_a_score_and_no_inference() -> None:
     table = heads(planted.model(), planted.suite(1))
     np.testing.assert_allclose(table.frame["pds"], planted.PDS, atol=2e-6)
     assert {why for (_, column), why in table.missing.items() if column == "difference_sd"} == {"one independent case"}
+
+
+def test_the_table_with_a_control_says_which_pds_it_has() -> None:
+    net, suite = planted.model(), planted.suite(3)
+    pooled, by_pair = (Pds(per_pair=flag).measure(net, given_prompts(suite, net)) for flag in (False, True))
+    title = control_tables(by_pair, by_pair)["models"].title
+    assert title.startswith("PDS per head, mean over pairs of |last − first|, of ")
+    assert control_tables(pooled, pooled)["models"].title.startswith("PDS per head, of ")
