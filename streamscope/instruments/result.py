@@ -26,7 +26,7 @@ import torch
 from pyarrow import csv
 
 from streamscope.cli.disk import write_atomically, write_text
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.locks import locked
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
@@ -205,13 +205,8 @@ class Result:
         """A result written by `save`. Raises `InputError` for a file that is not one, damaged, or mixed with others."""
         if Path(path).suffix == ".csv":
             raise InputError(f"{path} is text for other programs; a result is read again from .parquet")
-        try:
+        with reading(path, "it is damaged, or of another version: measure it again"):
             return cls._load(Path(path))
-        except InputError:
-            raise
-        except Exception as error:  # a file that was cut, flipped or written by another version
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise InputError(f"{path} is damaged, or of another version: {reason}; measure it again") from None
 
     @classmethod
     def _load(cls, path: Path) -> "Result":

@@ -15,7 +15,6 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,19 +30,19 @@ from rich.text import Text
 from safetensors import SafetensorError, safe_open
 
 from streamscope.cli.disk import parse, write_atomically
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.terminal import cell, visible
 from streamscope.instruments.observations import Reasons, reasons_of
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import note
 from streamscope.instruments.undefined_cells import reasons as read_reasons
-from streamscope.text.readers import first_line
 
 WORD = 16
 """Columns of a narrow terminal that a text has at least."""
 NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
 """How cells begin that hold a number or an interval."""
 LEAST_P = 1e-4
+AGAIN = "check the path, restore it, or make it again"
 
 LONGEST = 60
 """Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
@@ -428,7 +427,7 @@ class LongTable(Table):
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows, a row group of a file at a time; all columns without `columns`."""
         for path in self.files:
-            with reading(path), pq.ParquetFile(path) as file:
+            with reading(path, AGAIN), pq.ParquetFile(path) as file:
                 for i in range(file.num_row_groups):
                     yield file.read_row_group(i, columns=columns)
 
@@ -499,19 +498,8 @@ def with_reasons(table: Table) -> pd.DataFrame:
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of a parquet file; `InputError` for one that is damaged."""
-    with reading(path):
+    with reading(path, AGAIN):
         return pq.read_table(path, columns=columns)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """What the library raises for a damaged file as `InputError`."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path") from None
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged ({first_line(error)}); restore it, or make it again") from None
 
 
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
@@ -536,12 +524,8 @@ def plain_number(x: Any) -> Any:
 def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[str, Any]:
     """The entries `names` of the metadata of a table, as far as it has them. Raises `InputError` for a file that is no
     parquet or is damaged."""
-    try:
+    with reading(path, AGAIN):
         meta = pq.read_schema(path).metadata or {}
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path") from None
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as a parquet file ({str(error).splitlines()[0]})") from None
     known = {name: meta[name.encode()] for name in names if name.encode() in meta}
     return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in known.items()}
 

@@ -210,7 +210,7 @@ def test_map_places_equal_tokens_once(tmp_path: Path) -> None:
         (["{few}"], "5 tokens, fewer than --min-cluster-size 10"),
         (["{none}"], "none.parquet has no rows"),
         (["--fitted", "{f}"], "f.safetensors does not exist"),
-        (["--fitted", "{text}"], "is truncated or damaged"),
+        (["--fitted", "{text}"], "cannot be read"),
         (["--fitted", "{tensors}"], "does not hold the clusters of one run"),
         (["{g}", "--fitted", "{modes}"], "another checkpoint than the clusters"),
         (["{none}", "--fitted", "{modes}"], "none.parquet has no rows"),

@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
-from streamscope.instruments.stats.estimators import read_clusters
+from streamscope.instruments.stats.estimators import Shared, degrees_of_freedom, ratio_and_error, read_clusters
 from streamscope.instruments.stats.proportions import wilson
 
 
@@ -45,3 +46,22 @@ def proportion(hits: Any, clusters: Any = None, confidence: float = 0.95) -> Est
     within = read_clusters(clusters, len(x))
     low, high = wilson(x, None if clusters is None else within, confidence)
     return Estimate(x.mean(), float("nan"), low, high, within.count)
+
+
+class TTest(NamedTuple):
+    """Arrays over the leading axes."""
+
+    difference: np.ndarray
+    error: np.ndarray
+    t: np.ndarray
+    df: np.ndarray
+    p: np.ndarray
+
+
+def clustered_t(totals: np.ndarray, counts: np.ndarray, shared: Shared | None = None) -> TTest:
+    """Many tests at once that Σ y_d / Σ n_d is 0, clusters on the last axis; a contrast of observations is one."""
+    difference, error = ratio_and_error(totals, counts, shared)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(error > 0, difference / error, np.nan)
+    df = np.broadcast_to(degrees_of_freedom(counts, shared), error.shape)
+    return TTest(difference, error, t, df, 2 * stats.t.sf(np.abs(t), df))

@@ -16,13 +16,12 @@ from scipy import stats
 
 from streamscope.instruments.observations import Measure, Observations, each, estimate
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
-from streamscope.instruments.stats.estimators import clustered_t
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.stats.proportions import paired_proportions
 from streamscope.models.hooks import Captures
 from streamscope.probes.linear.measure import GAINS, HITS
 from streamscope.probes.specialization.measure import Sums
-from tests.instruments.estimates import proportion
+from tests.instruments.estimates import clustered_t, proportion
 from tests.probes.test_specialization import summary
 
 torch.set_num_threads(1)

@@ -272,7 +272,7 @@ def test_another_format_is_refused_with_file_and_line(tmp_path: Path, reader: st
 @pytest.mark.parametrize("reader", SAMPLES)
 def test_missing_empty_and_binary_files(tmp_path: Path, reader: str) -> None:
     read = SAMPLES[reader][0]
-    with pytest.raises(InputError, match="no-file: cannot be read .No such file or directory.; check the file"):
+    with pytest.raises(InputError, match="no-file cannot be read .No such file or directory.; check the file"):
         read(tmp_path / "no-file")
     with pytest.raises(InputError, match=r"file\.txt.*(empty|expected)"):
         read(write(tmp_path, "\n \n"))

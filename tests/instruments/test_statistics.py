@@ -14,7 +14,6 @@ from streamscope.instruments.stats.estimators import (
     cluster_bootstrap,
     cluster_codes,
     cluster_totals,
-    clustered_t,
     cohens_d,
     constant,
     d_columns,
@@ -27,7 +26,7 @@ from streamscope.instruments.stats.estimators import (
     statistic_interval,
 )
 from streamscope.instruments.stats.proportions import paired_proportions
-from tests.instruments.estimates import mean, proportion, ratio_of_sums
+from tests.instruments.estimates import clustered_t, mean, proportion, ratio_of_sums
 
 RNG = np.random.default_rng(0)
 

@@ -21,7 +21,6 @@ from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.stats.estimators import (
     cluster_bootstrap,
     cluster_totals,
-    clustered_t,
     d_columns,
     d_of_totals,
     holm,
@@ -30,7 +29,7 @@ from streamscope.instruments.stats.estimators import (
     sign_flip,
 )
 from streamscope.instruments.stats.proportions import paired_proportions
-from tests.instruments.estimates import proportion
+from tests.instruments.estimates import clustered_t, proportion
 
 S = 4000
 R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)
@@ -147,7 +146,7 @@ def test_words_that_are_meant_here_and_compete_there(sign: int) -> None:
 
 def test_sign_flip_over_pairs(first: slice, tails: str = "t3") -> None:
     totals, _ = pair_totals(tails, seed=4)
-    calibrated([sign_flip(row, resamples=199, seed=i).p for i, row in enumerate(totals[first])])
+    calibrated([sign_flip(row, resamples=199, seed=i) for i, row in enumerate(totals[first])])
 
 
 # --- matched-random draws, families

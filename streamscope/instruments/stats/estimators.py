@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, stdtr, stdtrit
+from scipy.special import ndtr, stdtrit
 
 from streamscope.cli.errors import InputError
 
@@ -345,33 +345,6 @@ def d_of_totals(
         return np.asarray((s1 - s0) / m / np.sqrt(variance))
 
 
-# ---- Student's test, over many cells at once: units on the last axis ----------------------------
-
-
-class TTest(NamedTuple):
-    """Arrays over the leading axes: difference, its standard error, t, degrees of freedom, two-sided p."""
-
-    difference: np.ndarray
-    error: np.ndarray
-    t: np.ndarray
-    df: np.ndarray
-    p: np.ndarray
-
-
-def clustered_t(totals: np.ndarray, counts: np.ndarray, shared: Shared | None = None) -> TTest:
-    """Student's test that Σ y_d / Σ n_d is 0, clusters on the last axis: t = R / SE with df degrees of freedom.
-
-    R and SE are `ratio_and_error`'s, df `degrees_of_freedom`'s, D−1 for clusters of one size;
-    with two orders in every pair this is the paired t test on pair means. NaN where no cluster differs from another.
-    `shared` says which cells share labels of several kinds (`read_clusters`).
-    """
-    difference, error = ratio_and_error(totals, counts, shared)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(error > 0, difference / error, np.nan)
-    df = np.broadcast_to(degrees_of_freedom(counts, shared), error.shape)
-    return TTest(difference, error, t, df, 2 * stdtr(df, -np.abs(t)))
-
-
 def constant(values: np.ndarray, scale: float | None = None) -> bool:
     """Whether values differ by no more than float64 rounds numbers of size `scale` (default: their own)."""
     scale = float(np.abs(values).max()) if scale is None else float(scale)
@@ -381,33 +354,22 @@ def constant(values: np.ndarray, scale: float | None = None) -> bool:
 # ---- p by counting: sign flips, the rank among random draws ------------------------------------
 
 
-Alternative = Literal["two-sided", "greater", "less"]
+class Rank(NamedTuple):
+    """p of a rank, and the smallest it can be; it can reject at α only if p_min ≤ α."""
 
-
-class Counted(NamedTuple):
-    """A p found by counting. p_min is the smallest this test can give; it can reject at α only if p_min ≤ α."""
-
-    statistic: float
     p: float
     p_min: float
-    n: int
-    exact: bool
 
 
 def sign_flip(
-    differences: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    alternative: Alternative = "two-sided",
-    resamples: int = 9999,
-    seed: int = 0,
-) -> Counted:
-    """Are paired differences symmetric about 0? The sign of a whole cluster is flipped at once.
+    differences: ArrayLike, clusters: ArrayLike | None = None, *, resamples: int = 9999, seed: int = 0
+) -> float:
+    """Two-sided p that paired differences are symmetric about 0. The sign of a whole cluster is flipped at once.
 
     Statistic: the mean over observations, (1/n) Σ_d s_d Y_d with Y_d the cluster's sum and s_d = ±1. Exact over all
     2^m sign patterns of the m clusters whose sum is not 0 when they are at most `resamples` (m ≤ 13), else that many
-    random ones with p = (1 + #{as extreme}) / (1 + resamples). n counts all clusters; p_min = 2^(1−m) two-sided,
-    so fewer than six clusters cannot reject at 5 %. p is 1 where every sum is 0.
+    random ones with p = (1 + #{as extreme}) / (1 + resamples). The smallest p is 2^(1−m), so fewer than six clusters
+    cannot reject at 5 %. p is 1 where every sum is 0.
 
     Assumes independent clusters with sums symmetric about 0 under the null. scipy.stats.permutation_test.
     """
@@ -415,7 +377,6 @@ def sign_flip(
 
     x = np.asarray(differences, float)
     totals, counts = cluster_totals(x, cluster_codes(clusters, len(x)))
-    d = len(totals)
     moving = totals[totals != 0]
     m = len(moving)
     result = stats.permutation_test(
@@ -423,24 +384,20 @@ def sign_flip(
         np.sum,
         permutation_type="samples",
         vectorized=True,
-        alternative=alternative,
         n_resamples=resamples,
         batch=max(1, 1_000_000 // max(m, 1)),
         rng=np.random.default_rng(seed),
     )
-    exact = 2 ** max(m, 2) <= resamples
-    sides = 2 if alternative == "two-sided" else 1
-    p_min = min(1.0, sides / 2**m if exact else sides / (resamples + 1))
-    return Counted(float(result.statistic), float(result.pvalue), p_min, d, exact)
+    return float(result.pvalue)
 
 
-def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = "two-sided") -> Counted:
+def rank_among(
+    observed: float, draws: ArrayLike, *, alternative: Literal["two-sided", "greater"] = "two-sided"
+) -> Rank:
     """Rank of an effect among matched-random draws: p = (1 + #{draw as extreme}) / (1 + draws).
 
-    "greater" counts draws ≥ observed, "less" draws ≤ observed, both up to rounding, "two-sided" twice the smaller p, at
-    most 1.
-    `statistic` is observed − mean of the draws. p_min is 1/(1+draws), twice that two-sided: 19 draws are needed to
-    reject at 5 % on one side, 39 on two.
+    "greater" counts draws ≥ observed up to rounding, "two-sided" twice the smaller p of both sides, at most 1. p_min is
+    1/(1+draws), twice that two-sided: 19 draws are needed to reject at 5 % on one side, 39 on two.
 
     The p is exact if the selection is as good as one more random draw under the null. The draws are heads, so it
     speaks about these heads of this model, not about prompts or seeds. Phipson & Smyth 2010.
@@ -448,9 +405,9 @@ def rank_among(observed: float, draws: ArrayLike, *, alternative: Alternative = 
     x = np.asarray(draws, float)
     n, tied = len(x), 1e-12 * max(abs(observed), float(np.abs(x).max()))
     above, below = ((1 + int((y >= 0).sum())) / (1 + n) for y in (x - observed + tied, observed - x + tied))
-    p = {"greater": above, "less": below, "two-sided": min(1.0, 2 * min(above, below))}[alternative]
-    p_min = (2 if alternative == "two-sided" else 1) / (1 + n)
-    return Counted(float(observed - x.mean()), p, p_min, n, True)
+    if alternative == "greater":
+        return Rank(above, 1 / (1 + n))
+    return Rank(min(1.0, 2 * min(above, below)), 2 / (1 + n))
 
 
 # ---- several tests at once -------------------------------------------------------------------

@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import bdtr, ndtr, ndtri
+from scipy.special import bdtr, ndtr, ndtri, stdtr
 
 from streamscope.instruments.stats.estimators import (
     Clusters,
-    clustered_t,
     degrees_of_freedom,
     ratio_and_error,
     read_clusters,
@@ -92,7 +91,7 @@ def paired_proportions(
     p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
     (several pronouns of one story): p of `estimators.sign_flip` on whole clusters, which is McNemar's test when
     clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
-    share) signs cannot be flipped independently: p is `estimators.clustered_t`'s, 1 where both hit the same cases.
+    share) signs cannot be flipped independently: p is t's of the ratio estimator, 1 where both hit the same cases.
 
     low and high are NaN where clusters differ by the same. "Beats the rule by at least x points" holds when low ≥ x,
     not when the difference is x and p small. Choose the head on other cases.
@@ -109,12 +108,13 @@ def paired_proportions(
     else:
         within = read_clusters(clusters, n)
         groups = within.count
-        test = clustered_t(*within.totals(x - y), within.shared)
-        error, df = float(test.error), float(test.df)
+        totals, counts = within.totals(x - y)
+        error = float(ratio_and_error(totals, counts, within.shared)[1])
+        df = float(degrees_of_freedom(counts, within.shared))
         if within.shared is None:
-            p = sign_flip(x - y, clusters, resamples=resamples, seed=seed).p
+            p = sign_flip(x - y, clusters, resamples=resamples, seed=seed)
         else:
-            p = float(test.p) if error > 0 else 1.0
+            p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
         half = t_quantile(confidence, df) * error
         low, high = max(-1.0, difference - half), min(1.0, difference + half)
         if error == 0:
