@@ -1,8 +1,19 @@
-"""Builds outside the clone: a `build/` that stays there would bring modules that are gone into the next wheel."""
+"""Names the packages of the wheel, and builds outside the clone: what an earlier build left would come into it."""
 
 from tempfile import TemporaryDirectory
 
-from setuptools import setup
+from setuptools import find_packages, setup
+
+ROOMS = ("models", "probes", "interventions", "features", "viewer", "benchmarks")
+"""In the clone they lie at the top, installed they are streamscope.ROOM; papers are in the clone alone."""
+INNER = find_packages(include=[pattern for room in ROOMS for pattern in (room, f"{room}.*")])
 
 with TemporaryDirectory() as folder:
-    setup(options={"build": {"build_base": folder}})
+    setup(
+        packages=[
+            *find_packages(include=["streamscope", "streamscope.*"]),
+            *(f"streamscope.{name}" for name in INNER),
+            "streamscope.datasets",
+        ],
+        options={"build": {"build_base": folder}},
+    )

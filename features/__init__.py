@@ -2,18 +2,30 @@
 
     from streamscope.features import Extract
 
-All instruments of this package can be imported from here; each is loaded on first use.
+`listed` has every instrument of this package; they are imported at the first use of one.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streamscope.aliases import open_room
+if TYPE_CHECKING:
+    from streamscope.features.listed import *  # noqa: F403
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from streamscope.features.cluster import Cluster as Cluster
-    from streamscope.features.extract import Extract as Extract
-    from streamscope.features.needed_context import NeededContext as NeededContext
-    from streamscope.features.predict_effects import PredictEffects as PredictEffects
-    from streamscope.features.profile import Profile as Profile
 
-__getattr__, __dir__ = open_room(__name__)
+def __getattr__(name: str) -> Any:
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from streamscope.features import listed
+
+    return getattr(listed, name)
+
+
+def __dir__() -> list[str]:
+    from streamscope.features import listed
+
+    return sorted({*globals(), *vars(listed)})
+
+
+if __name__ == "features":  # the folder of a clone, under its short name
+    from streamscope.aliases import alias
+
+    alias("features")

@@ -2,27 +2,30 @@
 
     from streamscope.interventions import Ablate
 
-All instruments of this package can be imported from here; each is loaded on first use.
+`listed` has every instrument of this package; they are imported at the first use of one.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streamscope.aliases import open_room
+if TYPE_CHECKING:
+    from streamscope.interventions.listed import *  # noqa: F403
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from streamscope.interventions.ablate import Ablate as Ablate
-    from streamscope.interventions.ablation_effects import AblationEffects as AblationEffects
-    from streamscope.interventions.abliterate import Abliterate as Abliterate
-    from streamscope.interventions.amplify import Amplify as Amplify
-    from streamscope.interventions.circuits import Circuits as Circuits
-    from streamscope.interventions.hydra import Hydra as Hydra
-    from streamscope.interventions.latents import Latents as Latents
-    from streamscope.interventions.mixing import Mixing as Mixing
-    from streamscope.interventions.patch import Patch as Patch
-    from streamscope.interventions.steer import Steer as Steer
-    from streamscope.interventions.steer_heads import SteerHeads as SteerHeads
-    from streamscope.interventions.streams import Streams as Streams
-    from streamscope.interventions.suppress import Suppress as Suppress
-    from streamscope.interventions.token_effects import TokenEffects as TokenEffects
 
-__getattr__, __dir__ = open_room(__name__)
+def __getattr__(name: str) -> Any:
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from streamscope.interventions import listed
+
+    return getattr(listed, name)
+
+
+def __dir__() -> list[str]:
+    from streamscope.interventions import listed
+
+    return sorted({*globals(), *vars(listed)})
+
+
+if __name__ == "interventions":  # the folder of a clone, under its short name
+    from streamscope.aliases import alias
+
+    alias("interventions")

@@ -34,8 +34,8 @@ from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
 from streamscope.models.sweep import chunk_tokens, first_start, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.attention import RESOLUTION, RoleQuery
 from streamscope.probes.coherence import Coherence
+from streamscope.probes.roles import RESOLUTION, RoleQuery
 from streamscope.probes.sps import Sps
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 

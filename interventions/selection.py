@@ -17,14 +17,13 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.prompts.alignment import Aligned
-from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups.measure import capture, groups_of, read, roles, scores_of, shuffled_scores, summary
-from streamscope.probes.pds.measure import summary as pds_summary
+from streamscope.probes.pds import Pds
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
 FOUND = "found"
@@ -120,18 +119,12 @@ class HeadFinder:
         if wanted & set(CLASSES):
             scores |= scores_of(self.summary)
         if "pds" in wanted:
-            aligned = align(load_suite("competing"), self.tokenizer, self.model.config.n_ctx)
-            scores["pds"] = pds_scores(pds_table(self.model, aligned, self.tokenizer))
+            prompts = given_prompts(load_suite("competing"), self.model, self.tokenizer)
+            scores["pds"] = pds_scores(Pds().measure(self.model, prompts, progress=iter).table().frame)
         return tuple(parse_heads(parts, self.model.config.n_layers, self.model.config.n_heads, scores))
 
 
-def pds_table(model: Any, prompts: Suite | Aligned, tokenizer: Any) -> pd.DataFrame:
-    """The table `heads` of `probes.pds` over the prompts' pairs, largest PDS first."""
-    found = pds_summary(model, prompts, tokenizer)
-    return found.sort_values(["pds", "layer", "index"], ascending=[False, True, True], ignore_index=True)
-
-
 def pds_scores(table: pd.DataFrame) -> dict[Head, float]:
-    """Head -> PDS, for `head_spec.parse_heads` and LFA's selections."""
+    """Head -> PDS of the table `heads` of `probes.pds`, for `head_spec.parse_heads` and LFA's selections."""
     rows = zip(table["layer"], table["index"], table["pds"], strict=True)
     return {Head(int(layer), int(index)): float(pds) for layer, index, pds in rows}

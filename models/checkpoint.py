@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.disk import Config, Manifest, read_json, sha256, write_text
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.provenance import pick_device
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
@@ -79,19 +79,10 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
     the parameters: a file mapped by `read_tensors` stays mapped, and its pages are read when a weight is used. Changing
     such a weight does not change the file.
     """
-    own = dict(model.state_dict())
-    missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    if missing or extra:
-        detail = f"lacks {missing[0]}" if missing else f"has {extra[0]}"
-        raise InputError(f"{where} belongs to another configuration: it {detail}")
-    for name, value in own.items():
-        if value.shape != tensors[name].shape:
-            raise InputError(
-                f"{where} belongs to another configuration: {name} is {list(tensors[name].shape)} there, "
-                f"{list(value.shape)} by config.json"
-            )
-    typed = tensors if in_place else {name: tensors[name].to(value.dtype) for name, value in own.items()}
-    model.load_state_dict(typed, assign=not in_place)
+    own = model.state_dict()
+    typed = tensors if in_place else {k: v.to(own[k].dtype) if k in own else v for k, v in tensors.items()}
+    with reading(where, "it belongs to another configuration"):
+        model.load_state_dict(typed, assign=not in_place)
 
 
 def whole_run(run_or_path: str | Path) -> Path:

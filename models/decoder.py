@@ -1,9 +1,8 @@
 """The forward pass of a `StreamTransformer`: embed, L blocks, readout.
 
-`models.transformer` adds hooks, text and losses. `models.interop.export` exports this file and its parts.
+`models.transformer` adds hooks, text and losses, `models.interop.export` the interface of transformers.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -91,24 +90,6 @@ class TiedUnembedding(nn.Module):
         return unembed(x, capped(self.weight, self.cap))
 
 
-def machine_memory() -> int:
-    """Memory of this machine in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def check_memory(config: c.ModelConfig) -> None:
-    """Raise `InputError` for a model whose tables and dense projections exceed this machine's memory."""
-    d = config.d_model
-    dense = sum(d_in * d_out for _, spec, d_in, d_out in config.projections() if isinstance(spec, c.Dense))
-    tables = config.d_vocab + (config.n_ctx if config.positions.table else 0)
-    size = torch.get_default_dtype().itemsize * (d * tables + config.n_layers * dense)
-    if size > (have := machine_memory()):
-        raise InputError(
-            f"a model of width {d:,}, vocabulary {config.d_vocab:,} and {config.n_layers:,} layers needs more than "
-            f"{size / 2**30:,.0f} GiB, but this machine has {have / 2**30:,.0f}: choose smaller sizes"
-        )
-
-
 class Decoder(nn.Module):
     """Computes logits from token ids. Weights are unset until `init_weights`, or until they are loaded."""
 
@@ -116,7 +97,6 @@ class Decoder(nn.Module):
 
     def __init__(self, config: c.ModelConfig) -> None:
         super().__init__()
-        check_memory(config)
         self.config = config
         self.embed = Embedding(config.d_vocab, config.d_model, config.init.embed, config.embed_scale)
         self.hook_embed = HookPoint()

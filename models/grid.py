@@ -43,10 +43,9 @@ import tyro
 
 from streamscope.cli.bounds import Count
 from streamscope.cli.disk import Manifest, read_json, read_rows, read_toml, write_text
-from streamscope.cli.disk import lock as lock_file
 from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.launch import LaunchOptions, child, is_worker, launch
-from streamscope.cli.ledger import Ledger, Released
+from streamscope.cli.launch import LaunchOptions, child, is_worker, launch, work
+from streamscope.cli.locks import Held, locked
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid
 from streamscope.cli.terminal import visible as printable
@@ -99,50 +98,72 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = options.out
     cells = _cells(options.grid, out, options.train, write=not options.status)
     if not options.status:
-        if not is_worker(options):
-            reopen(cells, out, retry=options.retry)
+        for cell in cells if options.retry and not is_worker(options) else ():
+            failure_file(out, cell.name).unlink(missing_ok=True)
         launch(
             options, "streamscope.models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs"
         )
-        work(cells, out, threads=options.threads, visible=not is_worker(options))
+        train_open(cells, out, threads=options.threads, visible=not is_worker(options))
     if not is_worker(options):
         print_status(out, cells)
 
 
-def reopen(cells: Sequence[Cell], out: Path, *, retry: bool = False) -> None:
-    """Reopen the cells whose model is gone, and with `retry` those that failed."""
-    ledger = Ledger(out / ".ledger")
-    for name in (cell.name for cell in cells):
-        state = ledger.state(name)
-        gone = state.kind == "done" and not (out / name / "model.safetensors").exists()
-        if gone or (retry and state.kind == "failed"):
-            ledger.forget(name)
+class Stopped(Exception):
+    """A signal stopped a training, which was saved."""
 
 
-def work(cells: Sequence[Cell], out: Path, *, threads: int = 1, visible: bool = True) -> None:
+def failure_file(out: Path, name: str) -> Path:
+    """Where the error of a run that failed is kept."""
+    return out / ".ledger" / f"{name}.failed"
+
+
+def state_of(out: Path, name: str) -> str:
+    """done, failed, running or open: what the run's manifest, its error and its lock say."""
+    if _completed(out / name):
+        return "done"
+    if failure_file(out, name).is_file():
+        return "failed"
+    lock = out / ".ledger" / f"{name}.lock"
+    if lock.exists():
+        try:
+            with locked(lock, refusal=name):
+                pass
+        except Held:
+            return "running"
+    return "open"
+
+
+def train_open(cells: Sequence[Cell], out: Path, *, threads: int = 1, visible: bool = True) -> None:
     """Train the open cells; with `visible`, show a bar and also wait for the cells of other processes.
 
     On SIGINT and SIGTERM the current run is saved, and the process exits with 130.
     """
-    by_name, ledger = {cell.name: cell for cell in cells}, Ledger(out / ".ledger")
-    stopped = []
+    by_name = {cell.name: cell for cell in cells}
 
-    def ask(number: int, frame: Any) -> None:
-        stopped.append(number)
-        raise Released
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped
 
-    old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    def done(name: str) -> bool:
+        return _completed(out / name) or failure_file(out, name).is_file()
+
+    handlers = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with _bar(ledger, list(by_name), visible=visible) as update:
-            ledger.work(list(by_name), lambda name: train(by_name[name], out, threads), wait=visible, after=update)
-    except Released:
-        pass
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-    if stopped:
+        with _bar(lambda: sum(map(done, by_name)), len(by_name), visible=visible) as update:
+
+            def do(name: str) -> None:
+                try:
+                    train(by_name[name], out, threads)
+                except InputError as error:
+                    write_text(failure_file(out, name), json.dumps(str(error)))
+                update()
+
+            work(list(by_name), do, done, out / ".ledger", wait=visible)
+    except Stopped:
         print(printable(f"stopped; the same command continues {out}"), file=sys.stderr)
         sys.exit(130)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def read_grid(path: Path) -> dict[str, Any]:
@@ -329,13 +350,7 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     """
     if not write:
         return _match_cells(cells, _read_cells(out), out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".grid.lock").open("w")
-    except OSError as error:
-        raise InputError(f"cannot create {out}: {error.strerror}") from None
-    with lock:
-        lock_file(lock.fileno(), wait=True)  # simultaneous commands see each other's cells
+    with locked(out / ".grid.lock"):  # simultaneous commands see each other's cells
         before = _read_cells(out)
         matched = _match_cells(cells, before, out)
         if any(cell.name not in before for cell in matched):
@@ -364,7 +379,7 @@ def _match_cells(cells: Sequence[Cell], before: Mapping[str, list[str]], out: Pa
 def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
     """Train a cell to its end in its own process, or resume it; returns its last evaluation.
 
-    Raises `InputError` with the error line of a failed training, and `Released` when a signal stops it.
+    Raises `InputError` with the error line of a failed training, and `Stopped` when a signal stops it.
     """
     folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -380,12 +395,12 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
             process = child(words, stdout=file, stderr=subprocess.STDOUT, env=env)
             try:
                 code = process.wait()
-            except Released:
+            except Stopped:
                 process.send_signal(signal.SIGTERM)  # it saves first
                 process.wait()
                 raise
         if code == 130:
-            raise Released
+            raise Stopped
         if code:
             raise InputError(f"{_error_line(log, code)} (see {log})")
     last = [row for row in read_rows(folder / "metrics.jsonl", strict=False) if row["kind"] == "eval"][-1]
@@ -406,17 +421,17 @@ def _error_line(log: Path, code: int) -> str:
 
 
 @contextlib.contextmanager
-def _bar(ledger: Ledger, names: Sequence[str], *, visible: bool) -> Iterator[Callable[[], None]]:
+def _bar(count: Callable[[], int], total: int, *, visible: bool) -> Iterator[Callable[[], None]]:
     """A progress bar of the runs that are done or failed; the function counts them."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=sys.stderr), disable=not visible) as bar:
-        task = bar.add_task("runs", total=len(names))
+        task = bar.add_task("runs", total=total)
 
         def update() -> None:
-            bar.update(task, completed=sum(ledger.state(name).kind in ("done", "failed") for name in names))
+            bar.update(task, completed=count())
 
         update()
         yield update
@@ -424,16 +439,16 @@ def _bar(ledger: Ledger, names: Sequence[str], *, visible: bool) -> Iterator[Cal
 
 def print_status(out: Path, cells: Sequence[Cell], notes: Mapping[str, str] | None = None) -> None:
     """Print a line per run: its state, its step, its last validation loss, or its error, or else its note by name."""
-    rows_printed, ledger = [], Ledger(out / ".ledger")
+    rows_printed = []
     for cell in cells:
-        state, folder = ledger.state(cell.name), out / cell.name
-        log = folder / "metrics.jsonl"
+        state, log = state_of(out, cell.name), out / cell.name / "metrics.jsonl"
         rows = read_rows(log, strict=False) if log.is_file() else []
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
-        detail = state.detail if state.kind in ("failed", "running") else (notes or {}).get(cell.name, "")
-        kind = "done" if state.kind == "open" and _completed(folder) else state.kind  # trained by another command
-        rows_printed.append((cell.name, kind, step, f"{losses[-1]:.4f}" if losses else "", detail))
+        detail = (notes or {}).get(cell.name, "")
+        if state == "failed":
+            detail = read_json(failure_file(out, cell.name), str, "delete it, and the run is tried again")
+        rows_printed.append((cell.name, state, step, f"{losses[-1]:.4f}" if losses else "", detail))
     columns = ("run", "state", "step", "validation loss", "")
     print_grid(columns, rows_printed, title=str(out), width=None if sys.stdout.isatty() else 160)
 

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from streamscope.cli.disk import check_readable, write_atomically, write_text
-from streamscope.cli.errors import InputError
+from streamscope.cli.disk import write_atomically, write_text
+from streamscope.cli.errors import InputError, reading
 
 if TYPE_CHECKING:
     from streamscope.models.transformer import StreamTransformer
@@ -75,12 +75,10 @@ def read_tensors(
     recorded sha256 (files of other programs have none); `remedy` then says what to do."""
     if not path.is_file():
         raise InputError(f"{path} is missing: {path.parent} is not a complete run folder")
-    check_readable(path)
-    try:
+    with reading(path, remedy):
+        path.open("rb").close()  # safetensors knows no reason but "No such file"
         with safe_open(path, framework="pt") as file:
             tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is truncated or damaged ({error}); {remedy}") from None
     if metadata.get(DIGEST, "") not in ("", actual := digest(tensors)):
         raise InputError(
             f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}"
@@ -101,10 +99,7 @@ def save(model: "StreamTransformer", folder: Path) -> None:
     """
     if (folder / "manifest.json").exists():
         raise InputError(f"{folder} is a run with its own history: save the model into another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {folder}: {error.strerror}") from None
+    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict()}, indent=1))
     metadata = {CONFIG: config_digest(model.to_dict())}
     default: tuple[int, ...] = ()

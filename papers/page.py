@@ -34,6 +34,14 @@ from streamscope.papers.printed import form, printed, with_interval, written
 from streamscope.papers.sentences import sentences
 
 MILLION = 1_000_000
+LEGEND = (
+    "*Quantities: `papers/differences.py`. n: training seeds of either arm. p: two-sided, corrected by Holm over the "
+    "claims; of an equivalence that of the two one-sided tests. Detectable: the difference that these seeds show with "
+    "80 % power. Reproduced: significant, with the printed sign. Contradicted: significant, with the other sign, or, "
+    "of an equivalence, an interval outside the margin. No effect: the interval lies within half of the printed "
+    "difference, so an effect of the printed size is excluded. Too weak: the named arm does not show what the claim is "
+    "about. Inconclusive: none of these.*"
+)
 DECIDED = ("reproduced", "contradicted", "no effect")
 """Verdicts that decide a claim."""
 
@@ -200,25 +208,27 @@ class Page:
         return judge(able, rows, seeds).set_index("claim") if able else pd.DataFrame()
 
     def primary(self) -> str:
-        """Markdown of the registered claims; those whose arms are not measured yet say so."""
+        """Markdown of the registered claims with what the columns mean; those not measured yet say so."""
         verdicts = self.verdicts()
-        head = "| claim | quantity | arms | the paper | n | difference (95 %) | p, Holm | seeds show | verdict |"
+        head = "| claim | verdict | arms | quantity | the paper | n | difference (95 %) | p | detectable |"
         lines = [head, "|" + "---|" * 9]
         for claim in registered(self.paper)[0]:
-            name, arms = claim["id"], " − ".join(claim["arms"])
-            paper = " against ".join(map(str, claim["printed"]))
+            name, arms, paper = claim["id"], " − ".join(claim["arms"]), " against ".join(map(str, claim["printed"]))
+            if len(claim["arms"]) == 4:  # a difference of two differences
+                arms = "({} − {}) − ({} − {})".format(*claim["arms"])
+                paper = "{} − {} against {} − {}".format(*claim["printed"])
             if claim.get("test") == "equivalence":
                 paper += f", equal within {claim['margin']:g}"
             if name not in verdicts.index:
-                lines.append(f"| {name} | {claim['quantity']} | {arms} | {paper} | | | | | not measured yet |")
+                lines.append(f"| {name} | not measured yet | {arms} | {claim['quantity']} | {paper} | | | | |")
                 continue
             row, unit = verdicts.loc[name], " %" if claim.get("relative") else ""
             ends = [f"{row[end]:.3g}".replace("-", "−") for end in ("difference", "low", "high")]
             lines.append(
-                f"| {name} | {claim['quantity']} | {arms} | {paper} | {row['n']} | "
-                f"{ends[0]}{unit} ({ends[1]} to {ends[2]}) | "
-                f"{row['p_holm']:.2g} | {row['shown']:.2g} | {row['verdict']} |"
+                f"| {name} | {row['verdict']} | {arms} | {claim['quantity']} | {paper} | {row['n']} | "
+                f"{ends[0]}{unit} ({ends[1]} to {ends[2]}) | {row['p_holm']:.2g} | {row['shown']:.2g}{unit} |"
             )
+        lines.append(f"\n{LEGEND}")
         most = len(registered(self.paper)[1])
         if len(verdicts) and any(int(n) < most for row in verdicts["n"] for n in row.split(" / ")):
             lines.append(

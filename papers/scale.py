@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from annotated_types import Gt, Le
 
-from streamscope.cli.bounds import Bounds
 from streamscope.cli.parse import command, parse
 
 EPOCH = 470_000_000
@@ -39,7 +39,7 @@ class Options:
     """The paper, whose `grid.toml` is read."""
     gpu: Literal["H100", "A100", "L40S", "RTX 4090"] = "H100"
     """The GPU that hours are counted on."""
-    share: Annotated[float, Bounds(above=0, high=1)] = 0.1
+    share: Annotated[float, Gt(0), Le(1)] = 0.1
     """Share of its peak that is reached."""
     dry_run: bool = False
     """Train ten steps of every training, and open what was saved."""

@@ -2,30 +2,30 @@
 
     from streamscope.probes import Pds
 
-All instruments of this package can be imported from here; each is loaded on first use.
+`listed` has every instrument of this package; they are imported at the first use of one.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streamscope.aliases import open_room
+if TYPE_CHECKING:
+    from streamscope.probes.listed import *  # noqa: F403
 
-if TYPE_CHECKING:  # for type checkers and editors
-    from streamscope.probes.coherence import Coherence as Coherence
-    from streamscope.probes.contraction import Contraction as Contraction
-    from streamscope.probes.coreference import Coreference as Coreference
-    from streamscope.probes.direct_logit_attribution import DirectLogitAttribution as DirectLogitAttribution
-    from streamscope.probes.directions import Directions as Directions
-    from streamscope.probes.dual_path import DualPath as DualPath
-    from streamscope.probes.head_groups import HeadGroups as HeadGroups
-    from streamscope.probes.heads import Heads as Heads
-    from streamscope.probes.linear import Linear as Linear
-    from streamscope.probes.logit_lens import LogitLens as LogitLens
-    from streamscope.probes.mixing_monitor import MixingMonitor as MixingMonitor
-    from streamscope.probes.pds import Pds as Pds
-    from streamscope.probes.phenomena import Phenomena as Phenomena
-    from streamscope.probes.picture import Picture as Picture
-    from streamscope.probes.routing import Routing as Routing
-    from streamscope.probes.specialization import Specialization as Specialization
-    from streamscope.probes.sps import Sps as Sps
 
-__getattr__, __dir__ = open_room(__name__)
+def __getattr__(name: str) -> Any:
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from streamscope.probes import listed
+
+    return getattr(listed, name)
+
+
+def __dir__() -> list[str]:
+    from streamscope.probes import listed
+
+    return sorted({*globals(), *vars(listed)})
+
+
+if __name__ == "probes":  # the folder of a clone, under its short name
+    from streamscope.aliases import alias
+
+    alias("probes")

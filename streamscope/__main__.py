@@ -7,7 +7,7 @@ streamscope benchmarks training              with its room, as well
 streamscope benchmarks                       the commands of a room
 streamscope --help                           what there is, a line each
 streamscope --version
-streamscope completion bash                  a script that completes all this, for bash, zsh or fish
+streamscope completion bash                  a script that completes all this, for bash, zsh, fish or tcsh
 """
 
 import sys
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more")
         print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own; the file is executed")
-        print("       streamscope --version; streamscope completion bash|zsh|fish\n")
+        print("       streamscope --version; streamscope completion bash|zsh|fish|tcsh\n")
         for room in ROOMS:
             listed(room, known)
         return
@@ -67,13 +67,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def completion(words: Sequence[str]) -> str:
     """The script of `streamscope completion SHELL`. Raises `InputError` for no shell, or one that is not known."""
-    from streamscope.cli.completion import WRITERS, script
+    from streamscope.cli.completion import SHELLS, script
     from streamscope.cli.errors import InputError
-    from streamscope.models.checkpoint import NAMES
 
     if len(words) != 1:
-        raise InputError(f"name your shell: streamscope completion {'|'.join(WRITERS)}")
-    return script(words[0], [f"stories/{name}" for name in NAMES])
+        raise InputError(f"name your shell: streamscope completion {'|'.join(SHELLS)}")
+    return script(words[0])
 
 
 def script() -> None:

@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-WITH_INSTRUMENTS = ("probes", "interventions", "features")
-
 
 def folder_of(room: str) -> Path:
     """The folder of a room or of `datasets`, in a clone at its top, installed inside streamscope."""

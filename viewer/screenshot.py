@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from annotated_types import Ge
 
-from streamscope.cli.bounds import Bounds
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 
@@ -44,9 +44,9 @@ class Options:
     """Circuits of the models, as `streamscope view` takes them; the address shows them with grid=circuit."""
     address: str = README
     """What the page shows: the address that "Copy link" gives, from # on. Default: README's picture."""
-    width: Annotated[int, Bounds(low=320)] = 1280
+    width: Annotated[int, Ge(320)] = 1280
     """Width of the window in CSS pixels."""
-    height: Annotated[int, Bounds(low=200)] = 960
+    height: Annotated[int, Ge(200)] = 960
     """Height of the window in CSS pixels."""
     dark: bool = False
     """Use the dark colours."""

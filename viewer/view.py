@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+from annotated_types import Ge, Le
 
-from streamscope.cli.bounds import Bounds
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.models.run_names import run_folder
@@ -39,7 +39,7 @@ class Options:
     """Circuits to draw over the heads (.json or .pt), one for each model in their order."""
     out: Path | None = None
     """Write the page here as one file (.html) instead of serving it."""
-    port: Annotated[int, Bounds(low=0, high=65535)] = 0
+    port: Annotated[int, Ge(0), Le(65535)] = 0
     """Port of the local server; 0: a free one."""
     device: str = "auto"
     """auto, cpu or cuda; of the server."""

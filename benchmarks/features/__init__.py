@@ -14,11 +14,14 @@ is not a lower bound: the extraction keeps only the logits it needs, tile by til
 50,257. --memory measures the largest memory of an extracting process, by the number of tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from streamscope.cli.bounds import Bounds, Count
-from streamscope.cli.parse import main_with_body
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count
+from streamscope.cli.parse import parse
 from streamscope.features.schema import Tier
 
 
@@ -36,7 +39,7 @@ class Options:
     """Layers of the model."""
     documents: Count = 12
     """Documents, of 40 to --length tokens each."""
-    length: Annotated[int, Bounds(low=40)] = 256
+    length: Annotated[int, Ge(40)] = 256
     """Tokens of the longest document, and the context length."""
     rounds: Count = 3
     """Repetitions; the medians of the ratios are printed."""
@@ -50,4 +53,9 @@ class Options:
     """Width of the model."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.benchmarks.features.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.benchmarks.features.measure import measure
+
+    measure(options)

@@ -7,11 +7,12 @@ Each instrument runs as a command of its own, with the data named in its row. Pe
 the process, CPU seconds are user plus system time, and silence is the longest wait between two outputs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from streamscope.cli.bounds import Names, Positive
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,4 +29,9 @@ class Options:
     """Write the table here as .parquet."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.benchmarks.real_model.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.benchmarks.real_model.measure import measure
+
+    measure(options)

@@ -18,12 +18,13 @@ the rounds, with the smallest and largest. --clock cpu counts processor seconds;
 machine.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from streamscope.cli.bounds import Count, Whole
 from streamscope.cli.errors import InputError
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 
 Part = Literal["hooks", "gpt", "presets", "supervision", "pairs", "mfu", "profile"]
 PARTS: tuple[Part, ...] = ("hooks", "gpt", "presets", "supervision", "pairs", "mfu", "profile")
@@ -66,4 +67,9 @@ class Options:
                 raise InputError(f"--pairs {pair}: give PRESET:PEER, for example hdpl:llama")
 
 
-main = main_with_body(Options, __doc__, "streamscope.benchmarks.training.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.benchmarks.training.measure import measure
+
+    measure(options)

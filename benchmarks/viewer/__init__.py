@@ -9,11 +9,14 @@ thread; draw: drawing it. server: the answer to an edit on 32 tokens, in torch, 
 and extremes of `rounds`. Pause background work: the page has one thread, and a busy machine shows in every number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from streamscope.cli.bounds import Bounds, Count
-from streamscope.cli.parse import main_with_body
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count
+from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class Options:
     """Model of the page: a run folder or a bundled model."""
     server: str = "stories/lfa"
     """Model of the server, such as runs/smollm2."""
-    lengths: tuple[Annotated[int, Bounds(low=2)], ...] = (32, 128)
+    lengths: tuple[Annotated[int, Ge(2)], ...] = (32, 128)
     """Lengths of the text in tokens, BOS included."""
     rounds: Count = 15
     """Timed updates at every length, and edits at the server."""
@@ -32,4 +35,9 @@ class Options:
     """Threads of torch at the server."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.benchmarks.viewer.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.benchmarks.viewer.measure import measure
+
+    measure(options)

@@ -22,9 +22,12 @@ construction or constant are left out and counted. `features.cluster.modes` docu
 """
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import Bounds, Count, Only, Seed, Whole
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, Only, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.features.tables import FeatureTables
 from streamscope.instruments.command import main_of
@@ -38,13 +41,13 @@ class Cluster(Instrument):
     """hdbscan leaves tokens between clusters as noise (C.4); kmeans assigns every token (§4.1)."""
     components: Count | Literal["auto", "all"] = "auto"
     """Principal components. auto: 30 for hdbscan; for kmeans all columns without a projection."""
-    min_cluster_size: Annotated[int, Bounds(low=2), Only("method", "hdbscan")] = 10
+    min_cluster_size: Annotated[int, Ge(2), Only("method", "hdbscan")] = 10
     """Smallest number of tokens in a cluster (hdbscan)."""
     min_samples: Annotated[Count, Only("method", "hdbscan")] = 1
     """Number of neighbours that defines the density at a token (hdbscan)."""
     selection: Annotated[Literal["eom", "leaf"], Only("method", "hdbscan")] = "eom"
     """eom selects clusters by excess of mass; leaf selects the smallest clusters (hdbscan)."""
-    clusters: Annotated[int, Bounds(low=2), Only("method", "kmeans")] = 10
+    clusters: Annotated[int, Ge(2), Only("method", "kmeans")] = 10
     """Number of clusters (kmeans)."""
     seed: Seed = 0
     """Seed of kmeans, UMAP, bootstrap and subsamples."""
@@ -52,7 +55,7 @@ class Cluster(Instrument):
     """Draw the map of tokens (UMAP with 15 neighbours, minimal distance 0.1)."""
     raw: tuple[Path, ...] = ()
     """Raw activations of the same tokens (`features.extract --raw`), one file per table: cluster and compare them."""
-    resamples: Annotated[int, Bounds(low=100), Only("raw")] = 1000
+    resamples: Annotated[int, Ge(100), Only("raw")] = 1000
     """Bootstrap samples of documents for the agreement with raw activations."""
     stability: Whole = 0
     """Number of further fits: on other seeds (kmeans) and on a random 80 % of the documents."""
@@ -60,7 +63,7 @@ class Cluster(Instrument):
     """Cluster this many disjoint parts of the documents: gives an interval for the number of clusters."""
     against: Path | None = None
     """Other features of the same tokens, clustered in the same --parts for comparison."""
-    against_size: Annotated[Annotated[int, Bounds(low=2)] | None, Only("method", "hdbscan")] = None
+    against_size: Annotated[Annotated[int, Ge(2)] | None, Only("method", "hdbscan")] = None
     """Another --min-cluster-size to compare, in the same --parts."""
     against_samples: Annotated[Count | None, Only("method", "hdbscan")] = None
     """Another --min-samples to compare, in the same --parts."""
@@ -85,6 +88,12 @@ class Cluster(Instrument):
                 raise InputError(f"--{name.replace('_', '-')} has no effect with --fitted: leave it out")
         if self.parts == 1 or (not self.parts and (self.against or self.against_size or self.against_samples)):
             raise InputError("--against, --against-size and --against-samples need --parts; --parts is at least 2")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.cluster import measure
+
+        return measure
 
 
 main = main_of(Cluster, __doc__)

@@ -15,7 +15,7 @@ from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import agreement_table, raw_rows_of, same_token_split, stability_table
 from streamscope.features.cluster.description import RANGES, cluster_table, depth_ranges, depth_spread
-from streamscope.features.cluster.modes import PCA, ComputationalModes
+from streamscope.features.cluster.modes import COMPONENTS, ComputationalModes
 from streamscope.features.cluster.parts import other_way, parts_table
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
@@ -189,7 +189,7 @@ def unclustered_labels(found: Features, umap: bool) -> pd.DataFrame:
     labels = labels_of(found, np.full(len(found.table), -1), np.ones(len(found.table)))
     if umap:
         x, _ = varying_features(found)
-        modes = ComputationalModes("kmeans", n_clusters=1, components=PCA).fit(x)
+        modes = ComputationalModes("kmeans", n_clusters=1, components=COMPONENTS).fit(x)
         _place(_umap(0), labels, *np.unique(modes.transform(x), axis=0, return_inverse=True))
     return labels
 

@@ -4,42 +4,31 @@
     modes.predict(X_new)                             labels of new tokens
     ComputationalModes.of(modes.get_params(), columns, modes.arrays())      the same modes from a file
 
-Columns are standardised, projected on the leading principal components, then clustered by HDBSCAN* or k-means. The
-package `hdbscan` finds the spanning tree of HDBSCAN*. Clusters are read off it in `features.cluster.density`, because
-the package and scikit-learn split groups of nearly equal rows by rounding. Elsewhere labels and probabilities equal
-those of both, with min_samples=1.
-
-Equal rows count as many tokens but are clustered once, in a canonical order: labels depend neither on the order of rows
-nor on ties. Clusters are numbered by size, 0 the largest.
+Columns are standardised, projected on the leading principal components, then clustered by HDBSCAN* (the package
+`hdbscan`) or k-means (scikit-learn). Clusters are numbered by size, 0 the largest. New tokens are labelled by
+`features.cluster.density`, because the package asks for one neighbour more than a fit does.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamscope.features.cluster.density import (
-    RESOLUTION,
-    TIED,
-    CondensedTree,
-    attach,
-    condense,
-    core_distances,
-    memberships,
-    nearest,
-    probability,
-    select,
-    single_linkage,
-    spanning_tree,
-)
+from streamscope.features.cluster.density import RESOLUTION, TIED, CondensedTree, attach, fit, nearest, probability
 
-PCA = 30
+COMPONENTS = 30
+DIGITS = 5
+"""Decimals of standardised rows that HDBSCAN* sees: features of equal tokens differ in their last bits between batches,
+and the package would make several clusters of them."""
 _PCA = ("mean_", "scale_", "components_", "explained_variance_ratio_")
 _DENSITY = ("rows_", "weights_", "core_", "owner_", "numbers_")
-_TREE = ("parent", "birth", "death", "stability", "last", "level")
+_TREE = ("parent", "birth", "death", "last", "level")
 
 
 class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
@@ -50,7 +39,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     selection ("eom", "leaf"): of HDBSCAN*. n_clusters, seed: of k-means with ten starts.
 
     labels_ [n]: cluster, −1 for noise. probabilities_ [n]: λ of the token over the largest λ of its cluster; 1 for
-    k-means. n_distinct_: distinct rows. explained_variance_ratio_: of the components, empty if there are none.
+    k-means. explained_variance_ratio_: of the components, empty if there are none.
     """
 
     def __init__(
@@ -70,12 +59,12 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         """Cluster the rows of X [n, d]."""
         self._check()
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        distinct, inverse, weights = distinct_rows(X)
-        self.n_distinct_ = len(distinct)
-        z = self._fit_projection(distinct, weights)
-        fit = self._fit_density if self.method == "hdbscan" else self._fit_kmeans
-        labels, probabilities = fit(z, weights)
-        self.labels_, self.probabilities_ = labels[inverse], probabilities[inverse]
+        z, (first, inverse, weights) = self._fit_projection(X), distinct_rows(X)
+        if self.method == "hdbscan":
+            self.labels_, self.probabilities_ = self._fit_density(z, first, weights)
+        else:
+            self.labels_ = self._fit_kmeans(z[first], weights)[inverse]
+            self.probabilities_ = np.ones(len(z))
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -99,6 +88,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         z = self.transform(X)
         if self.method == "kmeans":
             return nearest(z, self.centers_, 1)[1][:, 0], np.ones(len(z))
+        z = np.round(z, DIGITS)
         distance, index = nearest(z, self.rows_, 2 * self.min_samples)
         own = _core_of_new(distance, self.weights_[index], self.min_samples)
         reach = np.maximum(np.maximum(distance, self.core_[index]), own[:, None])
@@ -116,46 +106,40 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         if self.components not in (None, "auto") and int(self.components) < 1:
             raise ValueError(f"components = {self.components}: at least 1, None for all columns, or 'auto'")
 
-    def _fit_projection(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _fit_projection(self, x: np.ndarray) -> np.ndarray:
         """Fit mean, standard deviation (1 for constant columns) and principal components; returns projected rows."""
-        n = weights.sum()
-        self.mean_ = weights @ x / n
-        z = x - self.mean_
-        sd = np.sqrt(weights @ z**2 / n)
-        self.scale_ = np.where(sd > 1e-12 * (1 + np.abs(self.mean_)), sd, 1.0)
-        wanted = (PCA if self.method == "hdbscan" else None) if self.components == "auto" else self.components
-        d = x.shape[1]
-        z /= self.scale_
-        self.components_, self.explained_variance_ratio_ = np.empty((0, d)), np.empty(0)
+        scaler = StandardScaler().fit(x)
+        self.mean_, self.scale_ = scaler.mean_, scaler.scale_
+        z = scaler.transform(x)
+        wanted = (COMPONENTS if self.method == "hdbscan" else None) if self.components == "auto" else self.components
+        self.components_, self.explained_variance_ratio_ = np.empty((0, x.shape[1])), np.empty(0)
         if wanted is not None:
-            root = z * np.sqrt(weights)[:, None]  # a symmetric product: BLAS computes half of it
-            values, vectors = np.linalg.eigh(root.T @ root / n)
-            keep = min(int(wanted), d, int(n))
-            values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1].T[:keep]
-            largest = np.abs(vectors).argmax(1)
-            self.components_ = vectors * np.sign(vectors[np.arange(keep), largest])[:, None]
-            self.explained_variance_ratio_ = values[:keep] / max(values.sum(), 1e-300)
+            pca = PCA(min(int(wanted), *x.shape), svd_solver="full").fit(z)
+            self.components_ = pca.components_
+            self.explained_variance_ratio_ = np.nan_to_num(pca.explained_variance_ratio_)
         return self._reduce(z)
 
     def _reduce(self, z: np.ndarray) -> np.ndarray:
         return z @ self.components_.T if len(self.components_) else z
 
-    def _fit_density(self, z: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        edges, self.core_ = spanning_tree(z, weights, self.min_samples), core_distances(z, weights, self.min_samples)
-        self.tree_ = condense(single_linkage(edges, len(z)), weights, self.min_cluster_size)
-        self.owner_ = select(self.tree_, self.selection)
-        self.rows_, self.weights_ = z, weights
-        cluster, probabilities = memberships(self.tree_, self.owner_)
-        self.numbers_ = _by_size(cluster, weights, len(self.owner_))
-        return np.where(cluster >= 0, self.numbers_[cluster], -1), probabilities
+    def _fit_density(self, z: np.ndarray, first: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        z = np.round(z, DIGITS)
+        tree, self.owner_, labels, probabilities = fit(
+            z, min_cluster_size=self.min_cluster_size, min_samples=self.min_samples, selection=self.selection
+        )
+        self.rows_, self.weights_ = z[first], weights
+        self.core_ = nearest(self.rows_, z, self.min_samples + 1)[0][:, -1]  # the row itself is the first
+        self.tree_ = replace(tree, last=tree.last[first], level=tree.level[first])
+        self.numbers_ = _by_size(labels, np.ones(len(z)), len(self.owner_))
+        return np.where(labels >= 0, self.numbers_[labels], -1), probabilities
 
-    def _fit_kmeans(self, z: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if len(z) < self.n_clusters:
-            raise ValueError(f"n_samples = {len(z)} distinct rows are fewer than n_clusters = {self.n_clusters}")
-        means = KMeans(self.n_clusters, n_init=10, random_state=self.seed).fit(z, sample_weight=weights)
+    def _fit_kmeans(self, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        if len(rows) < self.n_clusters:
+            raise ValueError(f"n_samples = {len(rows)} distinct rows are fewer than n_clusters = {self.n_clusters}")
+        means = KMeans(self.n_clusters, n_init=10, random_state=self.seed).fit(rows, sample_weight=weights)
         numbers = _by_size(means.labels_, weights, self.n_clusters)
         self.centers_ = means.cluster_centers_[np.argsort(numbers)]
-        return numbers[means.labels_], np.ones(len(z))
+        return numbers[means.labels_]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that `predict` needs; parameters and column names come from elsewhere."""
@@ -183,14 +167,13 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
 
 def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct rows ordered by hash, the distinct row of each token, and the number of tokens per distinct row."""
+    """The first token of each distinct row, the distinct row of each token, and the number of tokens per distinct row.
+
+    Distinct rows are ordered by hash, so that k-means begins alike whatever the order of the tokens.
+    """
     x = np.ascontiguousarray(x) + 0.0  # no −0
-    keys = hashes(x)
-    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    again = np.flatnonzero(first[inverse] != np.arange(len(x)))
-    if not np.array_equal(x[first[inverse[again]]], x[again]):  # two rows share a 64-bit hash
-        return np.unique(x, axis=0, return_inverse=True, return_counts=True)
-    return x[first], inverse, counts
+    _, first, inverse, counts = np.unique(hashes(x), return_index=True, return_inverse=True, return_counts=True)
+    return first, inverse, counts
 
 
 def hashes(x: np.ndarray) -> np.ndarray:
@@ -205,12 +188,9 @@ def hashes(x: np.ndarray) -> np.ndarray:
 
 
 def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
-    """[n] rank of each cluster by tokens, 0 the largest; ties by their first rows."""
+    """[n] rank of each cluster by tokens, 0 the largest; ties by number."""
     held = cluster >= 0
-    sizes = np.bincount(cluster[held], weights[held], n)
-    first = np.full(n, len(cluster))
-    np.minimum.at(first, cluster[held], np.flatnonzero(held))
-    return np.argsort(np.lexsort((first, -sizes)))
+    return np.argsort(np.argsort(-np.bincount(cluster[held], weights[held], n), kind="stable"))
 
 
 def _core_of_new(distance: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:

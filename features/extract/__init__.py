@@ -4,7 +4,6 @@
     python -m features.extract runs/pls --data stories.txt --tier topk --max-tokens 50000 --out topk.parquet
     python -m features.extract runs/pls --raw --out f.parquet        and [x_t; x_e] of the last layer, in f-raw.parquet
     python -m features.extract runs/pls --raw blocks.*.hook_mlp_out --out f.parquet
-    python -m features.extract runs/pls --out f.parquet --launch ray --workers 8      parts shared among workers
 
 One row for every position with a next token in its document: document, position, token and its id, target (the next
 token), prediction (of the final layer), then the features. The file's metadata hold units, formulas and sources
@@ -14,10 +13,10 @@ supervision). k* is the layer where the prediction settles: min k with argmax p^
 holds the share of tokens that settle at each layer, with 95 % intervals over documents (PLS Table 1).
 
 Documents longer than the context are cut there and counted, so each row has its whole context. Memory does not grow
-with the number of tokens. If a run is killed, the same command continues it. With --launch each part of the documents
-is read by one worker, in the same batches as without it.
+with the number of tokens. If a run is killed, the same command continues it.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Share
@@ -70,7 +69,7 @@ class Extract(Instrument):
     figures: ClassVar = (
         Curve("share", "depth", x="k_star", title="Share of tokens whose prediction settles at each layer"),
     )  # fmt: skip
-    shared: ClassVar = True
+    continues: ClassVar = True
     planted: ClassVar = "tests/features/test_reader.py::test_a_planted_head_and_a_planted_depth"
 
     def check(self, model: Any) -> None:
@@ -84,6 +83,12 @@ class Extract(Instrument):
             return parse_heads(specs, n_layers, n_heads)
         except InputError as error:
             raise InputError(f"{error}; choose the heads of {group}_mass, for example --{group}-heads L1.H0") from None
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.extract import measure
+
+        return measure
 
 
 main = main_of(Extract, __doc__)

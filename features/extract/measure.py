@@ -14,7 +14,6 @@ import pyarrow as pa
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.ledger import Ledger
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.schema import Feature
@@ -98,15 +97,6 @@ class Work:
     def pieces(self) -> np.ndarray:
         """The text of every token id."""
         return pieces_of(self.reader.model)
-
-
-def share(how: Extract, model: Any, data: Opened, progress: Progress) -> None:
-    """Read the parts that no other worker has read or holds."""
-    assert data.work is not None
-    work = Work(how, model, data[Tokens], data.work)
-    ledger = Ledger(work.folder / "ledger")
-    for i in progress(range(len(work.plan))):
-        ledger.work([f"{i:06d}"], lambda name: work.write(int(name)))
 
 
 def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:

@@ -14,9 +14,12 @@ a token towards the start of its text, in all groups alike. Tokens before positi
 is always longer than the window.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import AtLeastOne, Count, Names
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
@@ -26,7 +29,7 @@ from streamscope.instruments.figures import Curve
 
 @instrument("needed_context", Tokens(max_tokens=2000))
 class NeededContext(Instrument):
-    windows: Annotated[tuple[Count, ...], AtLeastOne()] = (1, 4, 16)
+    windows: Annotated[tuple[Count, ...], MinLen(1)] = (1, 4, 16)
     """Number of tokens that are kept, including the query."""
     depths: Names = ()
     """Groups of k*, as 0, 1-2 or 6; they may overlap. Default: early, middle and late as in PLS Table 1."""
@@ -48,6 +51,12 @@ class NeededContext(Instrument):
         need_parts(model, self.name)
         if self.least >= model.config.n_ctx:
             raise InputError(f"--least {self.least}: must be less than the context of {model.config.n_ctx} tokens")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.needed_context import measure
+
+        return measure
 
 
 main = main_of(NeededContext, __doc__)

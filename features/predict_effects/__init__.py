@@ -14,9 +14,12 @@ Documents that begin with the same text have rows with equal features and effect
 rows are not held out. Their number is printed and kept with the table (`repeated`).
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AtLeastOne, Bounds, Count, Names, Seed
+from annotated_types import Ge, MinLen
+
+from streamscope.cli.bounds import Count, Names, Seed
 from streamscope.features.tables import EffectTable, FeatureTables
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -27,11 +30,11 @@ from streamscope.instruments.figures import Intervals
 class PredictEffects(Instrument):
     edits: Names = ()
     """Names of the edits to explain; default: all."""
-    of: Annotated[tuple[Literal["signed", "absolute"], ...], AtLeastOne()] = ("signed", "absolute")
+    of: Annotated[tuple[Literal["signed", "absolute"], ...], MinLen(1)] = ("signed", "absolute")
     """The effects Δ, their sizes |Δ|, or both."""
     model: Literal["ridge", "boosting"] = "ridge"
     """Ridge regression with a nested choice of the penalty, or boosted trees (slow: choose --edits)."""
-    folds: Annotated[int, Bounds(low=3)] = 5
+    folds: Annotated[int, Ge(3)] = 5
     """Number of folds of documents."""
     shuffles: Count = 5
     """Number of controls with shuffled effects."""
@@ -47,6 +50,12 @@ class PredictEffects(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"edits": ("L5.H0", "L5.H1"), "of": ("absolute",), "shuffles": 1, "resamples": 100, "folds": 3}
     planted: ClassVar = "tests/features/test_predict_effects.py::test_a_known_share_of_variance_is_found"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.features.predict_effects import measure
+
+        return measure
 
 
 main = main_of(PredictEffects, __doc__)

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.features.store import KEY, Features
 from streamscope.instruments.table import read_parquet
 
@@ -74,12 +73,8 @@ def read_labels(path: Path, found: Features) -> OwnLabels:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; --labels is parquet with the columns document, position, label")
-    try:
+    with reading(path, "--labels is parquet with the columns document, position, label"):
         names = pq.read_schema(path).names
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a parquet file: {str(error).splitlines()[0][:200]}") from None
     if lacks := [name for name in (*KEY, "label") if name not in names]:
         raise InputError(
             f"{path} lacks the column {lacks[0]!r}, it has {', '.join(names)}; it needs {', '.join(KEY)}, label"

@@ -32,9 +32,12 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Names, Seed, Whole
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -45,11 +48,11 @@ from streamscope.models.head_spec import score_names
 
 @instrument("ablate", Documents(max_documents=200), Prompts())
 class Ablate(Instrument):
-    heads: Annotated[Names, AtLeastOne()] = ("all",)
+    heads: Annotated[Names, MinLen(1)] = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7), top3:pds (three of the largest PDS).
 
     --heads without values means all."""
-    scale: Annotated[tuple[AnyNumber, ...], AtLeastOne()] = (0.0,)
+    scale: Annotated[tuple[float, ...], MinLen(1)] = (0.0,)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
     together: bool = False
     """Scale all heads at once instead of one at a time."""
@@ -59,7 +62,7 @@ class Ablate(Instrument):
     """With --size: number of random sets of that size; default: all sets."""
     method: Literal["zero", "mean", "resample"] = "zero"
     """What the heads are scaled towards: 0, their mean over the data, or their output on another document."""
-    measures: Annotated[tuple[Literal["loss", "sps", "coherence"], ...], AtLeastOne()] = ("loss",)
+    measures: Annotated[tuple[Literal["loss", "sps", "coherence"], ...], MinLen(1)] = ("loss",)
     """Quantities to measure: loss on documents; sps (attention to the right noun) and coherence on prompts."""
     draws: Whole = 39
     """How many random sets of other heads each result is compared with. If fewer exist, all are used. 0 turns the
@@ -130,6 +133,12 @@ class Ablate(Instrument):
         if not prompts:
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.ablate import measure
+
+        return measure
 
 
 main = main_of(Ablate, __doc__)

@@ -55,10 +55,11 @@ from streamscope.interventions.observe import (
     observe_prompts,
 )
 from streamscope.interventions.patch.activations import attribute_heads
-from streamscope.interventions.selection import pds_scores, pds_table
+from streamscope.interventions.selection import pds_scores
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.sweep import pass_shares
+from streamscope.probes.pds import Pds
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
@@ -127,7 +128,7 @@ def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
     scores = {}
     if score_names(specs):
         opened = data[Prompts]
-        scores["pds"] = pds_scores(pds_table(model, opened.aligned, opened.tokenizer))
+        scores["pds"] = pds_scores(Pds().measure(model, opened, progress=iter).table().frame)
     return parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
 
 

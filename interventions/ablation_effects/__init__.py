@@ -15,6 +15,7 @@ searched for in each model. Diagonality, whether tasks rely on their own heads (
 `interventions.ablation_effects.diagonality`.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
@@ -58,6 +59,12 @@ class AblationEffects(Instrument):
     planted: ClassVar = (
         "tests/interventions/test_ablation_effects.py::test_the_copier_takes_with_it_what_stands_on_paper"
     )
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.ablation_effects import measure
+
+        return measure
 
 
 main = main_of(AblationEffects, __doc__)

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import Measure, Observations, Reasons, bootstrap
-from streamscope.instruments.stats.estimators import constant, mean
+from streamscope.instruments.observations import Contrast, Measure, Observations, Reasons, bootstrap, estimate
+from streamscope.instruments.stats.estimators import constant
 from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.interventions.ablation_effects.changes import cases, changes
 
@@ -68,8 +68,9 @@ def ratio_of_changes(
     if np.abs(y).max() <= resolution:
         gone = {f"{name}{end}": FLAT for name in STATISTICS for end in ENDS}
     else:
-        of_control = mean(y, clusters)
-        sure = of_control.ci_low > 0 or of_control.ci_high < 0
+        of_control = estimate(both, [Contrast(quantity="control", weights={1: 1.0})]).frame.iloc[0]
+        low, high = of_control[["low", "high"]].fillna(of_control["value"])
+        sure = low > 0 or high < 0
         gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
         gone |= {} if sure else {f"mean_ratio{end}": UNSURE for end in ENDS[1:]}
     return row | dict.fromkeys(gone, NAN), why | gone

@@ -16,6 +16,7 @@ Source: Arditi et al. 2024.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
@@ -88,8 +89,14 @@ class Abliterate(Instrument):
         if self.to is not None and getattr(progress, "interrupted", None):
             say(progress, f"{self.to} is not written")
         elif self.to is not None:
-            self._body().write(self, data.model, result)
+            self.body().write(self, data.model, result)
         return result
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.abliterate import measure
+
+        return measure
 
 
 main = main_of(Abliterate, __doc__)

@@ -13,9 +13,12 @@ at each α. --control gives the difference between two models at every α and of
 have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
-from streamscope.cli.bounds import AtLeastOne, Names, Only, Positive, Seed, Whole
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Names, Only, Positive, Seed, Whole
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
@@ -24,9 +27,9 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("amplify", Documents())
 class Amplify(Instrument):
-    alpha: Annotated[tuple[Positive, ...], AtLeastOne()] = (1.0, 2.0, 4.0, 8.0, 16.0)
+    alpha: Annotated[tuple[Positive, ...], MinLen(1)] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the attention scores; 1 is always included."""
-    heads: Annotated[Names, AtLeastOne()] = ("all",)
+    heads: Annotated[Names, MinLen(1)] = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7)."""
     text: str = "Leo found a bag and a chisel. He used it"
     """Text whose attention is drawn; empty for none."""
@@ -57,6 +60,12 @@ class Amplify(Instrument):
     def alphas(self) -> list[float]:
         """All α in ascending order, with 1 among them."""
         return sorted({1.0, *self.alpha})
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.amplify import measure
+
+        return measure
 
 
 main = main_of(Amplify, __doc__)

@@ -16,9 +16,12 @@ foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `
 the edges are in models with several streams.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
-from streamscope.cli.bounds import Bounds, Count, NotNegative, Only, Seed, Share
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, NotNegative, Only, Seed, Share
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
@@ -39,7 +42,7 @@ class Circuits(Instrument):
     contrast: Contrast = "auto"
     """How pairs are made of a suite without corrupted prompts: clue (same nouns, another clue), noun (another noun),
     order (the nouns change places). auto: corrupt, or the first of these that gives pairs of several texts."""
-    pairs: Annotated[int, Bounds(low=2)] = 64
+    pairs: Annotated[int, Ge(2)] = 64
     """Approximate number of pairs. Half of them choose the circuit, the other half judge it."""
     method: Method = "eap-ig"
     """exact runs every edge. eap and eap-ig (along inputs, or -activations) approximate it by gradients. acdc prunes
@@ -72,6 +75,12 @@ class Circuits(Instrument):
 
     def check_sources(self) -> None:
         check_suite(self.task)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.circuits import measure
+
+        return measure
 
 
 main = main_of(Circuits, __doc__)

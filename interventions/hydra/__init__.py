@@ -18,6 +18,7 @@ cases in a second model and gives the differences of all parts and shares, paire
 in the run and ablated in both models; those of --groups are ranked in each. Source: McGrath et al. 2023.
 """
 
+from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
@@ -48,7 +49,13 @@ class Hydra(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model whose heads have no contributions of their own."""
         need_parts(model, self.name)
-        self._body().check_heads(model)
+        self.body().check_heads(model)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.hydra import measure
+
+        return measure
 
 
 main = main_of(Hydra, __doc__)

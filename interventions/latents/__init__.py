@@ -14,9 +14,12 @@ show KL at every position, and the most probable next tokens before and after. A
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import AnyInt, AnyNumber, AtLeastOne, Count, Names, Whole
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
@@ -26,7 +29,7 @@ from streamscope.instruments.figures import Curve, HeadMap
 
 @instrument("latents", Documents(max_documents=200), Text())
 class Latents(Instrument):
-    at: Annotated[Names, AtLeastOne()] = ("all",)
+    at: Annotated[Names, MinLen(1)] = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
     dims: tuple[Whole, ...] = ()
     """Latent dimensions to change, counted from 0; default: all."""
@@ -34,15 +37,15 @@ class Latents(Instrument):
     """Change one latent dimension at a time, of --dims or of all dimensions."""
     together: bool = False
     """Change all projections at once instead of one at a time."""
-    scale: tuple[AnyNumber, ...] = ()
+    scale: tuple[float, ...] = ()
     """Factors on z; default 0 if no other change is given."""
-    clamp: tuple[AnyNumber, ...] = ()
+    clamp: tuple[float, ...] = ()
     """Values to set z to; its prior is N(0, 1)."""
-    blend: tuple[AnyNumber, ...] = ()
+    blend: tuple[float, ...] = ()
     """Shares of the source's z: 1 swaps (default if --source is given), less interpolates."""
     source: Names = ()
     """For each text, the text whose latents it gets under --blend."""
-    position: tuple[AnyInt, ...] = ()
+    position: tuple[int, ...] = ()
     """Positions of texts to change, from BOS = 0; negative ones count from the end of each text."""
     k: Count = 5
     """Number of most probable next tokens to show."""
@@ -70,12 +73,18 @@ class Latents(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for projections or dimensions that the model lacks."""
         need_parts(model, self.name)
-        self._body().cells_of(self, model.config)
+        self.body().cells_of(self, model.config)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are not read if latents are only blended between texts."""
         blends = bool(self.source) and not (self.scale or self.clamp)
         return {Documents: "--source applies to texts only"} if blends else {}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.latents import measure
+
+        return measure
 
 
 main = main_of(Latents, __doc__)

@@ -24,9 +24,12 @@ reads only the sum. H_pre of equal streams only changes the scale, which the bra
 --control pairs the documents of two models with the same modules.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from streamscope.cli.bounds import AtLeastOne, Count, Names, Only, Seed
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_streams
 from streamscope.instruments.data import Documents
@@ -40,7 +43,7 @@ Change = Literal[
 
 @instrument("mixing", Documents(max_documents=50))
 class Mixing(Instrument):
-    change: Annotated[tuple[Change, ...], AtLeastOne()] = get_args(Change)
+    change: Annotated[tuple[Change, ...], MinLen(1)] = get_args(Change)
     """Changes to make, named by coefficient and replacement."""
     where: Names = ()
     """Modules, one at a time: L2.attn, L2.*, L0-2.mlp, *.attn, all; or everywhere, all at once. Default: both."""
@@ -64,7 +67,13 @@ class Mixing(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model without parallel streams, or without the modules."""
         need_streams(model, self.name)
-        self._body().places(self.where, model.config.n_layers)
+        self.body().places(self.where, model.config.n_layers)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.mixing import measure
+
+        return measure
 
 
 main = main_of(Mixing, __doc__)

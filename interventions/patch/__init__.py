@@ -29,9 +29,12 @@ Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AtLeastOne, Count, Names, Positive
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names, Positive
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -64,9 +67,9 @@ class Patch(Instrument):
     by: Literal["auto", "role", "head", "head-role", "token", "all"] = "auto"
     """Unit of a patch: all positions of a role (a named part of the prompt, such as target or last), a head, a head at
     a role, one position, or everything."""
-    direction: Annotated[tuple[Literal["denoise", "noise"], ...], AtLeastOne()] = ("denoise",)
+    direction: Annotated[tuple[Literal["denoise", "noise"], ...], MinLen(1)] = ("denoise",)
     """denoise: clean into corrupted; noise: corrupted into clean."""
-    method: Annotated[tuple[Literal["exact", "attribution"], ...], AtLeastOne()] = ("exact", "attribution")
+    method: Annotated[tuple[Literal["exact", "attribution"], ...], MinLen(1)] = ("exact", "attribution")
     """Run every patch, approximate it from one gradient, or both."""
     senders: Names = ()
     """Heads (L2.H3, top3:recovery), L2.attn or L2.mlp to follow by path patching to every later reader. Of several
@@ -105,6 +108,12 @@ class Patch(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """The suite is not read if a pair is given."""
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.patch import measure
+
+        return measure
 
 
 main = main_of(Patch, __doc__)

@@ -24,8 +24,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts.alignment import Aligned
-from streamscope.instruments.prompts.suite import Unit, check_space
-from streamscope.probes.attention import clusters
+from streamscope.instruments.prompts.suite import Unit, check_space, units
 from streamscope.text import is_bos
 from streamscope.text.tokenizer import Tokenizer
 
@@ -92,7 +91,7 @@ class Pairs:
 
 def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
     """All pairs of a suite. Raises `InputError` if there is none."""
-    names = clusters(aligned)
+    names = units(aligned.prompts)
     found: list[PatchPair] = []
     filtered: list[tuple[str, str]] = []
     if contrast != "order":

@@ -14,9 +14,12 @@ directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, AtLeastOne, Names, Only, Seed, Whole
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Names, Only, Seed, Whole
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Sets
@@ -37,7 +40,7 @@ class Steer(Instrument):
     """Layers after which to add it, as 3 or 2-4; default: the direction's own layer."""
     streams: Names = ()
     """Streams to add it to: resid; token, context; s0, s1, …; default: all."""
-    scale: Annotated[tuple[AnyNumber, ...], AtLeastOne()] = (-0.2, -0.1, 0.0, 0.1, 0.2)
+    scale: Annotated[tuple[float, ...], MinLen(1)] = (-0.2, -0.1, 0.0, 0.1, 0.2)
     """Doses c, in mean norms of the residual stream."""
     raw: bool = False
     """Give c in units of the residual stream instead of its mean norms."""
@@ -64,6 +67,12 @@ class Steer(Instrument):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Sets are not read if the direction comes from a file."""
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.steer import measure
+
+        return measure
 
 
 main = main_of(Steer, __doc__)

@@ -19,9 +19,12 @@ undefined if the control does not change. To add directions to the stream use `i
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, Names, Only, Seed, Whole
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -35,11 +38,11 @@ OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semant
 class SteerHeads(Instrument):
     groups: Names = ("entity",)
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
-    scales: tuple[AnyNumber, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+    scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     """Factors g for the heads' outputs; 1 is always included."""
-    within: tuple[AnyNumber, AnyNumber] = (0.0, 1.5)
+    within: tuple[float, float] = (0.0, 1.5)
     """Lowest and highest scale for range and monotonicity; 0 to 1.5 in the paper."""
-    measures: Annotated[tuple[Literal["task", "loss"], ...], AtLeastOne()] = ("task", "loss")
+    measures: Annotated[tuple[Literal["task", "loss"], ...], MinLen(1)] = ("task", "loss")
     """task: P(answer) and log-odds; loss: of documents under the same scales."""
     k: Annotated[Count, OF_FOUND] = 2
     """Number of heads in a found group."""
@@ -79,6 +82,12 @@ class SteerHeads(Instrument):
     def chosen(self) -> tuple[float, ...]:
         """The scales in order, each once, including 1."""
         return tuple(sorted({*self.scales, 1.0}))
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.steer_heads import measure
+
+        return measure
 
 
 main = main_of(SteerHeads, __doc__)

@@ -18,9 +18,12 @@ with --streams resid, layer by layer. --control gives the difference to a second
 paired by document; it must have the run's streams, tokenizer and context.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.cli.bounds import AtLeastOne, Count, Names, Only, Seed
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
@@ -33,11 +36,11 @@ Method = Literal["zero", "random", "mean", "resample"]
 class Streams(Instrument):
     streams: Names = ()
     """Streams to remove: token, context; s0, s1, …; resid. Default: all of the model's."""
-    method: Annotated[tuple[Method, ...], AtLeastOne()] = ("zero", "random")
+    method: Annotated[tuple[Method, ...], MinLen(1)] = ("zero", "random")
     """Replacement of the stream."""
     where: Names = ()
     """Layers as 3 or 2-4, head, everywhere; default: all of these."""
-    reach: Annotated[tuple[Literal["layer", "onwards"], ...], AtLeastOne()] = ("layer", "onwards")
+    reach: Annotated[tuple[Literal["layer", "onwards"], ...], MinLen(1)] = ("layer", "onwards")
     """For a layer: only that layer reads the change, or everything from there on."""
     draws: Annotated[Count, Only("method", "random", "resample")] = 3
     """Number of draws of random and resample."""
@@ -53,7 +56,13 @@ class Streams(Instrument):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for streams that the model lacks."""
-        self._body().chosen_streams(model, self.streams)
+        self.body().chosen_streams(model, self.streams)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.streams import measure
+
+        return measure
 
 
 main = main_of(Streams, __doc__)

@@ -17,9 +17,12 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import AnyNumber, AtLeastOne, Count, NotNegative, Only, Seed
+from annotated_types import MinLen
+
+from streamscope.cli.bounds import Count, NotNegative, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -30,16 +33,16 @@ from streamscope.instruments.prompts import check_suite
 
 @instrument("suppress", Prompts(), Documents(max_documents=50))
 class Suppress(Instrument):
-    select: Annotated[tuple[Literal["topk", "threshold"], ...], AtLeastOne()] = ("topk",)
+    select: Annotated[tuple[Literal["topk", "threshold"], ...], MinLen(1)] = ("topk",)
     """topk: the k heads that depend most on position (largest PDS, of either noun), for every --k; threshold: all those
     over --threshold."""
-    k: Annotated[tuple[Count, ...], Only("select", "topk"), AtLeastOne()] = (1, 2, 3, 5)
+    k: Annotated[tuple[Count, ...], Only("select", "topk"), MinLen(1)] = (1, 2, 3, 5)
     """Numbers of heads to suppress (with topk)."""
     threshold: Annotated[NotNegative | Literal["own"], Only("select", "threshold")] = 0.075
     """PDS that heads must exceed (threshold); own is its mean plus one standard deviation over this model's heads."""
-    gates: tuple[AnyNumber, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
+    gates: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25, 0.0)
     """Factors on the heads' outputs: 0 removes a head, 1 leaves it."""
-    measures: Annotated[tuple[Literal["sps", "coherence", "loss"], ...], AtLeastOne()] = ("sps", "coherence")
+    measures: Annotated[tuple[Literal["sps", "coherence", "loss"], ...], MinLen(1)] = ("sps", "coherence")
     """Quantities to measure under each factor: sps is the attention to the right noun minus that to its competitor."""
     draws: Count = 39
     """Number of random sets per selection under the smallest gate; all, if there are fewer."""
@@ -75,6 +78,12 @@ class Suppress(Instrument):
         super().__post_init__()
         if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
             raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.suppress import measure
+
+        return measure
 
 
 main = main_of(Suppress, __doc__)

@@ -31,8 +31,8 @@ from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
-from streamscope.probes.attention import sinks_sentence
 from streamscope.probes.pds import NOUNS, Pds
+from streamscope.probes.roles import sinks_sentence
 
 KEYS = ("selection", "group", "draw", "gate", "part")
 OVER = "over"

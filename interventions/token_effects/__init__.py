@@ -16,9 +16,10 @@ of tokens, except for labels.
 """
 
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
-from streamscope.cli.bounds import AnyNumber, Names
+from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tokens
@@ -34,7 +35,7 @@ class TokenEffects(Instrument):
     groups: Names = ()
     """Groups of heads: entity, anchor, semantic (those of PLS); found, those that `probes.head_groups` chooses by
     their attention in this model; heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
-    scale: AnyNumber = 0.0
+    scale: float = 0.0
     """Factor for the heads' outputs."""
     modes: Path | None = None
     """Labels of `features.cluster` for the same model and data: compares effects in modes where a gate is low."""
@@ -50,6 +51,12 @@ class TokenEffects(Instrument):
     planted: ClassVar = (
         "tests/interventions/test_token_effects.py::test_a_head_that_matters_at_one_kind_of_position_only"
     )
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.token_effects import measure
+
+        return measure
 
 
 main = main_of(TokenEffects, __doc__)

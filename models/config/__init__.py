@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
-from streamscope.cli.bounds import Bounds, Count, NotNegative, Positive, Whole, check
+from annotated_types import Ge, Le, Lt
+
+from streamscope.cli.bounds import Count, NotNegative, Positive, Whole, check
 from streamscope.cli.errors import InputError
 
 WIDEST = 2**24
 """Larger sizes are rejected as typing mistakes."""
-Size = Annotated[int, Bounds(low=1, high=WIDEST)]
-Rate = Annotated[float, Bounds(low=0, below=1)]
+Size = Annotated[int, Ge(1), Le(WIDEST)]
+Rate = Annotated[float, Ge(0), Lt(1)]
 """Dropout rate."""
 
 
@@ -314,7 +316,7 @@ class Canon(Part):
 
     places: str = "ABCD"
     """Places of the convolutions: any of A, B, C, D."""
-    kernel: Annotated[int, Bounds(low=2, high=4)] = 4
+    kernel: Annotated[int, Ge(2), Le(4)] = 4
     """Kernel size k, 2 to 4: a position and the k−1 before it."""
     activation: Literal["none", "silu"] = "none"
     """Activation after the convolution."""
@@ -576,11 +578,11 @@ class ModelConfig:
 
     name: str = "custom"
     """Name of the preset."""
-    n_layers: Annotated[int, Bounds(low=1, high=4096)] = 6
+    n_layers: Annotated[int, Ge(1), Le(4096)] = 6
     """Number of layers L."""
     d_model: Size = 192
     """Width D of the residual stream."""
-    n_heads: Annotated[int, Bounds(low=1, high=2**16)] = 6
+    n_heads: Annotated[int, Ge(1), Le(2**16)] = 6
     """Number of heads H; must divide the width."""
     d_vocab: Size = 4096
     """Vocabulary size V."""

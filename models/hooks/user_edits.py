@@ -20,7 +20,7 @@ from torch import Tensor
 
 from streamscope.cli import user_code
 from streamscope.cli.disk import read_bytes, sha256
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.models.hooks import Edit
 from streamscope.models.hooks.controls import EXAMPLE, edits_of, read_edits
 
@@ -44,10 +44,8 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
 
 def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
     data = read_edits(read_bytes(Path(spec)).decode(errors="replace"), spec)
-    try:
+    with reading(spec):
         edits = edits_of(data, model)
-    except InputError as error:
-        raise InputError(f"{spec}: {error}") from None
     if not edits:
         raise InputError(f"{spec} changes nothing: give at least one edit, such as {EXAMPLE}")
     return edits

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from streamscope.cli.disk import check_readable
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.models.config import ModelConfig
 from streamscope.models.decoder import Decoder
 
@@ -105,13 +104,11 @@ def take(
 
 
 def _convert(how: Conversion, x: Mapping[str, Tensor], ours: str, shape: Sequence[int]) -> Tensor:
-    try:
+    with reading(f"{', '.join(x)} for {ours}", "the file belongs to another configuration"):
         converted = how.take(list(x.values()), shape)
-        if converted.shape == torch.Size(shape):
-            return converted.contiguous()
-    except (RuntimeError, IndexError):
-        pass
-    shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in x.items())
+    if converted.shape == torch.Size(shape):
+        return converted.contiguous()
+    shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in x.items())
     raise InputError(f"{shapes} cannot become {ours} {list(shape)}")
 
 
@@ -131,11 +128,9 @@ def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[st
 
 def opened(path: Path) -> Any:
     """An open safetensors file of another program. Raises `InputError` for a damaged one."""
-    check_readable(path)
-    try:
+    with reading(path, "download it again"):
+        path.open("rb").close()  # safetensors knows no reason but "No such file"
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a valid safetensors file ({error})") from None
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from annotated_types import Ge, Gt, Lt
 
-from streamscope.cli.bounds import Bounds, Count, NotNegative, Positive, Seed, Share, Whole, check
+from streamscope.cli.bounds import Count, NotNegative, Positive, Seed, Share, Whole, check
 from streamscope.cli.errors import InputError
 from streamscope.models.config import Hyper, ModelConfig
 from streamscope.text import SplitAt
 
-Decay = Annotated[float, Bounds(low=0, below=1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
 """Decay of a running mean per step."""
 
 
@@ -100,8 +101,8 @@ class Training:
     compile: Literal["off", "blocks", "step"] = "off"
     """Compile for training: each block, or (on CUDA) the whole step with its loss. Analyses are never compiled."""
     log_every: Count = 10
-    """Steps between rows of metrics.jsonl with training losses. The run folder has all curves for TensorBoard
-    (tensorboard --logdir RUN) in tb/, which W&B reads too (wandb sync RUN/tb)."""
+    """Steps between rows of metrics.jsonl with training losses. With the extra `tensorboard` the run folder has
+    all curves in tb/ (tensorboard --logdir RUN), which W&B reads too (wandb sync RUN/tb)."""
     eval_every: Count = 200
     """Steps between evaluations."""
     eval_batches: Count = 50
@@ -330,7 +331,7 @@ class Options:
     splits), a Hugging Face id, stories, stories4, or a mixture with weights by tokens, "A*.5 + B*.5"."""
     valid: str | None = None
     """Validation SOURCE; default: a held-out part of --data."""
-    valid_fraction: Annotated[float, Bounds(above=0, below=1)] | None = None
+    valid_fraction: Annotated[float, Gt(0), Lt(1)] | None = None
     """Fraction of the documents of --data to hold out, chosen by a hash of their text; default: 0.05."""
     valid_blocks: Count | None = None
     """Number of blocks per document whose ends are held out instead of whole documents; no training window reads them.

@@ -1,9 +1,6 @@
 """Writes a run folder: configuration, manifest, metrics, weights."""
 
 import json
-import os
-import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,10 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
-from streamscope.cli.disk import lock as lock_file
 from streamscope.cli.errors import InputError
+from streamscope.cli.locks import give_back, take
 from streamscope.cli.provenance import now
 from streamscope.models.checkpoint import snapshot_step, write_snapshot
 from streamscope.models.tensors import (
@@ -36,76 +34,7 @@ MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
 
 
 LOCK = "lock"
-EXPIRES = 600.0
-"""Seconds without a sign of life after which a process of another machine counts as dead."""
-
-
-class Lock:
-    """The lock of a run folder, which one process at a time may write; held until `release` or until this is deleted.
-
-    The process locks the file `lock` in it (`flock`, which always ends with the process) and writes its identity to it.
-    If two machines share a folder but not its locks, the file's time decides: a training touches it at every row of its
-    log, and the lock of another machine counts for `EXPIRES` seconds after that. Raises `InputError` when another
-    process trains in the folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK
-        self._file = -1
-        try:
-            self._open()
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror}") from None
-        silent = time.time() - os.fstat(self._file).st_mtime
-        if self._holder().get("host", socket.gethostname()) != socket.gethostname() and silent < EXPIRES:
-            self._refuse(f"wait {EXPIRES - silent:.0f} s if that machine is gone, or delete {self.path}")
-        os.ftruncate(self._file, 0)
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
-        os.lseek(self._file, 0, os.SEEK_SET)
-        os.write(self._file, json.dumps(me).encode())
-
-    def _open(self) -> None:
-        """Open and lock the file; try again if its last holder removed it in between."""
-        while True:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            if not lock_file(self._file):
-                self._refuse("wait for it to end, or stop it")
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self._file), self.path.stat()):
-                    return
-            self._close()
-
-    def _refuse(self, remedy: str) -> None:
-        holder = self._holder()
-        self._close()
-        who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')} since {holder.get('since', '?')}"
-        raise InputError(f"{self.path.parent} is being trained by {who}: {remedy}")
-
-    def _holder(self) -> dict[str, Any]:
-        """The content of the file; {} if its writer was killed while writing."""
-        with suppress(ValueError):
-            os.lseek(self._file, 0, os.SEEK_SET)
-            holder = json.loads(os.read(self._file, 4096))
-            return holder if isinstance(holder, dict) else {}
-        return {}
-
-    def touch(self) -> None:
-        """Show that the process is alive."""
-        os.utime(self._file if os.utime in os.supports_fd else self.path)
-
-    def release(self) -> None:
-        """Release the folder and remove the file."""
-        with suppress(PermissionError):  # Windows keeps the name of an open file
-            self.path.unlink(missing_ok=True)
-        self._close()
-
-    def _close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __del__(self) -> None:
-        self._close()
+"""The file in a run folder that its writer locks."""
 
 
 class Run:
@@ -113,7 +42,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self._metrics: Any = None
         self._board: Any = None
 
@@ -145,14 +74,15 @@ class Run:
     def lock(self) -> None:
         """Exclude other processes until `finish`. Raises `InputError` if one is already writing."""
         if self._lock is None:
-            self._lock = Lock(self.folder)
+            refusal = f"{self.folder} is being trained by another process: wait for it to end, or stop it"
+            self._lock = take(self.folder / LOCK, refusal)
             for part in self.folder.rglob("*.part"):  # left by a killed process
                 part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         """Allow other processes to write."""
         if self._lock is not None:
-            self._lock.release()
+            give_back(self._lock)
             self._lock = None
 
     @contextmanager
@@ -175,17 +105,17 @@ class Run:
         rows = [r for r in read_metrics(self.folder, strict=False) if r["step"] <= step] if path.exists() else []
         write_text(path, "".join(json.dumps(r) + "\n" for r in rows))
         self._metrics = path.open("a", encoding="utf-8")
-        from torch.utils.tensorboard import SummaryWriter
-
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:  # an extra
+            return
         self._board = SummaryWriter(str(self.folder / "tb"), purge_step=step + 1)
 
     def log(self, step: int, kind: str, **values: Any) -> None:
-        """Write one row of metrics.jsonl, and its numbers to TensorBoard."""
+        """Write one row of metrics.jsonl, and its numbers to TensorBoard where that is installed."""
         self._metrics.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
         self._metrics.flush()
-        if self._lock is not None:
-            self._lock.touch()
-        for name, value in values.items():
+        for name, value in values.items() if self._board is not None else ():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
             elif kind == "sample":
@@ -196,7 +126,7 @@ class Run:
         lines = (json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows)
         self._metrics.write("".join(lines))
         self._metrics.flush()
-        for row in rows:
+        for row in rows if self._board is not None else ():
             if row["value"] is not None:
                 tag = "/".join(filter(None, (kind, row["metric"], row["module"], row["part"].replace(" ", "_"))))
                 self._board.add_scalar(tag, row["value"], step)
@@ -225,7 +155,8 @@ class Run:
             manifest |= {"outcome": outcome, "wall_seconds": round(total, 1), "ended": now(), **values}
             write_text(self.folder / "manifest.json", json.dumps(manifest, indent=1))
             self._metrics.close()
-            self._board.close()
+            if self._board is not None:
+                self._board.close()
         finally:
             self.unlock()
 

@@ -21,7 +21,6 @@ from streamscope.models.training.checkpoints import none_yet
 from streamscope.models.training.config import Training, check_given, recorded_dtype, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.lora import add_lora
-from streamscope.models.training.memory import announce
 from streamscope.models.training.run import Run, check_startable
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.chat import read_template
@@ -155,7 +154,6 @@ def _trainer(
     longest = max(w.n_ctx for w in windows.values())
     training = with_micro_batches(training, longest * model.config.n_layers * model.config.d_model)
     trainer = Trainer(model, training, windows["data"], windows["valid"], Run(out), training.device)
-    announce(trainer, longest)
     return trainer, counts
 
 

@@ -19,14 +19,15 @@ The cost of a run is printed first. Its rows are written when all its tasks are 
 is kept in OUT/.parts, and the same command goes on from there. Rows of other runs stay.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from annotated_types import Ge
 
-from streamscope.cli.bounds import Bounds
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 from streamscope.interventions.circuits.names import Method
 
 
@@ -38,7 +39,7 @@ class Options:
     """Run folders, bundled models or hf:FOLDER; default: every bundled model."""
     tasks: tuple[str, ...] = ()
     """Tasks whose circuits are measured, in the runs that do them."""
-    pairs: Annotated[int, Bounds(low=16)] = 64
+    pairs: Annotated[int, Ge(16)] = 64
     """Approximate number of pairs of each task."""
     method: Method = "eap-ig"
     """How edges are scored, as in `interventions.circuits`."""
@@ -46,4 +47,9 @@ class Options:
     """Folder for the tables."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.papers.circuits.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.papers.circuits.measure import measure
+
+    measure(options)

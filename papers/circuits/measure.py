@@ -16,15 +16,14 @@ from scipy import stats
 
 from streamscope.cli.disk import check_folder
 from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.output_lock import one_at_a_time
+from streamscope.cli.locks import locked
 from streamscope.cli.provenance import commit, provenance
 from streamscope.instruments.command import progress_bar, signs_of_life
 from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.stats.means import with_holm
+from streamscope.instruments.stats.estimators import holm, read_clusters
 from streamscope.instruments.table import check_own, read_parquet, write_table
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.circuits import Circuits, worth
@@ -93,7 +92,7 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
     if new.empty:
         return
     out.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(out):  # rows that another command writes meanwhile stay, too
+    with locked(out / ".lock"):  # rows that another command writes meanwhile stay, too
         if path.is_file():
             old = read_parquet(path).to_pandas()
             same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
@@ -233,7 +232,11 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
                 cells = {"mean": differences.mean(), "ci_low": low, "ci_high": high, "p": test.pvalue}
                 rows.append({"preset": a, "other_preset": b, "task": task, "other": other, **cells,
                              "n": len(differences), "undefined": why})  # fmt: skip
-    return with_holm(pd.DataFrame(rows)).to_dict("records") if rows else []
+    if not rows:
+        return []
+    table = pd.DataFrame(rows)
+    table.insert(table.columns.get_loc("p") + 1, "p_holm", holm(table["p"]))
+    return table.to_dict("records")
 
 
 def _task(result: Result) -> str:

@@ -9,14 +9,16 @@ those that the run was validated on. A model of the zoo takes a minute on a core
 FOLDER/live.html is the live page of the first two runs. It needs the extra `view` and `python -m viewer.runtime`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from annotated_types import Ge
 
-from streamscope.cli.bounds import Bounds, Count
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.bounds import Count
+from streamscope.cli.parse import parse
 from streamscope.cli.provenance import check_device
 from streamscope.models.run_names import runs_of
 
@@ -29,11 +31,11 @@ class Options:
     """Run folders, one or several."""
     out: Path = Path("runs/demo/page")
     """Folder for index.html and the results; files of these names in it are replaced."""
-    pairs: Annotated[int, Bounds(low=4)] = 600
+    pairs: Annotated[int, Ge(4)] = 600
     """Held-out minimal pairs of the stories, for the probes."""
-    edited_pairs: Annotated[int, Bounds(low=4)] = 80
+    edited_pairs: Annotated[int, Ge(4)] = 80
     """Held-out minimal pairs to measure on while heads are turned off."""
-    documents: Annotated[int, Bounds(low=2)] = 100
+    documents: Annotated[int, Ge(2)] = 100
     """Validation documents to measure the loss on without each head."""
     k: Count = 3
     """Number of heads to turn off together, those that follow a word's place most."""
@@ -48,4 +50,10 @@ class Options:
         runs_of(self.runs)
 
 
-main = main_with_body(Options, __doc__, "streamscope.papers.demo.report")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    options.check_sources()
+    from streamscope.papers.demo.report import measure
+
+    measure(options)

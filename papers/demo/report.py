@@ -20,8 +20,9 @@ from streamscope.instruments.observations import Observations
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves
-from streamscope.instruments.stats.means import hits
+from streamscope.instruments.stats.proportions import wilson
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.training.run import read_metrics
 from streamscope.papers.demo import Options
@@ -150,15 +151,15 @@ def choose(coreference: Result, sps: Result, pairs: int) -> Choice:
     head = str(chosen.loc[chosen["halves"] == "A→B", "head"].iloc[0])
     unseen = halves(hit.units, 0)[0] == 1
     values, clusters = _values(hit, head=head, what="hit")[unseen], hit.units["cluster"][unseen]
-    right = hits(values, clusters)
-    low, high = (f"{100 * right[end]:.1f}" for end in ("ci_low", "ci_high"))
-    interval = f"95 % interval {low} to {high}" if right["why"] == "" else "interval undefined"
+    within, interval = read_clusters(clusters, len(values)), "interval undefined"
+    if within.count > 1:
+        interval = "95 % interval {:.1f} to {:.1f}".format(*(100 * end for end in wilson(values, within)))
     ids = leaning.units["unit"].str.rpartition(":")[0]
     pair_of = {prompt.id: prompt.pair or "" for prompt in load_suite("stories", n=pairs).prompts}
-    towards = _values(leaning, head=head, role="semantic") - _values(leaning, head=head, role="distractor")
+    towards = _values(leaning, head=head, what="semantic") - _values(leaning, head=head, what="distractor")
     rows = pd.DataFrame({"id": ids, "pair": ids.map(pair_of), "sps": towards})
     prompts = median_pair(rows[leaning.units["unit"].isin(hit.units["unit"][unseen])])
-    return Choice(head, prompts, f"{100 * right['share']:.1f} % of {len(values)} prompts ({interval})")
+    return Choice(head, prompts, f"{100 * values.mean():.1f} % of {len(values)} prompts ({interval})")
 
 
 def median_pair(rows: pd.DataFrame) -> tuple[str, ...]:

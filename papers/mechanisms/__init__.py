@@ -13,13 +13,14 @@ command measures what is missing.
 Heads of `hydra` are those with the largest direct effect on other prompts than the measured ones.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from streamscope.cli.parse import main_with_body
+from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,4 +33,9 @@ class Options:
     """Folder for the tables."""
 
 
-main = main_with_body(Options, __doc__, "streamscope.papers.mechanisms.measure")
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse, then import what measures."""
+    options = parse(Options, argv, __doc__)
+    from streamscope.papers.mechanisms.measure import measure
+
+    measure(options)

@@ -4,7 +4,7 @@
 
 Each option is a clone (of wz1119/KromHC, VladimerKhasia/HDPL, teilomillet/kromcanon), or the folder with the installed
 package hyper-connections. Its code is run from there: name only folders whose code you trust. A random module of
-theirs is saved in its own format, read by `models.interop.importers` and given the same input; kromcanon needs the
+theirs is saved in its own format, read by `papers.peers.importers` and given the same input; kromcanon needs the
 package mlx (mlx[cpu] on Linux), the two of hyper-connections einops.
 """
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models import load
-from streamscope.models.interop.importers.connections import hyper_connection
-from streamscope.models.interop.importers.formats import convert
-from streamscope.models.interop.importers.tensors import read
+from streamscope.papers.peers.importers.connections import hyper_connection
+from streamscope.papers.peers.importers.formats import convert
+from streamscope.papers.peers.importers.tensors import read
 
 Row = dict[str, Any]
 B, T, D = 2, 12, 64

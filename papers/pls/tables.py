@@ -105,7 +105,7 @@ def groups(run: Run) -> None:
     effects = AblationEffects(groups=specs, draws=19).measure(run.model, tasks)
     _add_tasks(run, effects.blocks)
     deltas = changes(effects.blocks["probability"])
-    table = effects.table("probability").short("delta").set_index(["task", "group"])
+    table = effects.table("probability").frame.set_index(["task", "group"])
     hydra = Hydra(groups=specs).measure(run.model, tasks).blocks["effects"]
     for (task, group), delta in deltas.items():
         part = f"{task}, {group} heads"

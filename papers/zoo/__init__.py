@@ -19,7 +19,7 @@ from typing import Annotated
 
 import tyro
 
-from streamscope.cli.bounds import Bounds
+from streamscope.cli.bounds import Whole
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
 
@@ -30,7 +30,7 @@ class Options:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN…")] = ()
     """NAME=RUN, or run folders that are named as the models are to be called."""
-    snapshots: Annotated[tuple[int, ...], Bounds(low=0)] = ()
+    snapshots: tuple[Whole, ...] = ()
     """Steps whose snapshots are bundled as well, of every run that is given."""
     out: Path = Path("models/zoo")
     """Folder of the bundle."""

@@ -25,9 +25,8 @@ from streamscope.instruments.prompts.alignment import Aligned, align, align_once
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, number, quantity
 from streamscope.models.hooks import Captures, Edits, Query, run
-from streamscope.probes.attention import RoleQuery, prompt_columns
-from streamscope.probes.categories import CATEGORY, Groups, by_category, groups_of
 from streamscope.probes.coherence import Coherence
+from streamscope.probes.roles import CATEGORY, Groups, RoleQuery, by_category, groups_of, prompt_columns
 
 RESOLUTION = 1e-5
 """Log-odds closer than this count as equal (rounding of float32 logits), in nats."""
@@ -135,17 +134,12 @@ def rows(
     log_p_elsewhere, log_p_incoherent_elsewhere and `due` (log-odds − log-odds elsewhere) are NaN for prompts without a
     control.
     """
-    how = Coherence()
-    table, after = (
-        None
-        if one is None
-        else read(how, run(model, query := plan(how, one, tokenizer), edits, progress=progress), query)
-        for one in (aligned, others)
-    )
-    assert table is not None
+    how, tables = Coherence(), []
+    for prompts in (aligned, others) if others is not None else (aligned,):
+        query = plan(how, prompts, tokenizer)
+        tables.append(read(how, run(model, query, edits, progress=progress), query))
+    table, after = tables[0], tables[-1] if others is not None else tables[0].iloc[:0]
     names = dict(zip(WORDS, AFTER, strict=True))
-    if after is None:
-        return table.assign(**dict.fromkeys((*AFTER, "due"), np.nan))
     both = table.merge(after[["id", *WORDS]].rename(columns=names), on="id", how="left")
     return both.assign(due=both["log_odds"] - (both[AFTER[0]] - both[AFTER[1]]))
 
@@ -158,19 +152,14 @@ def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> I
     asked = {p.id for p in opened.prompts if p.coherent is not None}
     cases = opened.cases()
     groups = groups_of(cases[cases["id"].isin(asked)])
-    seen = seen_of(found, elsewhere=how.elsewhere, unit=opened.unit, groups=groups)
-    how_scored = opened.title() + opened.aligned.scoring()
-    seen.about["title"] = f"{title_of(model)} on {how_scored}; log-odds of the coherent continuation, nats"
+    seen = observed(found, groups, opened.unit, elsewhere=how.elsewhere)
+    prompts = opened.title() + opened.aligned.scoring()
+    seen.about["title"] = f"{title_of(model)} on {prompts}; log-odds of the coherent continuation, nats"
     return seen
 
 
-def seen_of(
-    found: pd.DataFrame, *, elsewhere: bool = True, unit: Callable[[str], str] = str, groups: Groups | None = None
-) -> InstrumentData:
-    """Observations and contrasts of `rows`, for all prompts and per category; by default those of `found`."""
-    if found.empty:
-        raise InputError("the table has no prompts to summarise")
-    groups = groups_of(found) if groups is None else groups
+def observed(found: pd.DataFrame, groups: Groups, unit: Callable[[str], str], *, elsewhere: bool) -> InstrumentData:
+    """Observations and contrasts of `rows`, for all prompts and per category."""
     words = [*WORDS, *(AFTER if elsewhere else ())]
     columns = ["cluster", "category", "relation", "order"]
     units = found[columns].assign(unit=[unit(name) for name in found["id"]])
@@ -191,7 +180,7 @@ def seen_of(
             Contrast(quantity="due", weights={0: 1.0, 1: -1.0, 2: -1.0, 3: 1.0}),
             Contrast(quantity="lift", weights={0: 0.5, 1: 0.5, 2: -0.5, 3: -0.5}, null=None),
         ]
-    seen = InstrumentData({}, {}, {"title": "coherence"})
+    seen = InstrumentData({}, {})
     described = [Contrast(quantity="share", weights={0: 1.0}, null=None)]
     for name, block, wanted in (("log_odds", odds, contrasts), ("share", share, described)):
         none = dict.fromkeys(("elsewhere", "due", "lift"), NO_CONTROL)

@@ -19,6 +19,7 @@ returns"). But most differences are written by later modules, after which few mi
 not in `contracted`: for those run the model with `--edit` of `hook_res`. Units of intervals are documents.
 """
 
+from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
@@ -40,6 +41,12 @@ class Contraction(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` unless the model has two or more streams that mix."""
         need_streams(model, self.name)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.contraction import measure
+
+        return measure
 
 
 main = main_of(Contraction, __doc__)

@@ -1,49 +1,46 @@
 """Coreference: attention at the pronoun as heads × cases and pairs, with one row per head."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import (
-    NOWHERE,
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    each,
-    estimate_all,
-    joined,
-)
+from streamscope.instruments.observations import NOWHERE, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
-from streamscope.instruments.table import HEAD, Column, Table, counts, descending, described, key, number, quantity
-from streamscope.instruments.undefined_cells import note
+from streamscope.instruments.table import HEAD, Column, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.attention import (
+from streamscope.probes.coreference import Coreference
+from streamscope.probes.roles import (
+    ALL,
+    BEST,
+    CATEGORY,
+    KEYS,
     RESOLUTION,
+    Groups,
     RoleQuery,
-    attention_rows,
+    RoleTable,
     attention_to,
-    by_layer,
+    best_heads,
+    best_table,
+    by_category,
     exceeds,
+    groups_of,
     left_out,
-    prompt_columns,
+    members,
     role_query,
-    tidy,
+    role_table,
     up_to_query,
 )
-from streamscope.probes.categories import BEST, CATEGORY, FEW, best_heads, best_table, by_category, groups_of
-from streamscope.probes.coreference import Coreference
 
-KEYS = ("head", "layer", "index")
-READINGS = ("jaccard", "over_total")
+READINGS, HITS = ("jaccard", "over_total"), ("hit", "tie")
+RULED_BY, ENDS = ["chance", *RULES], ("low", "high")
+SAME = "the difference is the same in every cluster"
 NO_PAIRS, NO_HIT = "no minimal pairs", "no head hits the target in any pair"
 NO_HIT_HERE = "no head hits the target in either order"
 
@@ -54,33 +51,35 @@ def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuer
     return up_to_query(role_query(prompts, tokenizer, needs=needs))
 
 
-def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
-    """One row per prompt and head: `attention` to the target, `hit`, `tie`, and the results of the rules.
+def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTable:
+    """`attention` to the target, `hit` and `tie` of every head on every prompt; of a prompt the results of the rules.
 
-    A hit needs strictly more attention than everything else in the domain; within `attention.TIE` it is a `tie` and no
+    A hit needs strictly more attention than everything else in the domain; within `roles.TIE` it is a `tie` and no
     hit. `recency`, `first_mention`: the target is the last or first candidate; `longest`: it has most tokens (the last
     of equals); `chance`: 1/candidates, or the target's tokens / keys.
     """
-    assert isinstance(query, RoleQuery)
-    aligned = query.aligned
-    values: dict[str, list[np.ndarray]] = {"attention": [], "hit": [], "tie": []}
-    for i, rows in attention_rows(captures, query):
-        at = aligned.positions[i]
-        target = attention_to(rows, at["target"])
+    positions, rules = query.aligned.positions, _rules(query.aligned)
+
+    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+        target = attention_to(rows, positions[i]["target"])
         if how.domain == "candidates":
-            best, other = target, np.max([attention_to(rows, where) for where in _others(at)], axis=0)
+            best, other = target, np.max([attention_to(rows, where) for where in _others(positions[i])], axis=0)
         else:
-            own = np.isin(np.arange(rows.shape[-1]), at["target"])
-            best, other = rows[..., own].max(-1), rows[..., ~own].max(-1)
-        for name, x in zip(values, (target, *exceeds(best, other)), strict=True):
-            values[name].append(x)
-    domain = [how.domain] * len(aligned.prompts)
-    columns: dict[str, list[Any]] = {**prompt_columns(aligned), "domain": domain, **_rules(aligned)}
+            inside = np.isin(np.arange(rows.shape[-1]), positions[i]["target"])
+            best, other = rows[..., inside].max(-1), rows[..., ~inside].max(-1)
+        return dict(zip(("attention", "hit", "tie"), (target, *exceeds(best, other)), strict=True))
+
     if how.domain == "keys":
-        each = zip(aligned.positions, aligned.queries, strict=True)
-        columns["chance"] = [len(roles["target"]) / (q + 1) for roles, q in each]
-    stacked = {name: np.stack(some) for name, some in values.items()}
-    return tidy(columns, list(by_layer(captures, "hook_pattern")), stacked)
+        each = zip(positions, query.aligned.queries, strict=True)
+        rules["chance"] = [len(at["target"]) / (q + 1) for at, q in each]
+    table = role_table(captures, query, of)
+    return replace(table, cases=table.cases.assign(**rules))
+
+
+def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
+    """One row per prompt and head of `attention`."""
+    assert isinstance(query, RoleQuery)
+    return attention(how, captures, query).frame()
 
 
 def _rules(aligned: Aligned) -> dict[str, list[Any]]:
@@ -105,121 +104,93 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     """Cells: heads (attention, hits, ties) over cases, and hits in both orders over pairs."""
     opened = data[Prompts]
     query = plan(how, opened.aligned, opened.tokenizer)
-    rows = read(how, run(model, query, progress=progress), query)
-    seen = seen_of(rows, opened.unit)
-    chosen = best_by_category(seen, rows, opened.cases(), how.split_seed)
-    seen.extra = (held_out(rows, seed=how.split_seed), seen.extra, chosen)
+    table = attention(how, run(model, query, progress=progress), query)
+    seen = observed(how, table, query.aligned.pairs(), groups_of(opened.cases()), opened.unit)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target and distractor')}"
     return seen
 
 
-def seen_of(rows: pd.DataFrame, unit: Callable[..., str] = lambda *ids: ids[0]) -> InstrumentData:
-    """Observations and contrasts of the rows of `read`: heads × cases, and readings and heads × minimal pairs."""
-    if rows.empty:
-        raise InputError("the table has no cases to summarise")
-    rows = rows.sort_values(["layer", "index"], kind="stable")
-    heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
-    cases = rows[rows["head"] == heads["head"][0]].reset_index(drop=True)
-    names = ["cluster", "category", "relation", "order", "chance", *RULES]
-    units = cases[names].assign(unit=[unit(name) for name in cases["id"]])
-    values = {name: rows[name].to_numpy(float).reshape(len(heads), len(cases)) for name in ("attention", "hit", "tie")}
-    attention = Observations(
-        measure=Measure(name="attention", unit="attention", resolution=RESOLUTION, limits=(0.0, 1.0)),
-        cells=heads, units=units, total=values["attention"], size=1.0,
-    )  # fmt: skip
-    hits = Observations(
-        measure=Measure(name="Top-1", unit="share of cases", resolution=0.0, kind="share"), units=units, size=1.0,
-        cells=pd.concat([heads.assign(what="hit"), heads.assign(what="tie")], ignore_index=True),
-        total=np.concatenate([values["hit"], values["tie"]]),
-    )  # fmt: skip
-    contrasts = {name: each(name, heads, null=None) for name in ("attention", "top1")}
+def observed(
+    how: Coreference, table: RoleTable, pairs: Sequence[tuple[int, int]], groups: Groups, unit: Callable[..., str]
+) -> InstrumentData:
+    """Observations and contrasts of `attention`: heads × cases, and readings and heads × minimal pairs.
+
+    `pairs` are places of cases (target first, target last), `unit` names the unit of one case or of a pair.
+    """
+    names, heads = [unit(name) for name in table.cases["id"]], table.heads
+    weights = Measure(name="attention", unit="attention", resolution=RESOLUTION, limits=(0.0, 1.0))
+    hits = Measure(name="Top-1", unit="share of cases", resolution=0.0, kind="share")
+    blocks = {"attention": table.block(weights, ["attention"], names), "top1": table.block(hits, HITS, names)}
+    contrasts = {name: each(name, heads, null=None) for name in blocks}
     contrasts["top1"] += each("ties", heads, start=len(heads), null=None)
-    seen = InstrumentData({"attention": attention, "top1": hits}, contrasts, {"title": "coreference"})
-    pairs = pairs_of(cases, values["hit"])
-    if pairs is not None:
-        ids, about, first, last = pairs
-        both, either = (first & last), (first | last)
-        some_hit = either.any(0)
-        with np.errstate(invalid="ignore"):
-            jaccard = np.where(some_hit, both.sum(0) / either.sum(0), np.nan)
-        seen.extra = by_pair(about, both.sum(0), either.sum(0), jaccard)
-        cells = [{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS]
-        seen.blocks["stability"] = Observations(
-            measure=Measure(name="stability", unit="share", resolution=0.0, limits=(0.0, 1.0)),
-            cells=pd.DataFrame([*cells, *({"reading": "stable", **one} for one in heads.to_dict("records"))]),
-            units=about.drop(columns="pair").assign(unit=[unit(*both) for both in ids]),
-            total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
-            size=np.stack([some_hit, *np.ones((1 + len(heads), len(ids)))]),
-        )  # fmt: skip
-        readings, lost = pd.DataFrame({"reading": READINGS}), ["" if some_hit.any() else NO_HIT, ""]
-        seen.contrasts["stability"] = each("mean", readings, null=None, missing=lost)
-        seen.contrasts["stability"] += each("stable", heads, start=len(READINGS), null=None)
+    rules = {name: table.cases.loc[members(table.cases, group), RULED_BY].mean() for name, group in groups.items()}
+    seen = InstrumentData(blocks, contrasts, extra={"rules": pd.DataFrame(rules).T})
+    if pairs:
+        _add_pairs(seen, table, sorted(pairs, key=lambda pair: table.cases["pair"][pair[0]]), unit)
+    for name, block in list(blocks.items()) if len(groups) > 1 else ():
+        wanted = [c for c in contrasts[name] if c.quantity != "mean"]
+        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = by_category(
+            block, wanted, groups, {"stable": NO_PAIRS}
+        )
+    blocks["best"], contrasts["best"], seen.extra["best"] = best_heads(
+        table, blocks["top1"], groups, "hit", "recency", seed=how.split_seed, ties=["attention"]
+    )
+    seen.extra["held-out"] = held_out(table.frame(), seed=how.split_seed)
     return seen
 
 
-def best_by_category(seen: InstrumentData, rows: pd.DataFrame, cases: pd.DataFrame, seed: int) -> dict[str, str]:
-    """Add heads × cases within each category, and the best head of each, which is returned by category."""
-    groups = groups_of(cases)
-    for name, block in list(seen.blocks.items()) if len(groups) > 1 else ():
-        wanted = [c for c in seen.contrasts[name] if c.quantity != "mean"]
-        at = f"{name}-categories"
-        seen.blocks[at], seen.contrasts[at] = by_category(block, wanted, groups, {"stable": NO_PAIRS})
-    hits, ids = seen.blocks["top1"], rows["id"].drop_duplicates()
-    rows = rows.assign(case=rows["id"])
-    seen.blocks["best"], heads = best_heads(
-        rows, hits, groups, ids.tolist(), ["hit", "recency"], hits.measure, seed=seed, ties=["attention"]
-    )
-    seen.contrasts["best"] = []
-    for i, (name, head) in enumerate(heads.items()):
-        how: dict[str, Any] = {"labels": {"category": name}, "missing": "" if head else FEW}
-        seen.contrasts["best"] += [
-            Contrast(quantity="best", weights={2 * i: 1.0}, null=None, **how),
-            Contrast(quantity="recency", weights={2 * i + 1: 1.0}, null=None, **how),
-            Contrast(quantity="lead", weights={2 * i: 1.0, 2 * i + 1: -1.0}, **how),
-        ]
-    return heads
-
-
-def pairs_of(
-    cases: pd.DataFrame, hits: np.ndarray
-) -> tuple[list[tuple[str, str]], pd.DataFrame, np.ndarray, np.ndarray] | None:
-    """Ids of every complete pair, what is known of it, and the hits [heads, pairs] in each order (App. G)."""
-    at = {(p, order): i for i, (p, order) in enumerate(zip(cases["pair"], cases["order"], strict=True)) if p and order}
-    names = sorted(p for p, order in at if order == "target_first" and (p, "target_last") in at)
-    if not names:
-        return None
-    first, last = ([at[name, order] for name in names] for order in ("target_first", "target_last"))
-    ids = list(zip(cases["id"].iloc[first], cases["id"].iloc[last], strict=True))
-    about = cases.loc[first, ["pair", "cluster", "category", "relation"]].reset_index(drop=True)
-    return ids, about, hits[:, first].astype(bool), hits[:, last].astype(bool)
-
-
-def by_pair(about: pd.DataFrame, stable: np.ndarray, either: np.ndarray, jaccard: np.ndarray) -> pd.DataFrame:
-    """One row per minimal pair: heads that hit the target in both orders, in at least one, and their ratio (App. G)."""
-    frame = about[["pair", "relation"]].fillna({"relation": ""}).assign(stable=stable, either=either, jaccard=jaccard)
-    return frame.assign(undefined=["" if n else note({"jaccard": NO_HIT_HERE}) for n in either])
+def _add_pairs(
+    seen: InstrumentData, table: RoleTable, pairs: Sequence[tuple[int, int]], unit: Callable[..., str]
+) -> None:
+    """Both readings of Eq. 6 and every head's hits in both orders, over pairs; and a row per pair (App. G)."""
+    first, last = map(list, zip(*pairs, strict=True))
+    hits, heads, ids = table.values["hit"], table.heads, table.cases["id"]
+    both, either = hits[:, first] & hits[:, last], hits[:, first] | hits[:, last]
+    some_hit = either.any(0)
+    with np.errstate(invalid="ignore"):
+        jaccard = np.where(some_hit, both.sum(0) / either.sum(0), np.nan)
+    cases = table.cases.iloc[first].reset_index(drop=True)
+    seen.extra["pairs"] = cases[["pair", "relation"]].assign(stable=both.sum(0), either=either.sum(0), jaccard=jaccard)
+    readings = pd.DataFrame([{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS])
+    seen.blocks["stability"] = Observations(
+        measure=Measure(name="stability", unit="share", resolution=0.0, limits=(0.0, 1.0)),
+        cells=pd.concat([readings, heads.assign(reading="stable")], ignore_index=True),
+        units=cases[["cluster", "category", "relation"]].assign(unit=[unit(ids[i], ids[j]) for i, j in pairs]),
+        total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
+        size=np.stack([some_hit, *np.ones((1 + len(heads), len(pairs)))]),
+    )  # fmt: skip
+    lost = ["" if some_hit.any() else NO_HIT, ""]
+    seen.contrasts["stability"] = [
+        *each("mean", readings[["reading"]], null=None, missing=lost),
+        *each("stable", heads, start=len(READINGS), null=None),
+    ]
 
 
 def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head, best first; held-out: chosen heads and rules; categories: heads within each category;
     best: the best head of each; stability, pairs: LFA Eq. 6."""
-    title = seen.about["title"]
-    heads = table_of(seen, estimates)
-    first = heads.frame.iloc[0]
-    rules = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3f}" for name in ("chance", *RULES))
-    heads = Table(heads.frame, HEADS, heads.missing, f"{title}; Top-1 among {how.domain}; {rules}", "top1", how.top)
-    chosen, pairs, of_category = seen.extra
-    words = f"The best head of one half of the cases, scored on the other; the halves share no {chosen['apart'][0]}"
-    out = {"heads": heads, "held-out": Table.noted(chosen, HELD_OUT, words)}
+    title, of = seen.about["title"], seen.extra
+    rules = ", ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in of["rules"].loc[ALL].items())
+    among = f"{title}; Top-1 among {how.domain}"
+    apart = of["held-out"]["apart"][0]
+    words = f"The best head of one half of the cases, scored on the other; the halves share no {apart}"
+    chosen = of["held-out"]
+    flat = {
+        (int(i), f"difference_{end}"): SAME for i in np.flatnonzero(chosen["difference_low"].isna()) for end in ENDS
+    }
+    out = {
+        "heads": replace(table_of(seen, estimates), title=f"{among}; {rules}", by="top1", most=how.top),
+        "held-out": Table(chosen, HELD_OUT, flat, words),
+    }
     if "top1-categories" in estimates:
         by = table_of(seen, estimates, categories=True)
-        words = f"{title}; Top-1 among {how.domain}, by category"
-        out["categories"] = replace(by, title=words, by="top1", most=3, per=("category",))
-    out["best"] = best_table(estimates["best"], of_category, BESTS, f"{title}; Top-1 among {how.domain}")
+        out["categories"] = replace(by, title=f"{among}, by category", by="top1", most=3, per=("category",))
+    out["best"] = best_table(estimates["best"], of["best"], BESTS, among)
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
-        each = Table.noted(pairs, PAIRS, f"Stability of every minimal pair; Top-1 among {how.domain}")
-        out["pairs"] = replace(each, by="jaccard", most=10)
+        missing = {(int(i), "jaccard"): NO_HIT_HERE for i in np.flatnonzero(of["pairs"]["jaccard"].isna())}
+        words = f"Stability of every minimal pair; Top-1 among {how.domain}"
+        out["pairs"] = Table(of["pairs"], PAIRS, missing, words, "jaccard", 10)
     return out
 
 
@@ -235,19 +206,11 @@ def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, catego
     if "stable" not in frame:
         frame["stable"] = np.nan
         missing |= {(i, "stable"): NO_PAIRS for i in range(len(frame))}
-    block = seen.blocks[f"top1{end}"]
-    groups = block.cells["category"] if categories else pd.Series("", index=block.cells.index)
-    rules = {
-        name: block.units.loc[block.inside[i], ["chance", *RULES]].mean()
-        for i, name in groups.drop_duplicates().items()
-    }
-    of = frame["category"] if categories else [""] * len(frame)
-    frame = frame.assign(**{rule: [rules[name][rule] for name in of] for rule in ("chance", *RULES)})
-    missing |= {(int(i), rule): NOWHERE for rule in ("chance", *RULES) for i in np.flatnonzero(frame[rule].isna())}
-    frame, missing = descending(frame, missing, ["top1", "attention"])
-    table = Table(frame, columns, missing, seen.about["title"])
-    order = frame["category"].map({name: i for i, name in enumerate(rules)}) if categories else frame.index.to_series()
-    return table.only(order.sort_values(kind="stable").index.tolist(), table.title)
+    place = seen.extra["rules"].index.get_indexer(frame["category"] if categories else [ALL] * len(frame))
+    frame[RULED_BY] = seen.extra["rules"].to_numpy()[place]
+    missing |= {(int(i), rule): NOWHERE for rule in RULED_BY for i in np.flatnonzero(frame[rule].isna())}
+    order = np.lexsort((-frame["attention"], -frame["top1"], place))
+    return Table(frame, columns, missing).only(order.tolist(), "")
 
 
 def stability(seen: InstrumentData, found: Estimates) -> Table:
@@ -304,12 +267,12 @@ HELD_OUT = (
     number("rule_share", "rule is right", CASES, "cases in which the rule is right", ".3f"),
     RULED[0],
     Column(name="difference", title="head − rule", unit=f"{CASES}, head − rule", format="+.3f",
-           interval=("ci_low", "ci_high"), doc="how much more often the head is right"),
-    number("ci_low", "lower", f"{CASES}, head − rule", "lower end of the 95 % interval of the difference", "+.3f",
-           False),
-    number("ci_high", "upper", f"{CASES}, head − rule", "upper end of the 95 % interval of the difference", "+.3f",
-           False),
-    number("p", "p", "probability", "p that head and rule are right equally often", "p"),
+           interval=("difference_low", "difference_high"), doc="how much more often the head is right"),
+    number("difference_low", "lower", f"{CASES}, head − rule", "lower end of the 95 % interval of the difference",
+           "+.3f", False),
+    number("difference_high", "upper", f"{CASES}, head − rule", "upper end of the 95 % interval of the difference",
+           "+.3f", False),
+    number("difference_p", "p", "probability", "p that head and rule are right equally often", "p"),
     *counts("cases", INDEPENDENT),
     key("apart", "disjoint in", "what the halves do not share", shown=False),
 )  # fmt: skip
@@ -329,28 +292,3 @@ PAIRS = (
     number("jaccard", "stability", "share of heads", "heads that hit in both orders / in either order", ".3f",
            source="LFA App. G"),
 )  # fmt: skip
-
-
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of heads of the rows of `read`, with the text column `undefined`."""
-    seen = seen_of(rows)
-    return table_of(seen, estimate_all(seen.blocks, seen.contrasts)).short()
-
-
-def _stability_data(rows: pd.DataFrame) -> InstrumentData:
-    seen = seen_of(rows)
-    if "stability" not in seen.blocks:
-        raise InputError("stability compares the two orders of a minimal pair, but the table has no complete pair")
-    return seen
-
-
-def mean_stability(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of stability of the rows of `read`, with short names; `InputError` without complete pairs."""
-    seen = _stability_data(rows)
-    return stability(seen, estimate_all(seen.blocks, seen.contrasts)["stability"]).short("mean")
-
-
-def pair_stability(rows: pd.DataFrame) -> pd.DataFrame:
-    """`by_pair` for the rows of `read`; `InputError` without complete pairs."""
-    pairs: pd.DataFrame = _stability_data(rows).extra
-    return pairs

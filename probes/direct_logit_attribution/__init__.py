@@ -15,6 +15,7 @@ weighted along its path.
 Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
 """
 
+from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
@@ -35,7 +36,13 @@ class DirectLogitAttribution(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model in a bridge, and for heads that do not add up."""
         need_parts(model, self.name)
-        self._body().check_heads(model)
+        self.body().check_heads(model)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.direct_logit_attribution import measure
+
+        return measure
 
 
 main = main_of(DirectLogitAttribution, __doc__)

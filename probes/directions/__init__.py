@@ -18,6 +18,7 @@ With --out the directions are written as .safetensors for interventions.steer an
     norm.<stream> [L]      norm of the difference            d.<stream> [L]           Cohen's d, held-out prompts
 """
 
+from types import ModuleType
 from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
@@ -50,6 +51,12 @@ class Directions(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"draws": 2}
     planted: ClassVar = "tests/probes/test_directions.py::test_a_planted_direction_is_found"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.directions import measure
+
+        return measure
 
 
 main = main_of(Directions, __doc__)

@@ -17,9 +17,12 @@ and for the model the loss as in training, with z = μ + σ ε drawn at every po
 evaluation. Units of intervals are documents. A variance over all positions has no interval.
 """
 
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
-from streamscope.cli.bounds import Bounds, Count, Seed
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Documents
@@ -30,7 +33,7 @@ from streamscope.instruments.figures import HeadMap
 class DualPath(Instrument):
     draws: Count = 4
     """Number of draws of all latents for the loss as in training."""
-    active: Annotated[float, Bounds(low=0.0)] = 0.01
+    active: Annotated[float, Ge(0.0)] = 0.01
     """Variance of a dimension's mean over positions above which it counts as active."""
     seed: Seed = 0
     """Seed of the draws."""
@@ -47,7 +50,13 @@ class DualPath(Instrument):
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model without HDPL projections."""
         need_parts(model, self.name)
-        self._body().projections_of(model)
+        self.body().projections_of(model)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.dual_path import measure
+
+        return measure
 
 
 main = main_of(DualPath, __doc__)

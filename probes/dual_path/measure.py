@@ -49,7 +49,7 @@ def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> Inst
         return {**sums, "loss": torch.stack([at_mean, *drawn])}
 
     total, units = opened.sums(model.cfg.device, of, progress)
-    return seen_of(how, total, units, projections, f"{title_of(model)}: {opened.title()}")
+    return observed(how, total, units, projections, f"{title_of(model)}: {opened.title()}")
 
 
 def sums_of(found: Mapping[str, Tensor], name: str, real: Bool[Tensor, "B T"]) -> dict[str, Float[Tensor, "cells B"]]:
@@ -99,7 +99,7 @@ def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
         take_penalties(list(projections.values()))
 
 
-def seen_of(
+def observed(
     how: DualPath, total: Mapping[str, np.ndarray], units: pd.DataFrame, projections: Mapping[str, HdplProjection],
     title: str,
 ) -> InstrumentData:  # fmt: skip

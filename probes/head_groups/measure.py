@@ -1,6 +1,7 @@
 """Head groups: effective attention to classes of words as heads × prompts, groups, and shuffled classes."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, estimate_all
+from streamscope.instruments.observations import Estimates, Measure, estimate_all
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
@@ -18,19 +19,19 @@ from streamscope.instruments.stats.held_out import halves
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
-from streamscope.probes.attention import (
+from streamscope.probes.head_groups import HeadGroups
+from streamscope.probes.roles import (
+    KEYS,
     RESOLUTION,
     RoleQuery,
+    RoleTable,
     attention_rows,
-    by_layer,
     prompt_columns,
     role_query,
-    tidy,
+    role_table,
     up_to_query,
 )
-from streamscope.probes.head_groups import HeadGroups
 
-KEYS = ("layer", "index", "head")
 UNIT = "effective attention, excess over uniform"
 BATCH_TOKENS = 1024
 """Padded tokens of a batch: a real model needs seconds for it, and memory grows with it."""
@@ -49,19 +50,24 @@ def plan(prompts: Suite | Aligned, tokenizer: Any, *, gated: bool = False) -> Ro
     return up_to_query(role_query(prompts, tokenizer, needs=("target",), gated=gated))
 
 
-def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> pd.DataFrame:
-    """One row per prompt and head: the three scores, from −1 to 1."""
-    aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
-    values: dict[str, list[np.ndarray]] = {name: [] for name in CLASSES}
-    for i, rows in attention_rows(captures, query, gated=gated):
-        of = token_classes(aligned.prompts[i], tokenizer.spans(aligned.prompts[i].text)[1])[: rows.shape[-1]]
-        of[-1] = ""  # the query itself
-        total = rows.sum(-1)
-        for name in CLASSES:
-            at = np.array([c == name for c in of])
-            values[name].append(rows[..., at].sum(-1) - total * at.mean())
-    layers = list(by_layer(captures, "hook_pattern"))
-    return tidy(prompt_columns(aligned), layers, {name: np.stack(v) for name, v in values.items()})
+def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
+    """The scores of every head on every prompt for the three classes, from −1 to 1."""
+
+    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+        classes = _classes(query, i, tokenizer.spans(query.aligned.prompts[i].text)[1])
+        total, inside = rows.sum(-1), {name: np.array([c == name for c in classes]) for name in CLASSES}
+        return {name: rows[..., at].sum(-1) - total * at.mean() for name, at in inside.items()}
+
+    return role_table(captures, query, of, gated=_gated(captures))
+
+
+def _classes(query: RoleQuery, i: int, spans: Any) -> list[str]:
+    """The classes of the tokens up to the query, which has none itself."""
+    return [*token_classes(query.aligned.prompts[i], spans)[: query.aligned.queries[i]], ""]
+
+
+def _gated(captures: Captures) -> bool:
+    return any(name.endswith("hook_gate") for name in captures.hooks)
 
 
 def observe(how: HeadGroups, model: Any, data: Opened, progress: Progress = iter) -> InstrumentData:
@@ -69,51 +75,41 @@ def observe(how: HeadGroups, model: Any, data: Opened, progress: Progress = iter
     opened = data[Prompts]
     check_heads(model.cfg.n_heads * (model.cfg.n_layers if how.layers == "all" else 1), how.k)
     captures, query = capture(model, opened.aligned, opened.tokenizer, progress)
-    seen = seen_of(how, read(captures, query, opened.tokenizer), opened.unit)
+    seen = observed(how, read(captures, query, opened.tokenizer), opened.unit)
     seen.about["title"] = f"{title_of(model)} on {opened.title()}"
     return seen
 
 
-def seen_of(how: HeadGroups, rows: pd.DataFrame, unit: Callable[[str], str] = str) -> InstrumentData:
-    """Observations and contrasts of the rows of `read`; `extra`: every head's group, and the class it is scored in.
+def observed(how: HeadGroups, table: RoleTable, unit: Callable[[str], str] = str) -> InstrumentData:
+    """Observations and contrasts of the scores; `extra`: every head's group, and the class it is scored in.
 
     Heads without a group are scored in their largest class on the choosing half.
     """
-    rows = rows.sort_values(["layer", "index"], kind="stable", ignore_index=True)
-    heads = rows.drop_duplicates("head")[list(KEYS)].reset_index(drop=True)
-    cases = rows[rows["head"] == heads["head"][0]].reset_index(drop=True)
-    n = len(heads)
-    values = np.stack([rows[name].to_numpy(float).reshape(n, len(cases)) for name in CLASSES])  # [class, head, case]
-    choose = halves(cases.assign(relation=""), how.split)[0] == 0
+    choose = halves(table.cases.assign(relation=""), how.split)[0] == 0
+    values = np.stack([table.values[name] for name in CLASSES])  # [class, head, case]
     chosen = values[:, :, choose].mean(-1).T
-    searched = (heads["layer"] == heads["layer"].max()).to_numpy() | (how.layers == "all")
-    groups = np.full(n, "", dtype=object)
+    layer = table.heads["layer"].to_numpy()
+    searched = (layer == layer.max()) | (how.layers == "all")
+    groups = np.full(len(layer), "", dtype=object)
     groups[searched] = _assign_groups(chosen[searched], how.k)
     scored = [group or CLASSES[best] for group, best in zip(groups, chosen.argmax(1), strict=True)]
     held = np.stack([values[CLASSES.index(name), i] for i, name in enumerate(scored)])
-    cells = [heads.assign(what=name) for name in (*CLASSES, "held_out")]
-    names = [c for c in ("cluster", "category", "relation", "order") if c in cases]
-    ids = [unit(name) for name in cases["id"]] if "id" in cases else cases.index.astype(str)
-    block = Observations(
-        measure=Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(-1.0, 1.0)),
-        cells=pd.concat(cells, ignore_index=True), units=cases[names].assign(unit=ids),
-        total=np.concatenate([*values, np.where(choose, 0.0, held)]),
-        size=np.concatenate([*np.ones_like(values), np.broadcast_to(~choose, held.shape)]),
-    )  # fmt: skip
-    contrasts = [one for at, name in enumerate(CLASSES) for one in each(name, heads, start=at * n, null=None)]
-    contrasts += each("held_out", heads, start=len(CLASSES) * n)
-    extra = {"group": groups, "scored": scored}
-    return InstrumentData({"score": block}, {"score": contrasts}, {"title": "groups"}, extra=extra)
+    names, unit_names = (*CLASSES, "held_out"), [unit(name) for name in table.cases["id"]]
+    measure = Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(-1.0, 1.0))
+    block = replace(table, values={**table.values, "held_out": held}).block(measure, names, unit_names)
+    size = np.where(block.cells["what"].eq("held_out").to_numpy()[:, None] & choose, 0.0, 1.0)
+    block = replace(block, total=np.where(size > 0, block.total, 0.0), size=size)
+    contrasts = [c for name in CLASSES for c in table.contrasts(names, name, {name: 1.0}, null=None)]
+    contrasts += table.contrasts(names, "held_out", {"held_out": 1.0})
+    return InstrumentData({"score": block}, {"score": contrasts}, extra={"group": groups, "scored": scored})
 
 
 def tables(how: HeadGroups, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; groups: the heads with a group."""
     found, title = estimates["score"], seen.about["title"]
     frame, missing = found.where(quantity="held_out").wide(KEYS)
-    for at, name in enumerate(CLASSES):
-        frame.insert(3 + at, name, found.where(quantity=name).frame["value"])
-    frame.insert(6, "group", seen.extra["group"])
-    frame.insert(7, "scored", seen.extra["scored"])
+    classes = {name: found.where(quantity=name).frame["value"] for name in CLASSES}
+    frame = frame.assign(**classes, **seen.extra)
     heads = Table(frame, COLUMNS, missing, f"{title}: every head", "held_out")
     chosen = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
     return {
@@ -135,11 +131,11 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def summary(how: HeadGroups, rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of heads of the rows of `read`, with short names of the held-out score: sd, ci_low, ci_high, p."""
-    seen = seen_of(how, rows)
-    found = estimate_all(seen.blocks, seen.contrasts)
-    return tables(how, seen, found)["heads"].short("held_out")
+def summary(how: HeadGroups, table: RoleTable) -> pd.DataFrame:
+    """The frame of the table `heads` from the scores of `read`."""
+    seen = observed(how, table)
+    seen.about["title"] = ""
+    return tables(how, seen, estimate_all(seen.blocks, seen.contrasts))["heads"].frame
 
 
 def shuffled_scores(
@@ -151,27 +147,24 @@ def shuffled_scores(
     of a class scores as much in a shuffle. Forms without a class keep none. A head's class is its largest one on the
     choosing half. Heads are in layer order.
     """
-    aligned, gated = query.aligned, any(name.endswith("hook_gate") for name in captures.hooks)
+    aligned = query.aligned
     forms: dict[tuple[int, str], int] = {}
     at = []
     for i, prompt in enumerate(aligned.prompts):
         ids, spans = tokenizer.spans(prompt.text)
-        of = token_classes(prompt, spans)[: aligned.queries[i] + 1]
-        of[-1] = ""  # the query itself
+        of = _classes(query, i, spans)
         at.append(np.array([forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, of, strict=False)]))
     labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
     classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
-    layers = list(by_layer(captures, "hook_pattern"))
-    heads = captures.hooks[next(n for n in captures.hooks if n.endswith("hook_pattern"))][0].shape[0]
-    scores = np.empty((draws, len(at), len(layers) * heads, len(CLASSES)), np.float32)
-    for i, rows in attention_rows(captures, query, gated=gated):
-        flat = rows.reshape(-1, rows.shape[-1])
-        for c in range(len(CLASSES)):
-            member = classes[:, at[i]] == c
-            scores[:, i, :, c] = member @ flat.T - member.mean(-1)[:, None] * flat.sum(-1)
+    scores = []  # per prompt [draws, heads, classes]
+    for i, rows in attention_rows(captures, query, gated=_gated(captures)):
+        flat, member = rows.reshape(-1, rows.shape[-1]), classes[:, at[i]] == np.arange(len(CLASSES))[:, None, None]
+        of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
+        scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
     choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), how.split)[0] == 0
-    best = scores[:, choose].mean(1).argmax(-1)
-    return np.take_along_axis(scores[:, ~choose].mean(1), best[..., None], -1)[..., 0].astype(float)
+    choosing, held = (np.stack([x for x, c in zip(scores, choose, strict=True) if c == side]) for side in (True, False))
+    best = choosing.mean(0).argmax(-1)
+    return np.take_along_axis(held.mean(0), best[..., None], -1)[..., 0].astype(float)
 
 
 def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:

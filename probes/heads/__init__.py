@@ -16,9 +16,12 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import Bounds, Count, Only, Seed
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Probe, instrument
 from streamscope.instruments.data import Data, Documents
@@ -29,11 +32,11 @@ from streamscope.instruments.figures import HeadMap
 class Heads(Probe):
     sequences: Count = 32
     """Number of random sequences BOS + r + r."""
-    length: Annotated[int, Bounds(low=2)] = 24
+    length: Annotated[int, Ge(2)] = 24
     """n, the number of tokens of r; all differ, so that the earlier place of a token is unique."""
     texts: bool = True
     """Also score texts, by the previous and the first token."""
-    text_tokens: Annotated[int, Bounds(low=3), Only("texts")] = 128
+    text_tokens: Annotated[int, Ge(3), Only("texts")] = 128
     """Texts are cut to this many tokens, including BOS."""
     seed: Seed = 0
     """Seed of the random sequences."""
@@ -51,6 +54,12 @@ class Heads(Probe):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are read for texts and for trained words."""
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.heads import measure
+
+        return measure
 
 
 main = main_of(Heads, __doc__)

@@ -13,12 +13,12 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate_all, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.attention import PATTERN, by_layer
 from streamscope.probes.heads import Heads
+from streamscope.probes.roles import PATTERN, by_layer
 
 SCORES = ("previous", "first", "duplicate", "induction")
 KEYS = ("kind", "score", "head", "layer", "index")
@@ -117,7 +117,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
         clusters += [cluster for _, cluster, _ in kept]
     pool = trained_words(tokenizer, data[Documents].rows()) if how.pool == "trained" else None
     query = plan(how, texts, tokenizer, pool)
-    seen = seen_of(read(how, run(model, query, progress=progress), query), names, clusters)
+    seen = observed(read(how, run(model, query, progress=progress), query), names, clusters)
     seen.about["title"] = (
         f"{title_of(model)}: scores by position, {counted(how.sequences, 'random sequence')}, "
         + counted(len(texts), "text")
@@ -127,7 +127,7 @@ def observe(how: Heads, model: Any, data: Opened, progress: Any = iter) -> Instr
     return seen
 
 
-def seen_of(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
+def observed(rows: pd.DataFrame, names: list[str] | None = None, clusters: list[str] | None = None) -> InstrumentData:
     """Observations and contrasts of the rows of `read`; `names` and `clusters` of the prompts default to their
     numbers."""
     rows = rows.assign(head=[f"L{a}.H{b}" for a, b in zip(rows["layer"], rows["index"], strict=True)])
@@ -169,9 +169,3 @@ COLUMNS = (
     number("uniform", "uniform", UNIT, "score of uniform attention", ".3f"),
     *counts("prompts", "independent prompts"),
 )  # fmt: skip
-
-
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """The table of the rows of `read`, with short names: mean, sd, ci_low, ci_high, uniform."""
-    seen = seen_of(rows)
-    return tables(Heads(), seen, estimate_all(seen.blocks, seen.contrasts))["scores"].short("mean")

@@ -17,9 +17,12 @@ accuracy has Wilson's interval over groups and the p of a score test against the
 the overlap of training folds (`cross_validation.SHARED`), as do all intervals here.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
-from streamscope.cli.bounds import Bounds, Count, Names, Positive, Seed
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count, Names, Positive, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Labels
@@ -30,7 +33,7 @@ from streamscope.instruments.figures import Curve, Intervals
 class Linear(Instrument):
     hooks: Names = ("hook_embed", "blocks.*.hook_resid_post")
     """Names or patterns of activations with one position axis; the name gives the layer."""
-    folds: Annotated[int, Bounds(low=2)] = 5
+    folds: Annotated[int, Ge(2)] = 5
     """Folds of the cross-validation; groups are not split, and labels are balanced as far as possible."""
     controls: Count = 3
     """Number of control tasks with different random labels; their accuracies are averaged."""
@@ -47,6 +50,12 @@ class Linear(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"folds": 3, "controls": 1, "hooks": ("hook_embed", "blocks.[01].hook_resid_post")}
     planted: ClassVar = "tests/probes/test_linear.py::test_planted_label"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.linear import measure
+
+        return measure
 
 
 main = main_of(Linear, __doc__)

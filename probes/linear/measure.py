@@ -112,13 +112,13 @@ def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> Instru
     query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
     if len({(one.word, one.group) for one in kept}) == len({one.word for one in kept}):
         say(progress, f"{NOTHING}: selectivity will have no value; give groups that share words")
-    seen = seen_of(read(how, run(model, query, progress=progress), kept, progress), kept)
+    seen = observed(read(how, run(model, query, progress=progress), kept, progress), kept)
     beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
     seen.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(kept), 'case')}{beyond}"
     return seen
 
 
-def seen_of(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
+def observed(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
     """Observations of `read`: hits of the task, and hits of the control tasks (mean over draws)."""
     hooks = table.drop_duplicates("hook")[["hook", "layer"]].reset_index(drop=True)
     wide = table.pivot_table(index="example", columns=["task", "hook"], values="correct", aggfunc="mean", sort=False)

@@ -8,6 +8,7 @@ layer l (the readout of several streams), norm_l the final norm or the layer's o
 tables hold the k most probable next tokens, and probability and rank of the true next token.
 """
 
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.cli.bounds import Count, Whole
@@ -30,6 +31,12 @@ class LogitLens(Instrument):
         Curve("loss", x="layer", title="Loss of the next token, read after each layer"),
     )  # fmt: skip
     planted: ClassVar = "tests/probes/test_logit_lens.py::test_planted_probabilities_and_ties"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.logit_lens import measure
+
+        return measure
 
 
 main = main_of(LogitLens, __doc__)

@@ -139,12 +139,12 @@ def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> I
     """Cells: layers. Units: prompts, with the loss at every position that has a next token."""
     opened = data[Text]
     found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer, progress=progress)
-    seen = seen_of(found, opened.names)
+    seen = observed(found, opened.names)
     seen.about["title"] = title_of(model) + opened.title()
     return seen
 
 
-def seen_of(found: pd.DataFrame, names: Sequence[str] | None = None) -> InstrumentData:
+def observed(found: pd.DataFrame, names: Sequence[str] | None = None) -> InstrumentData:
     """Observations of `read`: −ln p of the actual next token, and whether it is the most probable one."""
     actual = found[found["actual"]]
     if actual.empty:

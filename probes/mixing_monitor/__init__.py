@@ -11,6 +11,7 @@ achievable), the log over the steps, and for several runs with different initial
 beyond the effect of decay alone (`probes.mixing`; SPEC §1.5), in modules whose mixing can change an output.
 """
 
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.instruments.command import main_of
@@ -32,6 +33,12 @@ class MixingMonitor(Instrument):
     )  # fmt: skip
     reads_text: ClassVar = False
     planted: ClassVar = "tests/probes/test_mixing_monitor.py::test_streams_mix_beyond_what_decay_alone_gives"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.mixing_monitor import measure
+
+        return measure
 
 
 main = main_of(MixingMonitor, __doc__)

@@ -14,6 +14,7 @@ Suites of several categories or relations also have rows of each. The best head 
 its pairs and scored on the other.
 """
 
+from types import ModuleType
 from typing import ClassVar, Literal
 
 from streamscope.cli.bounds import NotNegative
@@ -63,6 +64,12 @@ class Pds(Probe):
     def check_sources(self) -> None:
         if self.reference is not None:
             run_folder(self.reference)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.pds import measure
+
+        return measure
 
 
 main = main_of(Pds, __doc__)

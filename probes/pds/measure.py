@@ -10,7 +10,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.observations import Estimates, Measure, Reasons
 from streamscope.instruments.open_data import OpenPrompts, given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align_once, require_pairs
 from streamscope.instruments.prompts.suite import Suite
@@ -18,27 +18,30 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.attention import (
+from streamscope.probes.pds import FIXED, NOUNS, Pds
+from streamscope.probes.roles import (
+    BEST,
+    CATEGORY,
+    KEYS,
     RESOLUTION,
     RoleQuery,
-    attention_rows,
+    RoleTable,
     attention_to,
-    by_layer,
+    best_heads,
+    best_table,
+    by_category,
+    groups_of,
     moved_d,
-    prompt_columns,
     role_query,
+    role_table,
     sink_names,
     sinks_sentence,
-    tidy,
     up_to_query,
 )
-from streamscope.probes.categories import BEST, CATEGORY, FEW, best_heads, best_table, by_category, groups_of
-from streamscope.probes.pds import FIXED, NOUNS, Pds
 
 UNIT = "attention"
 ORDERS = ("first", "last", "moved")
 """Attention to the target if it stands first, if it stands last, and |last − first| of the pair."""
-KEYS = ("head", "layer", "index")
 NO_SPREAD = "attention does not vary, or there is one pair"
 
 
@@ -48,30 +51,23 @@ def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     return up_to_query(role_query(aligned.only([i for pair in require_pairs(aligned) for i in pair]), tokenizer))
 
 
-def both_orders(captures: Captures, query: Query) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Attention [pairs, L, H] to the target if it stands first, and if it stands last; and that to BOS, mean [L, H]."""
-    assert isinstance(query, RoleQuery)
-    aligned = query.aligned
-    each = attention_rows(captures, query)
-    found = [(attention_to(rows, aligned.positions[i]["target"]), rows[..., 0]) for i, rows in each]
-    target, bos = (np.stack(x) for x in zip(*found, strict=True))
-    pairs = aligned.pairs()
-    return target[[i for i, _ in pairs]], target[[j for _, j in pairs]], bos.mean(0)
-
-
-def pair_columns(query: RoleQuery) -> dict[str, list[Any]]:
-    """pair, cluster, category and relation of every pair."""
-    columns = prompt_columns(query.aligned)
-    names = ("pair", "cluster", "category", "relation")
-    return {name: [columns[name][i] for i, _ in query.aligned.pairs()] for name in names}
+def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
+    """`ORDERS` and `difference` = last − first of every head on every pair, and mean attention to BOS [heads]."""
+    targets = [at["target"] for at in query.aligned.positions]
+    prompts = role_table(
+        captures, query, lambda i, rows: {"target": attention_to(rows, targets[i]), "bos": rows[..., 0]}
+    )
+    at_first, at_last = zip(*query.aligned.pairs(), strict=True)
+    first, last = (prompts.values["target"][:, list(at)] for at in (at_first, at_last))
+    values = {"first": first, "last": last, "difference": last - first, "moved": np.abs(last - first)}
+    cases = prompts.cases.iloc[list(at_first)].drop(columns="order").reset_index(drop=True)
+    return RoleTable(prompts.heads, cases, values), prompts.values["bos"].mean(1)
 
 
 def read(how: Pds, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
     assert isinstance(query, RoleQuery)
-    first, last, _ = both_orders(captures, query)
-    values = {"first": first, "last": last, "difference": last - first}
-    return tidy(pair_columns(query), list(by_layer(captures, "hook_pattern")), values)
+    return pairs(captures, query)[0].frame()
 
 
 def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
@@ -89,46 +85,23 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
         other = Pds(per_pair=how.per_pair).measure(reference, given)
         about["threshold"] = mean_plus_sd(other.table().frame)
     query = plan(how, opened.aligned, opened.tokenizer)
-    captures = run(model, query, progress=progress)
-    first, last, bos = both_orders(captures, query)
-    columns, layers = pair_columns(query), list(by_layer(captures, "hook_pattern"))
-    total = np.stack([first, last, np.abs(last - first)])  # [orders, pairs, L, H]
-    cells = [
-        {"head": f"L{layer}.H{h}", "layer": layer, "index": h, "order": order}
-        for layer in layers for h in range(total.shape[3]) for order in ORDERS
-    ]  # fmt: skip
-    ids = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
-    names = [opened.unit(*both) for both in zip(ids[::2], ids[1::2], strict=True)]
+    table, bos = pairs(run(model, query, progress=progress), query)
+    about["sinks"] = sink_names(bos.reshape(table.heads["layer"].nunique(), -1))
+    about["title"] = f"{title_of(model)} on {opened.title()}{sinks_sentence(about['sinks'], bos.size)}"
+    names = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
+    unit = [opened.unit(*ids) for ids in zip(names[::2], names[1::2], strict=True)]
+    measure = Measure(name="PDS", unit=UNIT, resolution=RESOLUTION, limits=(0.0, 1.0))
+    block = table.block(measure, ORDERS, unit)
+    contrasts = [c for name in ORDERS for c in table.contrasts(ORDERS, name, {name: 1.0}, null=None)]
+    contrasts += table.contrasts(ORDERS, "difference", {"last": 1.0, "first": -1.0})
+    seen = InstrumentData({"heads": block}, {"heads": contrasts}, about)
     cases = opened.cases()
     groups = groups_of(cases[cases["pair"] != ""])
-    units = pd.DataFrame({"unit": names, **columns})
-    observed = Observations(
-        measure=Measure(name="PDS", unit=UNIT, resolution=RESOLUTION, limits=(0.0, 1.0)),
-        cells=pd.DataFrame(cells), units=units,
-        total=total.transpose(2, 3, 0, 1).reshape(len(cells), len(units)), size=1.0,
-    )  # fmt: skip
-    contrasts = []
-    for at in range(0, len(cells), len(ORDERS)):
-        labels = {name: cells[at][name] for name in KEYS}
-        contrasts += [
-            Contrast(quantity="first", weights={at: 1.0}, labels=labels, null=None),
-            Contrast(quantity="last", weights={at + 1: 1.0}, labels=labels, null=None),
-            Contrast(quantity="moved", weights={at + 2: 1.0}, labels=labels, null=None),
-            Contrast(quantity="difference", weights={at + 1: 1.0, at: -1.0}, labels=labels),
-        ]
-    about["sinks"] = sink_names(bos)
-    about["title"] = f"{title_of(model)} on {opened.title()}{sinks_sentence(about['sinks'], bos.size)}"
-    seen = InstrumentData({"heads": observed}, {"heads": contrasts}, about)
     if len(groups) > 1:
-        seen.blocks["categories"], seen.contrasts["categories"] = by_category(observed, contrasts, groups)
-    rows = tidy({"case": columns["pair"], **columns}, layers, {"difference": last - first})
-    seen.blocks["best"], seen.extra = best_heads(
-        rows, observed, groups, columns["pair"], ["difference"], replace(observed.measure, limits=(-1.0, 1.0)), NOUNS
+        seen.blocks["categories"], seen.contrasts["categories"] = by_category(block, contrasts, groups)
+    seen.blocks["best"], seen.contrasts["best"], seen.extra = best_heads(
+        table, block, groups, "difference", measure=replace(measure, limits=(-1.0, 1.0)), signs=NOUNS
     )
-    seen.contrasts["best"] = [
-        Contrast(quantity="best", weights={i: 1.0}, labels={"category": name}, missing="" if head else FEW)
-        for i, (name, head) in enumerate(seen.extra.items())
-    ]
     return seen
 
 
@@ -136,17 +109,17 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1);
     categories: heads within each category; best: the best head of each, held out."""
     frame, missing = _heads(how, estimates["heads"], KEYS)
-    of_heads = np.split(seen.blocks["heads"].total, len(frame))
-    frame["d"] = [moved_d(last, first) for first, last, _ in of_heads]
+    first, last, _ = np.split(seen.blocks["heads"].total, len(ORDERS))
+    frame["d"] = [moved_d(*both) for both in zip(last, first, strict=True)]
     missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
     threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
     title, rule, by_layer = seen.about["title"], seen.about["rule"], layers(frame)
-    over, first = frame["over"].sum(), by_layer["over_first"].sum()
+    over, over_first = frame["over"].sum(), by_layer["over_first"].sum()
     drawn = "PDS per head" + (", mean over pairs of |last − first|" if how.per_pair else "")
     words = f"threshold {frame['threshold'][0]:.4f} ({rule}): {over} heads above it"
-    words += f", {over - first} for the last noun and {first} for the first" if over else ""
+    words += f", {over - over_first} for the last noun and {over_first} for the first" if over else ""
     made = {
         "heads": Table(frame, HEADS, missing, f"{title}; {drawn}", "pds"),
         "layers": Table(by_layer, LAYERS, {}, words),
@@ -161,12 +134,13 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """models: PDS of every head of run and control."""
+    """models: PDS of every head of run and control, named as in the run's own table."""
     names = [str(one.about.get("model")) for one in (run, control)]
     names[1] += ", control" if names[0] == names[1] else ""
     parts = [one.table().frame.assign(model=name) for name, one in zip(names, (run, control), strict=True)]
     frame = pd.concat(parts, ignore_index=True)[[column.name for column in MODELS]]
-    return {"models": Table(frame, MODELS, {}, f"PDS per head of {names[0]} and of its control {names[1]}", "pds")}
+    words = f"{run.table().title.rpartition('; ')[2]}, of {names[0]} and of its control {names[1]}"
+    return {"models": Table(frame, MODELS, {}, words, "pds")}
 
 
 def _heads(how: Pds, found: Estimates, keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
@@ -232,9 +206,3 @@ def layers(summary: pd.DataFrame) -> pd.DataFrame:
     parts = {"over": grouped["over"].sum(), "over_first": grouped["over_first"].sum(), "heads": grouped.size()}
     pds = grouped["pds"]
     return grouped[[]].sum().assign(**parts, max=pds.max(), mean=pds.mean()).reset_index()
-
-
-def summary(model: Any, prompts: Suite | Aligned, tokenizer: Any = None, **options: Any) -> pd.DataFrame:
-    """The table `heads` for prompts in tokens, with the short names that `papers` use: sd, ci_low, ci_high, p."""
-    table = Pds(**options).measure(model, given_prompts(prompts, model, tokenizer)).table("heads")
-    return table.short("difference")

@@ -45,9 +45,12 @@ tokens, a phenomenon stays present.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
-from streamscope.cli.bounds import Bounds, Only
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Only
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -106,11 +109,11 @@ NAMES = tuple(one.name for one in PHENOMENA)
 class Phenomena(Instrument):
     only: tuple[Name, ...] = NAMES
     """Phenomena to measure; default: all."""
-    n: Annotated[int, Bounds(low=4), Only("only", *PAIRED)] = 1000
+    n: Annotated[int, Ge(4), Only("only", *PAIRED)] = 1000
     """Number of pairs from each suite of stories."""
     suite: Literal["stories", "stories5"] = "stories"
     """Suite of the pairs of stories, by the story world that the model was trained on."""
-    sequences: Annotated[int, Bounds(low=4), Only("only", *PERIODS, "repeats")] = 64
+    sequences: Annotated[int, Ge(4), Only("only", *PERIODS, "repeats")] = 64
     """Number of repeated sequences of random words of each length."""
 
     figures: ClassVar = (
@@ -131,6 +134,12 @@ class Phenomena(Instrument):
         """Documents are not read if no phenomenon needs them."""
         read = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
         return {} if read else {Documents: "nothing in --only reads documents"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.phenomena import measure
+
+        return measure
 
 
 main = main_of(Phenomena, __doc__)

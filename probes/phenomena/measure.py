@@ -22,7 +22,6 @@ from streamscope.models.hooks import Captures, Query, match, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
-from streamscope.probes.attention import RESOLUTION
 from streamscope.probes.coherence.measure import AFTER, WORDS, aligned_control
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.coreference import Coreference
@@ -34,6 +33,7 @@ from streamscope.probes.mixing_monitor.measure import kinds, watch
 from streamscope.probes.pds import NOUNS, Pds
 from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Phenomena, Phenomenon
 from streamscope.probes.probe import measure
+from streamscope.probes.roles import RESOLUTION
 
 PRESENT, ABSENT, UNDECIDED = "present", "absent", "undecided"
 LEVEL = {PRESENT: 1.0, UNDECIDED: 0.5, ABSENT: 0.0, "": float("nan")}

@@ -13,9 +13,10 @@ observation without an interval; `probes.heads` and `probes.coreference` give in
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import ClassVar
 
-from streamscope.cli.bounds import AnyInt, Names
+from streamscope.cli.bounds import Names
 from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
@@ -29,12 +30,12 @@ SCORES = ("pds", "previous", "first", "duplicate", "induction")
 
 @instrument("picture", Text(max_tokens=128), Prompts())
 class Picture(Instrument):
-    prompt: AnyInt | str | None = None
+    prompt: int | str | None = None
     """Prompt of the suite, by its number from 0 or its id. Default: the first, if no text is given."""
     heads: Names = ()
     """L2.H3, L2.*, all, top3:SCORE with SCORE pds (ranked on the suite), induction, previous, first or duplicate.
     Default: all heads, from one token."""
-    query: AnyInt | str | None = None
+    query: int | str | None = None
     """The token that attends: a word of the text, or a position (0 is BOS)."""
 
     figures: ClassVar = (
@@ -59,6 +60,12 @@ class Picture(Instrument):
     def with_resolved_heads(self, data: Opened) -> "Picture":
         """Raise `InputError`, because one prompt has no control."""
         raise InputError("--control: one prompt is one observation; to compare two models, name both as runs")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.picture import measure
+
+        return measure
 
 
 main = main_of(Picture, __doc__)

@@ -18,9 +18,8 @@ from streamscope.instruments.table import HEAD, Table, key, number
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.probes.heads import Heads
-from streamscope.probes.heads.measure import summary as by_position
 from streamscope.probes.logit_lens.measure import visible
-from streamscope.probes.pds.measure import summary as by_pds
+from streamscope.probes.pds import Pds
 from streamscope.probes.picture import Picture
 from streamscope.probes.probe import measure
 from streamscope.text import is_bos
@@ -178,13 +177,12 @@ def _prompt(opened: Any, which: int | str | None) -> Aligned:
 def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, float]:
     """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
     if name == "pds":
-        found = by_pds(model, data[Prompts].aligned, tokenizer).rename(columns={"pds": "mean"})
+        found = Pds().measure(model, data[Prompts], progress=iter).table().frame.set_index(["layer", "index"])["pds"]
     else:
         by_place = Heads(length=min(24, (model.cfg.n_ctx - 1) // 2))
-        found = by_position(measure(model, by_place, [], tokenizer=tokenizer))
-        found = found[found["score"] == name]
-    rows = zip(found["layer"], found["index"], found["mean"], strict=True)
-    return {Head(int(layer), int(index)): float(value) for layer, index, value in rows}
+        rows = measure(model, by_place, [], tokenizer=tokenizer)
+        found = rows[rows["score"] == name].groupby(["layer", "index"])["value"].mean()
+    return {Head(*at): float(value) for at, value in found.items()}
 
 
 def axis_label(piece: str, position: int, role: str = "") -> str:

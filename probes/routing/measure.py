@@ -21,20 +21,21 @@ from streamscope.probes.routing import Routing
 Matrices = Mapping[str, Mapping[int, np.ndarray]]
 """Projection -> layer -> W [H to, H from]."""
 GROWING = ("max", "off", "uneven")
+SLOPE = ("slope", "slope_low", "slope_high", "slope_p")
 NOTHING_ROUTED = "the layers have one head, or nothing is routed between heads"
 
 
 def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: projection × head. Units: layers."""
     found = matrices(model)
-    seen = seen_of(hubs(found))
+    seen = observed(hubs(found))
     seen.extra["by layer"] = layers(found, how.shuffles, how.seed)
     seen.extra["cells"] = cells(found)
     seen.about["title"] = title_of(model)
     return seen
 
 
-def seen_of(scores: pd.DataFrame) -> InstrumentData:
+def observed(scores: pd.DataFrame) -> InstrumentData:
     """Observations from `hubs`: every head's score minus the uniform score, in every layer that has one."""
     n = round(1 / scores["even"].iloc[0])
     wide = scores.pivot_table(index=["projection", "index"], columns="layer", values="score", dropna=False, sort=False)
@@ -162,8 +163,7 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
                     row["hub_p"] = (1 + (chance >= score.max() - 1e-12).sum()) / (1 + shuffles)
             rows.append({**row, "undefined": note(why)})
     table = pd.DataFrame(rows)
-    p = holm(table["hub_p"]) if table["hub_p"].notna().any() else np.nan
-    table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", p)
+    table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", holm(table["hub_p"]))
     return table
 
 
@@ -190,19 +190,21 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
             x, y = own["layer"].to_numpy(float), own[what].to_numpy(float)
             first, last = (y[0], y[-1]) if len(y) else (float("nan"), float("nan"))
             row: dict[str, Any] = {"projection": part, "of": what, "layers": len(y), "first": first, "last": last}
-            row |= dict.fromkeys(("slope", "ci_low", "ci_high", "p"), float("nan"))
+            row |= dict.fromkeys(SLOPE, float("nan"))
             if len(y) < 3:
                 nothing = {} if len(y) else dict.fromkeys(("first", "last"), NOTHING_ROUTED)
-                why = dict.fromkeys(("slope", "ci_low", "ci_high", "p"), "fewer than three layers") | nothing
+                why = (
+                    dict.fromkeys(("slope", "slope_low", "slope_high", "slope_p"), "fewer than three layers") | nothing
+                )
             else:
                 fit, why = stats.linregress(x, y), {}
                 row["slope"] = fit.slope
                 residual = y - fit.intercept - fit.slope * x
                 if np.abs(residual).max() <= 1e-12 * np.abs(y).max():
-                    why = dict.fromkeys(("ci_low", "ci_high", "p"), "the layers lie exactly on a line")
+                    why = dict.fromkeys(SLOPE[1:], "the layers lie exactly on a line")
                 else:
                     half = stats.t.ppf(0.975, len(y) - 2) * fit.stderr
-                    row |= {"ci_low": fit.slope - half, "ci_high": fit.slope + half, "p": fit.pvalue}
+                    row |= {"slope_low": fit.slope - half, "slope_high": fit.slope + half, "slope_p": fit.pvalue}
             rows.append({**row, "undefined": note(why)})
     return pd.DataFrame(rows)
 
@@ -246,11 +248,11 @@ GROWTH = (
     number("layers", "layers", "layers", "number of layers", "d", False),
     number("first", "first layer", EITHER, "value in the first layer", ".3f"),
     number("last", "last layer", EITHER, "value in the last layer", ".3f"),
-    Column(name="slope", title="slope", unit=f"{EITHER}, per layer", format="+.4f", interval=("ci_low", "ci_high"),
-           doc="least-squares slope over layers"),
-    number("ci_low", "slope, lower", f"{EITHER}, per layer", "lower end of the 95 % interval", "+.4f", False),
-    number("ci_high", "slope, upper", f"{EITHER}, per layer", "upper end of the 95 % interval", "+.4f", False),
-    number("p", "p", "probability", "p of no slope", "p"),
+    Column(name="slope", title="slope", unit=f"{EITHER}, per layer", format="+.4f",
+           interval=("slope_low", "slope_high"), doc="least-squares slope over layers"),
+    number("slope_low", "slope, lower", f"{EITHER}, per layer", "lower end of the 95 % interval", "+.4f", False),
+    number("slope_high", "slope, upper", f"{EITHER}, per layer", "upper end of the 95 % interval", "+.4f", False),
+    number("slope_p", "p", "probability", "p of no slope", "p"),
 )  # fmt: skip
 HUBS = (
     PROJECTION,

@@ -17,9 +17,12 @@ In a causal model the first row of every pattern is 1 on itself, so HSS stays be
 another key reach at most 1 − 1/T. HSS and entropy depend on T, so compare models at one length.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
-from streamscope.cli.bounds import Bounds, Count
+from annotated_types import Ge
+
+from streamscope.cli.bounds import Count
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
@@ -30,9 +33,9 @@ from streamscope.instruments.figures import HeadMap, Intervals, Matrix
 class Specialization(Instrument):
     samples: Count = 200
     """Largest number of documents to use that are long enough."""
-    length: Annotated[int, Bounds(low=2)] = 64
+    length: Annotated[int, Ge(2)] = 64
     """T: samples are cut to this many tokens including BOS; shorter ones are left out."""
-    blocks: Annotated[int, Bounds(low=2)] = 10
+    blocks: Annotated[int, Ge(2)] = 10
     """Number of blocks of samples for the jackknife."""
 
     figures: ClassVar = (
@@ -42,6 +45,12 @@ class Specialization(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"length": 16, "samples": 4}
     planted: ClassVar = "tests/probes/test_specialization.py::test_hss_and_entropy_of_planted_heads"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.probes.specialization import measure
+
+        return measure
 
 
 main = main_of(Specialization, __doc__)

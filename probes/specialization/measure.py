@@ -18,7 +18,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
-from streamscope.probes.attention import PATTERN, SINK, by_layer, sink_names, sinks_sentence
+from streamscope.probes.roles import PATTERN, SINK, by_layer, sink_names, sinks_sentence
 from streamscope.probes.specialization import Specialization
 
 CHUNK_NUMBERS = 2**24
@@ -107,7 +107,7 @@ def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter)
     samples = list(islice(rows, how.samples))
     if opened.units()["cluster"].duplicated().any():
         samples = blocks_of_neighbours(samples, how.blocks)
-    seen = seen_of(stream(model, how, samples, progress=progress), samples)
+    seen = observed(stream(model, how, samples, progress=progress), samples)
     even, n = lgamma(how.length + 1) / how.length, model.cfg.n_layers * model.cfg.n_heads
     seen.about["title"] = (
         f"{title_of(model)}: {counted(len(samples), 'sample')} of {how.length} tokens "
@@ -123,7 +123,7 @@ def blocks_of_neighbours(samples: Sequence[Any], blocks: int) -> list[Any]:
     return [samples[runs[j % blocks][j // blocks]] for j in range(len(samples))]
 
 
-def seen_of(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData:
+def observed(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData:
     """The jackknife as observations: with θ over all blocks and θ_g without block g of G, the value of block g is
 
         θ + (G − 1)(θ̄ − θ_g)

@@ -1,21 +1,22 @@
-"""Declares the allowed values of options, and checks them with one-line errors.
+"""Options whose values are checked: types and bounds by pydantic, options without effect by `Only`.
 
     lr: Positive | None = None
-    beta1: Annotated[float, Bounds(low=0, below=1)] = 0.9
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
     seed: Seed = 0
     clusters: Annotated[Count, Only("method", "kmeans")] = 10
 
-`check` refuses NaN and infinities, numbers beyond float32 or 64 bits, numbers outside `Bounds`, options that would
-be ignored (`Only`), and an empty choice (`AtLeastOne`). Commands check their options when parsing
-(`cli.parse.parse`); `Training` checks itself, so that a notebook gets the same error.
+Commands check their options when parsing (`cli.parse.parse`); instruments, data, parts of a model and `Training` check
+themselves, so that a notebook gets the same line.
 """
 
-import math
 import typing
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from streamscope.cli.errors import InputError
 
@@ -25,30 +26,6 @@ LARGEST_FLOAT = float(2**127)
 LARGEST_INT = 2**63 - 1
 SplitAt = Literal["separator", "blank", "file"]
 """End of a document in a text file: after a line `<|endoftext|>`, before a blank line, or the end of the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """Limits of a number: `low` and `high` are inclusive, `above` and `below` exclusive."""
-
-    low: float | None = None
-    above: float | None = None
-    high: float | None = None
-    below: float | None = None
-
-    def __contains__(self, x: float) -> bool:
-        return (
-            (self.low is None or x >= self.low)
-            and (self.above is None or x > self.above)
-            and (self.high is None or x <= self.high)
-            and (self.below is None or x < self.below)
-        )
-
-    def __str__(self) -> str:
-        if self == Bounds(above=0):
-            return "positive"
-        words = {"at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
-        return " and ".join(f"{word} {limit:.10g}" for word, limit in words.items() if limit is not None)
 
 
 class Only:
@@ -63,11 +40,11 @@ class Only:
     def acts(self, other: Any) -> bool:
         """Whether it has an effect with this value (or these values) of the other option."""
         several = other if isinstance(other, tuple) else (other,)
-        return any(one in self.values for one in several) if self.values else other not in (None, (), "", 0)
+        return any(value in self.values for value in several) if self.values else other not in (None, (), "", 0)
 
     def line(self, option: str, other: Any) -> str:
         """The message for an option without effect."""
-        option, name = (f"--{one.replace('_', '-')}" for one in (option, self.name))
+        option, name = (f"--{field.replace('_', '-')}" for field in (option, self.name))
         if not self.values:
             return f"{option} has no effect without {name}: leave it out, or give {name} too"
         now = " ".join(map(str, other if isinstance(other, tuple) else (other,)))
@@ -75,22 +52,14 @@ class Only:
         return f"{option} has no effect with {name} {now}: leave it out, or give {name} {wanted}"
 
 
-class AtLeastOne:
-    """The option takes several values, and not none."""
-
-
-AnyNumber = Annotated[float, Bounds()]
-"""Any finite number."""
-Positive = Annotated[float, Bounds(above=0)]
-NotNegative = Annotated[float, Bounds(low=0)]
-Share = Annotated[float, Bounds(low=0, high=1)]
-Count = Annotated[int, Bounds(low=1)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+Count = Annotated[int, Ge(1)]
 """1, 2, 3, …"""
-Whole = Annotated[int, Bounds(low=0)]
+Whole = Annotated[int, Ge(0)]
 """0, 1, 2, …"""
-AnyInt = Annotated[int, Bounds()]
-"""Any integer."""
-Seed = Annotated[int, Bounds(low=0, below=2**31)]
+Seed = Annotated[int, Ge(0), Lt(2**31)]
 """Seed of a generator; the upper limit allows to add to it."""
 
 if TYPE_CHECKING:
@@ -99,11 +68,20 @@ else:
     Names = tuple[str, ...]
 """Names: several words on the command line; one string or a sequence in Python, converted to a tuple."""
 
+LINES = {
+    "greater_than_equal": "must be at least {ge:.10g}", "greater_than": "must be above {gt:.10g}",
+    "less_than_equal": "must be at most {le:.10g}", "less_than": "must be below {lt:.10g}",
+    "finite_number": "must be a finite number",
+}  # fmt: skip
+"""Kinds of pydantic's errors, and what is said of them."""
+
 
 def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = True) -> None:
-    """Raise `InputError` for the first value in a dataclass, also `nested`, that its declaration excludes.
+    """Convert the values of a dataclass to their declared types; `InputError` for the first that is not allowed.
 
-    `spelled` converts field names for the message, for example to `--batch-size`.
+    A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; otherwise nothing is
+    converted: True and "1" are not accepted as numbers. Dataclasses inside are checked too if `nested`. `spelled`
+    converts field names for the message, for example to `--batch-size`.
     """
     for field in fields(options):
         value = getattr(options, field.name)
@@ -111,43 +89,68 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
             if nested:
                 check(value, spelled)
             continue
-        limits, conditions, filled = _declared(cast(Hashable, type(options)))[field.name]
-        if value == () and filled:
-            raise InputError(f"{spelled(field.name)}: give at least one")
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, bool):
-                if limits:  # of a number; true of a JSON file would be 1
-                    raise InputError(f"{spelled(field.name)} must be a number, got {number}")
-            elif isinstance(number, int | float):
-                _check(spelled(field.name), number, limits)
-        for only in conditions:
-            usual = field.default if field.default_factory is MISSING else field.default_factory()
+        kind = cast(Hashable, type(options))
+        object.__setattr__(options, field.name, value := _valid(kind, field.name, value, spelled))
+        usual = field.default if field.default_factory is MISSING else field.default_factory()
+        for only in declared(hints(kind)[field.name], Only):
             if value != usual and not only.acts(other := getattr(options, only.name)):
                 raise InputError(only.line(field.name, other))
 
 
+def _valid(kind: Hashable, name: str, value: Any, spelled: Callable[[str], str]) -> Any:
+    from pydantic import ValidationError
+
+    value = _plain(hints(kind)[name], value)
+    try:
+        value = _adapter(kind, name).validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "too_short":
+            raise InputError(f"{spelled(name)}: give at least one") from None
+        if first["type"] in LINES:
+            line = LINES[first["type"]].format(**first.get("ctx", {}))
+            raise InputError(f"{spelled(name)} {line}, got {first['input']}") from None
+        raise InputError(f"{spelled(name)}: {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}") from None
+    for number in value if isinstance(value, tuple) else (value,):
+        largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
+        if isinstance(number, int | float) and abs(number) > largest:
+            raise InputError(f"{spelled(name)} is too large: {number} is beyond ±{largest:.3g}")
+    return value
+
+
 @cache
-def _declared(cls: Any) -> dict[str, tuple[list[Bounds], list[Only], bool]]:
-    """The `Bounds` and the `Only` of every field, and whether it has `AtLeastOne`."""
-    return {
-        name: (list(declared(hint, Bounds)), list(declared(hint, Only)), any(declared(hint, AtLeastOne)))
-        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
-    }
+def hints(kind: Hashable) -> dict[str, Any]:
+    """The types of a dataclass's fields, with what is declared of them."""
+    return typing.get_type_hints(kind, include_extras=True)
 
 
-def _check(name: str, number: float, limits: list[Bounds]) -> None:
-    if isinstance(number, float) and not math.isfinite(number):
-        raise InputError(f"{name} must be a finite number, got {number}")
-    for limit in limits:
-        if number not in limit:
-            raise InputError(f"{name} must be {limit}, got {number}")
-    largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
-    if abs(number) > largest:
-        raise InputError(f"{name} is too large: {number} is beyond ±{largest:.3g}")
+@cache
+def _adapter(kind: Hashable, name: str) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    plain = typing.get_type_hints(kind)[name]
+    config = None if is_dataclass(plain) else ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
+    return TypeAdapter(hints(kind)[name], config=config)
 
 
-def declared(hint: Any, kind: type[Declared] = Bounds) -> Iterator[Declared]:  # type: ignore[assignment]
-    """The `Bounds`, `Only` or `AtLeastOne` in a type hint, also inside unions and tuples."""
+def _plain(hint: Any, value: Any) -> Any:
+    """A value as the validator wants it: see `check`."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
+    if _takes(hint, tuple):
+        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, str) and _takes(hint, Path) and not _takes(hint, str):
+        value = Path(value)
+    return value
+
+
+def _takes(hint: Any, kind: type) -> bool:
+    """Whether a type hint is `kind`, or a union with it."""
+    return kind in (hint, typing.get_origin(hint)) or any(_takes(inner, kind) for inner in typing.get_args(hint))
+
+
+def declared(hint: Any, kind: type[Declared]) -> Iterator[Declared]:
+    """What a type hint declares of a `kind` (such as `Only`), also inside unions and tuples."""
     if typing.get_origin(hint) is Annotated:
         yield from (data for data in hint.__metadata__ if isinstance(data, kind))
         yield from declared(hint.__origin__, kind)

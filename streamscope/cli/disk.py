@@ -9,15 +9,15 @@ types, too deep nesting, other encodings than UTF-8, and files that are not regu
 raise `InputError` with file, field and remedy. This module imports nothing heavy.
 """
 
+import glob
 import hashlib
 import json
 import os
-import re
 import secrets
-import socket
 import stat
+import time
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,13 +25,8 @@ from typing import Any, NotRequired, Required
 
 from typing_extensions import TypedDict
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 from streamscope.cli.bounds import LARGEST_INT, SplitAt
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 
 
 class Source(TypedDict):
@@ -276,15 +271,6 @@ def read_bytes(path: Path, missing: str = "check the path") -> bytes:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; {missing}") from None
 
 
-def check_readable(path: Path) -> None:
-    """Raise `InputError` for a file that cannot be opened, with the system's reason: safetensors knows none but "No
-    such file"."""
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file") from None
-
-
 def sha256(path: Path) -> str:
     """sha256 of a file as hex digits."""
     with open(path, "rb") as file:
@@ -300,14 +286,10 @@ def read_json(
 
 def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:
     """Read a TOML file as a kind; `InputError` like `read_bytes` and `parse`. Arrays may be tuples of the kind."""
-    import json
     import tomllib
 
-    data = read_bytes(path, remedy)
-    try:
-        value = tomllib.loads(data.decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not valid TOML ({error}); {remedy}") from None
+    with reading(path, remedy):
+        value = tomllib.loads(read_bytes(path, remedy).decode("utf-8-sig"))
     return parse(json.dumps(value, default=str), kind, path, remedy)  # a date is its text
 
 
@@ -327,32 +309,8 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-WINDOWS = os.name == "nt"
-
-
-def lock(file: int, *, shared: bool = False, wait: bool = False) -> bool:
-    """Lock an open file until it is closed or its process ends (`flock`); returns whether it succeeded.
-
-    `shared` lets others hold it as well; `wait` waits for those who do. Without `fcntl` (Windows) nothing is locked and
-    the answer is True.
-    """
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
-CHECKSUM = b"sha256"
-"""Metadata key of a parquet file: sha256 of the other entries by name. The rows have a CRC per page."""
-
-
-def with_checksum(meta: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Metadata with `CHECKSUM` of its entries, so that a change of any byte is noticed."""
-    sums = {name.decode(): hashlib.sha256(entry).hexdigest() for name, entry in meta.items()}
-    return {**meta, CHECKSUM: json.dumps(sums).encode()}
+STALE = 3600.0
+"""Seconds after its last change at which a temporary file is one that a killed process left."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
@@ -361,10 +319,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
     The file has the mode of the umask. With `keep`, the previous file is renamed to it. Raises `InputError` if the file
     cannot be written; then, and when the user stops the process, the previous file is unchanged.
     """
-    part = path.with_name(f".{path.name[:190]}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = path.with_name(f".{path.name[:190]}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_parts(path.parent)
+        for stale in path.parent.glob(f".{glob.escape(path.name[:190])}.*.part"):  # left by a killed process
+            if time.time() - stale.stat().st_mtime > STALE:
+                stale.unlink(missing_ok=True)
         part.touch()
         mode = stat.S_IMODE(part.stat().st_mode)
         write(part)
@@ -382,35 +342,6 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
             left = "the previous file is unchanged" if path.exists() else "nothing was written"
             raise InputError(f"cannot write {path}: {error.strerror or error}; {left}") from None
         raise
-
-
-@cache
-def _host() -> str:
-    """A short name of this machine, for its temporary files."""
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-
-
-@cache
-def _remove_parts(folder: Path) -> None:
-    """Delete temporary files of killed processes of this machine in a folder, once per process."""
-    for part in folder.glob(f".*.{_host()}-*.part"):
-        match = re.search(r"-(\d+)-[0-9a-f]{8}\.part$", part.name)
-        if match and not is_alive(int(match[1])):
-            with suppress(OSError):
-                part.unlink()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether this machine has a process with this id; always True on Windows, where asking would interrupt it."""
-    if WINDOWS:
-        return True
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # of another user
-        pass
-    return True
 
 
 def write_text(path: Path, text: str) -> None:
@@ -435,7 +366,7 @@ def check_writable(path: Path) -> None:
     are the folders that are not there yet.
     """
     missing = [folder for folder in path.parents if not os.path.exists(folder)]
-    part = path.parent / f".probe.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part"
+    part = path.parent / f".probe.{secrets.token_hex(4)}.part"
     try:
         if os.path.isdir(path):  # does not raise for a name that is too long
             raise InputError(f"cannot write {path}: it is a folder; name a file")

@@ -1,6 +1,8 @@
 """Errors that a user can cause, as one line that says what to change."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -18,6 +20,29 @@ class Undefined(InputError, AttributeError):
 
 class UnknownOption(InputError, TypeError):
     """An option that a class of options does not have, as Python's own `TypeError`, with the nearest ones."""
+
+
+@contextmanager
+def reading(path: object, remedy: str = "restore the file, or check the path") -> Iterator[None]:
+    """The border: what reads something foreign stands in it, and whatever is raised there becomes one line.
+
+    Files, networks, disks and libraries raise what they like there: a damaged file's `KeyError`, the tokenizers' bare
+    `Exception`. The `InputError` has the name of the file, their words and the remedy; what was raised is its cause.
+    An `InputError` passes, with the name in front if it has none.
+    """
+    try:
+        yield
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist; check the path") from error
+    except Exception as error:
+        words = f"it lacks {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
+        words = "No such file or directory" if isinstance(error, FileNotFoundError) else words
+        words = " ".join(re.sub(r"\x1b\[[\d;]*m", "", words).split()) or type(error).__name__
+        raise InputError(f"{path} cannot be read ({words[:200]}); {remedy}") from error
 
 
 def did_you_mean(name: str, known: Mapping[str, str] | Iterable[str], n: int = 3, cutoff: float = 0.5) -> str:

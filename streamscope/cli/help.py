@@ -7,10 +7,13 @@ import ast
 import inspect
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
@@ -29,12 +32,9 @@ class Group(str):
 def meanings(made: type) -> dict[str, str]:
     """Field -> the docstring under it, a paragraph a line; own fields and inherited ones, as far as there is source."""
     found: dict[str, str] = {}
-    for one in reversed(made.__mro__):
-        try:
-            (body,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-        except (OSError, TypeError, SyntaxError):  # made at run time, of a shell, built in
-            continue
-        if not isinstance(body, ast.ClassDef):
+    for base in reversed(made.__mro__):
+        body = _classes(getattr(sys.modules.get(base.__module__), "__file__", None)).get(base.__name__)
+        if body is None:  # made at run time, of a shell, built in
             continue
         for line, under in zip(body.body, body.body[1:], strict=False):
             if not (isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)):
@@ -43,6 +43,15 @@ def meanings(made: type) -> dict[str, str]:
                 paragraphs = re.split(r"\n\s*\n", text.strip())
                 found[line.target.id] = "\n\n".join(" ".join(words.split()) for words in paragraphs)
     return found
+
+
+@cache
+def _classes(file: str | None) -> dict[str, ast.ClassDef]:
+    """The classes in the source of a file, by name."""
+    if file is None or not file.endswith(".py"):
+        return {}
+    nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def dataclasses_of(options: Any) -> Iterator[type]:
@@ -63,8 +72,7 @@ def describe(options: "type | UnionType", *, empty: bool = False) -> None:
     for made in dataclasses_of(options):
         texts = {} if empty else meanings(made)
         for one in fields(made):
-            if empty or one.name in texts:
-                one.metadata = {**one.metadata, "help": texts.get(one.name, "")}  # type: ignore[assignment]
+            one.metadata = {**one.metadata, "help": texts.get(one.name, "")}  # type: ignore[assignment]
 
 
 def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
@@ -155,7 +163,7 @@ def _groups(parser: Any, options: Any) -> dict[str, list[Any]]:
 def _typed(one: Any) -> str:
     """How an option is typed: `--umap / --no-umap`, `--heads TEXT …`."""
     value = one.metavar if isinstance(one.metavar, str) else ""
-    value = re.sub(r"^\{(\[.*\])\}$", r"\1", value)  # of an optional tuple, without None
+    value = re.sub(r"^\{(\[.*\])\}$", r"\1", value.replace("{None}|", "").replace("{None,", "{"))  # of an optional one
     value = re.sub(r"^\[?(\S+) \[\1 \.\.\.\]\]?$", r"\1 …", value)
     value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda found: METAVARS[found[0]], value)
     return " ".join(filter(None, [" / ".join(one.option_strings), value]))

@@ -4,21 +4,22 @@
     local       --workers processes on this machine, of one thread each
     ray         --workers tasks on the Ray cluster at RAY_ADDRESS, or on a local one (extra `launch`)
     submitit    --workers jobs of SLURM; without sbatch its imitation on this machine, for tests (extra `launch`)
-    worker      what the others start: takes what is open in the ledger, prints no summary
+    worker      what the others start: does what nobody else does, prints no summary
 
-Workers find their tasks in a ledger (`cli.ledger`) in a folder that all of them see, so they need no connection to
-one another. What those that died leave, the others do, or the command itself when all have ended.
+A command's tasks are the runs that it measures or trains. A worker takes one that is not done by locking a file, which
+the system unlocks when the worker ends (`work`). So workers need no connection to one another, and what one that was
+killed held is done by the others, by the command itself, or by the same command again.
 """
 
-import logging
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from streamscope.cli.bounds import Count, Only, Positive
@@ -57,14 +58,42 @@ def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Pa
     """
     if options.launch in ("serial", "worker"):
         return
-    command = [sys.executable, "-m", module, *_as_worker(argv)]
     logs.mkdir(parents=True, exist_ok=True)
-    start = {"local": _local, "ray": _ray, "submitit": _submitit}[options.launch]
-    failed = start(options, command, logs)
+    command = [sys.executable, "-m", module, *_as_worker(argv)]
+    calls = [(command, str(logs / f"worker-{i}.log"), os.getcwd()) for i in range(options.workers)]
+    try:
+        codes = (_submitit if options.launch == "submitit" else _joblib)(options, calls)
+    except ImportError as error:
+        raise InputError(f"--launch {options.launch} needs {error.name}: pip install 'streamscope[launch]'") from None
+    failed = sum(code != 0 for code in codes)
     if failed == options.workers:
         raise InputError(f"every worker failed; {_last_line(logs)}")
     if failed:
         print(visible(f"{failed} of {options.workers} workers failed; {_last_line(logs)}"), file=sys.stderr)
+
+
+def work(
+    tasks: Sequence[str], do: Callable[[str], object], done: Callable[[str], bool], locks: Path, *, wait: bool = False
+) -> None:
+    """Do the tasks that are not `done` and that no other process holds, by a lock for each in the folder `locks`.
+
+    `do` makes a task `done` at its very end, or raises. `wait` stays for the tasks that others hold, and does those
+    that they leave.
+    """
+    from streamscope.cli.locks import Held, locked
+
+    while todo := [name for name in tasks if not done(name)]:
+        held = False
+        for name in todo:
+            try:
+                with locked(locks / f"{name}.lock", refusal=name):
+                    if not done(name):  # another did it in the meantime
+                        do(name)
+            except Held:
+                held = True
+        if not (wait and held):
+            return
+        time.sleep(1.0)
 
 
 def _as_worker(argv: Sequence[str]) -> list[str]:
@@ -79,71 +108,42 @@ def _as_worker(argv: Sequence[str]) -> list[str]:
     return [*kept, "--launch", "worker"]
 
 
-def _log(logs: Path, i: int) -> Path:
-    return logs / f"worker-{i}.log"
-
-
-def _runner(**environment: str) -> Callable[[Sequence[str], str, str], int]:
-    """What runs one worker with its output in a file and returns its exit code; a closure, so that it travels whole to
-    a machine of a cluster, without this module."""
-
-    def run(command: Sequence[str], log: str, cwd: str) -> int:
-        import os
-        import subprocess
-
+def _run(command: Sequence[str], log: str, cwd: str, environment: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Run one worker with its output in a file; returns its exit code."""
+    with open(log, "w") as file:
         env = {**environment, **os.environ}
-        with open(log, "w") as file:
-            return subprocess.run(command, cwd=cwd, env=env, stdout=file, stderr=subprocess.STDOUT).returncode
-
-    return run
+        return subprocess.run(command, cwd=cwd, env=env, stdout=file, stderr=subprocess.STDOUT).returncode
 
 
-def _local(options: LaunchOptions, command: list[str], logs: Path) -> int:
-    run = _runner(OMP_NUM_THREADS="1")
-    with ThreadPoolExecutor(options.workers) as pool:
-        codes = pool.map(lambda i: run(command, str(_log(logs, i)), os.getcwd()), range(options.workers))
-        return sum(code != 0 for code in codes)
+def _joblib(options: LaunchOptions, calls: Sequence[Any]) -> list[int]:
+    """Exit codes of workers on this machine or on a Ray cluster, where a thread or a task waits for each process."""
+    from joblib import Parallel, delayed, parallel_config
 
-
-def _ray(options: LaunchOptions, command: list[str], logs: Path) -> int:
-    try:
+    backend, environment = "threading", {"OMP_NUM_THREADS": "1"}
+    if options.launch == "ray":
         import ray
-    except ImportError:
-        raise InputError("--launch ray needs Ray: pip install 'streamscope[launch]'") from None
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
-    address = os.environ.get("RAY_ADDRESS")
-    local: dict[str, Any] = {"num_cpus": options.workers, "include_dashboard": False, "object_store_memory": 80 << 20}
-    local = {} if address else local
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    try:
-        # the worker is a process of its own, as everywhere: what is sent is its command line
-        run = ray.remote(num_cpus=1, max_retries=0)(_runner())
-        jobs = [run.remote(command, str(_log(logs, i)), os.getcwd()) for i in range(options.workers)]
-        return sum(_code(lambda job=job: ray.get(job)) != 0 for job in jobs)
-    finally:
-        ray.shutdown()
+        from ray.util.joblib import register_ray
+
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+        local = {"num_cpus": options.workers, "include_dashboard": False, "object_store_memory": 80 << 20}
+        ray.init(log_to_driver=False, logging_level="ERROR", **({} if "RAY_ADDRESS" in os.environ else local))
+        register_ray()
+        backend, environment = "ray", {}
+    with parallel_config(backend, n_jobs=options.workers):
+        return Parallel()(delayed(_run)(*call, environment) for call in calls)
 
 
-def _submitit(options: LaunchOptions, command: list[str], logs: Path) -> int:
-    try:
-        import submitit
-    except ImportError:
-        raise InputError("--launch submitit needs submitit: pip install 'streamscope[launch]'") from None
-    executor = submitit.AutoExecutor(folder=logs / "submitit", cluster=None if shutil.which("sbatch") else "local")
+def _submitit(options: LaunchOptions, calls: Sequence[Any]) -> list[int]:
+    """Exit codes of workers that are jobs of SLURM; −1 for one that it lost."""
+    import submitit
+
+    folder = Path(calls[0][1]).with_name("submitit")
+    executor = submitit.AutoExecutor(folder=folder, cluster=None if shutil.which("sbatch") else "local")
     executor.update_parameters(timeout_min=max(1, round(60 * options.hours)), name="streamscope")
     if options.partition is not None:
         executor.update_parameters(slurm_partition=options.partition)
-    jobs = [executor.submit(_runner(), command, str(_log(logs, i)), os.getcwd()) for i in range(options.workers)]
-    return sum(_code(job.result) != 0 for job in jobs)
-
-
-def _code(result: Any) -> int:
-    """The exit code of a worker; −1 where the launcher lost it."""
-    try:
-        return int(result())
-    except Exception as error:  # each launcher has errors of its own for a lost worker
-        print(visible(f"a worker was lost: {str(error).strip().splitlines()[-1]}"), file=sys.stderr)
-        return -1
+    jobs = [executor.submit(_run, *call) for call in calls]
+    return [-1 if job.exception() else job.result() for job in jobs]
 
 
 def _last_line(logs: Path) -> str:

@@ -11,16 +11,17 @@ A command is a module with `main(argv=None)`:
 """
 
 import io
+import os
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields
-from importlib import import_module
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
+from traceback import print_exc
 from types import UnionType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -34,6 +35,9 @@ Options = TypeVar("Options")
 SCRIPT = "streamscope "
 """What `sys.argv[0]` begins with where a command is run by the entry point of the installed package."""
 
+COLLECTED: list[Any] | None = None
+"""Where `parse` puts the options of a command instead of reading them, for `streamscope completion`."""
+DEFECT = "This is a defect of streamscope: please report it, with the lines above and the command."
 LONGEST = 160
 """Characters of an argument that an error repeats."""
 OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
@@ -53,7 +57,10 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     if sys.argv[0].startswith(SCRIPT):
         prog = sys.argv[0]
     words = with_all(sys.argv[1:] if argv is None else argv, options)
-    how: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,), "registry": _constructors()}
+    if COLLECTED is not None:
+        COLLECTED.append(options)
+        raise SystemExit(0)
+    how: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,)}
     if {"-h", "--help"} & set(words):
         describe(options)
         with warnings.catch_warnings():  # tyro would rather print itself
@@ -61,21 +68,34 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
             parser = tyro.extras.get_parser(cast(Any, options), **how)
         print(spoken(help_text(parser, options, spoken(doc or ""), words, _more(spec))))
         raise SystemExit(0)
-    check_once(words, options)
+    check_words(words, options)
     describe(options, empty=True)
     try:
-        with redirect_stderr(output):
+        with redirect_stderr(output), _wide():
             found: Any = tyro.cli(cast(Any, options), args=words, **how)
     except SystemExit as end:
         if not end.code:
             raise
-        message = _plainly(_unbroken(_one_line(output.getvalue()), words), options)
+        message = _plainly(_one_line(output.getvalue()), options)
         message = _second_value(message, words, options) or message
         raise InputError(
             f"{message}{_nearest(message, options)}; {prog or 'this command'} --help lists the options"
         ) from None
     check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
+
+
+@contextmanager
+def _wide() -> Iterator[None]:
+    """A terminal so wide that tyro breaks no line."""
+    width = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "100000"
+    try:
+        yield
+    finally:
+        del os.environ["COLUMNS"]
+        if width is not None:
+            os.environ["COLUMNS"] = width
 
 
 def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
@@ -93,9 +113,15 @@ def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
     return words
 
 
-def check_once(words: Sequence[str], options: Any) -> None:
-    """Raise `InputError` for an option that is given twice: tyro takes the last. --set and its like may repeat."""
+def check_words(words: Sequence[str], options: Any) -> None:
+    """Raise `InputError` for an empty path, which tyro takes for the working folder, and for an option that is given
+    twice: tyro takes the last. --set and its like may repeat."""
     import tyro
+
+    flags = _flags(options)
+    for option, value in [*pairwise(words), *(word.split("=", 1) for word in words if "=" in word)]:
+        if not value and Path in (flags.get(option), *get_args(flags.get(option))):
+            raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
 
     given: dict[str, str] = {}
     for found in map(OPTION.fullmatch, takewhile(lambda word: word != "--", words)):
@@ -105,20 +131,9 @@ def check_once(words: Sequence[str], options: Any) -> None:
         if option in given and f"--{option}" not in _marked(options, tyro.conf.UseAppendAction):
             if given[option] != typed:
                 raise InputError(f"{given[option]} and {typed} contradict each other: give one")
-            several = get_origin(_flags(options).get(typed)) is tuple
+            several = get_origin(flags.get(typed)) is tuple
             raise InputError(f"{typed} is given twice: give it once{', with all its values' * several}")
         given[option] = typed
-
-
-def main_with_body(options: type[Options], doc: str | None, body: str) -> Callable[..., None]:
-    """`main(argv=None)` of a command whose work is `measure(options)` of the module `body`, imported after parsing."""
-
-    def main(argv: Sequence[str] | None = None) -> None:
-        parsed = parse(options, argv, doc)
-        getattr(parsed, "check_sources", lambda: None)()  # before anything heavy is imported
-        import_module(body).measure(parsed)
-
-    return main
 
 
 def _more(spec: Any) -> str:
@@ -229,54 +244,6 @@ def _one_line(message: str) -> str:
     return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
 
 
-def _unbroken(message: str, words: Sequence[str]) -> str:
-    """`message` with the long words that tyro broke at the edge of its box in one piece."""
-    for word in (part for typed in words for part in (typed, typed.partition("=")[2]) if len(part) > 40):
-        message = word.join(re.split(" ?".join(map(re.escape, word)), message))
-    return message
-
-
-def _constructors() -> Any:
-    """tyro's, but for paths: "" would be the working folder; and the metavar of an optional value leaves out None."""
-    from dataclasses import replace
-
-    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
-
-    registry = ConstructorRegistry()
-
-    def path(words: list[str]) -> Path:
-        if not words[0]:
-            raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
-        return Path(words[0])
-
-    @registry.primitive_rule
-    def rule(found: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Path] | None":
-        if found.type is not Path:
-            return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="PATH",
-            instance_from_str=path,
-            is_instance=lambda value: isinstance(value, Path),
-            str_from_instance=lambda value: [str(value)],
-        )
-
-    asked: list[Any] = []
-
-    @registry.primitive_rule
-    def optional(found: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Any] | None":
-        if type(None) not in get_args(found.type) or found.type in asked:
-            return None
-        asked.append(found.type)  # what tyro itself makes of it
-        spec = ConstructorRegistry.get_primitive_spec(found)
-        asked.remove(found.type)
-        if not isinstance(spec, PrimitiveConstructorSpec):
-            return None
-        return replace(spec, metavar=spec.metavar.removeprefix("{None}|").replace("{None,", "{"))
-
-    return registry
-
-
 class _Reader(io.FileIO):
     """A stream to a reader that may go, as in `| head`: what comes after that is dropped."""
 
@@ -319,19 +286,34 @@ def _shortened(line: str) -> str:
 def command(main: Callable[[], None]) -> None:
     """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130, and so does SIGTERM.
 
+    --traceback also prints where bad input was noticed. Any other exception is a defect, and stays a traceback.
+
     When the reader of its output has gone (`| head`), the work and the files are finished without it.
     """
     sys.stdout, sys.stderr = _until_the_reader_goes(sys.stdout), _until_the_reader_goes(sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured is kept, as after Ctrl-C
+    if traceback := "--traceback" in sys.argv:
+        sys.argv.remove("--traceback")
     try:
         main()
     except InputError as error:
+        if traceback:
+            print_exc()
         print(f"error: {_shortened(visible(spoken(str(error))))}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a full disk, a folder that may not be written
         line = visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
         print(_shortened(line), file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:  # torch has no class for the memory of the machine
+        if "allocat" not in str(error):
+            error.add_note(DEFECT)
+            raise
+        print(f"error: not enough memory ({' '.join(str(error).split())[:200]}); choose smaller sizes", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        error.add_note(DEFECT)
+        raise

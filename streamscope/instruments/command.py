@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.launch import is_worker, launch
+from streamscope.cli.launch import is_worker, launch, work
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
 from streamscope.instruments.arguments import Arguments
@@ -187,13 +188,13 @@ class Job:
     edits: tuple[str, ...] = ()
     """The user's own, under which the run is measured."""
     work: Path | None = None
-    """Where unfinished work is kept, of an instrument that shares it."""
+    """Where unfinished work is kept, of an instrument that continues inside a run."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     bos: BosChoice = "yes"
 
     @cached_property
     def task(self) -> str:
-        """Its name in a ledger: what is measured how on which models and data, by the content of all their files."""
+        """Its name among parts: what is measured how on which models and data, by the content of all their files."""
         from streamscope.models.hooks.user_edits import about_edits
         from streamscope.models.interop.huggingface.convert import content_digest
         from streamscope.models.run_names import run_folder
@@ -249,15 +250,6 @@ class Job:
                     raise InputError(f"{error}; this is under --edit {' '.join(self.edits)}") from error
                 raise
 
-    def share(self) -> None:
-        """Do what no other worker has done or holds."""
-        model, control = self.models()
-        with self.edited(model):
-            opened = self.open(model)
-            self.instrument.share(opened, iter)
-        if control is not None:
-            self.instrument.share(self.open(control, opened), iter)
-
     def do(self, label: str = "", *, keep: bool = False) -> "Result":
         """Measure, with a bar on stderr; with `keep` an interrupted instrument gives what it has measured."""
         with signs_of_life(label + self.run):
@@ -287,7 +279,7 @@ class Job:
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
-    from streamscope.cli.output_lock import share_output
+    from streamscope.cli.locks import locked
     from streamscope.cli.provenance import check_device
     from streamscope.instruments.figures import check_figure
     from streamscope.instruments.out_path import check_out
@@ -311,11 +303,17 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
         edit_file(spec)
-    work = json.dumps([how.name, asdict(how), [asdict(one) for one in data], options.run, options.control, options.edit,
-                       options.dtype, options.bos], default=str)  # fmt: skip
-    out, keep = options.out, is_worker(options)
-    with nullcontext() if out is None else share_output(_parts(out), work, out, keep=keep):
-        _measure(how, data, options, command)
+    if options.out is None or is_worker(options):
+        return _measure(how, data, options, command)
+    parts = _parts(options.out)
+    refusal = f"another command is writing {options.out}: wait for it to end, or give another --out"
+    try:
+        with locked(parts / "lock", refusal):
+            _measure(how, data, options, command)
+            shutil.rmtree(parts, ignore_errors=True)
+    finally:
+        with suppress(OSError):  # not empty: unfinished work, which the same command continues
+            parts.rmdir()
 
 
 def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
@@ -347,15 +345,14 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         job.models()  # what cannot be measured is refused before any is
     parts = None if options.out is None else _parts(options.out)
     if parts is not None:
-        jobs = [replace(job, work=parts) for job in jobs] if how.shared else jobs
-        for failed in () if is_worker(options) else parts.rglob("*.failed"):
-            failed.unlink(missing_ok=True)  # what failed before is tried again
+        jobs = [replace(job, work=parts) for job in jobs] if how.continues else jobs
         launch(options, command[0], command[1:], logs=parts / "logs")
-    if is_worker(options):
-        assert parts is not None
-        _work(jobs, parts)
-        return
-    kept = None if how.shared or (len(jobs) == 1 and options.launch == "serial") else parts
+        if is_worker(options):
+            by_task = {job.task: job for job in jobs}
+            files = {task: parts / f"{task}.parquet" for task in by_task}
+            work(list(by_task), lambda t: by_task[t].do().save(files[t]), lambda t: files[t].exists(), parts)
+            return
+    kept = None if options.launch == "serial" and (how.continues or len(jobs) == 1) else parts
     labels = [f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "" for i in range(len(jobs))]
     results = [_result(job, kept, label, alone=len(jobs) == 1) for job, label in zip(jobs, labels, strict=True)]
     finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
@@ -452,22 +449,6 @@ def _result(job: Job, kept: Path | None, label: str, alone: bool) -> "Result":
         raise InputError(f"{job.run}: {error}") from None
     result.save(path)
     return result
-
-
-def _work(jobs: Sequence[Job], folder: Path) -> None:
-    """What a worker does: the jobs, or the parts of each, that no other worker has done or holds."""
-    from streamscope.cli.ledger import Gone, Ledger
-
-    by_task = {job.task: job for job in jobs}
-
-    def do(task: str) -> None:
-        by_task[task].do().save(folder / f"{task}.parquet")
-
-    with suppress(Gone):  # all was done, and who saw that has tidied up
-        if not jobs[0].instrument.shared:
-            Ledger(folder).work(list(by_task), do)
-        for job in jobs if jobs[0].instrument.shared else ():
-            job.share()
 
 
 def _controls_of(names: Sequence[str], controls: Sequence[str]) -> list[str | None]:

@@ -9,7 +9,7 @@
         heads: tuple[str, ...] = ("all",)
         \"\"\"Heads: L5.H4, L4.*, …\"\"\"
 
-You write two functions in `<package>.measure` or, for an instrument of one file, two methods:
+You write two functions in a module that the method `body` imports or, for an instrument of one file, two methods:
 
     observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
     tables(self, seen, estimates) -> {name: Table}            the estimates as tables
@@ -27,8 +27,8 @@ import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
@@ -103,9 +103,9 @@ class Instrument(ValidatedOptions):
 
     A subclass with `@instrument(name, data…)`, which sets `name` and `takes` (the kinds of data, with their defaults),
     has its options as fields, each with a type, a default and a docstring, numbers with their bounds
-    (`k: Annotated[int, Bounds(low=1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
-    and `tables` (its columns). A method that it does not override is the function of that name in the package's module
-    measure; only `observe` and `tables` must be there.
+    (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
+    and `tables` (its columns), or `body`: a method that it does not override is the function of that name in the module
+    that `body` returns; only `observe` and `tables` must be there.
     """
 
     name: ClassVar[str] = ""
@@ -123,8 +123,8 @@ class Instrument(ValidatedOptions):
     """Whether it gives the model any text, so that `--bos` has an effect."""
     exports: ClassVar[tuple[str, ...]] = ()
     """Suffixes of further files that `export(result, path)` of the package's module formats writes."""
-    shared: ClassVar[bool] = False
-    """Whether several processes can share the work on one run (`share`), and a killed command goes on inside it."""
+    continues: ClassVar[bool] = False
+    """Whether it writes parts into `data.work`, so that a killed command goes on inside a run."""
 
     @classmethod
     def getdoc(cls) -> str:
@@ -213,10 +213,6 @@ class Instrument(ValidatedOptions):
         }
         return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
 
-    def share(self, data: Opened, progress: Progress) -> None:
-        """What a worker of `--launch` does of the work on one run: parts in `data.work` that nobody holds."""
-        self._body().share(self, data.model, data, progress)
-
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
         if check := self._in_body("check"):
@@ -252,11 +248,11 @@ class Instrument(ValidatedOptions):
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data."""
-        return self._body().observe(self, model, data, progress)
+        return self.body().observe(self, model, data, progress)
 
     def tables(self, seen: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
         """The estimates as tables."""
-        return self._body().tables(self, seen, estimates)
+        return self.body().tables(self, seen, estimates)
 
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
@@ -272,19 +268,13 @@ class Instrument(ValidatedOptions):
 
     @classmethod
     def _in_body(cls, name: str) -> Callable[..., Any] | None:
-        """A function of the package's module measure; None for one that it lacks, and for an instrument of one file."""
-        return None if cls.observe is not Instrument.observe else getattr(cls._body(), name, None)
+        """A function of the body; None for one that it lacks, and for an instrument of one file."""
+        return None if cls.body is Instrument.body else getattr(cls.body(), name, None)
 
-    @classmethod
-    def _body(cls) -> Any:
-        try:
-            return import_module(f"{cls.__module__}.measure")
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{cls.__module__}.measure".startswith(error.name):
-                raise
-            raise TypeError(
-                f"{cls.__name__} needs the methods observe and tables, or a module {cls.__module__}.measure with both"
-            ) from None
+    @staticmethod
+    def body() -> ModuleType:
+        """The module with `observe` and `tables`, imported here so that `--help` loads nothing heavy."""
+        raise TypeError("an instrument needs the methods observe and tables, or body, which returns a module with both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,11 +286,11 @@ class Probe(Instrument):
 
     def plan(self, prompts: Any, tokenizer: Any) -> "Query":
         """The tokens, hooks and logits that it needs of a suite, or of other data that it accepts."""
-        return self._body().plan(self, prompts, tokenizer)
+        return self.body().plan(self, prompts, tokenizer)
 
     def read(self, captures: "Captures", query: "Query") -> "pd.DataFrame":
         """One row per observation (prompt × head, …)."""
-        return self._body().read(self, captures, query)
+        return self.body().read(self, captures, query)
 
 
 def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:

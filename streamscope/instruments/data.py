@@ -12,7 +12,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from streamscope.cli.bounds import Bounds, Count, Names, Seed, Whole
+from annotated_types import Ge, Le
+
+from streamscope.cli.bounds import Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.options import ValidatedOptions
 from streamscope.instruments.prompts import check_suite, check_task
@@ -76,7 +78,7 @@ class Half(Data):
 
     whole: Data
     """What is split."""
-    side: Annotated[int, Bounds(low=0, high=1)]
+    side: Annotated[int, Ge(0), Le(1)]
     """Which half: 0 or 1."""
     by: str = "cluster"
     """What is never in both halves."""

@@ -321,8 +321,6 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     cluster, or no cluster's own estimate differs from another's by more than the measure's resolution, interval and p
     are undefined, with the reason. sd is that of the clusters' own estimates Σ_k w_k a y_kc / n_kc, over own units of
     the linearised ones, value + e_c Σ n / n_c. Units are those of the measure.
-
-    Raises `InputError` for a cell that does not exist.
     """
     m = observed.measure
     present = observed.inside
@@ -331,8 +329,6 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
         cells, w = np.fromiter(c.weights, int), np.fromiter(c.weights.values(), float)
-        if len(cells) and not (cells.min() >= 0 and cells.max() < len(observed.cells)):
-            raise InputError(f"contrast {c.quantity!r}: there is no cell {cells.max()}")
         row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
         why = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
         inside = np.zeros(present.shape[1], bool)
@@ -450,9 +446,7 @@ def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) 
     """Fill p_holm: Holm's correction over the tested contrasts of each family (by default: of each quantity)."""
     families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
     for _, rows in families.groupby(families, sort=False).groups.items():
-        p = frame.loc[rows, "p"]
-        if p.notna().any():
-            frame.loc[rows, "p_holm"] = holm(p)
+        frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p"])
     for i, p in enumerate(frame["p"] if len(frame) else ()):
         if np.isnan(p) and (i, "p") in reasons:
             reasons.setdefault((i, "p_holm"), reasons[i, "p"])
@@ -552,14 +546,8 @@ def bootstrap(
     [cells, …, clusters] or [clusters], to the value, and takes a cell by its first axis.
     Only units that are in all the cells count. The interval is that of `estimators.statistic_interval`: whole clusters
     drawn with replacement, or linearised where units share labels of several kinds.
-
-    Raises `InputError` for a cell that does not exist.
     """
     at = np.asarray(cells, int)
-    if not len(at) or at.min() < 0 or at.max() >= len(observed.cells):
-        raise InputError(
-            f"{observed.measure.name}: there are no cells {list(cells)}, only 0 to {len(observed.cells) - 1}"
-        )
     inside = np.flatnonzero(observed.inside[at].all(0))
     row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(inside), "clusters": 0}
     if not len(inside):

@@ -17,7 +17,13 @@ from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts,
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
-from streamscope.instruments.prompts.labelled import Example, own_examples, position_examples, story_examples
+from streamscope.instruments.prompts.labelled import (
+    Example,
+    first_story,
+    own_examples,
+    position_examples,
+    story_examples,
+)
 from streamscope.instruments.prompts.sets import Rows, contrast, encode
 from streamscope.instruments.prompts.suite import Prompt, Suite, population, unit_of, units
 from streamscope.instruments.prompts.tasks import Task, load_tasks
@@ -26,7 +32,6 @@ from streamscope.instruments.table import number
 from streamscope.models.readout import IGNORE
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import TokenShards, document_batches
-from streamscope.text.stories import story
 from streamscope.text.strides import WindowedShards, overlapping_windows
 
 
@@ -504,7 +509,7 @@ class OpenText(Splittable):
 def open_text(spec: Text, model: Any) -> OpenText:
     """The texts, cut at the model's context as well. `cut` says which of those that were given."""
     tokenizer = check_tokenizer(model)
-    texts = spec.text or (story(1, 0).text,)
+    texts = spec.text or (first_story(),)
     whole, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
     ends = [cut_text(i, len(row), spec.max_tokens, model.cfg.n_ctx) for i, row in enumerate(whole) if spec.text]

@@ -24,8 +24,7 @@ class _Signature:
 class ValidatedOptions:
     """Base of options: every field has the declared type and lies in its declared bounds, else `InputError` says so.
 
-    A string becomes a tuple of one, lists and arrays become tuples, numpy numbers Python's; otherwise nothing is
-    converted: True and "1" are not accepted as numbers.
+    What is converted is said at `cli.bounds.check`.
     """
 
     __signature__: ClassVar[Any] = _Signature()
@@ -38,17 +37,6 @@ class ValidatedOptions:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        from pydantic import TypeAdapter, ValidationError
-
-        hints = typing.get_type_hints(type(self))  # bounds are checked below
-        for one in fields(self):  # type: ignore[arg-type]
-            value = _plain(hints[one.name], getattr(self, one.name))
-            try:
-                value = TypeAdapter(hints[one.name]).validate_python(value, strict=True)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise InputError(f"{one.name}: {reason[0].lower()}{reason[1:]}, got {value!r}") from None
-            object.__setattr__(self, one.name, value)
         check(self)
 
     def check_sources(self) -> None:
@@ -61,19 +49,3 @@ class ValidatedOptions:
             for path in value if isinstance(value, tuple) else (value,):
                 if isinstance(path, Path) and not path.expanduser().exists():
                     raise InputError(f"--{one.name.replace('_', '-')} {path} does not exist; check the path")
-
-
-def _plain(hint: Any, value: Any) -> Any:
-    """A value as the validator wants it: see `ValidatedOptions`."""
-    if type(value).__module__ == "numpy":
-        value = value.tolist()
-    if _takes(hint, tuple):
-        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-    if isinstance(value, str) and _takes(hint, Path) and not _takes(hint, str):
-        value = Path(value)
-    return value
-
-
-def _takes(hint: Any, kind: type) -> bool:
-    """Whether a type hint is `kind`, or a union with it."""
-    return kind in (hint, typing.get_origin(hint)) or any(_takes(inner, kind) for inner in typing.get_args(hint))

@@ -1,23 +1,19 @@
-"""Every instrument by its name. Classes register themselves (`contract.instrument`); none is listed by hand."""
+"""Every instrument by its name. Classes register themselves (`contract.instrument`); a room has them in `listed`."""
 
 from importlib import import_module
 from typing import Any
 
 from streamscope.cli.errors import unknown
-from streamscope.rooms import WITH_INSTRUMENTS, folder_of
 
+LISTED = ("streamscope.probes.listed", "streamscope.interventions.listed", "streamscope.features.listed")
+"""What imports the instruments of a room. This room may not import them: they import it."""
 REGISTERED: dict[str, type[Any]] = {}
 
 
 def discover() -> dict[str, type[Any]]:
-    """Every instrument of the house, found in the source of its rooms."""
-    for room in WITH_INSTRUMENTS:
-        root = folder_of(room).parent
-        for path in sorted((root / room).rglob("*.py")):
-            text = path.read_text(encoding="utf-8")
-            if "\n@instrument(" in text:
-                parts = path.relative_to(root).with_suffix("").parts
-                import_module(".".join(("streamscope", *(parts[:-1] if parts[-1] == "__init__" else parts))))
+    """Every instrument of the house."""
+    for module in LISTED:
+        import_module(module)
     return dict(sorted(REGISTERED.items()))
 
 

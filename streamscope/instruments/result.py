@@ -26,8 +26,8 @@ import torch
 from pyarrow import csv
 
 from streamscope.cli.disk import write_atomically, write_text
-from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.output_lock import one_at_a_time
+from streamscope.cli.errors import InputError, reading, unknown
+from streamscope.cli.locks import locked
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.out_path import check_out
@@ -145,10 +145,10 @@ class Result:
         """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
 
         Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
-        suffix. Every file appears under its name when it is complete; the paths are returned. Tables and observations
-        of an earlier result at PATH that this one does not have are deleted. For PATH.csv, only the tables are written,
-        as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be loaded again. Raises
-        `InputError` for another suffix, for files of another instrument, and for what cannot be written.
+        suffix. Every file appears under its name when it is complete; the paths are returned. For PATH.csv, only the
+        tables are written, as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be
+        loaded again. Raises `InputError` for another suffix, for files of another instrument, and for what cannot be
+        written.
         """
         maker = str(self.about.get("instrument", ""))
         made = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
@@ -162,7 +162,7 @@ class Result:
         files, arrays = _places(path, names), path.with_suffix(".safetensors")
         for one in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
             check_own(one, maker)
-        with one_at_a_time(path.parent):
+        with locked(path.with_name(f".{path.name}.lock")):  # files that belong together are of one save
             done = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
         if figure is not None:
             write_figure(self.figure(), Path(figure))
@@ -181,13 +181,10 @@ class Result:
             units = {column.name: column.unit for column in table.columns}
             kept = json_meta({"table": _columns(table), "about": about, "units": units})
             made[files[name]] = table.batches(), kept, not isinstance(table, LongTable)
-        before = _files_of(path)
         if self.arrays:
             _write_arrays(arrays, self.arrays, about)
         for file, (batches, kept, dictionary) in made.items():
             write_batches(file, batches, kept, dictionary=dictionary)
-        for old in before - set(made):
-            old.unlink(missing_ok=True)
         return [*reversed(made), *([arrays] if self.arrays else [])]
 
     def _save_text(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
@@ -197,15 +194,6 @@ class Result:
         }
         for name, table in self.tables.items():
             _write_text(files[name], table)
-        try:
-            named = json.loads(about_path.read_text(encoding="utf-8"))["files"] if about_path.is_file() else []
-            before = {  # a copied file names tables that are another's
-                path.with_name(name) for name in named if name.startswith(f"{path.stem}-") and name.endswith(".csv")
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # another's file, or a damaged one
-            before = set()
-        for old in before - set(written):
-            old.unlink(missing_ok=True)
         about = {"about": self.about, "tables": tables, "files": [one.name for one in written]}
         if self.arrays:
             written.append(_write_arrays(arrays, self.arrays, dict(self.about)))
@@ -217,13 +205,8 @@ class Result:
         """A result written by `save`. Raises `InputError` for a file that is not one, damaged, or mixed with others."""
         if Path(path).suffix == ".csv":
             raise InputError(f"{path} is text for other programs; a result is read again from .parquet")
-        try:
+        with reading(path, "it is damaged, or of another version: measure it again"):
             return cls._load(Path(path))
-        except InputError:
-            raise
-        except Exception as error:  # a file that was cut, flipped or written by another version
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise InputError(f"{path} is damaged, or of another version: {reason}; measure it again") from None
 
     @classmethod
     def _load(cls, path: Path) -> "Result":
@@ -250,16 +233,6 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
     """The file of each table and of the observations: the main table's is `path`, the others lie next to it."""
     files = {name: path.with_stem(f"{path.stem}-{name}") for name in (*names, OBSERVED)}
     return files | dict.fromkeys(names[:1], path)
-
-
-def _files_of(path: Path) -> set[Path]:
-    """The other tables and the observations of the result whose main table is at `path`; none for other files."""
-    try:
-        about = _meta(path)["about"]
-        files = set(_places(path, about["tables"]).values()) - {path}
-        return {file for file in files if file.is_file() and _meta(file)["about"].get("result") == about["result"]}
-    except (InputError, KeyError, ValueError):  # a file of somebody else, with other names
-        return set()
 
 
 def _columns(table: Table) -> dict[str, Any]:

@@ -4,7 +4,6 @@ A number stands with its interval in one cell, a p below 1e-4 says so, and a cel
 the reason below the table. Terminal, notebook and Markdown show the same cells. On disk a table is parquet.
 """
 
-import hashlib
 import html
 import io
 import json
@@ -16,7 +15,6 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,20 +29,20 @@ from rich.table import Table as Grid
 from rich.text import Text
 from safetensors import SafetensorError, safe_open
 
-from streamscope.cli.disk import CHECKSUM, parse, with_checksum, write_atomically
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.disk import parse, write_atomically
+from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.terminal import cell, visible
 from streamscope.instruments.observations import Reasons, reasons_of
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import note
 from streamscope.instruments.undefined_cells import reasons as read_reasons
-from streamscope.text.readers import first_line
 
-WORD, HEADER = 16, 8
-"""Characters of a name and of a column's head that are kept in one piece where a terminal is narrow."""
+WORD = 16
+"""Columns of a narrow terminal that a text has at least."""
 NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
 """How cells begin that hold a number or an interval."""
 LEAST_P = 1e-4
+AGAIN = "check the path, restore it, or make it again"
 
 LONGEST = 60
 """Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
@@ -180,15 +178,6 @@ def descending(frame: pd.DataFrame, missing: Reasons, by: Sequence[str]) -> tupl
     return frame.loc[order].reset_index(drop=True), reasons_of(missing, order)
 
 
-SHORT = {"sd": "sd", "low": "ci_low", "high": "ci_high", "p": "p", "p_holm": "p_holm"}
-
-
-def short_columns(columns: Sequence[Column], name: str = "") -> tuple[Column, ...]:
-    """The columns of `Table.short`."""
-    names = {f"{name}_{long}": short for long, short in SHORT.items()}
-    return tuple(replace(one, name=names.get(one.name, one.name)) for one in columns)
-
-
 def counts(n: str, clusters: str) -> tuple[Column, Column]:
     """The columns n and clusters of `Estimates.wide`."""
     return (
@@ -247,19 +236,6 @@ class Table:
             if one.name == name:
                 return one
         raise unknown("column", name, [one.name for one in self.columns])
-
-    def short(self, name: str = "") -> pd.DataFrame:
-        """The frame with short names for the columns of one quantity (or of none), as `papers` keeps them.
-
-        sd, ci_low, ci_high, p and p_holm, and the reasons of missing values as the text column `undefined`.
-        """
-        names = {f"{name}_{long}": short for long, short in SHORT.items()}
-        renamed = Table(
-            self.frame.rename(columns=names),
-            short_columns(self.columns, name),
-            {(row, names.get(column, column)): why for (row, column), why in self.missing.items()},
-        )
-        return with_reasons(renamed)
 
     def head(self, n: int = 20) -> "Table":
         """The first n rows."""
@@ -327,26 +303,30 @@ class Table:
             for (why, n), titles in lines.items()
         ]
 
-    def print(self, console: Any = None) -> None:
-        """Print to the terminal. Names fold where it is narrow; numbers are never cut."""
+    def print(self, console: Console | None = None) -> None:
+        """On the terminal, with the reasons of missing values below; 160 columns wide where there is no terminal.
+
+        Where the columns need more room texts and titles fold, and numbers stay whole.
+        """
         columns, rows = self.cells()
-        rows = [[visible(text, keep="\n") for text in row] for row in rows]
         terminal, grid = console or Console(), Grid()
-        given, width = widths(
-            [column.title for column in columns], [[row[i] for row in rows] for i in range(len(columns))],
-            [bool(c.format) or all(re.match(NUMBER, row[i]) for row in rows) for i, c in enumerate(columns)],
-            terminal.width if terminal.is_terminal or console is not None else 160,
-        )  # fmt: skip
+        width = terminal.width if terminal.is_terminal or console is not None else 160
+        texts = [[visible(row[i], keep="\n") for row in rows] for i in range(len(columns))]
+        for column in columns:
+            justify: Any = "right" if column.format else "left"
+            grid.add_column(Text(visible(column.title)), justify=justify, overflow="fold")
+        for row in zip(*texts, strict=True):
+            grid.add_row(*map(Text, row))
+        if grid.__rich_measure__(terminal, terminal.options.update(width=10_000)).maximum > width:
+            for column, cells, drawn in zip(columns, texts, grid.columns, strict=True):
+                if column.format or all(re.match(NUMBER, text) for text in cells):
+                    drawn.width = max(map(cell_len, [*cells, *visible(column.title).split()]))
+            width = max(width, 1 + sum(3 + (WORD if drawn.width is None else drawn.width) for drawn in grid.columns))
         out = (
             terminal
             if width == terminal.width
             else Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
         )
-        for column, wide in zip(columns, given, strict=True):
-            justify: Any = "right" if column.format else "left"
-            grid.add_column(Text(visible(column.title)), justify=justify, overflow="fold", width=wide)
-        for row in rows:
-            grid.add_row(*map(Text, row))
         if self.title:
             out.print(Text(visible(self.caption(), keep="\n"), style="italic"))
         out.print(grid)
@@ -398,33 +378,6 @@ class Table:
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
-def widths(
-    heads: Sequence[str], texts: Sequence[Sequence[str]], whole: Sequence[bool], terminal: int
-) -> tuple[list[int], int]:
-    """The width of every column of a table, and of the terminal: as given, or what the columns need at least.
-
-    A column that is `whole` (of numbers) is as wide as its longest cell, any other has room for 16 characters, a head
-    for 8 or its longest word; the rest folds. What the terminal has beyond that goes to the first columns first.
-    """
-    longest = [max(map(_wide, column), default=0) for column in texts]
-    words = [max(map(_wide, head.split()), default=0) for head in heads]
-    least = [
-        max(most if one else min(most, WORD), min(_wide(head), HEADER), min(word, WORD))
-        for one, most, head, word in zip(whole, longest, heads, words, strict=True)
-    ]
-    needed = 1 + sum(width + 3 for width in least)
-    room, given = max(terminal - needed, 0), []
-    for low, most, head in zip(least, longest, heads, strict=True):
-        given.append(min(max(most, _wide(head)), low + room))
-        room -= given[-1] - low
-    return given, max(terminal, needed)
-
-
-def _wide(text: str) -> int:
-    """The columns of a terminal that a text takes."""
-    return max(cell_len(line) for line in text.split("\n"))
-
-
 class Scratch:
     """A temporary folder, deleted with the last that holds it."""
 
@@ -474,7 +427,7 @@ class LongTable(Table):
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows, a row group of a file at a time; all columns without `columns`."""
         for path in self.files:
-            with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            with reading(path, AGAIN), pq.ParquetFile(path) as file:
                 for i in range(file.num_row_groups):
                     yield file.read_row_group(i, columns=columns)
 
@@ -520,7 +473,7 @@ def write_batches(
                     schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **meta})
                     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
                     once = dictionary or texts
-                    writer = pq.ParquetWriter(part, schema, use_dictionary=once, write_page_checksum=True)
+                    writer = pq.ParquetWriter(part, schema, use_dictionary=once)
                 writer.write_table(batch.cast(schema))
         finally:
             if writer is not None:
@@ -543,51 +496,24 @@ def with_reasons(table: Table) -> pd.DataFrame:
 # ---- tables on disk: parquet with units and provenance in the schema ---------------------------
 
 
-def read_meta(path: Path) -> dict[bytes, bytes]:
-    """The schema metadata of a parquet file; `InputError` where it is not what was written with its checksum.
-
-    Other errors are those of the library, for a file that is missing or no parquet.
-    """
-    meta = pq.read_schema(path).metadata or {}
-    sums = parse(meta.get(CHECKSUM, b"{}"), dict[str, str], f"{CHECKSUM.decode()} of {path}")
-    for name, was in sums.items():
-        if name.encode() not in meta or hashlib.sha256(meta[name.encode()]).hexdigest() != was:
-            raise InputError(f"{path} is damaged: {name} is not what was written; restore it, or make it again")
-    return dict(meta)
-
-
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a parquet file; `InputError` for one that is damaged, where pages have a checksum by that."""
-    with reading(path):
-        return pq.read_table(path, columns=columns, page_checksum_verification=True)
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """What the library raises for a damaged file as `InputError`."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path") from None
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged ({first_line(error)}); restore it, or make it again") from None
+    """The rows of a parquet file; `InputError` for one that is damaged."""
+    with reading(path, AGAIN):
+        return pq.read_table(path, columns=columns)
 
 
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
     """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON.
 
-    Raises `InputError` for a unit of a column that does not exist and for a path that cannot be written.
+    Raises `InputError` for a path that cannot be written.
     """
-    strange = sorted(set(units) - set(table.columns))
-    if strange:
-        raise InputError(f"units given for columns that the table lacks: {', '.join(strange)}")
     rows = pa.Table.from_pandas(table, preserve_index=False)
     write_batches(path, [rows], json_meta({"units": dict(units), "about": dict(about)}), dictionary=True)
 
 
 def json_meta(meta: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Schema metadata as JSON with its checksums; numbers of numpy are plain ones."""
-    return with_checksum({name.encode(): json.dumps(x, default=plain_number).encode() for name, x in meta.items()})
+    """Schema metadata as JSON; numbers of numpy are plain ones."""
+    return {name.encode(): json.dumps(x, default=plain_number).encode() for name, x in meta.items()}
 
 
 def plain_number(x: Any) -> Any:
@@ -598,12 +524,8 @@ def plain_number(x: Any) -> Any:
 def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[str, Any]:
     """The entries `names` of the metadata of a table, as far as it has them. Raises `InputError` for a file that is no
     parquet or is damaged."""
-    try:
-        meta = read_meta(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check the path") from None
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as a parquet file ({str(error).splitlines()[0]})") from None
+    with reading(path, AGAIN):
+        meta = pq.read_schema(path).metadata or {}
     known = {name: meta[name.encode()] for name in names if name.encode() in meta}
     return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in known.items()}
 

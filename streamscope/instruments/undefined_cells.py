@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.terminal import counted
+from streamscope.cli.errors import InputError
 
 COLUMN = "undefined"
 
@@ -41,19 +40,8 @@ def reasons(text: str) -> dict[str, str]:
 
 
 def mark(table: pd.DataFrame, columns: Sequence[str], where: ArrayLike, reason: str) -> pd.DataFrame:
-    """A copy whose `columns` are NaN in the rows `where`, with the reason in the column `undefined`.
-
-    Raises `InputError` for a column that does not exist or holds no floats, and a mask of another length.
-    """
-    rows = np.asarray(where, bool)
-    if rows.shape != (len(table),):
-        raise InputError(f"{counted(len(table), 'row')} but a mask of shape {rows.shape}")
-    for column in columns:
-        if column not in table:
-            raise unknown("column", column, list(table.columns))
-        if not pd.api.types.is_float_dtype(table[column]):
-            raise InputError(f"column {column!r} is {table[column].dtype}: only floats can be undefined")
-    new = table.copy()
+    """A copy whose `columns` are NaN in the rows `where`, with the reason in the column `undefined`."""
+    rows, new = np.asarray(where, bool), table.copy()
     before = new[COLUMN].to_list() if COLUMN in new else [""] * len(new)
     added = {column: reason for column in columns}
     new[COLUMN] = [note({**reasons(b), **added}) if hit else b for b, hit in zip(before, rows, strict=True)]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.text.corpus import MixtureCorpus
-from streamscope.text.shards import TokenShards, Windows, epoch_order
+from streamscope.text.shards import Packing, TokenShards, Windows, epoch_order
 
 BLOCK = 1000
 """Number of draws in which the shares are exact."""
@@ -60,7 +60,7 @@ class MixedWindows:
     """
 
     def __init__(
-        self, mixture: Mixture, n_ctx: int, *, packing: str = "stream", weights: Sequence[float] | None = None
+        self, mixture: Mixture, n_ctx: int, *, packing: Packing = "stream", weights: Sequence[float] | None = None
     ) -> None:
         self.mixture, self.n_ctx, self.packing = mixture, n_ctx, packing
         self.windows = [self._windows(part) for part in mixture.parts]

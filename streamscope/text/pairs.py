@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.text.readers import checked_text, json_lines
-from streamscope.text.shards import NO_TARGET, PACKINGS
+from streamscope.text.shards import NO_TARGET, Packing
 from streamscope.text.tokenizer import Tokenizer
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
@@ -189,11 +189,9 @@ class PairWindows:
     """
 
     def __init__(
-        self, pairs: EncodedPairs, n_ctx: int, pad_id: int, *, packing: str = "document", masked: bool = True,
+        self, pairs: EncodedPairs, n_ctx: int, pad_id: int, *, packing: Packing = "document", masked: bool = True,
         fixed: bool = False,
     ) -> None:  # fmt: skip
-        if packing not in PACKINGS:
-            raise unknown("packing", packing, list(PACKINGS))
         self.pad_id, self.masked, self.fixed = pad_id, masked, fixed
         self.windows: list[list[tuple[list[int], list[bool]]]] = []
         room = 0

@@ -10,14 +10,13 @@ import io
 import json
 import os
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from streamscope.cli.disk import sha256
-from streamscope.cli.errors import InputError, near_files
+from streamscope.cli.errors import InputError, near_files, reading
 from streamscope.text import END_OF_TEXT, SplitAt
 
 PLAIN = (".txt", ".md", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -25,6 +24,7 @@ PACKED = (".gz", ".zst")
 SUFFIXES = (*PLAIN, *(kind + packed for kind in PLAIN for packed in PACKED), ".parquet", ".arrow")
 KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
+CHECK = "check the file"
 POINTER = b"version https://git-lfs.github.com/spec/"
 LONGEST_FIELD = 2**31 - 1
 """Maximum characters in a CSV field; the library's default is 131,072."""
@@ -36,39 +36,49 @@ BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
 def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:
     """Read the raw texts of a file with one of `SUFFIXES`.
 
-    The `text_field` of a JSON Lines object, an entry of a JSON list, or a row of CSV, Parquet or Arrow is one text. A
-    list of messages there is a chat (`chat_text`), and so is the field messages if there is no field text. A text file
-    is split after lines with `<|endoftext|>`, which stays in the text; with "blank" also at blank lines; with "file"
-    not at all, and a separator becomes a blank line.
+    The `text_field` of a record (`rows`) is one text. A list of messages there is a chat (`chat_text`), and so is the
+    field messages if there is no field text. A text file is split after lines with `<|endoftext|>`, which stays in the
+    text; with "blank" also at blank lines; with "file" not at all, and a separator becomes a blank line.
 
     Raises `InputError` with the file and the byte that is not UTF-8 (after decompression) or is NUL, the line that is
     not a JSON object with the field, or the available columns; also for a Git LFS pointer.
     """
-    check_content(path)
+    if not suffix_of(path).startswith((".txt", ".md")):
+        expected = f"an object with a field {text_field!r}"
+        for where, row in rows(path, expected, lambda names: [field_of(names, text_field, str(path))]):
+            yield checked_text(row, where) if isinstance(row, str) else record_text(row, text_field, where)
+        return
+    with reading(path, CHECK):
+        check_content(path)
+        texts = _read_text(path)
+        if split_at == "file":
+            yield "".join(texts).replace(END_OF_TEXT, "\n\n")
+        else:
+            yield from chain.from_iterable(map(BLANK.split, texts)) if split_at == "blank" else texts
+
+
+def rows(path: Path, expected: str, columns: Callable[[list[str]], list[str]] = list) -> Iterator[tuple[str, Any]]:
+    """("file:line", fields) of every record of a file, or its text where a JSON list holds texts.
+
+    JSON lines and JSON values have `expected` records; of CSV, Parquet and Arrow only `columns` of the names are read.
+    """
     kind = suffix_of(path).removesuffix(".gz").removesuffix(".zst")
-    if kind == ".parquet":
-        return _read_parquet(path, text_field)
-    if kind == ".arrow":
-        return _read_arrow(path, text_field)
-    if kind in (".jsonl", ".ndjson"):
-        return _read_jsonl(path, text_field)
-    if kind == ".json":
-        return _read_json(path, text_field)
-    if kind in (".csv", ".tsv"):
-        return _read_csv(path, text_field, "," if kind == ".csv" else "\t")
-    texts = _read_text(path)
-    if split_at == "file":
-        return iter(["".join(texts).replace(END_OF_TEXT, "\n\n")])
-    return chain.from_iterable(map(BLANK.split, texts)) if split_at == "blank" else texts
+    with reading(path, CHECK):
+        check_content(path)
+        if kind in (".csv", ".tsv"):
+            yield from _read_csv(path, "," if kind == ".csv" else "\t", columns)
+        elif kind in (".parquet", ".arrow"):
+            batches = _read_parquet(path, columns) if kind == ".parquet" else _read_arrow(path, columns)
+            records = chain.from_iterable(batch.to_pylist() for batch in batches)
+            yield from ((f"{path}, row {i}", row) for i, row in enumerate(records, 1))
+        else:
+            yield from (_read_json if kind == ".json" else json_lines)(path, expected)
 
 
 def check_content(path: Path) -> None:
     """Raise `InputError` for a Git LFS pointer, and for a file that cannot be opened."""
-    try:
-        with open(path, "rb") as file:
-            pointer = file.read(len(POINTER)) == POINTER
-    except OSError as error:
-        raise read_error(path, error) from error
+    with reading(path, CHECK if path.exists() else near_files(path) or CHECK), open(path, "rb") as file:
+        pointer = file.read(len(POINTER)) == POINTER
     if pointer:
         raise InputError(f"{path} is a Git LFS pointer, not the file itself; run git lfs pull")
 
@@ -88,10 +98,8 @@ def visible_files(folder: Path) -> list[Path]:
         at, above = todo.pop()
         if (real := os.path.realpath(at)) in above:
             continue
-        try:
+        with reading(at, "check the folder"):
             visible = [path for path in at.iterdir() if not path.name.startswith(".")]
-        except OSError as error:
-            raise read_error(at, error) from error
         files += [path for path in visible if path.is_file()]
         todo += [(path, above | {real}) for path in visible if path.is_dir()]
     return sorted(files, key=lambda path: path.relative_to(folder).parts)
@@ -100,20 +108,19 @@ def visible_files(folder: Path) -> list[Path]:
 def digest(path: Path, root: Path) -> dict[str, Any]:
     """Name below `root`, sha256 and size of a file, for fingerprints and manifests; `InputError` for a pointer."""
     check_content(path)
-    try:
+    with reading(path, CHECK):
         return {"name": path.relative_to(root).as_posix(), "sha256": sha256(path), "bytes": path.stat().st_size}
-    except OSError as error:
-        raise read_error(path, error) from error
 
 
 def numbered_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[tuple[str, str]]:
     """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and where there are
     none, unless the file `may_be_empty`."""
-    check_content(path)
-    for number, line in enumerate(_decoded(path), 1):
-        if line.strip():
-            may_be_empty = True
-            yield f"{path}:{number}", line.removesuffix("\n")
+    with reading(path, CHECK):
+        check_content(path)
+        for number, line in enumerate(_decoded(path), 1):
+            if line.strip():
+                may_be_empty = True
+                yield f"{path}:{number}", line.removesuffix("\n")
     if not may_be_empty:
         raise InputError(f"{path}: the file is empty")
 
@@ -147,11 +154,8 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with _open(path) as file:
-            yield from file
-    except (OSError, EOFError, zlib.error) as error:
-        raise read_error(path, error) from error
+    with _open(path) as file:
+        yield from file
 
 
 def _open(path: Path) -> io.BufferedIOBase:
@@ -163,13 +167,6 @@ def _open(path: Path) -> io.BufferedIOBase:
 
         return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
     return open(path, "rb")
-
-
-def read_error(path: Path, error: Exception) -> InputError:
-    """The `InputError` for a file that cannot be opened, or is incomplete."""
-    why = error.strerror if isinstance(error, OSError) and error.strerror else error
-    near = near_files(path) if isinstance(error, FileNotFoundError) else ""
-    return InputError(f"{path}: cannot be read ({why}); {near or 'check the file'}")
 
 
 def _decode(raw: bytes, start: int, path: Path) -> str:
@@ -200,19 +197,14 @@ def _read_text(path: Path) -> Iterator[str]:
         yield _decode(b"".join(parts), start, path)
 
 
-def _read_jsonl(path: Path, text_field: str) -> Iterator[str]:
-    for where, row in json_lines(path, f"an object with a field {text_field!r}", may_be_empty=True):
-        yield record_text(row, text_field, where)
-
-
-def _read_json(path: Path, text_field: str) -> Iterator[str]:
+def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
     """Read a list of objects or texts, one object, or (often in .json files) one object per line."""
     try:
         lined = isinstance(json.loads(next(filter(bytes.strip, _lines(path)), b"")), dict)
     except (ValueError, RecursionError):
         lined = False
     if lined:
-        yield from _read_jsonl(path, text_field)
+        yield from json_lines(path, expected)
     elif (text := _decode(b"".join(_lines(path)), 0, path)).strip():
         try:
             value = json.loads(text)
@@ -221,62 +213,52 @@ def _read_json(path: Path, text_field: str) -> Iterator[str]:
         for number, row in enumerate(value if isinstance(value, list) else [value], 1):
             where = f"{path}: record {number}"
             if not isinstance(row, str | dict):
-                raise InputError(f"{where}: a JSON {type(row).__name__}, not an object with a field {text_field!r}")
-            yield checked_text(row, where) if isinstance(row, str) else record_text(row, text_field, where)
+                raise InputError(f"{where}: a JSON {type(row).__name__}, not {expected}")
+            yield where, row
 
 
-def _read_csv(path: Path, text_field: str, delimiter: str) -> Iterator[str]:
+def _read_csv(
+    path: Path, delimiter: str, columns: Callable[[list[str]], list[str]]
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Read CSV as in RFC 4180; the first line names the columns."""
     csv.field_size_limit(LONGEST_FIELD)
-    rows = csv.reader(_decoded(path), delimiter=delimiter, strict=True)
+    lines = csv.reader(_decoded(path), delimiter=delimiter, strict=True)
     try:
-        header = next(rows, None)
-        if header is None:
-            return
-        name = field_of(header, text_field, str(path))
-        if header.count(name) > 1:
-            raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; rename all but one")
-        for row in filter(None, rows):
+        header = next(lines, [])
+        names = columns(header) if header else []
+        for name in names:
+            if header.count(name) > 1:
+                raise InputError(f"{path}: {header.count(name)} columns are called {name!r}; rename all but one")
+        for row in filter(None, lines):
             if len(row) != len(header):
                 raise InputError(
-                    f"{path}:{rows.line_num}: {len(row)} fields, but the first line has {len(header)}; quote "
+                    f"{path}:{lines.line_num}: {len(row)} fields, but the first line has {len(header)}; quote "
                     "texts with commas or line ends"
                 )
-            yield checked_text(row[header.index(name)], f"{path}:{rows.line_num}")
+            yield f"{path}:{lines.line_num}", {name: row[header.index(name)] for name in names}
     except csv.Error as error:
-        raise InputError(f"{path}:{rows.line_num}: not CSV ({error}); check the quotes") from error
+        raise InputError(f"{path}:{lines.line_num}: not CSV ({error}); check the quotes") from error
 
 
-def _read_parquet(path: Path, text_field: str) -> Iterator[str]:
+def _read_parquet(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            name = field_of(file.schema_arrow.names, text_field, str(path))
-            for rows in file.iter_batches(batch_size=PARQUET_ROWS, columns=[name]):
-                for value in rows.column(0).to_pylist():
-                    yield value_text(value, str(path))
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
+    with pyarrow.parquet.ParquetFile(path) as file:
+        yield from file.iter_batches(batch_size=PARQUET_ROWS, columns=columns(file.schema_arrow.names))
 
 
-def _read_arrow(path: Path, text_field: str) -> Iterator[str]:
+def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
     """Read an Arrow stream (the format of the cache of `datasets`) or an Arrow file."""
     import pyarrow
     import pyarrow.ipc
 
-    try:
-        with pyarrow.memory_map(str(path)) as file:
-            framed = file.read(6) == b"ARROW1"
-            file.seek(0)
-            read = pyarrow.ipc.open_file(file) if framed else pyarrow.ipc.open_stream(file)
-            name = field_of(read.schema.names, text_field, str(path))
-            batches = map(read.get_batch, range(read.num_record_batches)) if framed else read
-            for rows in batches:
-                for value in rows.column(name).to_pylist():
-                    yield value_text(value, str(path))
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: not a readable Arrow file ({first_line(error)})") from error
+    with pyarrow.memory_map(str(path)) as file:
+        framed = file.read(6) == b"ARROW1"
+        file.seek(0)
+        read = pyarrow.ipc.open_file(file) if framed else pyarrow.ipc.open_stream(file)
+        names = columns(read.schema.names)
+        for batch in map(read.get_batch, range(read.num_record_batches)) if framed else read:
+            yield batch.select(names)
 
 
 def record_text(row: Mapping[str, Any], text_field: str, where: str) -> str:

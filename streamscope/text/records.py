@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError
-from streamscope.text.readers import check_content, first_line, json_lines
-
-TABLES = (".csv", ".tsv", ".parquet")
+from streamscope.text.readers import json_lines, rows, suffix_of
 
 
 def is_records(source: str) -> bool:
@@ -27,25 +25,11 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub.records(), 1))
         return
     path = Path(source).expanduser()
-    if path.suffix.lower() not in TABLES:
+    if not suffix_of(path).startswith((".csv", ".tsv", ".parquet")):
         yield from json_lines(path, expected)
         return
-    import pandas as pd
-    import pyarrow.parquet as pq
-
-    check_content(path)
-    try:
-        if path.suffix.lower() == ".parquet":
-            rows = pq.read_table(path).to_pylist()
-        else:
-            separator = "," if path.suffix.lower() == ".csv" else "\t"
-            table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-            rows = table.to_dict("records")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8; convert the file to UTF-8") from None
-    except pd.errors.EmptyDataError:
-        raise InputError(f"{path}: the file is empty") from None
-    except (OSError, ValueError) as error:  # pandas' and pyarrow's errors are kinds of ValueError
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
-    for i, row in enumerate(rows, 1):
-        yield f"{path}, row {i}", {str(name): value for name, value in row.items() if value not in (None, "")}
+    where = ""
+    for where, row in rows(path, expected):
+        yield where, {name: value for name, value in row.items() if value not in (None, "")}
+    if not where:
+        raise InputError(f"{path}: the file is empty")

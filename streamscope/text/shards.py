@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,16 +31,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.disk import read_json, sha256
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus
 from streamscope.text.tokenizer import Tokenizer
 
 FORMAT = 1
+Part = Literal["all", "train", "valid"]
+Packing = Literal["stream", "document"]
 NO_TARGET = -100  # torch's default `ignore_index`
-PARTS = ("all", "train", "valid")
-PACKINGS = ("stream", "document")
 SPLIT_BINS = 10_000
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 512, 1_000_000  # bounds the memory of tokenizing
 
@@ -105,7 +105,7 @@ class TokenShards:
 
 
 def pack(
-    corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path | None = None, part: str = "all",
+    corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path | None = None, part: Part = "all",
     valid_fraction: float = 0.05, valid_blocks: int | None = None, progress: Callable[[int], None] | None = None,
 ) -> TokenShards:  # fmt: skip
     """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`).
@@ -119,13 +119,8 @@ def pack(
         progress: called with the number of documents just written.
 
     Raises:
-        InputError: an unknown part, a fraction outside (0, 1), a part without documents, a cache that cannot be
-            written, or an unreadable corpus.
+        InputError: a part without documents, a cache that cannot be written, or an unreadable corpus.
     """
-    if part not in PARTS:
-        raise unknown("part", part, list(PARTS))
-    if part != "all" and not 0 < valid_fraction < 1:
-        raise InputError(f"valid_fraction={valid_fraction}: it must lie between 0 and 1")
     rule = _rule(part, valid_fraction, valid_blocks)
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -184,13 +179,10 @@ class Windows:
     - `document`: a window holds one document, or the j-th chunk [jT : jT + T + 1] of a longer one (positions restart
       there), padded on the right with `pad_id` and target -100. Every token except BOS is a target exactly once.
 
-    Raises `InputError` for an unknown packing, `n_ctx` below 1, and a corpus shorter than one window.
+    Raises `InputError` for a corpus shorter than one window.
     """
 
-    def __init__(self, shards: TokenShards, n_ctx: int, *, packing: str = "stream"):
-        if packing not in PACKINGS:
-            raise unknown("packing", packing, list(PACKINGS))
-        _check_n_ctx(n_ctx)
+    def __init__(self, shards: TokenShards, n_ctx: int, *, packing: Packing = "stream"):
         self.shards, self.n_ctx, self.packing = shards, n_ctx, packing
         if packing == "stream":
             self._n = (shards.n_tokens - 1) // n_ctx
@@ -231,8 +223,6 @@ def epoch_order(n: int, seed: int, epoch: int, *streams: int) -> np.ndarray:
 
     `streams` separate several orders of one seed; trailing zeros have no effect.
     """
-    if seed < 0:
-        raise InputError(f"seed={seed}: a seed is a whole number from 0")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, *streams]))).permutation(n)
 
 
@@ -242,14 +232,8 @@ def document_batches(
     """Yield whole documents for evaluation: (document indices [B], inputs, targets), padded on the right.
 
     These are the first `max_documents` documents, cut to n_ctx + 1 tokens, longest first: there is little padding, and
-    the largest batch comes first. Leading targets that are only context (`text.strides`) are -100. Raises `InputError`
-    if `n_ctx`, `batch_size` or `max_documents` is below 1.
+    the largest batch comes first. Leading targets that are only context (`text.strides`) are -100.
     """
-    _check_n_ctx(n_ctx)
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: at least 1")
-    if max_documents is not None and max_documents < 1:
-        raise InputError(f"max_documents={max_documents}: at least 1, or None for all")
     lengths = np.minimum(shards.lengths[:max_documents], n_ctx + 1)
     order = np.argsort(-lengths, kind="stable")
     for first in range(0, len(order), batch_size):
@@ -258,11 +242,6 @@ def document_batches(
         inputs, targets = _gather(shards, begin, begin + lengths[chosen], width)
         context = torch.from_numpy(np.arange(width) < shards.unscored[chosen, None])
         yield chosen, inputs, targets.masked_fill(context, NO_TARGET)
-
-
-def _check_n_ctx(n_ctx: int) -> None:
-    if n_ctx < 1:
-        raise InputError(f"n_ctx={n_ctx}: it must be at least 1")
 
 
 def _gather(

@@ -29,7 +29,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
 from streamscope.cli.disk import write_text
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, BosChoice
 from streamscope.text.chat import TEMPLATE, read_template, render
 from streamscope.text.special_tokens import MAP, ROLES, SpecialTokens, special_tokens
@@ -142,10 +142,8 @@ class Tokenizer:
             if path.name in (vocab, merges):
                 return cls._from_pair(path.with_name(vocab), path.with_name(merges))
         named = special_tokens(path.parent) if path.name == "tokenizer.json" else None
-        try:
+        with reading(path, "give a tokenizer.json"):
             made = cls.from_json(path.read_text(encoding="utf-8-sig"), named)
-        except (InputError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: {error}") from error
         made.chat_template = None if named is None else read_template(path.parent)
         return made
 
@@ -167,14 +165,8 @@ class Tokenizer:
             if not file.is_file():
                 raise InputError(f"{file} is missing: put {vocab.name} and {merges.name} into one folder")
         named = special_tokens(vocab.parent)
-        try:
-            backend = _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), named.prefix_space)
-        except Exception as error:  # the library raises bare Exception
-            raise InputError(f"{vocab}: not a BPE vocabulary with its merges ({error})") from error
-        try:
-            made = cls(backend, named)
-        except InputError as error:
-            raise InputError(f"{vocab.parent}: {error}") from None
+        with reading(vocab, "give a BPE vocabulary with its merges"):
+            made = cls(_byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), named.prefix_space), named)
         made.chat_template = read_template(vocab.parent)
         return made
 

@@ -137,7 +137,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow  # a dead worker of shared extraction is quick, tests/features/test_extract_shared.py
+@pytest.mark.slow  # that parts are not read again is quick, tests/features/test_extract_continued.py
 def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
     run: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

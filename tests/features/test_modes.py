@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.cluster
+from scipy.spatial.distance import cdist
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-import streamscope.features.cluster.modes
-from streamscope.features.cluster.density import condense, select, single_linkage, spanning_tree
+from streamscope.features.cluster.density import nearest
 from streamscope.features.cluster.modes import ComputationalModes, distinct_rows, hashes
 
 
@@ -76,7 +76,7 @@ def test_labels_and_probabilities_are_scikit_learns(seed: int, selection: str) -
     """min_samples counts the point itself there, so that its 1 and our 1 both mean the plain distance."""
     x = loose(seed)
     ours = ComputationalModes(components=None, selection=selection).fit(x)
-    z = ours.transform(x)
+    z = ours.transform(x).round(5)
     peer = sklearn.cluster.HDBSCAN(10, min_samples=1, cluster_selection_method=selection, copy=True).fit(z)
     assert peer.labels_.max() > 1
     assert adjusted_rand_score(ours.labels_, peer.labels_) == 1
@@ -114,13 +114,12 @@ def test_order_and_repetition_of_rows(method: str) -> None:
     first, second = (ComputationalModes(method).fit(rows) for rows in (x, x[order]))
     np.testing.assert_array_equal(first.labels_[order], second.labels_)
     np.testing.assert_array_equal(first.probabilities_[order], second.probabilities_)
-    assert first.n_distinct_ == 700 + 5 + 1
     for row in np.unique(x, axis=0):
         assert len(set(first.labels_[(x == row).all(1)])) == 1
 
 
 def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
-    """60 equal tokens among blobs; the package makes noise and several clusters of them once they are shaken."""
+    """60 equal tokens among blobs; the package alone makes noise and several clusters of them once they are shaken."""
     x, y = blobs((100, 80))
     rng = np.random.default_rng(0)
     same = np.full((60, 6), 10.0)
@@ -129,87 +128,37 @@ def test_equal_rows_are_one_cluster_and_rounding_does_not_cut_it() -> None:
         np.testing.assert_array_equal(labels, np.append(y, np.full(60, 2)))
 
 
-def circle(n: int) -> np.ndarray:
-    angle = 2 * np.pi * np.arange(n) / n
-    return np.c_[np.cos(angle), np.sin(angle)]
-
-
-EVEN = {
-    "a line": np.c_[np.arange(200.0), np.zeros(200)],
-    "a line of steps of .1": np.c_[0.1 * np.arange(200), np.zeros(200)],
-    "the same in single precision": np.c_[0.1 * np.arange(200), np.zeros(200)].astype(np.float32),
-    "far from 0": np.c_[1e3 + 0.1 * np.arange(200), np.zeros(200)],
-    "a circle": circle(100),
-    "a grid": np.stack(np.meshgrid(0.3 * np.arange(15), 0.3 * np.arange(15)), -1).reshape(-1, 2),
-}
-
-
-@pytest.mark.parametrize("name", EVEN)
-@pytest.mark.parametrize("selection", ["eom", "leaf"])
-def test_distances_that_are_equal_up_to_rounding_are_equal(name: str, selection: str) -> None:
-    """Where every token is as far from its neighbours as every other one there is no cluster, and no order of rows."""
-    x = EVEN[name]
-    modes = ComputationalModes(min_cluster_size=5, selection=selection).fit(x)
-    assert (modes.labels_ == -1).all() and len(modes.tree_.parent) == 1
-    # moved alike in both columns, so that standardising changes no shape
-    apart = np.concatenate([x, x + 5 * np.ptp(x, axis=0).max()]).astype(x.dtype)
-    order = np.random.default_rng(0).permutation(len(apart))
-    both = ComputationalModes(min_cluster_size=5, selection=selection).fit(apart[order])
-    assert len(both.tree_.parent) == 3 and both.probabilities_ == pytest.approx(1.0, abs=1e-4)
-    own = np.empty(len(order), int)
-    own[order] = both.labels_
-    assert [len(set(part)) for part in (own[: len(x)], own[len(x) :])] == [1, 1] and set(own) == {0, 1}
-    assert np.array_equal(both.predict(apart[order]), both.labels_)
-
-
-def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.vstack([loose(0), loose(0)[:9]])
-    with monkeypatch.context() as patched:
-        patched.setattr(streamscope.features.cluster.modes, "hashes", lambda x: (x[:, 0] > 0).astype(np.uint64))
-        distinct, inverse, counts = distinct_rows(x)
-    assert len(distinct) == 700 and counts.sum() == 709
-    np.testing.assert_array_equal(distinct[inverse], x)
-    np.testing.assert_array_equal(distinct_rows(x)[0][distinct_rows(x)[1]], x)
-
-
 def test_hashes_tell_rows_apart_and_equal_rows_alike() -> None:
     """Round numbers, whose differences are in the highest bits only, as counts, one-hot rows and powers of 2."""
     grid = np.array(np.meshgrid(*[[0.0, 1.0, 2.0, -1.0, 0.5]] * 6)).reshape(6, -1).T
     rows = np.vstack([grid, 2.0 ** np.arange(-300, 300, 100)[:, None] * np.ones(6), np.eye(6) * 7])
     assert len(np.unique(hashes(rows))) == len(np.unique(rows, axis=0)) > 15_000
     np.testing.assert_array_equal(hashes(rows[::-1].copy()), hashes(rows)[::-1])
+    first, inverse, counts = distinct_rows(np.vstack([rows, rows[:9]]))
+    np.testing.assert_array_equal(rows[first][inverse], np.vstack([rows, rows[:9]]))
+    assert counts.sum() == len(rows) + 9
 
 
-def test_stability_is_the_sum_over_tokens() -> None:
-    """S(C) against the definition, token by token, from the hierarchy's own heights."""
-    x = loose(3, n=200)
-    weights = np.ones(200, int)
-    tree = condense(single_linkage(spanning_tree(x, weights), 200), weights, 10)
-    for c in range(1, len(tree.parent)):
-        under = {c}
-        for child in range(c + 1, len(tree.parent)):
-            if tree.parent[child] in under:
-                under.add(child)
-        total = 0.0
-        for row in range(200):
-            if tree.last[row] in under:
-                child = tree.last[row]
-                leaves = tree.level[row]
-                while child != c:
-                    leaves, child = tree.birth[child], tree.parent[child]
-                total += leaves - tree.birth[c]
-        assert tree.stability[c] == pytest.approx(total)
-    best = select(tree, "eom")
-    chosen = set(best[best >= 0].tolist())
-    best_sum = max(sum(tree.stability[list(s)]) for s in antichains(tree.parent.tolist()))
-    assert sum(tree.stability[list(chosen)]) == pytest.approx(best_sum)
-
-
-def antichains(parent: list[int], c: int = 0) -> list[tuple[int, ...]]:
-    """Every set of clusters of which none lies in another; without the root."""
-    parts = [antichains(parent, child) for child in range(len(parent)) if parent[child] == c]
-    sets = [tuple(itertools.chain(*one)) for one in itertools.product(*parts)] if parts else [()]
-    return sets if c == 0 else [*sets, (c,)]
+@pytest.mark.parametrize("selection", ["eom", "leaf"])
+def test_tokens_leave_the_tree_where_the_package_says(selection: str) -> None:
+    """Row by row through the package's edges: the cluster a row falls out of, when, and the selected one above it."""
+    modes = ComputationalModes(components=None, selection=selection).fit(loose(3, n=200))
+    z, tree = np.round(modes.transform(loose(3, n=200)), 5), modes.tree_
+    peer = hdbscan.HDBSCAN(10, 1, cluster_selection_method=selection, approx_min_span_tree=False).fit(z)
+    row = {tuple(one): i for i, one in enumerate(modes.rows_)}
+    births, deaths = {200: 0.0}, dict.fromkeys(range(200, 200 + len(tree.parent)), 0.0)
+    for parent, child, lam, _ in peer.condensed_tree_.to_numpy().tolist():
+        deaths[parent] = max(deaths[parent], lam)
+        if child >= 200:
+            births[child] = lam
+            assert tree.parent[child - 200] == parent - 200
+            continue
+        i = row[tuple(z[child])]
+        assert (tree.last[i], tree.level[i]) == (parent - 200, lam)
+        owner = modes.owner_[tree.last[i]]
+        assert (-1 if owner < 0 else modes.numbers_[owner]) == modes.labels_[child]
+    assert tree.birth.tolist() == [births[c] for c in sorted(births)]
+    assert tree.death.tolist() == [deaths[c] for c in sorted(deaths)]
 
 
 # ---- new tokens --------------------------------------------------------------------------------
@@ -238,13 +187,13 @@ def test_prediction_is_joining_the_tree(min_samples: int) -> None:
     """Against a search through all selected clusters and their fitted tokens, point by point."""
     x, new = loose(0, n=300), loose(0, n=340)[300:] + 0.05
     modes = ComputationalModes(components=None, min_samples=min_samples).fit(x)
-    z, tree = modes.transform(x), modes.tree_
-    row = {tuple(one): i for i, one in enumerate(modes.rows_.round(9))}
-    at = [row[tuple(one)] for one in z.round(9)]
+    z, tree = modes.transform(x).round(5), modes.tree_
+    row = {tuple(one): i for i, one in enumerate(modes.rows_)}
+    at = [row[tuple(one)] for one in z]
     labels = modes.predict(new)
     d = np.sqrt(((z[:, None] - z) ** 2).sum(-1))
     core = np.sort(d, axis=1)[:, min_samples]
-    for point, label in zip(modes.transform(new), labels, strict=True):
+    for point, label in zip(modes.transform(new).round(5), labels, strict=True):
         gap = np.sqrt(((z - point) ** 2).sum(-1))
         reach = np.maximum(np.maximum(gap, core), np.sort(gap)[min_samples - 1])
         joins, lam = at[int(reach.argmin())], 1 / reach.min()
@@ -281,6 +230,28 @@ def test_arrays_and_back(method: str) -> None:
     new = pd.DataFrame(loose(1), columns=list("abcd"))
     for one, other in zip(modes.predict_soft(new), loaded.predict_soft(new), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("n", [60, 6000])
+def test_nearest_are_the_nearest(n: int) -> None:
+    rng = np.random.default_rng(0)
+    z, x = rng.standard_normal((n, 5)), rng.standard_normal((100, 5))
+    distance, index = nearest(x, z, 7)
+    full = cdist(x, z)
+    np.testing.assert_array_equal(index, np.argsort(full, axis=1)[:, :7])
+    np.testing.assert_allclose(distance, np.sort(full, axis=1)[:, :7], rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-5])
+def test_nearest_among_nearly_equal_rows(scale: float) -> None:
+    """Forty rows closer to each other than |x|² + |y|² − 2xy tells apart, far from the middle."""
+    rng = np.random.default_rng(1)
+    z = np.repeat(rng.standard_normal((60, 5)) * 30, 40, axis=0)
+    z += scale * rng.standard_normal(z.shape)
+    distance, index = nearest(z, z, 6)
+    full = cdist(z, z)
+    np.testing.assert_allclose(distance, np.sort(full, axis=1)[:, :6], rtol=1e-4, atol=3e-7)
+    np.testing.assert_allclose(np.take_along_axis(full, index, 1), distance, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_without_a_map_there_is_none(tmp_path: Path) -> None:
     ("made", "line"),
     [
         (None, "mine.parquet does not exist; check the path"),
-        ("text", "is not a parquet file"),
+        ("text", "cannot be read"),
         ({"document": [0], "position": [1]}, "lacks the column 'label', it has document, position"),
         ({"document": [0, 0], "position": [1, 1], "label": ["a", "b"]}, "document 0, position 1 has two labels"),
         (

@@ -225,7 +225,7 @@ def test_effects_without_their_columns(tmp_path: Path, change: Any, message: str
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_seeds_that_no_generator_takes(tmp_path: Path, seed: int) -> None:
     one, other, *_ = files(tmp_path)
-    with pytest.raises(InputError, match=f"seed must be at least 0 and below .*, got {seed}"):
+    with pytest.raises(InputError, match=f"seed must be .*, got {seed}"):
         main(["--features", str(one), "--effects", str(other), "--seed", str(seed)])
 
 

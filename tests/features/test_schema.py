@@ -1,7 +1,5 @@
 """The columns of the tiers: how many, in which order, under which names (PLS B.7, C.3)."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -65,6 +63,7 @@ def test_columns_say_what_the_options_make_of_them() -> None:
     assert plain["traj_prob_L0"].formula == "p^(ℓ)(ŷ) if argmax p^(ℓ) = ŷ else 0"
     assert truth["traj_prob_L0"].formula == "p^(ℓ)(y)"
     assert "L where" in plain["k_star"].formula and "L where" not in truth["k_star"].formula
+    assert (plain["head_act_stable_L1H3"].layer, plain["head_act_stable_L1H3"].head) == (1, 3)
     assert plain["head_ent_stable_L0H3"].unit == "nats"
 
 
@@ -104,65 +103,6 @@ def test_unknown_heads_are_refused_and_other_tiers_take_none(group: str) -> None
     for tier in ("structural", "structural+position", "topk"):
         with pytest.raises(InputError, match=f"--{group}-heads has no effect with --tier"):
             Extract(tier=tier, **{f"{group}_heads": ("L0.H0",)})
-
-
-SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 without a key"
-SETTLED = "min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k; L where that is L−1"
-RUN = "longest run of layers with argmax p^(ℓ) = y"
-OF_TOP = "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate"
-ENTROPY = "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy"
-NEAR = "Σ_h Σ_k Ã_h[q, k], q−5 ≤ k < q"
-FIRST = "p^(ℓ)(ŷ) if argmax p^(ℓ) = ŷ else 0"
-BEFORE = "max(0, traj_prob of layer ℓ−1 − traj_prob)"
-LARGEST = "max_k Ã_h[q, k]"
-ONE = [  # of a model of two layers with one head each: name, component, layer, head, rank, unit, formula, source
-    ("traj_prob_L0", "trajectory", 0, None, None, "probability", FIRST, "PLS B.5.1"),
-    ("traj_prob_L1", "trajectory", 1, None, None, "probability", FIRST, "PLS B.5.1"),
-    ("traj_margin_L0", "trajectory", 0, None, None, "probability", "traj_prob − second-highest p^(ℓ)", "PLS B.5.1"),
-    ("traj_margin_L1", "trajectory", 1, None, None, "probability", "traj_prob − second-highest p^(ℓ)", "PLS B.5.1"),
-    ("traj_drop_L1", "trajectory", 1, None, None, "probability", BEFORE, "PLS B.5.1"),
-    ("k_star", "stability", None, None, None, "layers", SETTLED, "PLS B.5.2"),
-    ("kappa", "stability", None, None, None, "layers", RUN, "PLS B.5.2"),
-]
-HEADS = [
-    (f"{name}_{where}_L{layer}H0", component, layer, 0, None, unit, formula, source)
-    for name, component, unit, formula, source in (
-        ("head_act", "head activation", "attention", LARGEST, "PLS B.5.3"),
-        ("head_ent", "head entropy", "nats", ENTROPY, "PLS B.5.4"),
-    )
-    for where in ("stable", "final")
-    for layer in (0, 1)
-]
-POSITION = [
-    (f"{name}_{where}", "position", layer, None, None, unit, formula, "PLS B.5.5")
-    for name, unit, formula in (("attn_span", "tokens", SPAN), ("local_mass", "attention", NEAR))
-    for where, layer in (("stable", None), ("final", 1))
-]
-TOPS = [
-    (f"topk_{where}_L{layer}H0_r{rank}", "head top-k", layer, 0, rank, "attention", OF_TOP, "PLS C.2")
-    for where in ("stable", "final")
-    for layer in (0, 1)
-    for rank in (1, 2)
-]
-CORE = [
-    ("processing_depth", "core", None, None, None, "layers", "k*", "PLS B.4.1"),
-    ("confidence", "core", 1, None, None, "probability", "p^(L−1)(ŷ)", "PLS B.4.1"),
-    ("anchor_mass", "core", None, None, None, "attention", "Σ_h max_k Ã_h[q, k], h in L0.H0, L1.H0", "PLS B.4.1"),
-    ("entity_mass", "core", None, None, None, "attention", "Σ_h max_k Ã_h[q, k], h in L1.H0", "PLS B.4.1"),
-    ("context_span", "core", 1, None, None, "tokens", SPAN, "PLS B.4.1"),
-]
-TIERS = {"core": CORE, "structural": ONE + HEADS, "structural+position": ONE + HEADS + POSITION,
-         "topk": ONE + TOPS + HEADS[4:] + POSITION}  # fmt: skip
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_every_column_says_what_it_is(tier: Any) -> None:
-    own: dict[str, Any] = {"topk": {"k": 2}, "core": {"anchor_heads": ("all",), "entity_heads": ("L1.H0",)}}
-    found = columns(2, 1, Extract(tier=tier, **own.get(tier, {})))
-    told = [(c.name, c.component, c.layer, c.head, c.rank, c.unit, c.formula, c.source) for c in found]
-    assert told == TIERS[tier]
-    final = {c.name for c in found if c.constant}
-    assert final == {c.name for c in found if "_final_L0" in c.name}
 
 
 def test_what_is_of_the_final_layer_says_so_whatever_the_depth() -> None:
@@ -209,17 +149,3 @@ def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:
     by_name = {c.name: c for c in columns(2, 1, Extract())}
     found = compute(two_layers(), [by_name["kappa"], by_name["k_star"]])
     assert found.tolist() == [[1, 2]] * 3 and found.dtype == torch.float32, "counts too, where there is nothing else"
-
-
-def test_what_options_change_in_the_words() -> None:
-    def said(**options: Any) -> dict[str, str]:
-        how = Extract(tier="structural+position", **options)
-        return {c.name: c.formula for c in columns(2, 1, how)}
-
-    assert said(target="truth")["traj_prob_L0"] == "p^(ℓ)(y) if argmax p^(ℓ) = y else 0"
-    raw = said(traj_prob="raw")
-    assert raw["traj_prob_L1"] == "p^(ℓ)(ŷ)" and raw["traj_margin_L1"] == (
-        "traj_prob − max p^(ℓ) of tokens other than ŷ")  # fmt: skip
-    assert said(kstar="strict")["k_star"] == "min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k"
-    assert said(kappa_target="final")["kappa"] == "longest run of layers with argmax p^(ℓ) = ŷ"
-    assert said(window=9)["local_mass_final"] == "Σ_h Σ_k Ã_h[q, k], q−9 ≤ k < q"

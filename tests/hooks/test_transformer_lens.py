@@ -179,16 +179,6 @@ def test_a_result_that_is_no_sum() -> None:
         model.set_use_split_qkv_input(True)
 
 
-def test_logit_lens(model: StreamTransformer) -> None:
-    """logit_attrs with directions of W_U agrees with the logits when the final norm is applied."""
-    logits, cache = model.run_with_cache(CLEAN)
-    stack = cache.accumulated_resid()
-    attributed = cache.logit_attrs(stack, tokens=torch.tensor([7, 9]))
-    expected = torch.stack([logits[0, :, 7], logits[1, :, 9]])
-    bias = model.logit_bias[[7, 9]][:, None]
-    torch.testing.assert_close(attributed[-1] + bias, expected, **TIGHT)
-
-
 @pytest.mark.parametrize("position", [-1, 2])
 def test_pos_slice(model: StreamTransformer, position: int) -> None:
     """pos_slice cuts the position axis (the query axis of patterns) of every activation that has one."""

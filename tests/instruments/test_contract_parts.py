@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from annotated_types import Ge
 
-from streamscope.cli.bounds import Bounds, Names
+from streamscope.cli.bounds import Names
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import code
 from streamscope.instruments.contract import (
@@ -71,9 +72,9 @@ class Mine(Instrument):
     heads: Names = ("all",)
     """Which heads: L4.*
     and so on."""
-    scales: tuple[Annotated[float, Bounds(low=0)], ...] = (0.0,)
+    scales: tuple[Annotated[float, Ge(0)], ...] = (0.0,)
     """By what."""
-    k: Annotated[int, Bounds(low=1)] = 3
+    k: Annotated[int, Ge(1)] = 3
     """How many."""
     where: Path | None = None
     """A folder."""
@@ -212,7 +213,7 @@ y"""
         REGISTERED.pop(f"said{i}")
     said = {"a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": ""}
     assert {name: meaning for name, _, meaning in options_of(half)} == said
-    assert options_of(margin) == [("a", "x\ny", "")]
+    assert options_of(margin) == [("a", "x\ny", "About a.")]
     assert {name: meaning for name, _, meaning in options_of(more)} == {**said, "e": "About e."}, "inherited ones too"
 
 
@@ -401,45 +402,33 @@ def test_opened_data_belong_to_their_tokenizer_and_a_run_has_a_name() -> None:
         MINE().open(other, ready)
 
 
-def test_methods_may_lie_in_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    cls = instrument("apart", Given())(
-        type("Apart", (Instrument,), {"__annotations__": {}, "__doc__": "Elsewhere.", "__module__": "apart"})
-    )
-    REGISTERED.pop("apart")
+def test_methods_may_lie_in_a_body() -> None:
+    def named(**members: Any) -> type[Instrument]:
+        more = {"__annotations__": {}, "__doc__": "Elsewhere.", "__module__": "apart", **members}
+        cls = instrument("apart", Given())(type("Apart", (Instrument,), more))
+        REGISTERED.pop("apart")
+        return cls
+
     data, seen, results = (
         Opened("m", []),
         InstrumentData({}, {}),
         (Result({}, about={"of": "run"}), Result({}, about={"of": "control"})),
     )
-    line = "^Apart needs the methods observe and tables, or a module apart.measure with both$"
-    with pytest.raises(TypeError, match=line):
-        cls().observe(None, data, iter)
-    monkeypatch.setitem(sys.modules, "apart", ModuleType("apart"))
-    with pytest.raises(TypeError, match=line):
-        cls.relate(results[0])
+    with pytest.raises(TypeError, match="needs the methods observe and tables, or body"):
+        named()().observe(None, data, iter)
     asked: list[Any] = []
     body = ModuleType("apart.measure")
-    monkeypatch.setitem(sys.modules, "apart.measure", body)
+    cls = named(body=staticmethod(lambda: body))
     assert cls.relate(results[0]) == cls.control_tables(*results) == {}
-    for name in ("observe", "tables", "share", "relate", "control_tables"):
-        answer = {"observe": seen, "share": None}.get(name, {name: Table(pd.DataFrame(), ())})
+    for name in ("observe", "tables", "relate", "control_tables"):
+        answer = seen if name == "observe" else {name: Table(pd.DataFrame(), ())}
         setattr(body, name, lambda *given, name=name, answer=answer: asked.append((name, *given)) or answer)
     made = cls()
     assert made.observe("m", data, iter) is seen and list(made.tables(seen, {})) == ["tables"]
-    made.share(data, iter)
     assert list(cls.relate(results[0])) == ["relate"] and list(cls.control_tables(*results)) == ["control_tables"]
-    assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}), ("share", made, "m", data, iter),
+    assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}),
                      ("relate", results[0]), ("control_tables", *results)]  # fmt: skip
     assert MINE.relate(results[0]) == MINE.control_tables(*results) == {}
-    for name in ("faiss", None):  # what the module itself imports
-        missing = ModuleNotFoundError("No module named 'faiss'", name=name)
-
-        def absent(name: str, missing: Exception = missing) -> Any:
-            raise missing
-
-        monkeypatch.setattr("streamscope.instruments.contract.import_module", absent)
-        with pytest.raises(ModuleNotFoundError, match="faiss"):
-            made.tables(seen, {})
 
 
 def test_names_of_models() -> None:
@@ -619,25 +608,13 @@ def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> Non
         one().data = 2
 
 
-def test_the_rooms_are_read_for_instruments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each file that makes one is imported, under the name of its package, and no other."""
-    root, asked = tmp_path / "streamscope", []
-    for name, text in {
-        "probes/one.py": "\n@instrument('one')\nclass One: 'ŷ'\n",
-        "probes/two/__init__.py": "'2'\n@instrument('two')\n",
-        "probes/two/__main__.py": "", "probes/contract.py": "    @instrument('an example')\n",
-        "interventions/deep/er/__init__.py": "\n@instrument('deep')\n", "features/four.py": "\n@instrument('four')\n",
-        "features/four.txt": "\n@instrument('text')\n", "papers/five.py": "\n@instrument('five')\n",
-    }.items():  # fmt: skip
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text, encoding="utf-8")
-    monkeypatch.setattr("streamscope.instruments.registry.folder_of", lambda room: root / room)
-    monkeypatch.setattr("streamscope.instruments.registry.import_module", asked.append)
-    known = {"b": MINE, "a": MINE}
-    monkeypatch.setattr("streamscope.instruments.registry.REGISTERED", known)
-    assert list(discover().items()) == [("a", MINE), ("b", MINE)]
-    assert asked == ["streamscope.probes.one", "streamscope.probes.two", "streamscope.interventions.deep.er",
-                     "streamscope.features.four"]  # fmt: skip
+def test_every_room_lists_its_instruments() -> None:
+    root, listed = Path(__file__).parents[2], {cls.__module__ for cls in discover().values()}
+    for room in ("probes", "interventions", "features"):
+        for path in (root / room).rglob("*.py"):
+            if "\n@instrument(" in path.read_text(encoding="utf-8"):
+                parts = path.relative_to(root).with_suffix("").parts
+                assert ".".join(("streamscope", *parts)).removesuffix(".__init__") in listed
 
 
 def test_instruments_by_their_names() -> None:

@@ -12,7 +12,7 @@ from plotly.colors import sample_colorscale, unlabel_rgb
 
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Histogram, Intervals, Matrix, Points, Scatter
-from streamscope.instruments.figures.drawing import draw, ink, scale
+from streamscope.instruments.figures.drawing import draw, scale
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
@@ -78,20 +78,6 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_texts_contrast_with_their_cells() -> None:
-    for name in ("Blues", "RdBu_r"):
-        for color in sample_colorscale(name, np.linspace(0, 1, 101)):
-            assert contrast(ink(color), color) >= 4.5
-    drawn = draw(HeadMap("v"), maps(np.linspace(-1, 1, 24).reshape(4, 6)))
-    heat, texts = drawn.data
-    shades = [pair[1] for pair in heat.colorscale]
-    at = (np.ravel(heat.z) - heat.zmin) / (heat.zmax - heat.zmin)
-    for color, shade in zip(texts.textfont.color, sample_colorscale(shades, at), strict=True):
-        assert contrast(color, shade) >= 4.5
-    assert set(texts.textfont.color) == {"#000000", "#ffffff"}
-    assert list(texts.text) == [f"{x:+.3f}" for x in np.ravel(heat.z)]
-
-
 def test_no_color_stands_for_values_that_there_are_none_of() -> None:
     """A diverging scale is cut where the values end; 0 keeps its white, and equal sizes are equally strong."""
     steps, low, high, root = scale(np.array([-0.25, 0.0, 1.0]), signed=True)
@@ -113,11 +99,10 @@ def test_one_strong_head_is_the_darkest_and_does_not_wash_out_the_others() -> No
     plain = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0]
     assert plain.zmax == 0.1 and "root" not in plain.colorbar.title.text
     values[7] = 5.0
-    drawn, texts = draw(HeadMap("v"), maps(values.reshape(6, 6))).data
+    drawn = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0]
     assert (drawn.zmin, drawn.zmax) == (0.0, 5.0) and "square root" in drawn.colorbar.title.text
     at = {v: sample_colorscale([list(step) for step in drawn.colorscale], [v / 5])[0] for v in (0.0, 0.1, 1.0, 5.0)}
     assert contrast(at[1.0], at[5.0]) > 1.5 and contrast(at[0.1], at[0.0]) > 1.1
-    assert texts.textfont.color[7] == ink(at[5.0])
     values[7] = -5.0
     drawn = draw(HeadMap("v"), maps(values.reshape(6, 6))).data[0]
     assert (drawn.zmin, drawn.zmax) == (-5.0, 0.1)
@@ -150,20 +135,20 @@ def test_panels_stand_side_by_side_on_one_scale() -> None:
     assert (first.zmin, first.zmax) == (second.zmin, second.zmax) == (-0.5, 1.0)
     assert [first.showscale, second.showscale] == [True, False]
     assert drawn.layout.xaxis.domain[1] < drawn.layout.xaxis2.domain[0] and drawn.layout.yaxis2.domain == (0.0, 1.0)
-    places = {(one.xaxis, one.yaxis): list(one.text) for one in drawn.data if one.type == "scatter"}
-    assert places == {("x", "y"): ["-0.500", "+1.000"], ("x2", "y2"): ["+0.200", "+0.800"]}
+    assert [np.ravel(one.text).tolist() for one in (first, second)] == [["-0.500", "+1.000"], ["+0.200", "+0.800"]]
+    assert first.texttemplate == second.texttemplate == "%{text}"
 
 
 def test_levels_have_a_legend_and_cells_without_a_value_keep_their_text() -> None:
     levels = ((0.0, "absent"), (0.5, "undecided"), (1.0, "present"))
     result = maps([[0.0, 0.5, 1.0, np.nan]], format="g", unit="verdict", said=[["a", "u", "p", "1.23"]])
-    heat, texts = draw(HeadMap("v", text="said", levels=levels), result).data
+    (heat,) = draw(HeadMap("v", text="said", levels=levels), result).data
     assert heat.colorbar.ticktext == ("absent", "undecided", "present")
     assert (heat.zmin, heat.zmax) == (-0.25, 1.25)
     assert len({color for _, color in heat.colorscale}) == 3 and len(heat.colorscale) == 6
-    assert list(texts.text) == ["a", "u", "p", "1.23"] and texts.textfont.color[3] == "#777777"
-    for shade, color in zip(dict.fromkeys(c for _, c in heat.colorscale), texts.textfont.color, strict=False):
-        assert contrast(color, shade) >= 4.5
+    assert np.ravel(heat.text).tolist() == ["a", "u", "p", "1.23"] and heat.texttemplate == "%{text}"
+    plain = draw(HeadMap("v"), maps([[0.1, np.nan], [0.2, 0.3]])).data[0]
+    assert np.ravel(plain.text).tolist() == ["+0.100", "", "+0.200", "+0.300"]
 
 
 def test_clusters_are_named_by_their_tokens_and_sizes() -> None:
@@ -207,8 +192,8 @@ def test_both_sizes_keep_texts_and_one_drops_the_caption() -> None:
     result = maps([[0.1, 0.2]])
     screen, paper = draw(HeadMap("v"), result), draw(HeadMap("v"), result, paper=True)
     assert screen.layout.width == 860 and paper.layout.width == 340
-    assert paper.layout.title.text is None and len(paper.data) == len(screen.data) == 2
-    assert paper.data[1].textfont.size < screen.data[1].textfont.size or paper.data[1].textfont.size <= 12
+    assert paper.layout.title.text is None and len(paper.data) == len(screen.data) == 1
+    assert paper.data[0].textfont.size < screen.data[0].textfont.size or paper.data[0].textfont.size <= 12
 
 
 def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
@@ -257,10 +242,10 @@ def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
     narrow = Result({"m": replace(maps(values, kind=kinds).table(), frame=frame.assign(index=frame["index"] % 3))})
     for how in ({}, {"paper": True}):
         drawn = draw(HeadMap("v", each=("kind",)), narrow, **how)
-        for heat, texts in [(d, t) for d, t in zip(drawn.data, drawn.data[3:], strict=False) if t.type == "scatter"]:
+        for heat in (one for one in drawn.data if one.texttemplate):
             domain = drawn.layout["xaxis" + (heat.xaxis or "x")[1:]].domain
-            assert 6 * 0.6 * texts.textfont.size <= (domain[1] - domain[0]) * (drawn.layout.width - 60) / 3
-        assert {one.type for one in drawn.data} == ({"heatmap"} if how else {"heatmap", "scatter"})
+            assert 6 * 0.6 * heat.textfont.size <= (domain[1] - domain[0]) * (drawn.layout.width - 60) / 3
+        assert [bool(one.texttemplate) for one in drawn.data] == [not how] * 3
 
 
 def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
@@ -454,20 +439,3 @@ def test_no_line_is_black_on_a_dark_page() -> None:
     light, dark = (draw(Curve("v", by="head"), curves, dark=dark) for dark in (False, True))
     colours = [[one.line.color or one.fillcolor for one in drawn.data] for drawn in (light, dark)]
     assert "#000000" in colours[0] and "#000000" not in colours[1] and "#ffffff" in colours[1]
-
-
-def test_a_map_with_texts_in_its_cells_begins_at_its_first_column() -> None:
-    """Two hundred tokens of a lens were drawn ten columns to the right of the names of their layers."""
-    frame = pd.DataFrame([
-        {"layer": layer, "position": position, "v": 0.1 * layer + 0.001 * position, "token": "a"}
-        for layer in range(3) for position in range(60)
-    ])  # fmt: skip
-    columns = (
-        Column(name="layer", title="layer", unit="layer", doc="of it"),
-        Column(name="position", title="position", unit="position", doc="of it"),
-        Column(name="v", title="v", unit="nats", doc="of it", format=".2f"),
-        Column(name="token", title="token", unit="text", doc="of it"),
-    )
-    result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
-    drawn = draw(HeadMap("v", rows="layer", columns="position", text="token"), result)
-    assert drawn is not None and drawn.layout.xaxis.range == (-0.5, 59.5)

@@ -157,7 +157,7 @@ class Finished(Data):
 
 
 def test_a_half_is_0_or_1_of_what_has_cases(model: Any) -> None:
-    with pytest.raises(InputError, match="side must be at least 0 and at most 1, got 2"):
+    with pytest.raises(InputError, match="side must be at most 1, got 2"):
         Documents().half(2)
     with pytest.raises(InputError, match="half 2: there are 0 and 1"):
         open_data(Documents(max_documents=4), model).half(2)

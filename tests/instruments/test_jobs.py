@@ -10,6 +10,7 @@ import pytest
 
 from streamscope.cli import provenance
 from streamscope.cli.disk import sha256
+from streamscope.cli.locks import locked
 from streamscope.instruments import command
 from streamscope.instruments.command import Job
 from streamscope.instruments.contract import Instrument
@@ -81,7 +82,7 @@ def test_a_result_is_on_disk_before_it_is_printed_and_says_when_it_began(
 
 
 def test_a_killed_command_goes_on_with_the_runs_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone it keeps a table for each run and claims nothing."""
+    """It keeps a table for each run."""
     runs, out, measured = ["stories/gpt2", "stories/std-t"], tmp_path / "x.parquet", []
     run, parts = Instrument.run, tmp_path / ".x.parquet.parts"
 
@@ -100,13 +101,27 @@ def test_a_killed_command_goes_on_with_the_runs_that_are_left(tmp_path: Path, mo
     assert Result.load(out).about["model"] == runs
 
 
-def test_what_workers_leave_or_failed_at_the_command_does_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, parts = tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
-    parts.mkdir()
-    (parts / "task.failed").write_text('"too little memory"')
-    left: list[list[Path]] = []
-    monkeypatch.setattr(command, "launch", lambda *_, **__: left.append(list(parts.glob("*.failed"))))
-    heads(["stories/gpt2", *QUICK, "--out", str(out), "--launch", "local"])
-    assert left == [[]] and Result.load(out).about["model"] == "stories/gpt2"
+def test_what_workers_leave_the_command_does_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker measures the runs that no other process holds."""
+    runs, out, parts = ["stories/gpt2", "stories/std-t"], tmp_path / "x.parquet", tmp_path / ".x.parquet.parts"
+
+    def launch(options: Any, *_: Any, **__: Any) -> None:
+        if options.launch != "local":
+            return
+        name = Job(runs[0], None, *given[0][:2], "cpu").task
+        with locked(parts / f"{name}.lock"):
+            heads([*runs, *QUICK, "--out", str(out), "--launch", "worker"])
+        files = [path.name for path in parts.glob("*.parquet")]
+        assert files and not any(file.startswith(name) for file in files)
+
+    given: list[Any] = []
+    measure = command._measure
+
+    def noted(*arguments: Any) -> None:
+        given.append(arguments)
+        measure(*arguments)
+
+    monkeypatch.setattr(command, "_measure", noted)
+    monkeypatch.setattr(command, "launch", launch)
+    heads([*runs, *QUICK, "--out", str(out), "--launch", "local"])
+    assert Result.load(out).about["model"] == runs and not parts.exists()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts import Prompt, Suite, align, load_suite
+from streamscope.instruments.prompts import Prompt, Suite, load_suite
 from streamscope.instruments.prompts.loaders import (
     FORMATS,
     GAP_COLUMNS,
@@ -25,8 +25,7 @@ from streamscope.instruments.prompts.loaders import (
 from streamscope.instruments.prompts.suite import population, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves
-from streamscope.probes.attention import undecided
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.probes.roles import undecided
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
 WSC273 = json.dumps(
@@ -98,15 +97,6 @@ def test_winobias_files(shared_data: Path, kind: str, form: str, n: int) -> None
     assert {words(p)["target"].lower() for p in suite.prompts} == occupations
 
 
-def test_winobias_pro_and_anti_differ_in_gender_only(shared_data: Path) -> None:
-    pro, anti = (
-        winobias(shared_data / "eval" / "winobias" / f"{kind}_stereotyped_type1.txt.dev").prompts
-        for kind in ("pro", "anti")
-    )
-    for one, two in zip(pro, anti, strict=True):
-        assert words(one)["target"] == words(two)["target"] and words(one)["query"] != words(two)["query"]
-
-
 def test_wsc273_file(shared_data: Path) -> None:
     suite = wsc273(shared_data / "eval" / "wsc" / "wsc_square_one.jsonl")
     assert len(suite.prompts) + len(suite.skipped) == 273 and len(suite.prompts) > 220
@@ -130,30 +120,6 @@ def test_wsc285_file(shared_data: Path) -> None:
     assert set(pronouns) <= {"it", "he", "she", "they", "them", "him", "her", "his", "their"} and pronouns["it"] > 60
     assert all(p.roles["target"][1] <= p.roles["query"][0] for p in suite.prompts)
     assert not any("  " in p.text or " ." in p.text for p in suite.prompts)
-
-
-@pytest.mark.parametrize(("kind", "form"), [("wsc273", "wsc/wsc_square_one.jsonl"),
-                                            ("wsc285", "wsc/WSCollection_panda0881.xml"),
-                                            ("winobias", "winobias/pro_stereotyped_type2.txt.dev")])  # fmt: skip
-def test_published_sets_align(shared_data: Path, kind: str, form: str) -> None:
-    suite = load_suite(f"{kind}:{shared_data / 'eval' / form}")
-    tokenizer = Tokenizer.load(shared_data / "tokenizers" / "encoder.json")
-    aligned = align(suite, tokenizer, 128)
-    assert len(aligned.prompts) / len(suite.prompts) > 0.95 and aligned.pairs() == []
-    for prompt, ids, at in zip(aligned.prompts, aligned.tokens, aligned.positions, strict=True):
-        pieces = tokenizer.pieces(ids)
-        for role, text in words(prompt).items():
-            assert text in "".join(pieces[p] for p in at[role])
-
-
-@pytest.mark.parametrize("paradigm", ["anaphor_gender_agreement", "anaphor_number_agreement"])
-def test_blimp_files(shared_data: Path, paradigm: str) -> None:
-    suite = blimp(shared_data / "eval" / "blimp" / f"{paradigm}.jsonl")
-    assert suite.name == paradigm and len(suite.pairs) == 1000 == len({p.id for p in suite.pairs})
-    assert {p.category for p in suite.pairs} == {paradigm}
-    for pair in suite.pairs:
-        good, bad = pair.good.split(), pair.bad.split()
-        assert len(good) == len(bad) and sum(a != b for a, b in zip(good, bad, strict=True)) == 1
 
 
 # ---- their formats, by hand --------------------------------------------------------------------
@@ -306,7 +272,7 @@ def test_another_format_is_refused_with_file_and_line(tmp_path: Path, reader: st
 @pytest.mark.parametrize("reader", SAMPLES)
 def test_missing_empty_and_binary_files(tmp_path: Path, reader: str) -> None:
     read = SAMPLES[reader][0]
-    with pytest.raises(InputError, match="no-file: cannot be read .No such file or directory.; check the file"):
+    with pytest.raises(InputError, match="no-file cannot be read .No such file or directory.; check the file"):
         read(tmp_path / "no-file")
     with pytest.raises(InputError, match=r"file\.txt.*(empty|expected)"):
         read(write(tmp_path, "\n \n"))

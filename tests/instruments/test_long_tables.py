@@ -137,19 +137,6 @@ def test_columns_are_described_and_there_are_rows() -> None:
         LongTable.of([], COLUMNS)
 
 
-def test_what_an_earlier_result_left_goes(tmp_path: Path) -> None:
-    path, frame = tmp_path / "t.parquet", pd.DataFrame({"token": ["a"], "x": [1.0]})
-    result(more=Table(frame, COLUMNS)).save(path)
-    assert (tmp_path / "t-more.parquet").is_file()
-    frame.to_parquet(tmp_path / "t-mine.parquet")
-    result().save(path)
-    assert {one.name for one in tmp_path.iterdir()} == {"t.parquet", "t-mine.parquet"}
-    result(more=Table(frame, COLUMNS)).save(path)
-    frame.to_parquet(tmp_path / "t-more.parquet")  # a file of somebody else, by now
-    result().save(path)
-    assert (tmp_path / "t-more.parquet").is_file()
-
-
 def test_several_runs_keep_a_long_table_each() -> None:
     both = pool_results([result(), result(2)])
     assert [len(both.tables[f"tokens-run{i}"]) for i in (0, 1)] == [30, 20]  # type: ignore[arg-type]

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from itertools import product
@@ -19,7 +17,7 @@ from streamscope.instruments.prompts.__main__ import main
 from streamscope.instruments.prompts.sets import read_set
 from streamscope.instruments.prompts.suite import check_space, population, units
 from streamscope.instruments.prompts.tasks import load_task
-from streamscope.probes.attention import undecided
+from streamscope.probes.roles import undecided
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 
@@ -248,7 +246,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         (lambda: load_suite("none/such.jsonl"), "is no file; give one of coreference, competing, stories"),
         (lambda: load_suite("winobia:x"), "unknown format of a prompt suite 'winobia': did you mean winobias"),
         (lambda: load_suite("competing.jsnl"), "^unknown prompt suite 'competing.jsnl': did you mean competing"),
-        (lambda: load_suite("winobias:no-such-file"), "no-such-file: cannot be read .No such file"),
+        (lambda: load_suite("winobias:no-such-file"), "no-such-file cannot be read .No such file"),
         (lambda: load_suite("competing", n=5), "n and seed belong to the generated suite"),
         (lambda: load_suite("stories", n=0), "at least 1 pair, not 0"),
         (lambda: load_suite("stories", n=-3), "at least 1 pair, not -3"),
@@ -274,7 +272,7 @@ def test_a_wrong_name_of_an_own_file_gets_the_near_ones(
             read(name)
     with pytest.raises(InputError, match=f"did you mean {tmp_path / 'my_pairs.jsonl'}"):
         load_suite(tmp_path / "my_piars.jsonl")
-    with pytest.raises(InputError, match=r"my_pair: cannot be read .*; did you mean my_pairs.jsonl\?$"):
+    with pytest.raises(InputError, match=r"my_pair cannot be read .*; did you mean my_pairs.jsonl\?$"):
         load_task("blimp:my_pair", stories_bpe)
     with pytest.raises(InputError, match=r"unknown format of a task 'blmp': did you mean blimp"):
         load_task("blmp:my_pairs.jsonl", stories_bpe)
@@ -341,24 +339,6 @@ def test_the_command_aligns_with_a_run(
 def test_the_command_refuses(argv: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         main(argv)
-
-
-def test_help_loads_neither_torch_nor_transformer_lens() -> None:
-    code = (
-        "import sys\nfrom streamscope.instruments.prompts.__main__ import main\n"
-        "try:\n main(['--help'])\nexcept SystemExit: pass\n"
-        "assert not {'torch', 'transformer_lens', 'tokenizers', 'pandas'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--tokenizer" in done.stdout
-
-
-def test_bad_input_exits_2_with_one_line() -> None:
-    call = [sys.executable, "-m", "streamscope.instruments.prompts", "competin"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: unknown prompt suite") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -460,7 +440,7 @@ def test_a_table_that_is_not_utf8_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     for encoding in ("latin-1", "utf-16"):
         path.write_bytes("text,coherent,incoherent\nLéa saw, a, b\n".encode(encoding))
-        with pytest.raises(InputError, match=r"own.csv: not UTF-8; convert the file to UTF-8"):
+        with pytest.raises(InputError, match=r"own.csv: not UTF-8 at byte \d+; convert the file to UTF-8"):
             load_suite(str(path))
     path.write_text("")
     with pytest.raises(InputError, match="own.csv: the file is empty"):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ def test_the_files_say_themselves_what_they_are(tmp_path: Path) -> None:
     found = pq.read_schema(tmp_path / "r.parquet")
     assert found.names == ["k", "v", "v_sd", "v_low", "v_high", "undefined"]
     told = {name.decode(): json.loads(text) for name, text in (found.metadata or {}).items() if name != b"pandas"}
-    assert set(told) == {"table", "about", "units", "sha256"} and b"pandas" in found.metadata
+    assert set(told) == {"table", "about", "units"} and b"pandas" in found.metadata
     assert told["units"] == {"k": "name", "v": "nats", "v_sd": "nats, between units", "v_low": "nats", "v_high": "nats"}
     assert told["table"]["title"] == "a title" and told["table"]["columns"][1]["source"] == "Eq. 1"
     about = told["about"]
@@ -140,63 +139,8 @@ def test_text_for_other_programs(tmp_path: Path) -> None:
     assert [c["name"] for c in told["tables"]["one"]["columns"]] == ["k", "v", "v_sd", "v_low", "v_high"]
     text = (tmp_path / "r-about.json").read_text()
     assert text.startswith('{\n "about": {\n') and text.endswith("}\n"), "people read it too"
-    (tmp_path / "r-more.csv").unlink()  # and by now it is not there any more
-    assert len(replace(result, tables={"one": result.table()}).save(path)) == 3
     arrays, beside = read_tensors(tmp_path / "r.safetensors")
     assert set(arrays) == {"z", "a"} and json.loads(beside["about"])["instrument"] == "nobody"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[]",
-        "{",
-        "[" * 100_000,
-        "{}",
-        '{"files": 3}',
-        '{"files": [3]}',
-        '{"files": ["../r-mine.csv", "a/b.csv"]}',
-        '{"files": ["r-mine.txt"]}',
-    ],
-)
-def test_a_file_of_somebody_else_where_a_csv_says_what_it_is(content: str, tmp_path: Path) -> None:
-    (tmp_path / "r-about.json").write_text(content)
-    mine = [tmp_path / "r-mine.csv", tmp_path / "r-mine.txt"]
-    for one in mine:
-        one.write_text("mine")
-    whole().save(tmp_path / "r.csv")
-    assert [one.read_text() for one in mine] == ["mine", "mine"]
-    assert "files" in json.loads((tmp_path / "r-about.json").read_text())
-
-
-def test_what_is_written_again_stays_and_what_is_gone_goes(tmp_path: Path) -> None:
-    result = whole()
-    for suffix, beside in ((".csv", ["r-about.json"]), (".parquet", ["r-observations.parquet"])):
-        path = tmp_path / suffix[1:] / f"r{suffix}"
-        files = {f"r{suffix}", f"r-more{suffix}", "r.safetensors", *beside}
-        for _ in range(2):
-            result.save(path)
-            assert {one.name for one in path.parent.iterdir()} == files
-        replace(result, tables={"one": table()}, blocks={}, contrasts={}).save(path)
-        left = files - {f"r-more{suffix}", "r-observations.parquet"}
-        assert {one.name for one in path.parent.iterdir()} == left, "and observations that it has not"
-
-
-def test_a_copy_of_a_result_that_is_written_anew_leaves_the_first_alone(tmp_path: Path) -> None:
-    for suffix, names in (
-        (".csv", ("{}.csv", "{}-about.json")),
-        (".parquet", ("{}.parquet", "{}-observations.parquet")),
-    ):
-        whole().save(tmp_path / f"r{suffix}")
-        for name in names:
-            shutil.copy(tmp_path / name.format("r"), tmp_path / name.format("q"))
-        shutil.copy(
-            tmp_path / f"r{suffix}", tmp_path / f"q-one{suffix}"
-        )  # called as the main table is, but not its file
-        before = {one.name for one in tmp_path.iterdir()}
-        Result({"one": table()}).save(tmp_path / f"q{suffix}")
-        gone = before - {one.name for one in tmp_path.iterdir()}
-        assert gone == ({"q-observations.parquet"} if suffix == ".parquet" else set())
 
 
 def told(path: Path, meta: dict[str, str] | None) -> Path:
@@ -238,18 +182,11 @@ def test_a_disk_that_fails_is_one_line(error: Exception, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(pq, "read_schema", broken)
     first = str(error).splitlines()[0]
-    with pytest.raises(InputError, match=rf"^{path} cannot be read as a parquet file \({first}\)$"):
+    with pytest.raises(InputError, match=rf"^{path} cannot be read \({first}.*\); check the path"):
         Result.load(path)
     whole().save(path)
     monkeypatch.undo()
     assert list(Result.load(path).tables) == ["one", "more"]
-
-
-def test_two_that_write_at_once_may_both_take_away_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streamscope.instruments.result._files_of", lambda path: {tmp_path / "r-gone.parquet"})
-    assert whole().save(tmp_path / "r.parquet")[0].is_file()
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -331,7 +268,7 @@ def test_a_long_table_keeps_its_title_and_length_and_its_numbers_plain(tmp_path:
 
 def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
-    with pytest.raises(InputError, match=f"^{path} does not exist; check the path$"):
+    with pytest.raises(InputError, match=rf"^{path} cannot be read \(No such file or directory\); check the path"):
         Result.load(path)
     result = whole()
     result.save(path)
@@ -339,7 +276,7 @@ def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
     about = json.loads(kept.schema.metadata[b"about"])
 
     def rewritten(**more: Any) -> None:
-        meta = {**kept.schema.metadata, b"about": json.dumps({**about, **more}).encode(), b"sha256": b"{}"}
+        meta = {**kept.schema.metadata, b"about": json.dumps({**about, **more}).encode()}
         pq.write_table(kept.replace_schema_metadata(meta), path)
 
     rewritten(format=FORMAT - 1)
@@ -350,7 +287,7 @@ def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is no result of an instrument: it does not say what it is about$"):
             Result.load(path)
     rewritten(tables=["one", "less"])
-    with pytest.raises(InputError, match=f"^{tmp_path / 'r-less.parquet'} does not exist; check the path$"):
+    with pytest.raises(InputError, match=f"{tmp_path / 'r-less.parquet'} cannot be read .No such file"):
         Result.load(path)
     for name in ("more", "observations"):
         result.save(path)
@@ -402,21 +339,12 @@ def test_figures_that_are_not_there_are_said_to_be_missing(monkeypatch: pytest.M
         replace(result, figures=(HeadMap("none"),)).figure()
 
 
-def test_damage_is_one_line_that_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_one_line_that_says_what(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match=rf"^{path} cannot be read as a parquet file \(Parquet") as caught:
+    with pytest.raises(InputError, match=rf"^{path} cannot be read \(Parquet") as caught:
         Result.load(path)
     assert "\n" not in str(caught.value)
-    for text in ("", "first\nsecond", "x" * 300):
-        said = {"": "RuntimeError", "first\nsecond": "first"}.get(text, "x" * 200)
-
-        def broken(cls: Any, path: Path, text: str = text) -> Any:
-            raise RuntimeError(text)
-
-        monkeypatch.setattr(Result, "_load", classmethod(broken))
-        with pytest.raises(InputError, match=f"^{path} is damaged, or of another version: {said}; measure it again$"):
-            Result.load(path)
 
 
 def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> None:

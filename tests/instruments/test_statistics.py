@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
@@ -15,21 +14,19 @@ from streamscope.instruments.stats.estimators import (
     cluster_bootstrap,
     cluster_codes,
     cluster_totals,
-    clustered_t,
     cohens_d,
     constant,
     d_columns,
     d_of_totals,
     degrees_of_freedom,
-    mean,
     ratio,
     ratio_and_error,
-    ratio_of_sums,
     read_clusters,
     sign_flip,
     statistic_interval,
 )
-from streamscope.instruments.stats.proportions import paired_proportions, proportion
+from streamscope.instruments.stats.proportions import paired_proportions
+from tests.instruments.estimates import clustered_t, mean, proportion, ratio_of_sums
 
 RNG = np.random.default_rng(0)
 
@@ -39,10 +36,10 @@ def test_mean_by_hand() -> None:
     e = mean([1, 2, 3, 6])
     assert e.mean == 3 and e.n == 4
     assert e.sd == pytest.approx(np.sqrt(14 / 3))
-    assert e.ci_high - 3 == pytest.approx(3.182446 * np.sqrt(14 / 12), rel=1e-6)
-    assert e.ci_low == pytest.approx(6 - e.ci_high)
+    assert e.high - 3 == pytest.approx(3.182446 * np.sqrt(14 / 12), rel=1e-6)
+    assert e.low == pytest.approx(6 - e.high)
     two = mean([1.0, 3.0])
-    assert (two.mean, two.n, two.sd) == (2, 2, pytest.approx(np.sqrt(2))) and two.ci_high == pytest.approx(14.706205)
+    assert (two.mean, two.n, two.sd) == (2, 2, pytest.approx(np.sqrt(2))) and two.high == pytest.approx(14.706205)
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
@@ -50,14 +47,14 @@ def test_mean_against_scipy(confidence: float) -> None:
     x = RNG.normal(size=20)
     low, high = stats.ttest_1samp(x, 0).confidence_interval(confidence)
     e = mean(x, confidence=confidence)
-    assert (e.ci_low, e.ci_high) == pytest.approx((low, high))
+    assert (e.low, e.high) == pytest.approx((low, high))
 
 
 def test_clusters_of_equal_size_are_their_means() -> None:
     x, labels = RNG.normal(size=(8, 3)), np.repeat(list("abcdefgh"), 3)
     e, reference = mean(x.ravel(), labels), stats.ttest_1samp(x.mean(1), 0).confidence_interval()
     assert (e.mean, e.n) == (pytest.approx(x.mean()), 8)
-    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(reference))
+    assert (e.low, e.high) == pytest.approx(tuple(reference))
 
 
 def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
@@ -70,7 +67,7 @@ def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
     assert float(error) == pytest.approx(fit.bse[0])
     e = mean(x, labels)
     half = stats.t.ppf(0.975, satterthwaite([1, 2, 3, 4, 5, 9])) * fit.bse[0]
-    assert (e.ci_low, e.ci_high) == pytest.approx((fit.params[0] - half, fit.params[0] + half))
+    assert (e.low, e.high) == pytest.approx((fit.params[0] - half, fit.params[0] + half))
 
 
 def satterthwaite(sizes: list[int]) -> float:
@@ -98,11 +95,6 @@ def test_labels_in_any_order_and_of_any_type() -> None:
     assert mean(x, labels) == pytest.approx(mean(x, np.repeat([7, 3, 9, 1], 3)))
 
 
-def test_columns_of_a_table() -> None:
-    table = pd.DataFrame({"x": RNG.normal(size=8), "pair": list("aabbccdd")})
-    assert mean(table["x"], table["pair"]) == mean(table["x"].to_numpy(), list("aabbccdd"))
-
-
 def test_totals_over_leading_axes() -> None:
     x = RNG.normal(size=(2, 3, 5))
     totals, counts = cluster_totals(x, cluster_codes(["b", "a", "b", "c", "b"], 5))
@@ -116,7 +108,7 @@ def test_ratio_of_sums_by_hand() -> None:
     e = ratio_of_sums(np.array([2.0, 3, 5]), np.array([1.0, 2, 3]))
     assert e.mean == pytest.approx(10 / 6)
     half = stats.t.ppf(0.975, satterthwaite([1, 2, 3])) * np.sqrt(1.5 * (2 / 9) / 36)
-    assert (e.ci_low, e.ci_high) == pytest.approx((10 / 6 - half, 10 / 6 + half))
+    assert (e.low, e.high) == pytest.approx((10 / 6 - half, 10 / 6 + half))
     assert e.sd == pytest.approx(np.std([2, 1.5, 5 / 3], ddof=1))
 
 
@@ -125,20 +117,20 @@ def test_wilson_by_hand() -> None:
     z = stats.norm.ppf(0.975)
     e = proportion(np.arange(10) < 7)
     centre, half = (0.7 + z**2 / 20) / (1 + z**2 / 10), z * np.sqrt(0.021 + z**2 / 400) / (1 + z**2 / 10)
-    assert (e.mean, e.ci_low, e.ci_high, e.n) == pytest.approx((0.7, centre - half, centre + half, 10))
+    assert (e.mean, e.low, e.high, e.n) == pytest.approx((0.7, centre - half, centre + half, 10))
     reference = stats.binomtest(7, 10).proportion_ci(method="wilson")
-    assert (e.ci_low, e.ci_high) == pytest.approx(tuple(reference))
+    assert (e.low, e.high) == pytest.approx(tuple(reference))
 
 
 def test_wilson_at_the_edge_and_over_clusters() -> None:
     labels = np.repeat(np.arange(10), 5)
     none = proportion(np.zeros(50), labels)
-    assert none.mean == none.ci_low == 0 and none.n == 10
-    assert none.ci_high == pytest.approx(stats.binomtest(0, 10).proportion_ci(method="wilson").high)
+    assert none.mean == none.low == 0 and none.n == 10
+    assert none.high == pytest.approx(stats.binomtest(0, 10).proportion_ci(method="wilson").high)
     together = np.repeat(RNG.random(10) < 0.5, 5)
     wide, narrow = proportion(together, labels), proportion(together)
     assert wide.mean == narrow.mean
-    assert wide.ci_high - wide.ci_low > 1.8 * (narrow.ci_high - narrow.ci_low)
+    assert wide.high - wide.low > 1.8 * (narrow.high - narrow.low)
 
 
 def test_mcnemar_by_hand() -> None:
@@ -151,7 +143,7 @@ def test_mcnemar_by_hand() -> None:
     assert (d.share, d.reference, d.difference) == pytest.approx((0.65, 0.35, 0.3))
     p12, p21 = 9 / 22, 3 / 22
     half = stats.norm.ppf(0.975) * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
-    assert (d.ci_low, d.ci_high) == pytest.approx((p12 - p21 - half, p12 - p21 + half))
+    assert (d.low, d.high) == pytest.approx((p12 - p21 - half, p12 - p21 + half))
     table = np.array([[5, 8], [2, 5]])
     from statsmodels.stats.contingency_tables import mcnemar
 
@@ -162,9 +154,8 @@ def test_mcnemar_by_hand() -> None:
 def test_shares_that_never_differ() -> None:
     x = np.array([1, 0] * 10)
     d = paired_proportions(x, x, np.repeat(np.arange(10), 2))
-    assert d.p == 1 and d.difference == 0 and np.isnan(d.ci_low)
-    assert d.undefined == "ci_low, ci_high: the difference is the same in every cluster"
-    assert paired_proportions(x, x).ci_low < 0 < paired_proportions(x, x).ci_high
+    assert d.p == 1 and d.difference == 0 and np.isnan(d.low)
+    assert paired_proportions(x, x).low < 0 < paired_proportions(x, x).high
 
 
 @pytest.mark.parametrize("method", ["BCa", "percentile"])
@@ -172,7 +163,7 @@ def test_bootstrap_of_a_mean_is_near_t(method: str) -> None:
     x = RNG.normal(size=200)
     low, high = cluster_bootstrap(ratio, x, np.ones(200), method=method)  # type: ignore[arg-type]
     e = mean(x)
-    assert (float(low), float(high)) == pytest.approx((e.ci_low, e.ci_high), abs=0.15 * (e.ci_high - e.ci_low))
+    assert (float(low), float(high)) == pytest.approx((e.low, e.high), abs=0.15 * (e.high - e.low))
 
 
 def test_bootstrap_repeats_and_takes_many_cells_at_once() -> None:
@@ -212,37 +203,6 @@ def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
     for totals in (first, np.ones(9)):  # 0/0 and 1/0 where the first cluster is not drawn
         high = cluster_bootstrap(ratio, totals, first, method="percentile", resamples=100)[1]
         assert not np.isfinite(high)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: mean([1.0, None, 2.0]), "^values: 1 of 3 values are not finite"),
-        (lambda: mean([1.0]), "^values: needs at least 2 values, got 1"),
-        (lambda: mean([[1.0, 2.0]]), "one row of numbers"),
-        (lambda: mean([1.0, 2.0], ["a"]), "2 values but 1 cluster labels"),
-        (lambda: mean([1.0, 2.0], ["a", None]), "1 cluster labels are missing"),
-        (lambda: mean([1.0, 2.0], ["a", "a"]), "at least two clusters, got 1"),
-        (lambda: mean([1.0, 2.0], confidence=1.0), "between 0 and 1"),
-        (lambda: mean([1.0, 2.0], confidence=0.0), "between 0 and 1"),
-        (lambda: ratio_of_sums(np.ones(1), np.ones(1)), "at least two documents"),
-        (lambda: ratio_of_sums(np.ones(2), np.ones(3)), "^2 totals and 3 counts: give one of each"),
-        (lambda: ratio_of_sums(np.ones(2), np.array([1.0, 0])), "at least one token"),
-        (lambda: ratio_of_sums(np.array([1.0, np.inf]), np.ones(2)), "^totals must be finite"),
-        (lambda: cluster_bootstrap(ratio, np.ones(7), np.ones(7)), "at least 8 clusters, got 7"),
-        (lambda: cluster_bootstrap(ratio, np.ones(9), np.ones(8)), "one length"),
-        (lambda: cluster_bootstrap(ratio, np.full(9, np.nan), np.ones(9)), "finite totals"),
-        (lambda: proportion([0.5, 1]), "true or false"),
-        (lambda: proportion([True]), "at least two cases"),
-        (lambda: proportion([True, False], [1, 1]), "^an interval needs at least two clusters, got 1"),
-        (lambda: paired_proportions([1, 0, 1], [1, 0]), "equal lengths, got 3 and 2"),
-        (lambda: paired_proportions([1, 0], [0, 0], [1, 1]), "^an interval needs at least two clusters, got 1"),
-    ],
-)
-def test_bad_input_is_one_line(call, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
 
 
 # --- labels of several kinds
@@ -291,8 +251,8 @@ def test_error_over_several_kinds_is_the_sum_over_pairs_that_share_a_label(seed:
     sizes = [np.unique([one[k] for one in labels], return_counts=True)[1].astype(float) for k in range(3)]
     df = min(float(degrees_of_freedom(n)) for n in sizes)
     assert found.n == min(map(len, sizes))
-    assert found.ci_high - found.mean == pytest.approx(stats.t.ppf(0.975, df) * plain_error(x, labels), rel=1e-9)
-    assert (found.ci_low, found.ci_high) != tuple(mean(x, [one[0] for one in labels])[2:4])
+    assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, df) * plain_error(x, labels), rel=1e-9)
+    assert (found.low, found.high) != tuple(mean(x, [one[0] for one in labels])[2:4])
 
 
 def test_one_kind_of_labels_is_what_one_label_is() -> None:
@@ -343,7 +303,7 @@ def test_hits_use_all_kinds() -> None:
     df = float(degrees_of_freedom(read_clusters(labels, len(x)).shared.sizes, read_clusters(labels, len(x)).shared))  # type: ignore[union-attr]
     assert paired.p == pytest.approx(2 * stats.t.sf(abs(t), df), rel=1e-9)
     wide, narrow = proportion(hit, labels), proportion(hit, [one[0] for one in labels])
-    assert wide.ci_high - wide.ci_low > narrow.ci_high - narrow.ci_low
+    assert wide.high - wide.low > narrow.high - narrow.low
 
 
 def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
@@ -358,9 +318,6 @@ def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
     r = x.sum() / y.sum()
     half = stats.t.ppf(0.975, float(degrees_of_freedom(counts, within.shared))) * plain_error(x - r * y, labels)
     np.testing.assert_allclose([low, high], [r - half * len(x) / y.sum(), r + half * len(x) / y.sum()], rtol=1e-6)
-    with pytest.raises(InputError, match="at least 8 clusters, got 7"):
-        few = read_clusters(crossed(0, pool=7)[1], 60)
-        statistic_interval(ratio, *few.totals(x), within=few)
 
 
 def test_a_linearised_interval_of_several_rows_is_that_of_each() -> None:
@@ -400,8 +357,7 @@ def test_statistics_of_one_label_refuse_several() -> None:
         mean(x, [labels[0][:2], *labels[1:]])
     with pytest.raises(InputError, match="1 cluster labels are missing"):
         mean(x, [(None, "a", "b"), *labels[1:]])
-    with pytest.raises(InputError, match="at least two clusters, got 1"):
-        mean(x, [(*one[:2], "same") for one in labels])
+    assert np.isnan(mean(x, [(*one[:2], "same") for one in labels]).low)
 
 
 def test_a_bootstrap_interval_is_the_percentiles_at_the_level_expanded_to_t() -> None:
@@ -453,10 +409,7 @@ def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
 
 
 def test_d_needs_two_values_in_each_condition() -> None:
-    with pytest.raises(InputError, match="condition"):
-        cohens_d([1.0], [0.0, 1.0])
-    with pytest.raises(InputError, match="baseline"):
-        cohens_d([1.0, 2.0], [0.0])
+    assert np.isnan(cohens_d([1.0], [0.0, 1.0])) and np.isnan(cohens_d([1.0, 2.0], [0.0]))
     assert cohens_d([1.0, 3.0], [0.0, 1.0]) == pytest.approx(1.5 / np.sqrt(1.25))
 
 
@@ -468,35 +421,6 @@ def test_d_without_spread_is_undefined_beside_the_scale_of_the_data() -> None:
         assert np.isfinite(cohens_d(some, [0.0, 0.0], "d_z")) and np.isnan(cohens_d(none, [0.0, 0.0], "d_z"))
     flat = d_columns(np.array([[[1.0, 1.0], [2.0, 2.0]], np.ones((2, 2))]))
     np.testing.assert_array_equal(d_of_totals(*flat), [np.nan, np.inf])  # no warning: 0/0 and 1/0
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: read_clusters([("a",), "b"], 2), "^cluster labels must be of equally many kinds for every value$"),
-        (
-            lambda: ratio_of_sums(np.arange(3.0), np.array([1.0, np.inf, 2.0])),
-            "^totals must be finite and every document",
-        ),
-        (lambda: ratio_of_sums(np.array([1.0, np.nan, 3.0]), np.ones(3)), "^totals must be finite and every document"),
-        (
-            lambda: cluster_bootstrap(_ratio, np.arange(9.0), np.r_[np.ones(8), np.nan]),
-            "^a bootstrap needs finite totals",
-        ),
-        (lambda: cluster_bootstrap(_ratio), "^a bootstrap needs columns of one length"),
-        (
-            lambda: ratio_of_sums(np.ones(1), np.ones(1)),
-            "^an interval over documents needs at least two documents, got 1$",
-        ),
-    ],
-)
-def test_one_thing_that_is_wrong_among_others_is_told(call: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()
-
-
-def _ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
-    return y.sum(axis) / n.sum(axis)
 
 
 def test_labels_may_be_lists_as_well_as_tuples() -> None:

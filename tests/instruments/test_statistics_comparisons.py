@@ -8,7 +8,6 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.stats.estimators import (
     cohens_d,
@@ -88,43 +87,28 @@ def test_d_of_totals_is_d() -> None:
     assert low < cohens_d(EDITED, BASE) < high
 
 
-@pytest.mark.parametrize("side", ["two-sided", "greater", "less"])
-def test_sign_flips_by_enumeration(side: str) -> None:
+def test_sign_flips_by_enumeration() -> None:
     x = RNG.normal(0.4, 1, size=8)
     sums = np.array([np.dot(s, x) for s in product((1, -1), repeat=8)])
     above, below = (sums >= x.sum() - 1e-9).mean(), (sums <= x.sum() + 1e-9).mean()
-    expected = {"greater": above, "less": below, "two-sided": min(1, 2 * min(above, below))}[side]
-    c = sign_flip(x, alternative=side)  # type: ignore[arg-type]
-    assert c.exact and c.n == 8 and c.statistic == pytest.approx(x.mean())
-    assert c.p == pytest.approx(expected)
-    assert c.p_min == (2 if side == "two-sided" else 1) / 256
+    assert sign_flip(x) == pytest.approx(min(1, 2 * min(above, below)))
 
 
 def test_sign_flips_of_clusters() -> None:
     """A cluster flips as one: its sum is all that counts; clusters that sum to 0 change nothing."""
-    c = sign_flip([1, 2, 3, 1, 4, -4, 2, -2], list("aabbccdd"))
-    assert (c.n, c.p, c.p_min) == (4, 0.5, 0.5)
-    assert sign_flip([0.0, 0.0, 0.0]).p == sign_flip([0.0, 0.0, 0.0]).p_min == 1
-    assert sign_flip([0.0, 0.0, 2.0]).p == 1 and sign_flip([0.0, 2.0], alternative="greater").p == 0.5
+    assert sign_flip([1, 2, 3, 1, 4, -4, 2, -2], list("aabbccdd")) == 0.5
+    assert sign_flip([0.0, 0.0, 0.0]) == sign_flip([0.0, 0.0, 2.0]) == 1
 
 
 def test_sign_flips_of_many_clusters_are_sampled_with_a_seed() -> None:
     x = RNG.normal(0.3, 1, size=40)
     one, other = sign_flip(x, seed=1), sign_flip(x, seed=2)
-    assert one == sign_flip(x, seed=1) and not one.exact and one.p_min == 2 / 10000
-    assert one.p == pytest.approx(other.p, abs=0.02)
-    assert one.p == pytest.approx(stats.ttest_1samp(x, 0).pvalue, abs=0.02)
-    few = sign_flip(x, resamples=99).p * 100 / 2  # patterns as extreme, of 99 and the one that was seen
+    assert one == sign_flip(x, seed=1) != other == pytest.approx(one, abs=0.02)
+    assert one == pytest.approx(stats.ttest_1samp(x, 0).pvalue, abs=0.02)
+    few = sign_flip(x, resamples=99) * 100 / 2  # patterns as extreme, of 99 and the one that was seen
     assert few == pytest.approx(round(few))
-
-
-def test_sign_flips_are_counted_as_long_as_they_are_few() -> None:
-    """Thirteen ones: two of 8,192 patterns are as extreme. Patterns are counted where resamples are as many."""
-    assert sign_flip(np.ones(13))[1:] == (2 / 2**13, 2 / 2**13, 13, True)
-    assert sign_flip(np.ones(3), resamples=8).exact and not sign_flip(np.ones(3), resamples=7).exact
-    assert sign_flip([1.0, 2.0], resamples=4).exact
-    many = np.random.default_rng(0).normal(0.3, 1, 20)
-    assert sign_flip(many) == sign_flip(many, seed=0)
+    assert sign_flip(np.ones(13)) == 2 / 2**13, "as many as resamples are counted"
+    assert sign_flip(x) == sign_flip(x, seed=0)
 
 
 def test_rank_by_hand() -> None:
@@ -132,30 +116,8 @@ def test_rank_by_hand() -> None:
     assert rank_among(19.5, draws, alternative="greater").p == pytest.approx(1 / 21)
     assert rank_among(19.0, draws, alternative="greater").p == pytest.approx(2 / 21)
     tenth, same = np.array([0.1 + 0.2] * 19), 0.3  # equal but for rounding: .30000000000000004
-    assert [rank_among(same, tenth, alternative=side).p for side in ("greater", "less")] == [1.0, 1.0]  # type: ignore[arg-type]
+    assert rank_among(same, tenth, alternative="greater").p == rank_among(same, tenth).p == 1
     assert rank_among(0.3 + 1e-9, tenth, alternative="greater").p == pytest.approx(1 / 20)
-    assert rank_among(19.5, draws).p == pytest.approx(2 / 21) and rank_among(19.5, draws).statistic == 10
-    assert rank_among(0.0, draws, alternative="less").p == pytest.approx(2 / 21)
-    c = rank_among(9.5, draws)
-    assert (c.p, c.p_min, c.n, c.statistic, c.exact) == (1, pytest.approx(2 / 21), 20, 0, True)
+    assert rank_among(19.5, draws).p == pytest.approx(2 / 21) == pytest.approx(rank_among(-0.5, draws).p)
+    assert rank_among(9.5, draws) == (1, pytest.approx(2 / 21))
     assert rank_among(1.0, [0.0], alternative="greater").p_min == 1 / 2 and rank_among(1.0, [0.0]).p_min == 1
-    with pytest.raises(InputError, match="observed effect inf is not finite"):
-        rank_among(np.inf, draws)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: cohens_d([1, 2, 3], [1, 2], "d_z"), "^d_z needs pairs of cases, got 3 and 2 values$"),
-        (lambda: cohens_d([1], [1, 2]), "^condition: needs at least 2"),
-        (lambda: cohens_d([1, 2], [1]), "^baseline: needs at least 2"),
-        (lambda: sign_flip([1, 2], ["a", "a"]), "^a sign-flip test needs at least two clusters, got 1"),
-        (lambda: sign_flip([1.0]), "^differences: needs at least 2"),
-        (lambda: rank_among(float("nan"), [1.0]), "observed effect"),
-        (lambda: rank_among(1.0, []), "^draws: needs at least 1"),
-    ],
-)
-def test_bad_input_is_one_line(call, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)

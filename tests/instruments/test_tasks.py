@@ -288,7 +288,7 @@ def test_names_are_checked(tmp_path: Path, bpe: Tokenizer) -> None:
         (["capitalisation"], "did you mean capitalization"),
         ([], "at least one task"),
         (["coreference"], "no case of 'coreference' can be scored: no answer and foil"),
-        (["blimp:nowhere"], "nowhere: cannot be read .No such file"),
+        (["blimp:nowhere"], "nowhere cannot be read .No such file"),
         (same, "two tasks are called 't'"),
     ):
         with pytest.raises(InputError, match=message):

@@ -15,7 +15,6 @@ from streamscope.instruments.data import Documents, Tasks
 from streamscope.instruments.pool_results import compare as beside
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import clustered_t
 from streamscope.interventions import (
     ablate,
     ablation_effects,
@@ -33,6 +32,7 @@ from streamscope.interventions.observe import document_losses
 from streamscope.interventions.streams import Streams
 from streamscope.models.checkpoint import load
 from streamscope.models.training.data import evaluation_shards
+from tests.instruments.estimates import clustered_t
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.tiny import some, untrained, with_options

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.estimators import clustered_t
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads
@@ -17,6 +16,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.models.training.data import evaluation_shards
+from tests.instruments.estimates import clustered_t
 from tests.interventions.test_ablate import opened
 
 HEADS = parse_heads("all", 2, 4)

@@ -18,7 +18,6 @@ from streamscope.instruments.observations import Observations, estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import ratio_of_sums
 from streamscope.instruments.table import Table, key, quantity
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import add_losses, cells_of, contrasts_of
@@ -27,6 +26,7 @@ from streamscope.interventions.observe import MEASURES, Losses
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
+from tests.instruments.estimates import ratio_of_sums
 from tests.interventions.copiers import DELTA, log_odds, model, scale, suite, tokenizer
 from tests.interventions.test_ablate import naive_loss, opened
 from tests.tiny import untrained
@@ -98,7 +98,7 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
             expected, row = ratio_of_sums(beyond, tokens), table.loc["+".join(h.label for h in one), g]
             got = row[["interaction", "interaction_low", "interaction_high"]].to_numpy(float)
             assert expected.sd > 1e-4, "no more than rounding"
-            assert got == pytest.approx([expected.mean, expected.ci_low, expected.ci_high], abs=2e-6)
+            assert got == pytest.approx([expected.mean, expected.low, expected.high], abs=2e-6)
             assert row["interaction_p"] <= row["interaction_p_holm"] <= 1
 
 

@@ -15,13 +15,13 @@ from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
-from streamscope.instruments.stats.estimators import mean
 from streamscope.instruments.table import Table
 from streamscope.interventions.patch import Patch, main
 from streamscope.interventions.patch.activations import PatchResults, patch_pairs, plan, spots
 from streamscope.interventions.patch.measure import SweepResults, add_blocks, cell_labels, errors, tables
 from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models.checkpoint import load
+from tests.instruments.estimates import mean
 from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 from tests.tiny import MOST_PARTS, WORDS, some, untrained
@@ -118,10 +118,10 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     recovery = [(p - b) / (a - b) for p, a, b in zip(patched[0], clean, corrupt, strict=True) if abs(a - b) >= 0.5]
     expected = mean(recovery, ["0", "0", "1", "1", "2"])
     assert row[["recovery", "recovery_low", "recovery_high"]].tolist() == pytest.approx(
-        [expected.mean, expected.ci_low, expected.ci_high]
+        [expected.mean, expected.low, expected.high]
     )
     expected = mean(patched[0] - corrupt, ["0", "0", "1", "1", "2", "2"])
-    assert row[["effect", "effect_low"]].tolist() == pytest.approx([expected.mean, expected.ci_low])
+    assert row[["effect", "effect_low"]].tolist() == pytest.approx([expected.mean, expected.low])
     assert row["attributed"] == pytest.approx(row["recovery"])
     table = table_of(by_hand, pairs, 50.0)
     assert np.isnan(table.frame["recovery"][0]) and table.frame["defined"][0] == 0
@@ -220,7 +220,7 @@ def test_bad_input(tiny_run: Path, suite: Path) -> None:
         (["--clean", "x"], "needs all of"),
         ([*own, "--layers", "7"], "layers 0 to 1"),
         ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
-        ([*own, "--threshold", "0"], "threshold must be positive"),
+        ([*own, "--threshold", "0"], "threshold must be above 0"),
         ([*own, "--senders", "top1:pds"], "recovery"),
         ([*own, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
         ([*own, "--senders", "L7.mlp"], "this model has layers 0 to 1"),

@@ -17,7 +17,7 @@ from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Table
+from streamscope.instruments.table import Table, with_reasons
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.selection import Group
 from streamscope.interventions.steer_heads import SteerHeads
@@ -66,7 +66,7 @@ def found() -> Result:
 
 
 def one(table: pd.DataFrame | Table, **where: Any) -> pd.Series:
-    table = table.short() if isinstance(table, Table) else table
+    table = with_reasons(table) if isinstance(table, Table) else table
     for column, value in where.items():
         table = table[table[column] == value]
     (row,) = table.to_dict("records")
@@ -78,7 +78,7 @@ def on_paper(g: float, delta: float = DELTA) -> float:
 
 
 def test_levels_and_changes_are_those_on_paper(found: Result) -> None:
-    parts = [found.table(name).short().assign(measure=name) for name in ("probability", "log_odds")]
+    parts = [with_reasons(found.table(name)).assign(measure=name) for name in ("probability", "log_odds")]
     table = pd.concat(parts, ignore_index=True)
     for g in SCALES:
         row = one(table, measure="log_odds", group="copier", scale=g)

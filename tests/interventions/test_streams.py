@@ -12,6 +12,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
+from streamscope.instruments.table import with_reasons
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams.measure import (
@@ -203,7 +204,8 @@ def test_the_table(tiny_run: Path) -> None:
     model = load(tiny_run)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     how = Streams(method=("zero", "resample"), where=("0", "everywhere"), reach=("onwards",), draws=2, seed=5)
-    table = how.measure(model, Documents(max_documents=6)).table().short("delta").set_index(["definition", "where"])
+    table = how.measure(model, Documents(max_documents=6)).table()
+    table = with_reasons(table).set_index(["definition", "where"])
 
     def by_hand(edits: Any) -> np.ndarray:
         out = np.zeros(6)
@@ -223,7 +225,7 @@ def test_the_table(tiny_run: Path) -> None:
         sums = np.stack([by_hand(e.replace_everywhere(stream, r, 2)) for r in made])
         assert row["delta"] == pytest.approx((sums.mean(0) - base).sum() / row["tokens"], abs=1e-5)
         assert row["percent"] == pytest.approx(100 * (sums.mean(0).sum() / base.sum() - 1), abs=1e-3)
-        assert row["percent_low"] < row["percent"] < row["percent_high"] and row["ci_low"] < row["delta"]
+        assert row["percent_low"] < row["percent"] < row["percent_high"] and row["delta_low"] < row["delta"]
     assert table.loc[("x_e → other text", "everywhere"), "draw_sd"] == pytest.approx(
         np.std((sums - base).sum(1) / row["tokens"], ddof=1), abs=1e-5
     )

@@ -1,11 +1,9 @@
-"""Our models as the transformers library's: equal logits without streamscope, tokenizer, card, and the way back."""
+"""Our models as the transformers library's: equal logits, tokenizer, card, and the way back."""
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from streamscope.cli.errors import InputError
 from streamscope.models import build, load, preset
 from streamscope.models.checkpoint import write_snapshot
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.hooks import expected_hooks
 from streamscope.models.interop.export import main
-from streamscope.models.interop.export.code import files
+from streamscope.models.interop.export.modeling_streamscope import StreamscopeForCausalLM
 from streamscope.models.interop.export.write import export
 from streamscope.models.tensors import read_tensors
 from streamscope.models.transformer import StreamTransformer
@@ -42,20 +39,6 @@ TEXTS = ["Lily had a red ball.", "She gave  it\n\nto <|endoftext|> Tom."]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def code(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The exported modeling file as a module, imported from files alone."""
-    folder = tmp_path_factory.mktemp("code") / "exported_code"
-    folder.mkdir()
-    for name, text in files().items():
-        (folder / name).write_text(text)
-    sys.path.insert(0, str(folder.parent))
-    try:
-        return importlib.import_module("exported_code.modeling_streamscope")
-    finally:
-        sys.path.remove(str(folder.parent))
 
 
 def made(name: str, tokenizer: Tokenizer | None = None, changes: dict[str, Any] | None = None) -> StreamTransformer:
@@ -86,13 +69,12 @@ def tokens(rows: int = 3, length: int = 20) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", some([*PRESETS, *VARIANTS], (*PARTS, "alibi", "mhc-lite", "identity")))
-def test_logits_are_ours_bit_by_bit(name: str, code: Any, tmp_path: Path) -> None:
+def test_logits_are_ours_bit_by_bit(name: str, tmp_path: Path) -> None:
     model = made(name)
-    peer, report = code.StreamscopeForCausalLM.from_pretrained(exported(model, tmp_path), output_loading_info=True)
+    peer, report = StreamscopeForCausalLM.from_pretrained(exported(model, tmp_path), output_loading_info=True)
     assert not any(report.values()), report
     with torch.no_grad():
         assert torch.equal(peer(tokens()).logits, model(tokens()))
-    assert not any(type(m).__module__.startswith("streamscope") for m in peer.modules())
     with pytest.raises(InputError, match="write hf:"):
         load(tmp_path / "theirs")
     back = load(f"hf:{tmp_path / 'theirs'}")
@@ -100,20 +82,9 @@ def test_logits_are_ours_bit_by_bit(name: str, code: Any, tmp_path: Path) -> Non
     assert all(torch.equal(x, back.state_dict()[key]) for key, x in model.state_dict().items())
 
 
-def test_the_code_names_nothing_but_torch_and_transformers() -> None:
-    for name, text in files().items():
-        for line in text.splitlines():
-            first, *rest = line.split() or [""]
-            if first in ("import", "from") and not rest[0].startswith("."):
-                assert rest[0].partition(".")[0] in ("torch", "transformers", "__future__", *sys.stdlib_module_names), (
-                    name,
-                    line,
-                )
-
-
-def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_calls_of_the_library(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = made("lfa", tokenizer)
-    peer = code.StreamscopeForCausalLM.from_pretrained(exported(model, tmp_path))
+    peer = StreamscopeForCausalLM.from_pretrained(exported(model, tmp_path))
     x = tokens(1, 7)
     with torch.no_grad():
         ours = model(x)
@@ -151,7 +122,7 @@ def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -
         handle.remove()
         ablated = model.run_with_hooks(x, fwd_hooks=[("blocks.1.attn.hook_z", lambda z, hook: 0 * z)])
         assert torch.equal(edited, ablated) and not torch.allclose(edited, ours)
-    fresh = code.StreamscopeForCausalLM(peer.config)
+    fresh = StreamscopeForCausalLM(peer.config)
     assert torch.equal(fresh.model.embed.weight, StreamTransformer(model.config).embed.weight), "seed 0"
     tensors = read_tensors(tmp_path / "theirs" / "model.safetensors")[0]
     tensors.pop("model.ln_final.weight")
@@ -159,7 +130,7 @@ def test_calls_of_the_library(code: Any, tokenizer: Tokenizer, tmp_path: Path) -
 
     save_file(tensors, tmp_path / "theirs" / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match="lacks weights of a LayerNorm"):
-        code.StreamscopeForCausalLM.from_pretrained(tmp_path / "theirs")
+        StreamscopeForCausalLM.from_pretrained(tmp_path / "theirs")
 
 
 @pytest.mark.parametrize("name", ["std-t", "llama"])
@@ -285,42 +256,6 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["gpt2", "canon", "hdpl", "alone"])
-def test_exports_in_a_bridge(name: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every hook of the table that may be edited, with our values; edits have our effects."""
-    from streamscope.models.interop.export.bridge import ARCHITECTURE, boot
-
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    module, _, adapter = declared["transformer_lens.architectures"][ARCHITECTURE].partition(":")
-    assert getattr(importlib.import_module(module), adapter).__name__ == "StreamscopeAdapter"
-    if name == "alone":
-        with pytest.raises(InputError, match="lfa has 2 streams"):
-            boot(exported(made("lfa", tokenizer), tmp_path))
-        return
-    model = made(name, tokenizer)
-    bridge = boot(exported(model, tmp_path))
-    x = model.to_tokens("Lily had a red ball.")
-    assert bridge.to_tokens("Lily had a red ball.").tolist() == x.tolist()
-
-    def halve(z: torch.Tensor, hook: Any) -> torch.Tensor:
-        return z * 0.5
-
-    with torch.no_grad():
-        torch.testing.assert_close(bridge(x), model(x), rtol=1e-5, atol=1e-5)
-        found, want = bridge.run_with_cache(x)[1], model.run_with_cache(x)[1]
-        for hook, row in expected_hooks(model.config):
-            if row.edit(model.config) and not hook.endswith("hook_result"):
-                torch.testing.assert_close(found[hook], want[hook], rtol=1e-4, atol=1e-5, msg=hook)
-        for hook in ("blocks.1.attn.hook_z", "blocks.0.hook_mlp_out", "blocks.1.hook_resid_pre"):
-            edited = bridge.run_with_hooks(x, fwd_hooks=[(hook, halve)])
-            torch.testing.assert_close(edited, model.run_with_hooks(x, fwd_hooks=[(hook, halve)]), rtol=1e-5, atol=1e-5)
-        assert torch.equal(bridge.W_U, model.W_U) and torch.equal(bridge.W_E, model.W_E)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["std-t", "llama"])
 def test_native_exports_boot_by_themselves(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     from transformer_lens.model_bridge import TransformerBridge
@@ -335,15 +270,9 @@ def test_native_exports_boot_by_themselves(name: str, tokenizer: Tokenizer, tmp_
         torch.testing.assert_close(found[hook].reshape(want[hook].shape), want[hook], rtol=1e-4, atol=1e-5)
 
 
-ALONE = """
+OPENED = """
 import sys
 
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("streamscope", "models", "transformer_lens", "jaxtyping"):
-            raise ImportError("blocked: " + name)
-
-sys.meta_path.insert(0, Blocked())
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 for folder in sys.argv[1:]:
@@ -358,13 +287,14 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_it_opens_where_streamscope_is_not(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """By the library's own loaders, offline, with the import of streamscope and of what it needs refused."""
+def test_the_librarys_own_loaders_open_it(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Offline, in a process that has imported nothing of ours."""
     models = {name: made(name, tokenizer) for name in ("kromcanon", "hdpl")}
     folders = {name: exported(model, tmp_path / name) for name, model in models.items()}
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(ROOT)
     subprocess.run(
-        [sys.executable, "-c", ALONE, *map(str, folders.values())], cwd=tmp_path, env=environment, check=True
+        [sys.executable, "-c", OPENED, *map(str, folders.values())], cwd=tmp_path, env=environment, check=True
     )
     for name, model in models.items():
         ids, logits, texts = torch.load(folders[name] / "found.pt")

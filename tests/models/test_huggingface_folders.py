@@ -486,12 +486,12 @@ def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> Non
         ("gpt2", {"n_inner": 10**7}, r"c_fc.bias \[192\] cannot become blocks.0.mlp.up.bias \[10000000\]"),
         ("gpt2", {"n_inner": 10**15}, "d_mlp must be at most 16,777,216"),
         ("phi3", {"num_hidden_layers": 1.5}, r"n_layers.* 1.5"),
-        ("qwen2", {"intermediate_size": True}, "mlp.d_mlp must be a number, got True"),
+        ("qwen2", {"intermediate_size": True}, "mlp.d_mlp: input should be a valid integer, got True"),
         ("pythia", {"model_type": ["gpt_neox"]}, r"is of the family \['gpt_neox'\]"),
         ("gpt2", {"n_positions": 10**6}, r"\[40, 48\] cannot become pos_embed.weight \[1000000, 48\]"),
         ("llama", {"vocab_size": 10**6}, r"\[260, 48\] cannot become embed.weight \[1000000, 48\]"),
-        ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight \[96, 48\] cannot become blocks.0.attn.q.weight"),
-        ("phi3", {"num_key_value_heads": 1}, r"qkv_proj.weight \[96, 48\] cannot become blocks.0.attn.q.weight"),
+        ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight for blocks.0.attn.q.weight cannot be read"),
+        ("phi3", {"num_key_value_heads": 1}, r"qkv_proj.weight for blocks.0.attn.q.weight cannot be read"),
         ("llama", {"num_key_value_heads": 4, "head_dim": 10**18}, "d_head must be at most 16,777,216"),
         (
             "llama",
@@ -548,7 +548,7 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
         ({"n_inner": 10**8}, "bytes of its weights"),
         ({"vocab_size": 270}, "cannot be read"),
         ({"n_layer": 3}, r"lacks transformer.h.2.\S+ and \d+ more"),
-        ({"vocab_size": "wide"}, "cannot be read: .*vocab_size"),
+        ({"vocab_size": "wide"}, "cannot be read .*vocab_size"),
     ],
 )  # fmt: skip
 def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
@@ -559,19 +559,6 @@ def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
     with pytest.raises(InputError, match=line) as caught:
         load_for_instruments(f"hf:{gptj(tmp_path / 'model', **changes)}")
     assert "\n" not in str(caught.value) and time.perf_counter() - start < 30
-
-
-def test_tables_that_no_machine_holds_are_refused(tmp_path: Path) -> None:
-    """GPT-Neo has a causal mask [n_ctx, n_ctx] in every layer, which no weight shows."""
-    sizes = {"num_layers": 2, "num_heads": 4, "hidden_size": 48, "attention_types": [[["global", "local"], 1]]}
-    config = transformers.GPTNeoConfig(**sizes, vocab_size=260, max_position_embeddings=40)
-    transformers.GPTNeoForCausalLM(config).save_pretrained(tmp_path)
-    told = json.loads((tmp_path / "config.json").read_text()) | {"max_position_embeddings": 10**6}
-    tensors = load_file(tmp_path / "model.safetensors")
-    save_file(tensors | {"transformer.wpe.weight": torch.zeros(10**6, 48)}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(told))
-    with pytest.raises(InputError, match="asks for tables of 1,863 GiB, but this machine has"):
-        load_for_instruments(f"hf:{tmp_path}")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -712,7 +699,7 @@ def test_an_adapter_without_its_configuration_is_refused(tmp_path: Path) -> None
         ({"layer_replication": [[0, 2], [1, 3]]}, "layer_replication"),
         ({"tomorrows_option": 3}, "tomorrows_option = 3 is not supported"),
         ({"r": 4}, r"down_proj.lora_A.weight \[3, 80\] does not fit its rank 4"),
-        ({"alpha_pattern": {"(": 3}}, "alpha_pattern"),
+        ({"alpha_pattern": {"(": 3}}, "subpattern"),
         ({"alpha_pattern": 3}, "alpha_pattern"),
         ({"lora_alpha": "high"}, "lora_alpha"),
         ({"r": "3"}, "r: Input should be"),
@@ -734,7 +721,7 @@ def test_an_adapter_that_is_not_plain_lora_is_refused_by_name(
         ({"model.embed_tokens.lora_embedding_A": (3, 260)}, "embed_tokens.lora_embedding_A is not supported"),
         ({"model.layers.0.self_attn.q_proj.lora_magnitude_vector": (48,)}, "lora_magnitude_vector is not supported"),
         ({"lm_head.weight": (260, 48)}, "lm_head.weight is not supported"),
-        ({"model.layers.0.self_attn.q_proj.lora_B.weight": (47, 3)}, r"do not fit .*q_proj.weight \[48, 48\]"),
+        ({"model.layers.0.self_attn.q_proj.lora_B.weight": (47, 3)}, r"does not fit .*q_proj.weight \[48, 48\]"),
         ({"model.layers.0.self_attn.x_proj.lora_A.weight": (3, 48)}, "x_proj.lora_B.weight is missing"),
         ({f"model.layers.9.mlp.up_proj.lora_{x}.weight": (3, 3) for x in "AB"}, "layers.9.mlp.up_proj, which"),
     ],
@@ -756,8 +743,8 @@ def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
     [
         ("llama", {"rms_norm_eps": -1e-5}, "rms.eps must be at least 0"),
         ("gpt2", {"layer_norm_epsilon": -1e-5}, "layer.eps must be at least 0"),
-        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be positive"),
-        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be positive"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be above 0"),
+        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be above 0"),
     ],
 )
 def test_numbers_that_give_no_logits_are_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:

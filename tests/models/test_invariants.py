@@ -287,7 +287,7 @@ def test_the_signature_of_a_preset_gives_the_preset_back(name: str) -> None:
             "residual.values must be one of token, combined",
         ),
         (lambda: preset("lfa", n_layers="two"), "n_layers must be int, got 'two'"),
-        (lambda: preset("lfa", dropout=1.0), r"dropout must be at least 0 and below 1, got 1.0"),
+        (lambda: preset("lfa", dropout=1.0), r"dropout must be below 1, got 1.0"),
         (lambda: preset("lfa", mixing="kron/dns"), "mixing 'kron/dns' is not <v>-<o>/<up>-<down>"),
         (lambda: preset("lfa", mixing="kron-krn/dns-dns"), "unknown mixing 'krn': did you mean kron"),
         (lambda: from_dict(c.ModelConfig, {"layers": 2}), "unknown field of config 'layers'"),

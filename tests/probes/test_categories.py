@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 
 from streamscope.instruments.data import Prompts
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import Measure, estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import held_out
-from streamscope.probes.categories import groups_of
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.pds import Pds
 from streamscope.probes.probe import measure
+from streamscope.probes.roles import RoleTable, best_heads, groups_of
 from streamscope.probes.sps import Sps
 from tests.probes import planted
 
@@ -100,21 +100,15 @@ def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: 
 
 def test_a_head_is_scored_on_cases_that_did_not_choose_it() -> None:
     """Heads of noise in every category: held out their best has 0, though each best of all cases has far more."""
-    from streamscope.instruments.observations import Measure, Observations
-    from streamscope.probes.categories import best_heads
-
     rng, held, lucky = np.random.default_rng(3), [], []
-    cases = pd.DataFrame({"case": [str(i) for i in range(40)], "category": ["a"] * 26 + ["b"] * 14, "relation": ""})
-    cases["cluster"] = cases["unit"] = cases["case"]
+    names = [str(i) for i in range(40)]
+    cases = pd.DataFrame({"id": names, "cluster": names, "category": ["a"] * 26 + ["b"] * 14, "relation": ""})
+    heads = pd.DataFrame({"head": [f"h{i}" for i in range(100)]})
     for _ in range(20):
         values = rng.normal(size=(40, 100))
-        rows = cases.loc[cases.index.repeat(100)].assign(head=np.tile([f"h{i}" for i in range(100)], 40))
-        rows["value"] = values.ravel()
-        measured = Measure(name="x", unit="u", resolution=1e-6)
-        block = Observations(
-            measure=measured, cells=pd.DataFrame({"head": ["h"]}), units=cases, total=values.T[:1], size=1.0
-        )
-        found, _ = best_heads(rows, block, groups_of(cases), cases["case"].tolist(), ["value"], measured)
+        table = RoleTable(heads, cases, {"value": values.T})
+        block = table.block(Measure(name="x", unit="u", resolution=1e-6), ["value"], names)
+        found, _, _ = best_heads(table, block, groups_of(cases), "value")
         held.append(found.values)
         lucky.append([values[some].mean(0).max() for some in (slice(None), slice(26), slice(26, 40))])
     assert (np.min(lucky, 0) > 0.2).all() and (

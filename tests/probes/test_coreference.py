@@ -1,5 +1,6 @@
 """Coreference heads, stability and held-out scoring on heads whose attention is known, and against loops."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +12,18 @@ import torch
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import Suite, align, load_suite
 from streamscope.instruments.stats.held_out import halves, held_out
-from streamscope.instruments.undefined_cells import reasons
+from streamscope.instruments.table import Table
+from streamscope.models.hooks import run
 from streamscope.models.make import build
-from streamscope.probes.attention import exceeds, left_out, undecided
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.coreference.measure import mean_stability, seen_of, summary
+from streamscope.probes.coreference.measure import attention, observed
 from streamscope.probes.probe import measure
+from streamscope.probes.roles import RoleTable, exceeds, groups_of, left_out, undecided
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
@@ -30,6 +34,26 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     return measure(planted.model(), Coreference(), planted.suite())
+
+
+@pytest.fixture(scope="module")
+def attended() -> tuple[RoleTable, list[tuple[int, int]]]:
+    """The table of planted heads, and its pairs."""
+    net = planted.model()
+    query = Coreference().plan(planted.suite(), net.tokenizer)
+    return attention(Coreference(), run(net, query), query), query.aligned.pairs()
+
+
+def tables(table: RoleTable, pairs: Sequence[tuple[int, int]] = ()) -> tuple[InstrumentData, dict[str, Table]]:
+    seen = observed(Coreference(), table, pairs, groups_of(table.cases), lambda *ids: ids[0])
+    seen.about["title"] = ""
+    return seen, Coreference().tables(seen, estimate_all(seen.blocks, seen.contrasts))
+
+
+def heads_of(table: RoleTable, heads: Sequence[int]) -> RoleTable:
+    """Some of the heads, by their places."""
+    values = {name: x[list(heads)] for name, x in table.values.items()}
+    return replace(table, heads=table.heads.iloc[list(heads)].reset_index(drop=True), values=values)
 
 
 def by_head(table: pd.DataFrame) -> pd.DataFrame:
@@ -52,40 +76,36 @@ def test_planted_heads(domain: str) -> None:
     assert (summary["longest"] == 0.5).all()  # nouns of one token: the last of equals
     assert (summary["n"] == 24).all()
     assert (summary["clusters"] == 12).all()
+    assert result.table().frame["head"].tolist()[:2] == ["L0.H1", "L0.H3"], "the best head comes first"
     pairs = result.table("pairs").frame
     assert pairs["pair"].is_unique and len(pairs) == 12
     assert (pairs["stable"] == 2).all() and (pairs["either"] == 4).all() and (pairs["jaccard"] == 0.5).all()
 
 
-def test_the_best_head_comes_first(table: pd.DataFrame) -> None:
-    assert summary(table)["head"].tolist()[:2] == ["L0.H1", "L0.H3"]
-
-
-def test_stability_in_both_readings(table: pd.DataFrame) -> None:
-    pairs = seen_of(table).blocks["stability"]
+def test_stability_in_both_readings(attended: Any) -> None:
+    seen, made = tables(*attended)
+    pairs = seen.blocks["stability"]
     assert pairs.total[:2].tolist() == [[0.5] * 12, [0.4] * 12]  # 2 of 4, and of 5 heads
     assert pairs.total[2:].sum(0).tolist() == [2] * 12
-    means = mean_stability(table).set_index("reading")
+    means = made["stability"].frame.set_index("reading")
     assert means["mean"].tolist() == pytest.approx([0.5, 0.4])
     assert means["pairs"].tolist() == [12, 12]
 
 
-def test_stability_without_any_hit_is_undefined(table: pd.DataFrame) -> None:
-    constant = table[table["head"] == "L0.H4"]
-    jaccard, over_total = seen_of(constant).blocks["stability"].total[:2]
+def test_stability_without_any_hit_is_undefined(attended: Any) -> None:
+    table, pairs = attended
+    seen, made = tables(heads_of(table, [4]), pairs)
+    jaccard, over_total = seen.blocks["stability"].total[:2]
     assert np.isnan(jaccard).all()
     assert (over_total == 0).all()
-    means = mean_stability(constant).set_index("reading")
-    assert np.isnan(means.loc["jaccard", "mean"])
-    assert "mean" in reasons(means.loc["jaccard", "undefined"])
-    assert means.loc["jaccard", "left_out"] == 12
-    pairs = seen_of(constant).extra
-    assert pairs["jaccard"].isna().all() and set(pairs["undefined"]) == {
-        "jaccard: no head hits the target in either order"
-    }
-    recency = seen_of(table[table["head"] == "L0.H0"])
+    means = made["stability"]
+    assert np.isnan(means.frame["mean"][0]) and (0, "mean") in means.missing
+    assert means.frame["left_out"][0] == 12
+    assert made["pairs"].frame["jaccard"].isna().all()
+    assert set(made["pairs"].missing.values()) == {"no head hits the target in either order"}
+    recency = tables(heads_of(table, [0]), pairs)[0]
     assert set(recency.blocks["stability"].total[0]) == {0.0}
-    assert set(recency.extra["stable"]) == {0} and set(recency.extra["either"]) == {1}
+    assert set(recency.extra["pairs"]["stable"]) == {0} and set(recency.extra["pairs"]["either"]) == {1}
 
 
 def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
@@ -116,16 +136,18 @@ def test_no_head_is_scored_on_the_cases_that_chose_it(table: pd.DataFrame) -> No
     assert result["top1"].tolist()[0::3] == [0.0, 0.5, 0.25]
 
 
-def shared_nouns(n: int = 24) -> pd.DataFrame:
+def shared_nouns(n: int = 24) -> RoleTable:
     """The planted suite with its nouns as words: pairs share six tools and six containers."""
     suite = planted.suite(n)
     words = [{"target": str(p.coherent), "competitor": str(p.incoherent)} for p in suite.prompts]
     prompts = tuple(replace(p, words=w) for p, w in zip(suite.prompts, words, strict=True))
-    return measure(planted.model(), Coreference(), replace(suite, prompts=prompts))
+    net = planted.model()
+    query = Coreference().plan(replace(suite, prompts=prompts), net.tokenizer)
+    return attention(Coreference(), run(net, query), query)
 
 
 def test_halves_share_no_target_noun() -> None:
-    table = shared_nouns()
+    table = shared_nouns().frame()
     rows, apart = halves(table, 0)
     assert apart == "texts, first words"
     target = table["cluster"].map(lambda label: label[1])
@@ -148,17 +170,16 @@ def test_nouns_that_chain_all_cases_leave_whole_texts_apart() -> None:
 def test_prompts_that_share_nouns_are_not_independent() -> None:
     """A head that is right on five tools of six: by pairs its lead is resolved, by tools it is not."""
     table = shared_nouns(36)
-    one = table[table["head"].isin(["L0.H0", "L0.H1"])].copy()
-    tool = one["cluster"].map(lambda label: label[1].strip())
-    right = {"key", "hammer", "spoon", "saw", "brush"}
-    one["hit"] = np.where(one["head"] == "L0.H1", tool.isin(right), False)
-    by_pair = one.assign(cluster=one["pair"])
-    narrow, wide = (held_out(t).query("halves == 'both' and rule == 'recency'").iloc[0] for t in (by_pair, one))
-    assert narrow["difference"] > 0 < narrow["ci_low"] and narrow["clusters"] == 36
-    assert wide["ci_low"] < 0 < wide["ci_high"] and wide["clusters"] == 6
-    head = summary(one).set_index("head").loc["L0.H1"]
+    tool = table.cases["cluster"].map(lambda label: label[1].strip())
+    right = tool.isin({"key", "hammer", "spoon", "saw", "brush"}).to_numpy()
+    one = heads_of(replace(table, values={**table.values, "hit": np.stack([right & False, right] * 2)}), [0, 1])
+    by_pair = replace(one, cases=one.cases.assign(cluster=one.cases["pair"]))
+    narrow, wide = (held_out(t.frame()).query("halves == 'both' and rule == 'recency'").iloc[0] for t in (by_pair, one))
+    assert narrow["difference"] > 0 < narrow["difference_low"] and narrow["clusters"] == 36
+    assert wide["difference_low"] < 0 < wide["difference_high"] and wide["clusters"] == 6
+    head, alone = (tables(t)[1]["heads"].frame.set_index("head").loc["L0.H1"] for t in (one, by_pair))
     assert head["top1"] == pytest.approx(5 / 6) and head["clusters"] == 6
-    assert head["top1_low"] < 0.5 < summary(by_pair).set_index("head").loc["L0.H1", "top1_low"]
+    assert head["top1_low"] < 0.5 < alone["top1_low"]
 
 
 def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
@@ -185,13 +206,14 @@ def test_twins_that_differ_after_the_query_only_are_left_out() -> None:
 
 def test_single_prompts_get_mcnemar() -> None:
     suite = planted.without_pairs(planted.suite(12))
-    table = measure(planted.model(), Coreference(), suite)
-    assert all(reasons(text)["stable"] == "no minimal pairs" for text in summary(table)["undefined"])
-    both = held_out(table).query("halves == 'both' and rule == 'first_mention'").iloc[0]
+    net = planted.model()
+    result = Coreference().measure(net, given_prompts(suite, net))
+    found = result.table()
+    assert all(found.missing[i, "stable"] == "no minimal pairs" for i in range(len(found.frame)))
+    assert "stability" not in result.tables
+    both = held_out(measure(net, Coreference(), suite)).query("halves == 'both' and rule == 'first_mention'").iloc[0]
     assert both["difference"] == 1.0  # target last in all: the first-mention rule never hits
-    assert both["p"] == pytest.approx(stats.binomtest(12, 12).pvalue)
-    with pytest.raises(InputError, match="complete pair"):
-        mean_stability(table)
+    assert both["difference_p"] == pytest.approx(stats.binomtest(12, 12).pvalue)
 
 
 @pytest.fixture(scope="module")
@@ -226,10 +248,11 @@ def test_equals_loops_on_random_models(preset: str, domain: str, split_words: To
         assert one["chance"] == pytest.approx(
             1 / (1 + len(others)) if domain == "candidates" else len(at["target"]) / (q + 1)
         )
-    block = seen_of(table.reset_index()).blocks["stability"]
-    pairs = pd.DataFrame(block.total[:2].T, columns=["jaccard", "over_total"])
-    pairs.index = pd.Index([prompt.pair for unit in block.units["unit"] for prompt in aligned.prompts
-                            if prompt.id == unit])  # fmt: skip
+    result = Coreference(domain=domain).measure(net, given_prompts(suite, net))
+    block = result.blocks["stability"]
+    pairs = pd.DataFrame(
+        block.total[:2].T, columns=["jaccard", "over_total"], index=result.table("pairs").frame["pair"]
+    )
     for pair, found in stable.items():
         if pair is not None and len(found) == 2:
             first, last = found.values()
@@ -267,7 +290,7 @@ def test_bad_input(table: pd.DataFrame) -> None:
     ))  # fmt: skip
     with pytest.raises(InputError, match="target and distractor"):
         measure(net, Coreference(), alone)
-    assert summary(measure(net, Coreference(domain="keys"), alone))["n"][0] == 24
+    assert Coreference(domain="keys").measure(net, given_prompts(alone, net)).table().frame["n"][0] == 24
     with pytest.raises((InputError, jaxtyping.TypeCheckError), match="domain"):
         Coreference(domain=_any("tokens"))
     with pytest.raises(InputError, match="at least four"):
@@ -275,42 +298,7 @@ def test_bad_input(table: pd.DataFrame) -> None:
     nan = planted.set_pattern(lambda n: torch.full((n,), torch.nan))
     with pytest.raises(InputError, match="not finite"):
         measure(net, Coreference(), suite, edits=nan)
-    with pytest.raises(InputError, match="the table has no cases to summarise"):
-        summary(table.iloc[:0])
 
 
 def _any(x: Any) -> Any:
     return x
-
-
-def test_command(tmp_path: Any, capsys: pytest.CaptureFixture[str], split_run: Any) -> None:
-    from streamscope.probes.coreference import main
-
-    out = tmp_path / "c.parquet"
-    main([str(split_run), "--out", str(out), "--top", "3"])
-    shown = capsys.readouterr().out
-    assert "29 of 29 prompts" in " ".join(shown.split())
-    assert "jaccard" in shown
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "c.parquet", "c-held-out.parquet", "c-categories.parquet", "c-best.parquet", "c-stability.parquet",
-        "c-pairs.parquet", "c-observations.parquet",
-    }  # fmt: skip
-    assert len(pd.read_parquet(out)) == 8
-    with pytest.raises(InputError, match="top must be at least 1"):
-        main([str(split_run), "--top", "0"])
-
-
-@pytest.fixture(scope="module")
-def split_run(tmp_path_factory: pytest.TempPathFactory, split_words: Tokenizer) -> Any:
-    """A run folder of an untrained model that reads the bundled suites."""
-    import json
-
-    from streamscope.models.config.serialization import to_dict
-    from streamscope.models.tensors import FORMAT, write_tensors
-
-    folder = tmp_path_factory.mktemp("split")
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300)
-    (folder / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(net.config)}))
-    write_tensors(folder / "model.safetensors", dict(net.state_dict()), {})
-    split_words.save(folder / "tokenizer.json")
-    return folder

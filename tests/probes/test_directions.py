@@ -353,9 +353,9 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
     with pytest.raises(InputError, match=f"{table} is a table; its arrays are in {arrays}$"):
         read_direction(str(table))
     arrays.write_bytes(arrays.read_bytes()[:-8])
-    with pytest.raises(InputError, match="damaged .*; make one with python -m probes.directions"):
+    with pytest.raises(InputError, match="cannot be read .*; make one with python -m probes.directions"):
         read_direction(str(arrays))
-    with pytest.raises(InputError, match="damaged .*; measure it again"):
+    with pytest.raises(InputError, match="cannot be read .*; measure it again"):
         Result.load(table)
     arrays.unlink()
     with pytest.raises(InputError, match=f"{table} is a table; make one with python -m probes.directions"):

@@ -66,12 +66,13 @@ def test_what_is_due_by_hand() -> None:
             "category": "", "order": "",
         }
     )  # fmt: skip
-    found = summary(own).set_index("category")
+    table = summary(own)
+    found = table.frame.set_index("category")
     one = found.loc["u"]
     assert (one["controls"], one["elsewhere"], one["due"]) == (2, 1.75, 1.25)  # (1.5 + 1)/2
     assert one["lift"] == pytest.approx(((1 - 0.5) / 2 + (1 + 0) / 2) / 2)
     assert one["due_low"] == pytest.approx(1.25 - 12.7062 * 0.25, abs=1e-3)
     assert found.loc["all", "due"] == 1.25 and found.loc["v", "controls"] == 0
-    assert NO_CONTROL in found.loc["v", "undefined"]
+    assert table.missing[found.index.get_loc("v"), "due"] == NO_CONTROL
     names = ["log_p_elsewhere", "log_p_incoherent_elsewhere", "due"]
-    assert summary(own.assign(**dict.fromkeys(names, np.nan)))["controls"].sum() == 0
+    assert summary(own.assign(**dict.fromkeys(names, np.nan))).frame["controls"].sum() == 0

@@ -27,6 +27,7 @@ from streamscope.probes.head_groups.measure import (
     shuffled_scores,
     summary,
 )
+from streamscope.probes.roles import RoleTable
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
@@ -69,21 +70,21 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
     rows = [torch.rand(3, 1, q + 1, generator=generator) for q in query.aligned.queries]
     patterns = [r / r.sum(-1, keepdim=True) for r in rows]
     gates = [torch.rand(1, 3, 2, generator=generator) for _ in patterns] if gated else None
-    table = read(captures(patterns, gates), query, tokenizer)
-    assert len(table) == 8 * 3
+    frame = read(captures(patterns, gates), query, tokenizer).frame()
+    assert len(frame) == 8 * 3
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
         kinds = token_classes(p, tokenizer.spans(p.text)[1])
         for head in range(3):
             g = float(gates[i][0, head].mean()) if gates is not None else 1.0
-            found = table[(table["id"] == p.id) & (table["index"] == head)].iloc[0]
+            found = frame[(frame["id"] == p.id) & (frame["index"] == head)].iloc[0]
             for name in CLASSES:
                 mass = sum(g * float(patterns[i][head, 0, k]) for k in range(q) if kinds[k] == name)
                 share = sum(kinds[k] == name for k in range(q)) / (q + 1)
                 assert found[name] == pytest.approx(mass - g * share, abs=1e-6)
 
 
-def looking(at: Sequence[str], n: int = 12) -> pd.DataFrame:
+def looking(at: Sequence[str], n: int = 12) -> RoleTable:
     """Heads that look at one class each (or everywhere), a head per entry of `at`."""
     tokenizer = planted.tokenizer()
     query = plan(planted.suite(n), tokenizer)
@@ -104,7 +105,7 @@ def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
     found = summary(HeadGroups(k=1), table)
     assert groups_of(found) == {"entity": (Head(0, 2),), "anchor": (Head(0, 3),), "semantic": (Head(0, 0),)}
     chosen = found[found["group"] != ""]
-    assert (chosen["ci_low"] > 0).all()
+    assert (chosen["held_out_low"] > 0).all()
     assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
     assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
     assert scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
@@ -125,7 +126,7 @@ def test_only_what_a_query_can_see_is_read_and_the_passes_show_progress() -> Non
     whole = replace(query, tokens=query.aligned.tokens)
     assert sum(map(len, whole.tokens)) > sum(map(len, query.tokens))
     found, of_all = read(captured, query, model.tokenizer), read(run(model, whole), whole, model.tokenizer)
-    pd.testing.assert_frame_equal(found, of_all, rtol=0, atol=1e-6)
+    pd.testing.assert_frame_equal(found.frame(), of_all.frame(), rtol=0, atol=1e-6)
 
 
 def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
@@ -176,7 +177,7 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     ]
     forms = [form for form in dict.fromkeys(seen) if form[1]]
     rng = np.random.default_rng(5)
-    cases = read(captures(rows), query, tokenizer).assign(relation="")
+    cases = read(captures(rows), query, tokenizer).cases.assign(relation="")
     half = dict(zip(cases["pair"], halves(cases, 0)[0], strict=True))
     chooses = [half[p.pair] == 0 for p in query.aligned.prompts]
     for draw in range(3):
@@ -196,20 +197,17 @@ def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
 
 def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     rng = np.random.default_rng(2)
-    keys = [(layer, h, f"L{layer}.H{h}") for layer in range(2) for h in range(4)]
-    rows = [
-        {"cluster": f"c{i}", "layer": a, "index": b, "head": c, **dict(zip(CLASSES, rng.normal(0, 1, 3), strict=True))}
-        for i in range(8)
-        for a, b, c in keys
-    ]
-    table = pd.DataFrame(rows)
+    names = [f"c{i}" for i in range(8)]
+    cases = pd.DataFrame({"id": names, "cluster": names, "relation": ""})
+    heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in range(2) for h in range(4)]
+    table = RoleTable(pd.DataFrame(heads), cases, {name: rng.normal(0, 1, (8, 8)) for name in CLASSES})
     chosen = summary(HeadGroups(k=1, layers="all"), table)
     from itertools import permutations
 
     from streamscope.instruments.stats.held_out import halves
 
-    first = table[halves(table.assign(relation=""), 0)[0] == 0]
-    scores = first.groupby(["layer", "index"])[list(CLASSES)].mean().to_numpy()
+    choose = halves(cases, 0)[0] == 0
+    scores = np.stack([table.values[name][:, choose].mean(1) for name in CLASSES], -1)
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
     found = groups_of(chosen)
     assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]

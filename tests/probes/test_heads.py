@@ -1,6 +1,5 @@
 """Head scores on planted heads: by edits of the pattern, and by weights set by hand; a naive reference; a bridge."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,13 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.result import Result
+from streamscope.instruments.observations import estimate_all
+from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.heads import Heads, main
-from streamscope.probes.heads.measure import SCORES, summary
+from streamscope.probes.heads import Heads
+from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
 
 torch.set_num_threads(1)
@@ -49,6 +49,12 @@ def looking(target: Any) -> Any:
     return fn
 
 
+def summary(rows: pd.DataFrame) -> Table:
+    """The table of the rows of `read`."""
+    seen = observed(rows)
+    return Heads().tables(seen, estimate_all(seen.blocks, seen.contrasts))["scores"]
+
+
 def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str], float]:
     one = summary[summary["kind"] == kind]
     return {(h, s): v for h, s, v in zip(one["head"], one["score"], one["mean"], strict=True)}
@@ -60,11 +66,11 @@ def test_planted_heads(model: StreamTransformer) -> None:
     edits = {"blocks.0.attn.hook_pattern": looking(lambda h, i: back[h](i))}
     probe = Heads(sequences=3, length=N)
     table = measure(model, probe, [[0, 5, 6, 7, 8], [0, 9, 9, 9]], edits=edits, tokenizer=Ids(256))
-    found = scores(summary(table))
+    found = scores(summary(table).frame)
     for h, own in enumerate(SCORES):
         for score in SCORES:
             assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
-    text = scores(summary(table), "text")
+    text = scores(summary(table).frame, "text")
     assert (text["L0.H0", "previous"], text["L0.H0", "first"]) == (1.0, 0.0)
     assert (text["L0.H1", "previous"], text["L0.H1", "first"]) == (0.0, 1.0)
     assert ("L0.H0", "induction") not in text
@@ -78,14 +84,14 @@ def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
         return (torch.ones(n, n).tril() / torch.arange(1, n + 1)[:, None]).expand_as(pattern).clone()
 
     probe = Heads(sequences=2, length=N)
-    found = summary(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256)))
+    found = summary(measure(model, probe, [], edits={"blocks.*.attn.hook_pattern": even}, tokenizer=Ids(256))).frame
     all_of, second = range(2, 2 * N + 1), range(N + 1, 2 * N + 1)
     for score, over in (("previous", all_of), ("first", all_of), ("duplicate", second), ("induction", second)):
         expected = np.mean([1 / (i + 1) for i in over])
         one = found[found["score"] == score]
         np.testing.assert_allclose(one["mean"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["uniform"], expected, rtol=1e-6)
-        np.testing.assert_allclose(one["sd"], 0, atol=1e-7)
+        np.testing.assert_allclose(one["mean_sd"], 0, atol=1e-7)
 
 
 def test_heads_with_weights_set_by_hand() -> None:
@@ -105,7 +111,7 @@ def test_heads_with_weights_set_by_hand() -> None:
             weight.copy_(value.transpose(0, 1).flatten(1).mT)
         torch.testing.assert_close(model.blocks[0].attn.W_Q, q)
     probe = Heads(sequences=2, length=N)
-    found = scores(summary(measure(model, probe, [], tokenizer=Ids(256))))
+    found = scores(summary(measure(model, probe, [], tokenizer=Ids(256))).frame)
     for h, own in enumerate(SCORES):
         assert found[f"L0.H{h}", own] == pytest.approx(1, abs=1e-4)
 
@@ -151,8 +157,11 @@ def test_bad_input() -> None:
 def test_one_prompt_has_no_interval(model: StreamTransformer) -> None:
     probe = Heads(sequences=1, length=N)
     found = summary(measure(model, probe, [], tokenizer=Ids(256)))
-    assert found["ci_low"].isna().all()
-    assert (found["undefined"] == "sd, ci_low, ci_high: one independent case").all()
+    assert found.frame["mean_low"].isna().all()
+    missing = {
+        (i, f"mean_{end}"): "one independent case" for i in range(len(found.frame)) for end in ("sd", "low", "high")
+    }
+    assert found.missing == missing
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -173,14 +182,3 @@ def test_on_a_bridge() -> None:
     expected = torch.stack(list(attentions), 1)[..., N + 1 :, :].diagonal(2, -2, -1).mean(-1)  # [B, L, H]
     got = table[table["score"] == "induction"].sort_values(["prompt", "layer", "index"])["value"]
     np.testing.assert_allclose(got, expected.flatten(), atol=1e-6)
-
-
-def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "heads.parquet"
-    main([str(tiny_run), "--sequences", "3", "--length", "8", "--max-documents", "2", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert len(table) == 8 * (4 + 2)
-    assert Result.load(out).about["options"]["sequences"] == 3
-    assert "induction" in capsys.readouterr().out
-    with pytest.raises(InputError, match="use 15"):
-        main([str(tiny_run), "--length", "40"])

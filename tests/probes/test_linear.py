@@ -42,7 +42,7 @@ def read(how: Linear, examples: list[Example], x: Any, hook: str = HOOK) -> pd.D
 
 
 def summary(how: Linear, table: pd.DataFrame, examples: list[Example]) -> Table:
-    seen = linear.seen_of(table, examples)
+    seen = linear.observed(table, examples)
     estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     return linear.tables(how, seen, estimates)["linear"]
 
@@ -327,7 +327,7 @@ def test_labels_of_ones_own_default_to_the_last_token_and_say_what_is_wrong(tmp_
         "A cat, red",
     )
     assert second.group == "g"
-    for text, line in (("text,tag\nA,1\n", "row 1: give a text and a label; its fields are text, tag"),
+    for text, line in (("text,tag\nA,1\n", "mine.csv:2: give a text and a label; its fields are text, tag"),
                        ("text,label,start\nA,1,x\n", "start and end are numbers"),
                        ("text,label,end\nA,1,5\n", "characters 0 to 5 are not in its text of 1")):  # fmt: skip
         path.write_text(text)

@@ -1,6 +1,5 @@
 """The logit lens against the model's own logits, `layer_logits` and TransformerLens' cache; ranks; a bridge."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,18 +10,19 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate, estimate_all
 from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.logit_lens import LogitLens, main
+from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.logit_lens.measure import (
     Lens,
     candidates,
     lens_of,
+    observed,
     plan,
     read,
-    seen_of,
     tables,
     visible,
 )
@@ -32,11 +32,11 @@ torch.set_num_threads(1)
 PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 
 
-def summary(found: pd.DataFrame) -> pd.DataFrame:
-    """The table of layers of `read`, with short names of the loss."""
-    seen = seen_of(found)
+def summary(found: pd.DataFrame) -> Table:
+    """The table of layers of `read`."""
+    seen = observed(found)
     estimates = estimate_all(seen.blocks, seen.contrasts)
-    return tables(LogitLens(), seen, estimates)["layers"].short("loss")
+    return tables(LogitLens(), seen, estimates)["layers"]
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
@@ -124,19 +124,20 @@ def test_planted_probabilities_and_ties() -> None:
     assert second["rank"].tolist()[:3] == [1, 1, 3]
     assert second[second["actual"]]["rank"].item() == 3
     assert third["rank"].tolist() == [1, 1, 1]
-    found = summary(table).iloc[0]
+    layers = summary(table)
+    found = layers.frame.iloc[0]
     assert found["loss"] == pytest.approx(-(np.log(0.4) + np.log(0.2)) / 2, rel=1e-6)
     assert (found["hit"], found["median_rank"], found["positions"], found["n"]) == (0.5, 2.0, 2, 1)
-    assert "sd, ci_low, ci_high" in found["undefined"] and "one independent case" in found["undefined"]
+    assert {layers.missing[0, f"loss_{end}"] for end in ("sd", "low", "high")} == {"one independent case"}
 
 
 def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     probe = LogitLens(k=1)
-    last = summary(candidates(model, probe, PROMPTS)).iloc[-1]
+    last = summary(candidates(model, probe, PROMPTS)).frame.iloc[-1]
     losses = [model.token_losses(torch.tensor([r[:-1]]), torch.tensor([r[1:]])).sum() for r in PROMPTS]
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
     assert (last["positions"], last["n"]) == (7, 2)
-    assert last["ci_low"] <= last["loss"] <= last["ci_high"]
+    assert last["loss_low"] <= last["loss"] <= last["loss_high"]
 
 
 def test_under_edits_the_streams_are_edited(model: StreamTransformer) -> None:
@@ -153,7 +154,7 @@ def test_picture() -> None:
     lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
     query = Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))
     table = read(LogitLens(k=3), lens, captures, query)
-    seen = seen_of(table)
+    seen = observed(table)
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     heat = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures).figure().data[0]
     assert np.asarray(heat.text).tolist() == [["<u>d</u>", "a"]]
@@ -165,7 +166,7 @@ def test_a_token_of_spaces_is_seen_in_the_picture() -> None:
     """A line and two spaces are no empty cell, and the caption counts the tokens of the loss."""
     lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
     lens = Lens(1, 4, lambda layer, x: x, lambda ids: ["  " if int(i) == 3 else "\n" for i in ids])
-    seen = seen_of(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
+    seen = observed(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
     assert np.asarray(result.figure().data[0].text).tolist() == [["<u>␣␣</u>", "⏎"]]
@@ -199,16 +200,3 @@ def test_on_a_bridge() -> None:
     table = candidates(bridge, LogitLens(k=100), tokens.tolist())
     for layer, logits in enumerate((first, out.logits)):
         torch.testing.assert_close(spread(table, 0, layer), logits[0].double().softmax(-1), rtol=0, atol=1e-5)
-
-
-def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "lens.parquet"
-    main([str(tiny_run), "--text", "the [red] cat", "she ran", "--k", "2", "--out", str(out)])
-    assert pd.read_parquet(out)["layer"].tolist() == [0, 1]
-    table = pd.read_parquet(out.with_stem("lens-candidates"))
-    assert set(table["layer"]) == {0, 1} and set(table["prompt"]) == {0, 1}
-    assert (table.groupby(["prompt", "position", "layer"]).size() >= 2).all()
-    assert "[" in set(table["token"]) | set(table["read"])
-    capsys.readouterr()
-    main([str(tiny_run), "--max-tokens", "5", "--layers", "1"])
-    assert "accuracy" in capsys.readouterr().out

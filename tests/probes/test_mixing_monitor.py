@@ -15,7 +15,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.make import build
 from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
-from streamscope.probes.mixing import by_module, final, log, short, without_gradient
+from streamscope.probes.mixing import by_module, final, log, without_gradient
 from streamscope.probes.mixing_monitor import main
 from streamscope.probes.mixing_monitor.measure import RunMixing, overview, watch
 from tests.tiny import arguments
@@ -226,11 +226,3 @@ def test_without_a_run_the_bundled_ones_are_shown(capsys: pytest.CaptureFixture[
     main([])
     said = capsys.readouterr().out
     assert "stories/kromcanon" in said and "stories/kromcanon-b2" in said
-
-
-def test_names_are_short() -> None:
-    assert [short(f"blocks.3.{m}") for m in ("attn_hc", "attn.v", "attn.gate")] == [
-        "L3 attn",
-        "L3 attn.v",
-        "L3 attn.gate",
-    ]

@@ -15,14 +15,13 @@ from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.prompts.suite import Suite
+from streamscope.instruments.prompts.suite import Suite, units
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models import load
 from streamscope.models.make import build
-from streamscope.probes.attention import clusters
-from streamscope.probes.pds import Pds, main
-from streamscope.probes.pds.measure import mean_plus_sd
+from streamscope.probes.pds import Pds
+from streamscope.probes.pds.measure import control_tables, mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
@@ -78,11 +77,9 @@ def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
 
 
 def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> None:
-    from dataclasses import replace
-
     block = result.blocks["heads"]
-    turned = block.total.copy().reshape(5, 3, 12)
-    turned[:, :2, 1::2] = turned[:, 1::-1, 1::2]  # in every other pair the two orders trade places
+    turned = block.total.copy().reshape(3, 5, 12)
+    turned[:2, :, 1::2] = turned[1::-1, :, 1::2]  # in every other pair the two orders trade places
     for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):
         found = estimate(replace(block, total=turned.reshape(15, 12)), result.contrasts["heads"])
         seen = InstrumentData({"heads": block}, {}, {"title": "", "rule": ""})
@@ -131,7 +128,7 @@ def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> N
 def test_pairs_of_one_text_are_one_case() -> None:
     suite = load_suite("coreference")
     aligned = align(suite, Tokenizer.train([p.text for p in suite.prompts], 290))
-    names = dict(zip([p.id for p in aligned.prompts], clusters(aligned), strict=True))
+    names = dict(zip([p.id for p in aligned.prompts], units(aligned.prompts), strict=True))
     assert names["coreference-key-box-0-first"] == names["coreference-key-box-1-last"]
     assert len(set(names.values())) < len({p.pair or p.id for p in aligned.prompts})
     assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1
@@ -197,6 +194,8 @@ def test_bad_input() -> None:
         measure(broken, Pds(), suite)
     with pytest.raises(InputError, match="threshold"):
         Pds(threshold=-1.0)
+    with pytest.raises(InputError, match="leave out --threshold"):
+        Pds(threshold=0.1, reference="stories/lfa")
     with pytest.raises(InputError, match="two heads"):
         mean_plus_sd(pd.DataFrame({"pds": [0.1]}))
 
@@ -207,62 +206,9 @@ def test_one_pair_has_a_score_and_no_inference() -> None:
     assert {why for (_, column), why in table.missing.items() if column == "difference_sd"} == {"one independent case"}
 
 
-def test_figures_show_heads_and_threshold(result: Result) -> None:
-    np.testing.assert_allclose(np.asarray(result.figure("pds").data[0].z)[0], planted.PDS, atol=2e-6)
-    spread = result.figure("pds-histogram")
-    np.testing.assert_allclose(spread.data[0].x, planted.PDS, atol=2e-6)
-    assert "0.075: 2 over" in spread.to_json()
-
-
-def test_command(short_suite: str, tiny_run: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "new" / "pds.parquet"
-    page = tmp_path / "pds.html"
-    main(
-        [str(tiny_run), "--suite", short_suite, "--reference", str(tiny_run), "--out", str(out), "--figure", str(page)]
-    )
-    shown = capsys.readouterr().out
-    assert "L1.H3" in shown
-    assert "μ+σ of" in shown
-    read = Result.load(out)
-    summary = read.table().frame
-    assert len(summary) == 8
-    assert read.table().column("pds").unit == "attention"
-    assert read.about["data"]["Prompts"]["prompts"] == 4
-    assert summary["threshold"][0] == pytest.approx(mean_plus_sd(summary))
-    assert len(read.blocks["heads"].frame()) == 2 * 8 * 3
-    assert "plotly" in page.read_text()
-
-
-@pytest.fixture(scope="module")
-def short_suite(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two pairs in the words of the tiny run."""
-    import json
-
-    path = tmp_path_factory.mktemp("suite") / "short.jsonl"
-    lines = []
-    for pair, (a, b) in {"one": ("cat", "dog"), "two": ("bird", "tree")}.items():
-        for order, (x, y) in {"target_first": (a, b), "target_last": (b, a)}.items():
-            text = f"the {x} and the {y} sat then it"
-            roles = {role: [text.index(w), text.index(w) + len(w)] for role, w in (("target", a), ("distractor", b))}
-            roles["query"] = [len(text) - 2, len(text)]
-            row = {"id": f"{pair}-{order}", "text": text, "roles": roles, "pair": pair, "order": order}
-            lines.append(json.dumps({**row, "category": "c", "coherent": f" {a}", "incoherent": f" {b}"}))
-    path.write_text("\n".join(lines))
-    return str(path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["RUN", "--out", "pds.xlsx"], "parquet"),
-        (["RUN", "--reference", "RUN", "--threshold", "0.1"], "leave out --threshold"),
-        (["RUN", "--suite", "competng"], "competing"),
-        (["nowhere"], "not a run folder"),
-        (["RUN", "--n", "5"], "stories"),
-        (["RUN", "--reference", "nowhere", "--suite", "SUITE"], "not a run folder"),
-    ],
-)
-def test_bad_commands(arguments: list[str], message: str, tiny_run: Any, short_suite: str) -> None:
-    given = [{"RUN": str(tiny_run), "SUITE": short_suite}.get(a, a) for a in arguments]
-    with pytest.raises(InputError, match=message):
-        main(given)
+def test_the_table_with_a_control_says_which_pds_it_has() -> None:
+    net, suite = planted.model(), planted.suite(3)
+    pooled, by_pair = (Pds(per_pair=flag).measure(net, given_prompts(suite, net)) for flag in (False, True))
+    title = control_tables(by_pair, by_pair)["models"].title
+    assert title.startswith("PDS per head, mean over pairs of |last − first|, of ")
+    assert control_tables(pooled, pooled)["models"].title.startswith("PDS per head, of ")

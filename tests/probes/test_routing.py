@@ -9,8 +9,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate
 from streamscope.models.make import build
-from streamscope.models.mixing import routing
-from streamscope.probes.routing import Routing, main
+from streamscope.probes.routing import main
 from streamscope.probes.routing.measure import (
     cells,
     growth,
@@ -19,7 +18,7 @@ from streamscope.probes.routing.measure import (
     hubs,
     layers,
     matrices,
-    seen_of,
+    observed,
     unevenness,
 )
 
@@ -91,8 +90,8 @@ def test_growth_is_the_slope_over_layers() -> None:
     found = planted(*(np.diag([m, 1.0, 1.0]) for m in (1.0, 1.5, 2.0, 3.5)))
     top, off, _ = growth(layers(found)).to_dict("records")
     assert top["slope"] == pytest.approx(0.8) and (top["first"], top["last"]) == (1.0, 3.5)
-    assert top["ci_low"] < 0.8 < top["ci_high"] and 0 < top["p"] < 0.1
-    assert np.isnan(off["p"]) and "exactly on a line" in off["undefined"]
+    assert top["slope_low"] < 0.8 < top["slope_high"] and 0 < top["slope_p"] < 0.1
+    assert np.isnan(off["slope_p"]) and "exactly on a line" in off["undefined"]
 
 
 def test_how_uneven_pairs_of_heads_are() -> None:
@@ -132,12 +131,10 @@ def test_a_shuffle_that_ties_counts() -> None:
 def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
     rng = np.random.default_rng(2)
     found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
-    seen = seen_of(hubs(found))
-    table = (
-        hub_excess_table(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).short("over_even").set_index("head")
-    )
-    assert table["over_even"].idxmax() == "H2" and table.loc["H2", "p_holm"] < 0.01
-    assert table.loc["H2", "ci_low"] > 0 and table.loc["H2", "n"] == 5
+    seen = observed(hubs(found))
+    table = hub_excess_table(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).frame.set_index("head")
+    assert table["over_even"].idxmax() == "H2" and table.loc["H2", "over_even_p_holm"] < 0.01
+    assert table.loc["H2", "over_even_low"] > 0 and table.loc["H2", "n"] == 5
 
 
 def test_what_has_no_value_says_why() -> None:
@@ -148,19 +145,6 @@ def test_what_has_no_value_says_why() -> None:
     assert "W is zero" in reasons[2]
     two = growth(table[table["layer"] < 2])
     assert two["slope"].isna().all() and two["undefined"].str.contains("fewer than three layers").all()
-
-
-def test_figure_has_a_panel_per_projection_and_layer() -> None:
-    model = build("dst-kron", "tiny")
-    figure = Routing(shuffles=9).measure(model).figure("cells-value")
-    maps = [one for one in figure.data if one.type == "heatmap"]
-    assert len(maps) == 4
-    assert [a.text for a in figure.layout.annotations] == [
-        "attn.v, layer 0", "attn.v, layer 1", "attn.o, layer 0", "attn.o, layer 1"
-    ]  # fmt: skip
-    np.testing.assert_allclose(np.asarray(maps[3].z, float), routing(model)["blocks.1.attn.o"], atol=1e-12)
-    values = np.concatenate([np.ravel(np.asarray(one.z, float)) for one in maps])
-    assert {(one.zmin, one.zmax) for one in maps} == {(values.min(), values.max())} and values.min() < 0
 
 
 def test_a_model_without_routing_is_told_what_has_it(tiny_run) -> None:

@@ -1,7 +1,7 @@
 """HSS and entropy where they follow on paper, against naive loops, streamed, and on a bridge."""
 
+import re
 from math import lgamma, log
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import compare, estimate_all
+from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.attention import sinks_sentence
-from streamscope.probes.specialization import Specialization, main, measure
-from streamscope.probes.specialization.measure import Sums, distances, seen_of, stream, tables
+from streamscope.probes.roles import sinks_sentence
+from streamscope.probes.specialization import Specialization, measure
+from streamscope.probes.specialization.measure import Sums, distances, observed, stream, tables
 
 torch.set_num_threads(1)
 T = 8
@@ -25,13 +26,14 @@ SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_
 
 
 def summary(sums: Sums) -> pd.DataFrame:
-    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, ci_low, ci_high, undefined."""
-    seen = seen_of(sums)
+    """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, its interval, undefined."""
+    seen = observed(sums)
     found = estimate_all(seen.blocks, seen.contrasts)
     made = tables(Specialization(), seen, found)
-    parts = [("HSS", made["hss"].short("hss")), ("entropy", made["entropy"].short("entropy"))]
-    rows = [part.rename(columns={name.lower(): "value"}).assign(measure=name) for name, part in parts]
-    return pd.concat(rows, ignore_index=True)
+    parts = [with_reasons(made[name.lower()]).assign(measure=name) for name in ("HSS", "entropy")]
+    return pd.concat(
+        [p.rename(columns=lambda c: re.sub("^(hss|entropy)", "value", c)) for p in parts], ignore_index=True
+    )
 
 
 def summed(captures: Captures) -> pd.DataFrame:
@@ -126,7 +128,7 @@ def test_a_model_with_sinks_is_compared_with_one_that_has_none() -> None:
     for heads in ((torch.eye(T), even, sink), (torch.eye(T), even, even)):
         sums = Sums(10)
         sums.add(shown(*heads))
-        seen.append(seen_of(sums, [[0]] * 3))
+        seen.append(observed(sums, [[0]] * 3))
     one, other = seen
     found = compare(one.blocks["hss"], other.blocks["hss"], one.contrasts["hss"], other.contrasts["hss"])
     rows = found.where(quantity="hss_difference").frame["value"]
@@ -185,7 +187,9 @@ def test_equals_naive_loops_and_jackknife(model: StreamTransformer) -> None:
     se = np.sqrt(3 / 4 * np.square(np.array(left) - np.mean(left)).sum())
     row = found[(found["measure"] == "HSS") & (found["scope"] == "all")].iloc[0]
     spread = np.exp(3.182446 * se / row["value"])  # of four blocks, on the logarithmic scale: never below 0
-    assert (row["ci_low"], row["ci_high"]) == pytest.approx((row["value"] / spread, row["value"] * spread), rel=1e-3)
+    assert (row["value_low"], row["value_high"]) == pytest.approx(
+        (row["value"] / spread, row["value"] * spread), rel=1e-3
+    )
     assert (row["n"], row["blocks"]) == (23, 4)
 
 
@@ -208,7 +212,7 @@ def test_stream_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.
 def test_few_samples_and_one_head(model: StreamTransformer) -> None:
     found = summary(stream(model, Specialization(length=T), SAMPLES[:1]))
     assert found["value"].notna().all()
-    assert (found["undefined"] != "").all() and found["ci_low"].isna().all()
+    assert (found["undefined"] != "").all() and found["value_low"].isna().all()
     alone = summed(Captures({f"blocks.{n}.attn.hook_pattern": [torch.eye(T)[None]] * 2 for n in range(2)}, None))
     alone = alone.set_index(["measure", "scope"])
     assert np.isnan(alone.loc[("HSS", "layers"), "value"])
@@ -242,14 +246,3 @@ def test_on_a_bridge() -> None:
     probe = Specialization(length=T)
     got = values(summary(stream(bridge, probe, SAMPLES)), "HSS")
     assert got == pytest.approx(naive(torch.stack(list(attentions), 1))[0], abs=1e-6)
-
-
-def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "s.parquet"
-    main([str(tiny_run), "--samples", "6", "--length", "16", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert list(table["scope"][:4]) == ["L0", "L1", "layers", "all"]
-    assert set(table["n"]) == {6}
-    assert "HSS" in capsys.readouterr().out
-    with pytest.raises(InputError, match="longer than the context"):
-        main([str(tiny_run), "--length", "400"])

@@ -5,20 +5,18 @@ from typing import Any
 
 import jaxtyping
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.undefined_cells import reasons
+from streamscope.instruments.result import Result
 from streamscope.models.config import Gate
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.probes.probe import measure
 from streamscope.probes.sps import Sps, main
-from streamscope.probes.sps.measure import summary
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
@@ -27,31 +25,34 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    return measure(planted.model(), Sps(), planted.suite())
+def result() -> Result:
+    net = planted.model()
+    return Sps().measure(net, given_prompts(planted.suite(), net))
 
 
-def test_planted_heads(table: pd.DataFrame) -> None:
-    heads = summary(table, "heads")
+def test_planted_heads(result: Result) -> None:
+    heads = result.table("heads").frame
+    np.testing.assert_allclose(np.asarray(result.figure("heads-sps").data[0].z)[0], planted.SPS, atol=2e-6)
+    assert result.figure("layers-sps-intervals").data[0].x[0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
     np.testing.assert_allclose(heads["sps"], planted.SPS, atol=2e-6)
     np.testing.assert_allclose(heads["semantic"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
     np.testing.assert_allclose(heads["distractor"], [0.5, 0, 0.5, 0.2, 1 / 12], atol=2e-6)
     assert (heads["even"] == 0).all()
-    whole = summary(table)
+    whole = result.table().frame
     assert len(whole) == 1
     assert whole["sps"][0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
     assert (whole["n"][0], whole["clusters"][0]) == (24, 12)
-    layer = summary(table, "layers")
+    layer = result.table("layers").frame
     assert layer["sps"].tolist() == whole["sps"].tolist()
 
 
-def test_no_spread_between_pairs_is_undefined(table: pd.DataFrame) -> None:
+def test_no_spread_between_pairs_is_undefined(result: Result) -> None:
     """Every pair has the same mean, the recency head +1 and −1: no interval, and d 0 from the prompts."""
-    heads = summary(table, "heads")
-    assert heads[["ci_low", "p", "p_holm"]].isna().all(axis=None)
-    assert all({"ci_low", "p"} <= reasons(text).keys() for text in heads["undefined"])
-    assert heads["d"][0] == pytest.approx(0, abs=1e-6)
-    assert np.isnan(heads["d"][4])
+    table = result.table("heads")
+    assert table.frame[["sps_low", "sps_p", "sps_p_holm"]].isna().all(axis=None)
+    assert {(i, name) for i in range(5) for name in ("sps_low", "sps_p")} <= set(table.missing)
+    assert table.frame["d"][0] == pytest.approx(0, abs=1e-6)
+    assert np.isnan(table.frame["d"][4])
 
 
 def test_gated_attention() -> None:
@@ -62,8 +63,8 @@ def test_gated_attention() -> None:
         net.blocks[0].attn.gate.bias[:, :4] = float(np.log(0.2 / 0.8))
         net.blocks[0].attn.gate.bias[:, 4:] = float(np.log(0.6 / 0.4))
     for attention, gate in (("gated", 0.4), ("raw", 1.0)):
-        rows = measure(net, Sps(attention=attention), planted.suite())
-        np.testing.assert_allclose(summary(rows, "heads")["sps"], gate * np.array(planted.SPS), atol=2e-6)
+        heads = Sps(attention=attention).measure(net, given_prompts(planted.suite(), net)).table("heads").frame
+        np.testing.assert_allclose(heads["sps"], gate * np.array(planted.SPS), atol=2e-6)
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +93,13 @@ def test_equals_loops_on_a_random_model(attention: str, split_words: Tokenizer) 
     for (layer, head), values in cells.items():
         one = table[(table["layer"] == layer) & (table["index"] == head)]
         np.testing.assert_allclose(one["sps"], values, atol=1e-6)
-    whole, heads = summary(table), summary(table, "heads")
+    result = Sps(attention=attention).measure(net, given_prompts(suite, net))
+    whole, heads = result.table().frame, result.table("heads").frame
     assert whole["sps"][0] == pytest.approx(fmean(fmean(v) for v in cells.values()), abs=1e-6)
     assert whole["even"][0] == pytest.approx(fmean(even))
     assert heads["sps"].tolist() == pytest.approx([fmean(v) for v in cells.values()], abs=1e-6)
-    assert whole["ci_low"][0] < whole["sps"][0] < whole["ci_high"][0]
-    assert heads["p_holm"].ge(heads["p"]).all()
+    assert whole["sps_low"][0] < whole["sps"][0] < whole["sps_high"][0]
+    assert heads["sps_p_holm"].ge(heads["sps_p"]).all()
 
 
 def test_even_attention_scores_the_length_of_words(split_words: Tokenizer) -> None:
@@ -109,29 +111,18 @@ def test_even_attention_scores_the_length_of_words(split_words: Tokenizer) -> No
 
     table = measure(net, Sps(), load_suite("competing"), edits={"blocks.*.attn.hook_pattern": even})
     np.testing.assert_allclose(table["sps"], table["even"], atol=1e-6)
-    assert summary(table)["even"][0] != 0
+    assert table["even"].mean() != 0
 
 
-def test_bad_input(table: pd.DataFrame) -> None:
+def test_bad_input() -> None:
     net = planted.model()
     bad: Any = "mixed"
     with pytest.raises(InputError, match="hook_gate"):
         measure(net, Sps(attention="gated"), planted.suite())
     with pytest.raises((InputError, jaxtyping.TypeCheckError), match="attention"):
         Sps(attention=bad)
-    with pytest.raises(InputError, match="the table has no prompts to summarise"):
-        summary(table.iloc[:0])
     with pytest.raises(InputError, match="no tokenizer"):
         measure(build("lfa", "tiny"), Sps(), planted.suite())
-
-
-def test_what_is_measured_is_the_summary_of_the_rows(table: pd.DataFrame) -> None:
-    net = planted.model()
-    result = Sps().measure(net, given_prompts(planted.suite(), net))
-    for level in ("all", "layers", "heads"):
-        pd.testing.assert_frame_equal(result.table(level).short("sps"), summary(table, level))
-    np.testing.assert_allclose(np.asarray(result.figure("heads-sps").data[0].z)[0], planted.SPS, atol=2e-6)
-    assert result.figure("layers-sps-intervals").data[0].x[0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
 
 
 def test_command_tells_that_a_model_has_no_gates(tiny_run: Any) -> None:

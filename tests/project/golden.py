@@ -97,7 +97,11 @@ COMMANDS = {
     "circuits-hf": "interventions.circuits hf:{hf/model} --task ioi --pairs 6 --method eap",
     "phenomena": "probes.phenomena lfa --only repeats capitalization --sequences 4",
 }
-RENAMED: dict[str, dict[str, str]] = {"coherence": {"relation": "category"}}
+RENAMED: dict[str, dict[str, str]] = {
+    "coherence": {"relation": "category"},
+    "coreference": {"ci_low": "difference_low", "ci_high": "difference_high", "p": "difference_p"},
+    "routing": {"ci_low": "slope_low", "ci_high": "slope_high", "p": "slope_p"},
+}
 """Old column -> new one, by the command's name up to the first hyphen. Empty again once a refactor has landed."""
 GONE: dict[str, dict[str, str]] = {}
 """Column that is not there any more -> why, likewise."""

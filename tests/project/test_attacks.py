@@ -95,7 +95,6 @@ OPTIONS = {
     "beta1 of 2": (*TRAIN, "--beta1", "2"),
     "epochs inf": (*TRAIN, "--epochs", "inf"),
     "a width of 10^9": (*TRAIN, "--set", "d_model=1000000000"),
-    "a width beyond the memory": (*TRAIN, "--set", "d_model=6000000", "--set", "n_heads=2"),
     "a vocabulary of 10^10": (*TRAIN, "--set", "d_vocab=10000000000"),
     "a width that is a word": (*TRAIN, "--set", "d_model=wide"),
     "a scale of 10^39": ("interventions.ablate", "lfa", "--scale", "1e39"),
@@ -301,7 +300,7 @@ def test_damaged_tables(table: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="is damaged"):
             read_about(path)
     write(tmp_path / "x.parquet", b"PAR1 nothing")
-    with pytest.raises(InputError, match="cannot be read as a parquet file"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_about(tmp_path / "x.parquet")
 
 

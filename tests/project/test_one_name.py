@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import streamscope
 from streamscope.__main__ import main
 from streamscope.cli.commands import SYNONYMS, commands
 from streamscope.cli.errors import InputError
@@ -119,16 +120,26 @@ def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:
     assert "  ablate " in listed.stdout and "  train " in listed.stdout
 
 
-def test_every_package_is_in_the_wheel() -> None:
-    import tomllib
+def test_what_users_import_first() -> None:
+    from streamscope import Documents, Prompts, Tasks, build, load
 
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    there = {"streamscope", "streamscope.datasets"}
-    for room in (*ROOMS, "streamscope"):
-        for path in (ROOT / room).rglob("__init__.py"):
-            parts = path.parent.relative_to(ROOT).parts
-            there.add(".".join(parts if room == "streamscope" else ("streamscope", *parts)))
-    assert set(told) == there
+    assert [one.__name__ for one in (Documents, Prompts, Tasks, build, load)] == [
+        "Documents", "Prompts", "Tasks", "build", "load"]  # fmt: skip
+    assert streamscope.InputError is InputError and "Documents" in dir(streamscope)
+    with pytest.raises(AttributeError, match="has no attribute 'documents'"):
+        streamscope.documents  # noqa: B018
+
+
+def test_a_users_own_modules_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for folder in ("models", "probes"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "models" / "errors.py").write_text("MINE = 1")
+    (tmp_path / "probes" / "result.py").write_text("MINE = 2")
+    code = "import streamscope, models.errors, probes.result; print(models.errors.MINE, probes.result.MINE)"
+    env = os.environ | {"PYTHONPATH": str(Path(streamscope.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, env=env, capture_output=True)
+    assert done.stdout == b"1 2\n", done.stderr.decode()
 
 
 @pytest.fixture(scope="module")
@@ -186,9 +197,6 @@ def test_a_wheel_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
         assert len(line.split()) > 3, f"{module} says nothing of itself"
     done = streamscope("ablate", "--heads", "L5.H4", "--draws", "1", "--max-documents", "3", "--out", "a.csv")
     assert done.returncode == 0 and "L5.H4" in done.stdout and (where / "a.csv").is_file(), done.stderr
-    small = ("--pairs", "20", "--documents", "4", "--edited-pairs", "8", "--draws", "1", "--k", "1")
-    done = streamscope("demo", "stories/lfa", "--out", "page", *small)
-    assert done.returncode == 0 and (where / "page" / "index.html").stat().st_size > 1e5, done.stderr
     (where / "mine.py").write_text("def halve(value, hook):\n    return value * 0.5\n")
     small = ("--only", "loss", "--max-documents", "3", "--edit", "mine.py:halve@blocks.3.hook_mlp_out")
     done = streamscope("phenomena", "stories/lfa", "--control", "stories/lfa", *small)

@@ -105,8 +105,12 @@ MODULES = {module_of(path): path for path in FILES}
 
 
 def imports_of(name: str, source: str, known: set[str]) -> set[str]:
-    """The modules among `known` that a module imports, in functions too; not what only types need."""
-    return (set[str]().union(*imports_by_place(source, known)) & known) - {name}
+    """The modules among `known` that a module imports, in functions too; not what only types need.
+
+    A package may open its own body in a function (`Instrument.body`).
+    """
+    top, inside = imports_by_place(source, known)
+    return ((top | {module for module in inside if not module.startswith(f"{name}.")}) & known) - {name}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
@@ -138,7 +142,8 @@ def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
     source = "import x.a\ndef f():\n    from x import b\nif TYPE_CHECKING:\n    import x.c\n"
-    assert imports_of("x", source, {"x.a", "x.b", "x.c"}) == {"x.a", "x.b"}
+    assert imports_of("y", source, {"x.a", "x.b", "x.c"}) == {"x.a", "x.b"}
+    assert imports_of("x", source, {"x.a", "x.b", "x.c"}) == {"x.a"}, "the door of a package"
 
 
 # ---- lazy imports live in one layer ---------------------------------------------------------------
@@ -149,10 +154,6 @@ BESIDE = {
     "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
     "models/checkpoint.py": {"streamscope.models.interop.huggingface.bridged"},  # TransformerLens: two seconds
-    "models/interop/export/bridge.py": {  # TransformerLens asks for this file while it is being imported itself
-        "transformer_lens.factories.architecture_adapter_factory", "transformer_lens.model_bridge.sources",
-        "transformers",
-    },
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
     "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -94,49 +93,3 @@ def test_a_kind_of_call_is_checked_once_and_another_result_anew() -> None:
         both(torch.zeros(2, 3), "1")
     with pytest.raises(TypeCheckError, match="'x'"):
         both(torch.zeros(2, 3).long(), 1)
-
-
-def test_every_closure_is_checked_and_called_itself() -> None:
-    from tests.typecheck import checked, jaxtyped
-
-    def plus(n: int) -> Callable[[int], int]:
-        def add(x: int, *, y: int = 0) -> int:
-            return x + n + y
-
-        return jaxtyped(add, typechecker=checked)
-
-    first, second = plus(1), plus(2)
-    assert (first(1), second(1), second(1, y=3), first(x=4)) == (2, 3, 6, 5)
-    for one in (first, second):
-        with pytest.raises(TypeCheckError, match="x"):
-            one("1")
-
-    def shaped(n: int) -> Callable[[Rows], Rows]:
-        def add(x: Rows) -> Rows:
-            return x + n
-
-        return jaxtyped(add, typechecker=checked)
-
-    first_rows, second_rows = shaped(1), shaped(2)
-    assert first_rows(torch.zeros(1, 1)).item() == 1 and second_rows(torch.zeros(1, 1)).item() == 2
-    with pytest.raises(TypeCheckError):
-        second_rows(torch.zeros(1))
-
-
-def test_classes_with_equal_code_keep_their_own_types() -> None:
-    from tests.typecheck import checked, jaxtyped
-
-    @dataclass(frozen=True)
-    class Whole:
-        x: int
-
-    @dataclass(frozen=True)
-    class Text:
-        x: str
-
-    assert Whole.__init__.__code__ == Text.__init__.__code__
-    for cls, right, wrong in ((Whole, 1, "1"), (Text, "1", 1)):
-        jaxtyped(cls, typechecker=checked)
-        assert cls(right).x == right
-        with pytest.raises(TypeCheckError):
-            cls(wrong)

@@ -102,7 +102,6 @@ def test_hub_source_grammar(source, config, split):
 
 def test_built_in_stories(monkeypatch):
     fake = types.ModuleType("streamscope.text.stories")
-    fake.VERSION = 3
     fake.documents = lambda seed, n: (f"story {seed} {i}" for i in range(n))
     monkeypatch.setitem(sys.modules, "streamscope.text.stories", fake)
     monkeypatch.setattr(streamscope.text, "stories", fake, raising=False)
@@ -111,7 +110,7 @@ def test_built_in_stories(monkeypatch):
     assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()
     assert open_corpus("stories:7:2").describe()["stories"] == "stories-v3-7-2"
     before = open_corpus("stories").fingerprint()
-    fake.VERSION = 4
+    monkeypatch.setitem(streamscope.text.corpus.VERSIONS, "stories", 4)
     assert open_corpus("stories").fingerprint() != before
 
 

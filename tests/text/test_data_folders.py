@@ -166,34 +166,13 @@ def test_chats(tmp_path: Path) -> None:
             read(tmp_path / "bad.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        ("a.csv", "story,n\nx,1\n", "a.csv: no field 'text'; it has story, n"),
-        ("a.csv", "text,n\nx,1\ny\n", "a.csv:3: 1 fields, but the first line has 2"),
-        ("a.csv", 'text,n\n"x,1\n', "a.csv:2: .*end of data"),
-        ("a.csv", "", "has no text"),
-        ("a.json", "{", "a.json:.*not a JSON value"),
-        ("a.json", '{"data": [{"text": "x"}]}', "a.json:1: no field 'text'; it has data"),
-        ("a.json", "[1]", "a.json: record 1: a JSON int"),
-        ("a.json", '[{"text": "x"}, {"story": "y"}]', "a.json: record 2: no field 'text'; it has story"),
-        ("a.json", '[{"text": "x"}', "a.json: not a JSON value"),
-    ],
-)
-def test_what_is_damaged_is_one_line(name: str, content: str, line: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=line) as error:
-        read(tmp_path / name)
-    assert "\n" not in str(error.value)
-
-
 def test_a_truncated_zst_and_a_long_field(tmp_path: Path) -> None:
     zst(tmp_path / "a.txt.zst", bytes(range(65, 91)) * 1000)
     (tmp_path / "b.txt.zst").write_bytes((tmp_path / "a.txt.zst").read_bytes()[:-9])
     (tmp_path / "c.txt.zst").write_bytes(b"plain text")
     assert len(read(tmp_path / "a.txt.zst")[0]) == 26_000
     for name in ("b.txt.zst", "c.txt.zst"):
-        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+        with pytest.raises(InputError, match=f"{name} cannot be read"):
             read(tmp_path / name)
     (tmp_path / "d.csv").write_text("text\n" + "word " * 100_000 + "\n")
     assert len(read(tmp_path / "d.csv")[0]) == 499_999, "beyond the library's limit of 131,072"

@@ -75,10 +75,6 @@ def test_document_windows_hold_one_document(shards, tokenizer, n_ctx):
 
 
 def test_windows_refuse_bad_input(shards, tokenizer, tmp_path):
-    with pytest.raises(InputError, match="unknown packing 'documents': did you mean document"):
-        Windows(shards, 8, packing="documents")
-    with pytest.raises(InputError, match="n_ctx=0"):
-        Windows(shards, 0)
     for packing in ("stream", "document"):
         windows = Windows(shards, 8, packing=packing)
         for indices in ([-1], [len(windows)]):
@@ -99,8 +95,6 @@ def test_epoch_order_is_a_permutation_of_its_own_for_each_epoch():
     assert len({tuple(order) for order in orders}) == len(orders)
     assert np.array_equal(epoch_order(1000, 1, 2), orders[-1])
     assert epoch_order(8, 0, 0).tolist() == GOLDEN_ORDER
-    with pytest.raises(InputError, match="seed=-1"):
-        epoch_order(10, -1, 0)
 
 
 @pytest.mark.parametrize(("n_ctx", "batch_size", "limit"), [(5, 7, None), (64, 32, 40), (200, 1000, 1)])
@@ -119,9 +113,3 @@ def test_document_batches_give_each_document_once(shards, tokenizer, n_ctx, batc
     chosen = DOCUMENTS[:limit]
     assert sorted(seen) == list(range(len(chosen)))
     assert lengths == sorted(lengths, reverse=True)
-
-
-def test_document_batches_refuse_bad_input(shards):
-    for arguments, message in [((0, 4), "n_ctx=0"), ((8, 0), "batch_size=0"), ((8, 4, 0), "max_documents=0")]:
-        with pytest.raises(InputError, match=message):
-            next(document_batches(shards, *arguments))

@@ -1,4 +1,4 @@
-"""LoRA, chats and memory: adapters against a plain loop, what is learned of a chat, what survives tuning and export."""
+"""LoRA and chats: adapters against a plain loop, what is learned of a chat, what survives tuning and export."""
 
 import itertools
 import json
@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 import streamscope.models.training.loop
-import streamscope.models.training.memory as memory
 from streamscope.cli.errors import InputError
 from streamscope.models import build, load
 from streamscope.models.interop.export.write import export
@@ -232,46 +231,6 @@ def test_end_of_turn_template_and_context_survive_tuning_and_export(
         new = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=30, do_sample=False)
         assert new[0].tolist() == [*ours, *model.eos_ids], "both stop at the end of the turn"
         assert len(prompt[0]) < len(ours) < len(prompt[0]) + 30
-
-
-def test_activations_are_counted_before_they_exist(chat_run: Path, chats: Path, tmp_path: Path, capsys) -> None:
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def pack(x: torch.Tensor) -> torch.Tensor:
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage()
-        return x
-
-    def fit(self):
-        kept.clear()
-        model, (tokens, targets) = self.model.train(), self.train.batch(range(4))
-        own = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            _loss = model.loss(tokens, targets)[0]
-        real = sum(storage.nbytes() for at, storage in kept.items() if at not in own)
-        parts = memory.estimate(self, 4, tokens.shape[1])
-        assert parts["activations"] == pytest.approx(real, rel=0.02) and real > 1e5
-        n, trained = model.n_params(), sum(p.numel() for p in model.parameters() if p.requires_grad)
-        assert parts["weights"] == 4 * n and parts["gradients"] == 4 * trained and parts["moments"] == 8 * trained
-        assert (trained < n / 20) == ("lora" in self.run.folder.name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streamscope.models.training.loop.Trainer, "fit", fit)
-        argv = [str(chat_run), "--data", str(chats), "--batch-size", "8", "--accumulate", "2"]
-        main([*argv, "--out", str(tmp_path / "whole")])
-        main([*argv, "--lora", "1", "--lora-on", "q", "--out", str(tmp_path / "lora")])
-    assert capsys.readouterr().err.count("GB for 4 x ") == 2
-
-
-def test_what_does_not_fit_is_said_before(chat_run: Path, chats: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    out = tmp_path / "out"
-    argv = [str(chat_run), "--data", str(chats), "--steps", "1", "--batch-size", "2", "--out", str(out)]
-    monkeypatch.setattr(memory, "free_and_total", lambda device: (10, 1000))
-    with pytest.raises(InputError, match=r"about .* GB for 2 x .* choose --lora 8, a smaller --context"):
-        main(argv)
-    assert not out.exists()
-    monkeypatch.setattr(memory, "free_and_total", lambda device: (10, 10**12))
-    main(argv)
-    assert "warning: only 0.0 GB are free" in capsys.readouterr().err
 
 
 def test_context_and_lora_options(chat_run: Path, chats: Path, tmp_path: Path, capsys) -> None:

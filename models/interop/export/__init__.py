@@ -1,12 +1,13 @@
-"""Export a run as a Hugging Face folder that needs only torch and transformers.
+"""Export a run as a Hugging Face folder.
 
     python -m models.interop.export lfa --out exported/lfa
     python -m models.interop.export runs/lfa --out exported/lfa --snapshots
     python -m models.interop.export stories/llama --out exported/llama --native
 
-AutoModelForCausalLM.from_pretrained("exported/lfa", trust_remote_code=True) opens the first one, with the same logits
-and without streamscope. --snapshots also writes a folder for each snapshot of the run. --native writes a class of the
-library itself (GPT-2, GPT-NeoX, Llama, Qwen2, Qwen3) if one computes the same, and otherwise raises an error.
+AutoModelForCausalLM.from_pretrained("exported/lfa", trust_remote_code=True) opens the first one with the same logits,
+where streamscope is installed. --snapshots also writes a folder for each snapshot of the run. --native writes a class
+of the library itself (GPT-2, GPT-NeoX, Llama, Qwen2, Qwen3), which needs none of our code, if one computes the same; it
+raises an error otherwise.
 """
 
 from collections.abc import Sequence

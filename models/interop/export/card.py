@@ -126,7 +126,7 @@ def _measured(folder: Path, run: str) -> str:
 def _use(model: "StreamTransformer", ours: bool) -> str:
     """Code to open the model, and its differences from other models of the library."""
     trust = ", trust_remote_code=True" if ours else ""
-    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    lines = ["# pip install streamscope"] * ours + ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
     lines.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
     text = ""
     if model.tokenizer is not None:

@@ -1,8 +1,6 @@
-"""A streamscope model for the transformers library.
+"""A streamscope model for the transformers library, as `streamscope export` writes it.
 
-Written by `streamscope export`. The files streamscope_*.py in this folder are streamscope's own code, so the forward
-pass is the same; only torch and transformers are needed. Modules named hook_* are identities, where a forward hook of
-torch can read or replace an activation.
+Modules named hook_* are identities, where a forward hook of torch can read or replace an activation.
 """
 
 from contextlib import ExitStack

@@ -9,7 +9,6 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
-from streamscope.models.interop.export.code import files
 from streamscope.models.interop.huggingface.convert import new_folder, read_generation
 from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
 from streamscope.models.interop.huggingface.gguf import OTHER_SAMPLING
@@ -21,6 +20,10 @@ AUTO = {
     "AutoConfig": "configuration_streamscope.StreamscopeConfig",
     "AutoModelForCausalLM": "modeling_streamscope.StreamscopeForCausalLM",
 }
+CODE = """# pip install streamscope
+from streamscope.models.interop.export.{module} import {name}  # noqa: F401
+"""
+"""A file of the folder, by which the library finds a class of ours."""
 
 
 def export(
@@ -75,8 +78,8 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     _write_json(folder / GENERATION, generation | ({} if as_native else {"use_cache": False}))
     theirs = give(family.names(there, family.prefix), tensors, shapes_of(there))
     write_tensors(folder / "model.safetensors", theirs, {"format": "pt"})
-    for name, text in files().items() if not as_native else ():
-        write_text(folder / name, text)
+    for module, name in (place.split(".") for place in AUTO.values()) if not as_native else ():
+        write_text(folder / f"{module}.py", CODE.format(module=module, name=name))
     write_text(folder / "README.md", model_card(model, run, family.architecture, license))
     return f"{family.architecture}, {model.n_params():,} parameters{', no tokenizer' if tokenizer is None else ''}"
 

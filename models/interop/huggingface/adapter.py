@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import read_json
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.models.interop.tables import opened
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -66,8 +66,7 @@ class Adapter:
         delta = scale * b.to(dtype) @ a.to(dtype)
         delta = delta.mT if name in self.turned else delta
         if delta.shape != weight.shape:
-            raise InputError(f"{self.path}: lora_B {list(b.shape)} and lora_A {list(a.shape)} do not fit {name} "
-                             f"{list(weight.shape)}")  # fmt: skip
+            raise InputError(f"{self.path}: the update {list(delta.shape)} does not fit {name} {list(weight.shape)}")
         return weight.to(dtype) + delta
 
 
@@ -98,10 +97,8 @@ def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Coll
     for name, x in tensors.items():
         if bad := int((~x.isfinite()).sum()):
             raise InputError(f"{weights}: {name} is not finite: {bad} of {x.numel()} values; {AGAIN}")
-    try:
+    with reading(weights, AGAIN):
         return Adapter(weights, dict(_updates(fields, tensors, names, prefix)), turned)
-    except InputError as error:
-        raise InputError(f"{weights}: {error}") from None
 
 
 def _updates(
@@ -129,9 +126,6 @@ def _updates(
 def _of_pattern(pattern: Mapping[str, float] | None, module: str, default: float) -> float:
     """The value of the first regular expression that the end of a module's name matches, as in PEFT."""
     for expression, value in (pattern or {}).items():
-        try:
-            if re.match(rf"(.*\.)?({expression})$", module):
-                return value
-        except re.error as error:
-            raise InputError(f"{expression!r} in rank_pattern or alpha_pattern is not valid ({error})") from None
+        if re.match(rf"(.*\.)?({expression})$", module):
+            return value
     return default

@@ -22,8 +22,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from streamscope.cli.errors import InputError, Undefined
-from streamscope.models.decoder import machine_memory
+from streamscope.cli.errors import InputError, Undefined, reading
 from streamscope.models.hooks import CleanCopies
 from streamscope.models.interop.activation_cache import NormedCache
 from streamscope.models.interop.huggingface.adapter import refuse_adapter
@@ -191,26 +190,22 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
     weights, a tensor is missing, or transformers or TransformerLens cannot read the model.
     """
     folder = source_folder(name)
-    try:
-        with warnings.catch_warnings(), _without_bars():
-            warnings.simplefilter("ignore")
-            refuse_adapter(folder)
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            refuse_codes(folder / "config.json", config.to_dict())
-            _check_sizes(folder, weight_files(folder), config)
-            module, report = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
-                attn_implementation="eager", output_loading_info=True,
-            )  # fmt: skip
-            if lacking := sorted(report["missing_keys"]):  # the library would draw them at random
-                raise InputError(f"{folder} lacks {lacking[0]}{f' and {len(lacking) - 1} more' * (len(lacking) > 1)}")
-            module = module.eval().to(device)
-            logits = _short_logits(module, config.get_text_config(), folder)
-            booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
-    except InputError:
-        raise
-    except Exception as error:  # any error of a family's code on an unexpected config.json
-        raise InputError(f"{folder} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    # any error of a family's code on an unexpected config.json
+    with reading(folder, "download it again"), warnings.catch_warnings(), _without_bars():
+        warnings.simplefilter("ignore")
+        refuse_adapter(folder)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        refuse_codes(folder / "config.json", config.to_dict())
+        _check_sizes(folder, weight_files(folder), config)
+        module, report = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
+            attn_implementation="eager", output_loading_info=True,
+        )  # fmt: skip
+        if lacking := sorted(report["missing_keys"]):  # the library would draw them at random
+            raise InputError(f"{folder} lacks {lacking[0]}{f' and {len(lacking) - 1} more' * (len(lacking) > 1)}")
+        module = module.eval().to(device)
+        logits = _short_logits(module, config.get_text_config(), folder)
+        booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
     model = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
     model.__dict__.update(label=f"hf:{source_name(folder)}", sampling=read_sampling(folder))
     model.__dict__["wrong_sums"] = _wrong_sums(model, logits, folder)
@@ -287,7 +282,7 @@ def _fails(both: Callable[[], tuple[Tensor, Tensor]]) -> bool:
 
 
 def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
-    """Raise `InputError` if the weights cannot fit config.json, or this machine cannot hold the model.
+    """Raise `InputError` if the weights cannot fit config.json, so that nothing of that size is built.
 
     A layer has at least one tensor, and a parameter half a byte. Sizes that config.json lacks default to those of the
     family's largest models.
@@ -309,12 +304,6 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
         raise InputError(
             f"{folder / 'config.json'} asks for {n:,} parameters, too many for the {held:,} bytes of its weights: "
             "a size in it is missing or wrong"
-        )
-    size, have = sum(x.numel() * x.element_size() for x in empty.buffers()), machine_memory()
-    if size > have:
-        raise InputError(
-            f"{folder / 'config.json'} asks for tables of {size / 2**30:,.0f} GiB, but this machine has "
-            f"{have / 2**30:,.0f}: choose a shorter context"
         )
 
 

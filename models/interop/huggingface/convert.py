@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import parse, read_json, sha256, write_text
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.interop.huggingface import adapter, gguf
@@ -133,15 +133,9 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
         )
     family = FAMILIES[kind]
     refuse_codes(path, theirs)
-    try:
+    with reading(path, REMEDY):
         refuse(theirs, is_causal=True)
         return from_dict(ModelConfig, to_dict(family.config(theirs)), "model"), family  # types of fields are checked
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except KeyError as error:
-        raise InputError(f"{path} lacks {error}") from None
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise InputError(f"{path} has a value of the wrong kind ({error})") from None
 
 
 def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -222,10 +216,8 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
                 unread.add(head)
             else:
                 config = _untied(config)
-        try:
+        with reading(folder, REMEDY):
             return config, take(table, where, read, shapes_of(config), unread=unread)
-        except InputError as error:
-            raise InputError(f"{folder}: {error}") from None
 
 
 def _untied(config: ModelConfig) -> ModelConfig:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import label_rgb, sample_colorscale, unlabel_rgb
+from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from streamscope.instruments.figures import (
@@ -241,16 +241,8 @@ def scale(
     return list(zip(np.clip(places, 0, 1).tolist(), colors, strict=True)), low, high, root
 
 
-def ink(color: str) -> str:
-    """Black or white, whichever has the higher contrast (WCAG) to a colour rgb(r, g, b)."""
-    parts = [c / 255 for c in unlabel_rgb(color)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
-
-
 def _color(drawn: go.Figure, figure: Figure, column: Column) -> None:
-    """One scale for all maps of one unit, so that panels can be compared by eye, and texts that contrast with it.
+    """One scale for all maps of one unit, so that panels can be compared by eye, and texts that fit their cells.
 
     The bar is a legend of the map's `levels`, if it has them. Of several units each has a bar beside its maps.
     """
@@ -285,36 +277,11 @@ def _color_maps(
         bar = {"thickness": 14, "tickvals": at, "ticktext": [name for _, name in levels]}
     for i, one in enumerate(maps):
         one.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
-    for one in [one for one in maps if one.text is not None]:
-        texts = _written(one, steps, low, high, _cell(drawn, one), bands=len(levels))
-        if getattr(figure, "text", None) or texts.textfont.size > SMALLEST:
-            drawn.add_trace(texts)
-
-
-def _written(
-    one: go.Heatmap, steps: list[tuple[float, str]], low: float, high: float, width: float, bands: int = 0
-) -> go.Scatter:
-    """The texts of a map, each in a colour that contrasts with its cell, in a size that fits `width` pixels.
-
-    With `bands` the colours are steps; texts of cells without a value are grey.
-    """
-    z = np.asarray(one.z, float)
-    at = [(i, j) for i, j in np.ndindex(z.shape) if np.isfinite(z[i, j]) or bands]
-    share = np.clip((np.array([z[place] for place in at]) - low) / ((high - low) or 1.0), 0, 1)
-    if bands:
-        shown = [None if np.isnan(x) else steps[2 * min(int(x * bands), bands - 1)][1] for x in share]
-    else:
-        places, colors = zip(*steps, strict=True)
-        channels = np.array([unlabel_rgb(color) for color in colors]).T
-        shown = [label_rgb(tuple(np.interp(x, places, channel) for channel in channels)) for x in share]
-    texts = [str(one.text[i][j]) for i, j in at]
-    longest = max(len(re.sub("<[^>]*>", "", text)) for text in texts)
-    return go.Scatter(
-        x=[one.x[j] for _, j in at], y=[one.y[i] for i, _ in at], text=texts, mode="text", hoverinfo="skip",
-        xaxis=one.xaxis, yaxis=one.yaxis, showlegend=False,
-        textfont={"color": [ink(color) if color else "#777777" for color in shown],
-                  "size": float(np.clip(width / (0.62 * longest), SMALLEST, 12))},
-    )  # fmt: skip
+    for one in [one for one in maps if one.text is not None]:  # plotly contrasts the texts with their cells
+        longest = max(len(re.sub("<[^>]*>", "", str(text))) for text in np.ravel(one.text))
+        size = float(np.clip(_cell(drawn, one) / (0.62 * longest), SMALLEST, 12))
+        if getattr(figure, "text", None) or size > SMALLEST:
+            one.update(texttemplate="%{text}", textfont_size=size)
 
 
 def _cell(drawn: go.Figure, one: go.Heatmap) -> float:
@@ -462,6 +429,8 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
         written = cells(figure.text).fillna("–").to_numpy()
     elif grid.size <= MOST_NUMBERS and grid.shape[1] <= 12:
         written = grid.map(lambda value: format(value, digits)).to_numpy()
+    if written is not None and not figure.levels:
+        written = np.where(grid.notna(), written, "")
     drawn = go.Figure(
         go.Heatmap(
             z=grid.to_numpy(), x=_names(table.column(figure.columns), grid.columns),
@@ -481,9 +450,6 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
         height=max(320, row * len(grid) + 120),
         width=min(WIDEST, 120 + 24 * grid.shape[1]) if written is None else 120 + 46 * grid.shape[1],
     )  # fmt: skip
-    names = drawn.data[0].x  # texts in the cells would widen the axis by a share of it, ten columns of two hundred
-    ends = sorted(map(float, names)) if all(str(name).isdigit() for name in names) else [0, len(names) - 1]
-    drawn.update_xaxes(range=[ends[0] - 0.5, ends[-1] + 0.5])
     drawn.update_yaxes(autorange="reversed")
     return drawn
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamscope.cli.disk import parse
-from streamscope.cli.errors import InputError, did_you_mean, near_files, unknown
+from streamscope.cli.errors import InputError, did_you_mean, near_files, reading, unknown
 from streamscope.instruments.prompts.alignment import Aligned, align, check_tokenizer, require_pairs
 from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfactual_suite
 from streamscope.instruments.prompts.loaders import FORMATS, PAIRS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
-from streamscope.text.readers import read_error
+from streamscope.text.readers import check_content
 from streamscope.text.records import is_records, records
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def check_task(name: str) -> None:
 
 
 def _check_file(name: str) -> None:
-    if not (path := Path(name)).exists():
-        raise read_error(path, FileNotFoundError(2, "No such file or directory"))
+    if not Path(name).exists():
+        check_content(Path(name))
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:
@@ -197,13 +197,11 @@ LISTS = ("answers", "foils", "roles", "words")
 def _read(source: str, name: str) -> Suite:
     prompts = []
     for i, (where, row) in enumerate(records(source, "a prompt as JSON")):
-        try:
+        with reading(where):
             if Path(source).suffix not in (".jsonl", ".ndjson"):
                 row = {key: _value(value) if key in LISTS else value for key, value in row.items()}
             plain = "clean" in row or ("roles" not in row and isinstance(row.get("text"), str))
             prompts.append(_prompt(_own(row, i) if plain else row))
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
     return Suite(name, tuple(prompts), source)
 
 

@@ -3,18 +3,16 @@
 import re
 from dataclasses import dataclass
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Grouping, LabelTask
 from streamscope.text.records import records
-from streamscope.text.stories import labelled, story
 
 PARTS = 8
 """Parts of a context that a probe tells apart."""
 PER_TEXT = 4
 """Words per text whose position is a case."""
-OF_STORIES = tuple(task for task in get_args(LabelTask) if task != "position")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,13 @@ class Example:
     """The word type that a control task labels at random."""
 
 
+def first_story() -> str:
+    """A built-in story."""
+    from streamscope.text.stories import story
+
+    return story(1, 0).text
+
+
 def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:
     """Labelled positions of the built-in corpus, held-out combinations (`text.stories.labelled`).
 
@@ -38,11 +43,10 @@ def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story",
     second mentioned; always saying "second" is the recency rule. gender, number: at the mention of the antecedent
     nearest before, whether a later pronoun calls it he or she, single or group. Groups are stories, or antecedents:
     then no antecedent is on both sides. The word type is the antecedent. Texts begin at the paragraph of the first
-    candidate, so that short contexts hold them. Raises `InputError` for an unknown task or grouping.
+    candidate, so that short contexts hold them.
     """
-    for what, name, known in (("task", task, OF_STORIES), ("grouping", groups, get_args(Grouping))):
-        if name not in known:
-            raise unknown(what, name, list(known))
+    from streamscope.text.stories import labelled  # which reads its lexicons
+
     found = []
     for i, one in enumerate(labelled(seed, stories, held_out=True)):
         for case in one.cases:
@@ -69,6 +73,8 @@ def position_examples(
     the content says nothing about the position: any word may stand anywhere. Of each text `PER_TEXT` words are drawn,
     and each text has stories of its own. Groups are texts, or word types; the word type is the word in lower case.
     """
+    from streamscope.text.stories import story
+
     rng, found, index = Random(f"positions {seed}"), list[Example](), 0
     for i in range(stories):
         first = story(seed, index, held_out=True).text

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import Prompt, Suite, order_of
-from streamscope.text.readers import json_lines, numbered_lines, read_error, strings
+from streamscope.text.readers import check_content, json_lines, numbered_lines, strings
 
 Roles = dict[str, tuple[int, int]]
 Entry = Prompt | tuple[str, str]
@@ -180,12 +180,11 @@ def wsc285(path: Path) -> Iterator[Entry]:
     import xml.etree.ElementTree as ElementTree
 
     expected = "an XML collection of <schema> with <text>, <answers> and <correctAnswer>"
+    check_content(path)
     try:
         root = ElementTree.fromstring(path.read_bytes())
     except ElementTree.ParseError as error:
         raise InputError(f"{path}:{error.position[0]}: expected {expected} ({error})") from None
-    except OSError as error:
-        raise read_error(path, error) from None
     schemas = list(root.iter("schema"))
     if not schemas:
         raise InputError(f"{path}:1: expected {expected}, found <{root.tag}> without any")

@@ -26,38 +26,29 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     no target noun, which the column `apart` says); the best head has the largest Top-1, then the largest mean
     attention. Rows: half A → B, B → A, and both, where every case is scored by the head that was chosen without it;
     each against the rules `RULES` on the same cases (`proportions.paired_proportions`: McNemar's test, or its clustered
-    forms). "Beats recency by 15 points" means ci_low ≥ 0.15. The pooled interval takes the two chosen heads as given.
+    forms). "Beats recency by 15 points" means difference_low ≥ 0.15. The pooled interval takes the two chosen heads as
+    given.
 
     Raises `InputError` for fewer than four independent cases.
     """
     side, apart = halves(table, seed)
-    chosen, parts = [], []
-    for name, (train, test) in {"A→B": (0, 1), "B→A": (1, 0)}.items():
-        best = best_head(table[side == train])
-        mine = (side == test) & (table["layer"] == best[0]) & (table["index"] == best[1])
-        chosen.append((name, best[2]))
-        parts.append(table[mine])
-    chosen.append(("both", " / ".join(head for _, head in chosen)))
-    parts.append(pd.concat(parts))
-    rows = []
-    for (name, head), one in zip(chosen, parts, strict=True):
-        within = read_clusters(one["cluster"], len(one))
-        alone = within.shared is None and within.count == len(one)
+    rows, heads = best_head_held_out(table.assign(side=side), ("hit", "attention"), side)
+    first, second = heads.split(" / ")
+    parts = {"A→B": (first, rows[rows["side"] == 1]), "B→A": (second, rows[rows["side"] == 0]), "both": (heads, rows)}
+    found = []
+    for name, (head, cases) in parts.items():
+        within = read_clusters(cases["cluster"], len(cases))
+        alone = within.shared is None and within.count == len(cases)
+        clusters = None if alone else cases["cluster"].to_numpy()
         for rule in RULES:
-            clusters = None if alone else one["cluster"].to_numpy()
-            result = paired_proportions(one["hit"].to_numpy(), one[rule].to_numpy(), clusters, seed=seed)
-            about = {"halves": name, "head": head, "rule": rule, "top1": result.share, "rule_share": result.reference}
-            tested = {k: getattr(result, k) for k in ("difference", "ci_low", "ci_high", "p", "n", "clusters")}
-            about |= {"chance": float(np.mean(one["chance"])), **tested, "apart": apart}
-            rows.append({**about, "undefined": result.undefined})
-    return pd.DataFrame(rows)
-
-
-def best_head(table: pd.DataFrame) -> tuple[int, int, str]:
-    """(layer, index, name) of the head with the largest Top-1, then the largest mean attention."""
-    scores = table.groupby(["layer", "index", "head"])[["hit", "attention"]].mean()
-    layer, index, name = scores.sort_values(["hit", "attention"], ascending=False).index[0]
-    return int(layer), int(index), str(name)
+            result = paired_proportions(cases["hit"].to_numpy(), cases[rule].to_numpy(), clusters, seed=seed)
+            found.append({
+                "halves": name, "head": head, "rule": rule, "top1": result.share, "rule_share": result.reference,
+                "chance": float(np.mean(cases["chance"])), "difference": result.difference,
+                "difference_low": result.low, "difference_high": result.high, "difference_p": result.p, "n": result.n,
+                "clusters": result.clusters, "apart": apart,
+            })  # fmt: skip
+    return pd.DataFrame(found)
 
 
 def best_head_held_out(

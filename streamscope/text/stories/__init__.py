@@ -19,13 +19,10 @@ from streamscope.text.stories.template import Case, Label, Span, Story, capital,
 from streamscope.text.stories.world import PASSAGES, cast, tell
 
 __all__ = [
-    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span", "Story",
+    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "Case", "MinimalPair", "PairSpans", "Span", "Story",
     "documents", "is_held_out", "labelled", "minimal_pairs", "story",
 ]  # fmt: skip
 
-VERSION = 3
-"""Incremented whenever (seed, index) gives another story. The bundled models were trained on this version; the newest
-is `text.stories4`."""
 CATEGORIES = tuple(PASSAGES)
 RELATIONS = ("tool-container", "agent-patient", "possessor-possessed")
 """The competing-noun relations of LFA App. F; minimal pairs exist for these, for gender and for events."""

@@ -24,8 +24,6 @@ from streamscope.text.stories4 import passages, repeats
 from streamscope.text.stories4.lexicon import RESERVED, TRAINING
 from streamscope.text.stories4.passages import HELD_OUT, vocabulary
 
-VERSION = 4
-"""Incremented whenever (seed, index, stage) gives another story."""
 SAME_KIND = tuple(passages.SAME_KIND)
 """Categories in which two of the same kind compete and only the event decides."""
 RELATIONS = SAME_KIND

@@ -22,12 +22,10 @@ from streamscope.text.stories5.passages import CATEGORIES, FRAME, HELD_OUT, NAME
 from streamscope.text.stories5.template import Span, capital, expand, parse, pick
 
 __all__ = [
-    "BASES", "CATEGORIES", "HELD_OUT", "NOUNS", "RELATIONS", "VERSION", "Case", "MinimalPair", "PairSpans", "Span",
+    "BASES", "CATEGORIES", "HELD_OUT", "NOUNS", "RELATIONS", "Case", "MinimalPair", "PairSpans", "Span",
     "Story", "documents", "is_held_out", "labelled", "marked_text", "minimal_pairs", "story",
 ]  # fmt: skip
 
-VERSION = 5
-"""Incremented whenever (seed, index) gives another story."""
 RELATIONS = tuple(CATEGORIES)
 """Categories of labelled pronouns and of minimal pairs."""
 REPEATS = 0.1

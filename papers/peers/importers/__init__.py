@@ -1,12 +1,12 @@
 """Import checkpoints of the papers' authors as runs: kromcanon's .npz and HDPL's .pt.
 
-    python -m models.interop.importers checkpoints/kromcanon/final/model.npz --format kromcanon --out runs/theirs
-    python -m models.interop.importers results/best_model_Baseline.pt --format hdpl --out runs/base --set n_heads=8
+    python -m papers.peers.importers checkpoints/kromcanon/final/model.npz --format kromcanon --out runs/theirs
+    python -m papers.peers.importers results/best_model_Baseline.pt --format hdpl --out runs/base --set n_heads=8
 
 Tensors are matched by name; a file with a missing, additional or differently shaped tensor is refused. Nothing is
 unpickled: .pt files must only hold tensors, as from model.state_dict(). Properties that a file lacks (heads, context)
 come from the authors' settings, are printed, and can be changed with --set. For formats of single layers (KromHC,
-hyper-connections), use `hyper_connection` of streamscope.models.interop.importers.connections.
+hyper-connections), use `hyper_connection` of streamscope.papers.peers.importers.connections.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from streamscope.cli.terminal import counted, visible
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.interop.importers`."""
+    """Arguments of `python -m papers.peers.importers`."""
 
     file: Annotated[Path | None, tyro.conf.Positional] = None
     """Checkpoint: .npz, .pt, .pth or .safetensors."""
@@ -43,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.file is None or options.format is None or options.out is None:
         raise InputError(
             "give a checkpoint, its format and an output folder: "
-            "python -m models.interop.importers FILE --format kromcanon --out RUN"
+            "python -m papers.peers.importers FILE --format kromcanon --out RUN"
         )
 
     from streamscope.models.config.serialization import parse_set
-    from streamscope.models.interop.importers.formats import convert
+    from streamscope.papers.peers.importers.formats import convert
 
     model = convert(options.file, options.format, options.out, parse_set(options.set), options.tokenizer)
     c = model.config

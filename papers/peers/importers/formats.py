@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.disk import sha256
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.config import Canon, Dense, Hdpl, KromHC, Mlp, ModelConfig, Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override
 from streamscope.models.interop.huggingface.convert import fill, fitting_tokenizer, new_folder
-from streamscope.models.interop.importers.tensors import count_layers, matrix, read
 from streamscope.models.interop.tables import TRANSPOSED, WHOLE, Conversion, Table, equal, modules, shapes_of, take
+from streamscope.papers.peers.importers.tensors import count_layers, matrix, read
 
 Theirs = Mapping[str, Tensor]
 D_HEAD = 64
@@ -212,10 +212,8 @@ def convert(
     """
     with new_folder(out) as part:
         theirs = read(file)
-        try:
+        with reading(file, f"is it of the format {format}?"):
             model = import_model(theirs, format, changes)
-        except InputError as error:
-            raise InputError(f"{file}: {error}") from None
         words = fitting_tokenizer(tokenizer, model.config.d_vocab) if tokenizer is not None else None
         about: dict[str, Any] = {"source": str(file.resolve()), "source_sha256": sha256(file), "format": format}
         fill(part, model.config, model.tensors, words, **about, assumed=model.assumed)

@@ -1,0 +1,340 @@
+"""What heads attend to: from the prompts of a suite to a table prompt × head × role, and the rows made of it.
+
+    query = role_query(suite, tokenizer, needs=("target", "distractor"))
+    table = role_table(run(model, query), query, lambda i, rows: {"target": attention_to(rows, positions[i]["target"])})
+    table.values["target"]          [heads, prompts]
+    table.frame()                   a row per prompt and head
+    table.block(measure, ["target"]), table.contrasts(["target"], "target", {"target": 1.0}, null=None)
+
+`pds`, `sps`, `coreference` and `head_groups` differ in what they read of a prompt's rows and in their contrasts. Only
+the pattern's row at the query position is kept, so memory grows with prompts × heads × keys. A row sums to 1.
+Hook: `blocks.L.attn.hook_pattern`, of our models and of a TransformerLens bridge.
+
+A pooled mean hides a head that serves one kind of prompt, such as one that finds whom *she* means among prompts about
+things. A category is a category or a relation of the prompts; those that hold the same prompts as an earlier one are
+left out, and `all` holds every prompt. The best of many heads is best partly by luck, so the best head of a category is
+chosen on one half of its cases and scored on the other, both ways.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.prompts.alignment import Aligned, align_once
+from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
+from streamscope.instruments.stats.estimators import cohens_d
+from streamscope.instruments.stats.held_out import LEAST, best_head_held_out, halves
+from streamscope.instruments.table import Column, Table, key
+from streamscope.models.hooks import Captures, Query
+
+KEYS = ("head", "layer", "index")
+PATTERN, GATE = "blocks.*.attn.hook_pattern", "blocks.*.attn.hook_gate"
+RESOLUTION = 1e-6
+"""Attention weights closer than this count as equal (rounding of a float32 softmax)."""
+SINK = 0.9
+"""A head whose mean attention to BOS is at least this is a BOS sink: it says little about the text."""
+TIE = 1e-5
+"""Two candidates tie if their weights differ by less than this share of the larger one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleQuery(Query):
+    """A query with its prompts.
+
+    aligned: the prompts in the order of `tokens`. left_out: ids of prompts without the roles that the probe needs.
+    undecided: ids of prompts left out because the same text up to the query has another answer elsewhere.
+    """
+
+    aligned: Aligned
+    left_out: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+
+def undecided(prompts: Sequence[Prompt]) -> set[str]:
+    """Ids of the prompts whose text up to and including the query occurs again with another target.
+
+    A causal model attends equally in all of them, so one target's gain is the other's loss: every head hits at most one
+    of such a pair and their SPS sums to 0. Winograd and Winogender schemas have many, because the decisive words come
+    after the pronoun.
+    """
+    groups: dict[tuple[str, tuple[int, int]], list[Prompt]] = {}
+    for p in prompts:
+        groups.setdefault((p.text[: p.roles["query"][1]], p.roles["query"]), []).append(p)
+    return {p.id for same in groups.values() if len({q.roles.get("target") for q in same}) > 1 for p in same}
+
+
+def role_query(
+    prompts: Suite | Aligned, tokenizer: Any, *, needs: tuple[str, ...] = ("target",), gated: bool = False
+) -> RoleQuery:
+    """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`.
+
+    Prompts that no causal model can decide at the query (`undecided`) are left out and named. Raises `InputError` if no
+    prompt has the roles, or none of those can be decided.
+    """
+    aligned = align_once(prompts, tokenizer)
+    keep = [i for i, at in enumerate(aligned.positions) if all(role in at for role in needs)]
+    if not keep:
+        raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, such as competing")
+    open_ended = undecided([aligned.prompts[i] for i in keep])
+    keep = [i for i in keep if aligned.prompts[i].id not in open_ended]
+    if not keep:
+        raise InputError(
+            f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
+            "causal model attends equally in both; use a suite whose text decides before the query"
+        )
+    chosen = aligned.only(keep)
+    names = {p.id for p in chosen.prompts} | open_ended
+    return RoleQuery(
+        tokens=chosen.tokens,
+        hooks=(PATTERN, GATE) if gated else (PATTERN,),
+        positions=[[q] for q in chosen.queries],
+        aligned=chosen,
+        left_out=tuple(p.id for p in aligned.prompts if p.id not in names),
+        undecided=tuple(p.id for p in aligned.prompts if p.id in open_ended),
+    )
+
+
+def up_to_query(query: RoleQuery) -> RoleQuery:
+    """The query without the tokens behind each prompt's query, which a causal model cannot see there."""
+    return replace(query, tokens=[ids[: q + 1] for ids, q in zip(query.tokens, query.aligned.queries, strict=True)])
+
+
+def left_out(query: Query, roles: str) -> str:
+    """For a title: how many prompts a `role_query` left out, and why."""
+    assert isinstance(query, RoleQuery)
+    lost = f", {len(query.left_out)} without {roles}" if query.left_out else ""
+    if query.undecided:
+        lost += f", {len(query.undecided)} left out whose text up to the query also occurs with another answer "
+        lost += "(Top-1 at most 50 % and SPS 0 by construction)"
+    return lost
+
+
+def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
+    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3).
+
+    Raises `InputError` for a weight that is not finite.
+    """
+    patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate") if gated else {}
+    for i, q in enumerate(query.aligned.queries):
+        layers = {layer: x[i][:, 0, : q + 1].double() for layer, x in patterns.items()}
+        if gated:
+            layers = {layer: a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in layers.items()}
+        rows = torch.stack(list(layers.values())).cpu().numpy()
+        if not np.isfinite(rows).all():
+            layer, head = (int(x[0]) for x in np.nonzero(~np.isfinite(rows).all(-1)))
+            name = query.aligned.prompts[i].id
+            raise InputError(f"attention of L{list(patterns)[layer]}.H{head} is not finite on prompt {name!r}")
+        yield i, rows
+
+
+def sink_names(to_bos: np.ndarray) -> list[str]:
+    """The BOS sinks, such as L3.H2, from the mean attention to BOS [L, H]."""
+    return [f"L{layer}.H{h}" for layer, h in np.argwhere(to_bos >= SINK)]
+
+
+def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
+    """For a title: how many heads are BOS sinks; "" if none is."""
+    return f"; {len(sinks)} of {heads} heads are BOS sinks (at least {SINK:.0%} of attention to BOS)" if sinks else ""
+
+
+def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
+    """Layer -> activations per prompt of the attention hook `hook`, in layer order."""
+    found = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
+    if not found:
+        raise InputError(f"no {hook} was captured; run the query planned by this probe")
+    return dict(sorted(found.items()))
+
+
+def attention_to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
+    """Attention [L, H] to a role: the sum of rows [L, H, keys] over its tokens."""
+    return rows[..., list(positions)].sum(-1)
+
+
+def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(first > second, tie) elementwise; a tie is a difference below `TIE` of the larger one and does not win."""
+    tie = np.abs(first - second) <= TIE * np.maximum(first, second)
+    return (first > second) & ~tie, tie
+
+
+def moved_d(condition: np.ndarray, baseline: np.ndarray) -> float:
+    """Cohen's d between attention in two conditions; NaN for one case, and where attention does not vary."""
+    return cohens_d(condition, baseline) if np.abs(condition - baseline).max() > RESOLUTION else float("nan")
+
+
+def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:
+    """One entry per prompt; "" for missing ones."""
+    names = ("id", "pair", "category", "relation", "order")
+    columns = {name: [getattr(prompt, name) or "" for prompt in aligned.prompts] for name in names}
+    return {**columns, "cluster": units(aligned.prompts)}
+
+
+@dataclass(frozen=True)
+class RoleTable:
+    """Numbers of every head on every case: on a prompt, or on a pair of prompts.
+
+    heads: head (L0.H1), layer and index. cases: id, pair, cluster, category, relation, order, and what else is known
+    of a case. values: name -> [heads, cases].
+    """
+
+    heads: pd.DataFrame
+    cases: pd.DataFrame
+    values: Mapping[str, np.ndarray]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per case and head."""
+        cases, heads = np.divmod(np.arange(len(self.cases) * len(self.heads)), len(self.heads))
+        columns = {name: self.cases[name].to_numpy()[cases] for name in self.cases}
+        columns |= {name: self.heads[name].to_numpy()[heads] for name in self.heads}
+        return pd.DataFrame(columns | {name: x.T.reshape(-1) for name, x in self.values.items()})
+
+    def block(self, measure: Measure, names: Sequence[str], unit: Sequence[str]) -> Observations:
+        """Cells: every head for the first of the values `names`, for the next …; units: the cases, called `unit`."""
+        cells = pd.concat([self.heads.assign(what=name) for name in names], ignore_index=True)
+        total = np.concatenate([self.values[name] for name in names])
+        return Observations(measure=measure, cells=cells, units=self.units(unit), total=total, size=1.0)
+
+    def units(self, unit: Sequence[str]) -> pd.DataFrame:
+        """The cases as units of `Observations`."""
+        return self.cases.drop(columns="id").assign(unit=list(unit))
+
+    def contrasts(
+        self, names: Sequence[str], quantity: str, weights: Mapping[str, float],
+        groups: Sequence[tuple[Mapping[str, Any], Sequence[int]]] | None = None, **options: Any,
+    ) -> list[Contrast]:  # fmt: skip
+        """Σ weights · value over the cells of `block` with these names, for every head, or as mean over each of
+        `groups` (labels, heads). `options` are other fields of `Contrast`."""
+        start = {name: i * len(self.heads) for i, name in enumerate(names)}
+        each = [(labels, [i]) for i, labels in enumerate(self.heads.to_dict("records"))] if groups is None else groups
+        return [
+            Contrast(
+                quantity=quantity, labels=labels, **options,
+                weights={start[name] + h: w / len(heads) for name, w in weights.items() for h in heads},
+            )
+            for labels, heads in each
+        ]  # fmt: skip
+
+
+def role_table(
+    captures: Captures, query: RoleQuery, read: Callable[[int, np.ndarray], Mapping[str, np.ndarray]], *,
+    gated: bool = False,
+) -> RoleTable:  # fmt: skip
+    """What `read(prompt, attention [L, H, keys])` makes of the rows of every prompt: name -> [L, H]."""
+    prompts = [read(i, rows) for i, rows in attention_rows(captures, query, gated=gated)]
+    values = {name: np.stack([of[name] for of in prompts], -1) for name in prompts[0]}
+    layers, index = list(by_layer(captures, "hook_pattern")), range(next(iter(values.values())).shape[1])
+    heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in layers for h in index]
+    flat = {name: x.reshape(len(heads), -1) for name, x in values.items()}
+    return RoleTable(pd.DataFrame(heads), pd.DataFrame(prompt_columns(query.aligned)), flat)
+
+
+# ---- rows by category, and the best head of each ----------------------------------------------------
+
+ALL = "all"
+FEW = f"fewer than {LEAST} independent cases"
+CATEGORY = key("category", "category", "category or relation of the prompts; all: every prompt")
+BEST = key("heads", "heads", "best head of one half of the cases, scored on the other, and the reverse")
+Groups = Mapping[str, tuple[str, str]]
+"""Category -> the column of the cases that decides, and its value there; of all cases no column."""
+
+
+def groups_of(cases: pd.DataFrame) -> Groups:
+    """The categories of cases with the columns category and relation, `all` first."""
+    groups, known = {ALL: ("", "")}, [np.ones(len(cases), bool)]
+    for column in ("category", "relation"):
+        for value in sorted(set(cases[column]) - {""}):
+            mask = (cases[column] == value).to_numpy()
+            if not any(np.array_equal(mask, other) for other in known):
+                known.append(mask)
+                groups[value if value not in groups else f"{value} ({column})"] = column, value
+    return groups
+
+
+def members(cases: pd.DataFrame, group: tuple[str, str]) -> np.ndarray:
+    """[cases] whether a case is in the group."""
+    column, value = group
+    return (cases[column] == value).to_numpy() if column else np.ones(len(cases), bool)
+
+
+def by_category(
+    block: Observations, contrasts: Sequence[Contrast], groups: Groups, reasons: Mapping[str, str] | None = None
+) -> tuple[Observations, list[Contrast]]:
+    """The cells once for every category, each over the units in it, and the contrasts with the label `category`.
+
+    Those of all categories but `all` are corrected together. `reasons`: quantity -> why it has no value in a category
+    without units.
+    """
+    n, units = len(block.cells), len(block.units)
+    there = np.stack([members(block.units, group) for group in groups.values()])[:, None] & block.inside
+    repeated = replace(
+        block, cells=pd.concat([block.cells.assign(category=name) for name in groups], ignore_index=True),
+        units=block.units.drop(columns="category"), total=np.where(there, block.total, np.nan).reshape(-1, units),
+        size=np.where(there, block.sizes, 0.0).reshape(-1, units),
+    )  # fmt: skip
+    filled, made = np.count_nonzero(repeated.inside, axis=1), []
+    for i, name in enumerate(groups):
+        for c in contrasts:
+            weights = {i * n + cell: weight for cell, weight in c.weights.items()}
+            lost = "" if filled[list(weights)].all() else (reasons or {}).get(c.quantity, "")
+            family = f"{c.family or c.quantity}, {'all prompts' if name == ALL else 'by category'}"
+            labels = {"category": name, **c.labels}
+            made.append(replace(c, labels=labels, weights=weights, family=family, missing=c.missing or lost))
+    return repeated, made
+
+
+def best_heads(
+    table: RoleTable, block: Observations, groups: Groups, value: str, rival: str = "", *,
+    measure: Measure | None = None, signs: tuple[str, str] | None = None, seed: int = 0, ties: Sequence[str] = (),
+) -> tuple[Observations, list[Contrast], dict[str, str]]:  # fmt: skip
+    """The best head of each category, scored on cases that did not choose it; and its name, "" for too few cases.
+
+    The contrast `best` is tested; with a `rival`, a column of the cases, it is described, as the rival is, and `lead`,
+    their difference, is tested.
+
+    Args:
+        block: has the cases as units.
+        value: the largest mean of it chooses.
+        measure: of the scores, by default that of the block.
+        signs, ties: as `held_out.best_head_held_out`.
+    """
+    scored, rows = [value, rival] if rival else [value], table.frame()
+    total, heads = np.full((len(groups), len(scored), len(table.cases)), np.nan), dict.fromkeys(groups, "")
+    contrasts = []
+    for i, (name, group) in enumerate(groups.items()):
+        inside, each = members(table.cases, group), len(table.heads)
+        cases = table.cases[inside]
+        if cases["cluster"].map(unit_of).nunique() >= LEAST:
+            side = halves(cases, seed)[0].repeat(each)
+            chosen, heads[name] = best_head_held_out(rows[inside.repeat(each)], (value, *ties), side, signs=signs)
+            total[i][:, chosen.index // each] = chosen[scored].to_numpy(float).T
+        at = i * len(scored)
+        options: dict[str, Any] = {"labels": {"category": name}, "missing": "" if heads[name] else FEW}
+        if rival:
+            contrasts += [
+                Contrast(quantity="best", weights={at: 1.0}, null=None, **options),
+                Contrast(quantity=rival, weights={at + 1: 1.0}, null=None, **options),
+                Contrast(quantity="lead", weights={at: 1.0, at + 1: -1.0}, **options),
+            ]
+        else:
+            contrasts.append(Contrast(quantity="best", weights={at: 1.0}, **options))
+    flat = total.reshape(-1, len(table.cases))
+    found = Observations(
+        measure=measure or block.measure, units=block.units.drop(columns="category"), total=flat, size=~np.isnan(flat),
+        cells=pd.DataFrame([{"category": name, "value": what} for name in groups for what in scored]),
+    )  # fmt: skip
+    return found, contrasts, heads
+
+
+def best_table(found: Estimates, heads: Mapping[str, str], columns: tuple[Column, ...], title: str) -> Table:
+    """A row for each category with the heads of `best_heads`, and the estimates of their scores."""
+    frame, missing = found.wide(["category"], describe=("sd", "low", "high"))
+    frame.insert(1, BEST.name, frame["category"].map(heads))
+    names = [column.name for column in columns]
+    missing = {at: why for at, why in missing.items() if at[1] in names}
+    words = "best head of each category, chosen on one half of its cases and scored on the other"
+    return Table(frame[names], columns, missing, f"{title}; {words}")
