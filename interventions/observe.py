@@ -180,7 +180,7 @@ def document_losses(
     `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
     layer's readout before the final norm. `budget` is the number of tokens that run at once; larger batches are split.
     A command that is interrupted gets the documents that are measured, with `keep`.
-    Raises `InputError` as `Trajectories` does, for data of another vocabulary and for values that are not finite.
+    Raises `InputError` as `prefix_of` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
