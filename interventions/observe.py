@@ -32,7 +32,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
-from streamscope.models.sweep import Plan, Trajectories, chunk_tokens, measure_rows, pass_shares, run_sweep
+from streamscope.models.sweep import chunk_tokens, first_start, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.roles import RESOLUTION, RoleQuery
@@ -81,16 +81,16 @@ FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
 class Forecast:
     """Says on stderr how long a sweep will take, once it has run for `FIRST_SECONDS`; a short one is not announced.
 
-    Call it with the members of the sweep that have finished a batch, and the padded tokens of the batch.
+    Call it with the number of the member that has finished a batch, and the padded tokens of the batch.
     """
 
-    def __init__(self, progress: Progress, model: Any, plans: Sequence[Plan], tokens: int, cases: str) -> None:
-        self.shares = pass_shares(model, plans)
+    def __init__(self, progress: Progress, model: Any, sweep: Sequence[Edits], tokens: int, cases: str) -> None:
+        self.shares = pass_shares(model, sweep)
         self.progress, self.all, self.spent, self.printed = progress, self.shares.sum() * tokens, 0.0, False
-        self.what, self.start = f"{counted(len(plans) - 1, 'edit')} on {cases}", time.monotonic()
+        self.what, self.start = f"{counted(len(sweep) - 1, 'edit')} on {cases}", time.monotonic()
 
-    def __call__(self, members: Sequence[int], tokens: int) -> None:
-        self.spent += self.shares[list(members)].sum() * tokens
+    def __call__(self, member: int, tokens: int) -> None:
+        self.spent += self.shares[member] * tokens
         seconds = time.monotonic() - self.start
         if self.printed or seconds < FIRST_SECONDS:
             return
@@ -180,15 +180,15 @@ def document_losses(
     `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
     layer's readout before the final norm. `budget` is the number of tokens that run at once; larger batches are split.
     A command that is interrupted gets the documents that are measured, with `keep`.
-    Raises `InputError` as `Trajectories` does, for data of another vocabulary and for values that are not finite.
+    Raises `InputError` as `prefix_of` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
     device = model.cfg.device
-    edited = {i: variant for i, variant in enumerate(variants) if isinstance(variant, Mapping)}
-    models = {i: variant for i, variant in enumerate(variants) if not isinstance(variant, Mapping)}
-    plans = [Plan(model, edits) for edits in ({}, *edited.values())]
-    if edited_at(model) and models:
+    sweep = [variant if isinstance(variant, Mapping) else {} for variant in variants]
+    for edits in sweep:
+        first_start(model, edits)  # raises for names that are not there
+    if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
         raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     n = min(shards.n_documents, max_documents or shards.n_documents)
     found = np.zeros((3, len(variants), n))
@@ -203,30 +203,29 @@ def document_losses(
         for part in _parts(*batch, size)
     ]  # fmt: skip
     done = ticks(progress, len(batches) * (1 + len(variants)))
-    every = [*plans, *(Plan(model, {}) for _ in models)]  # a model is a whole pass
     padded = sum(tokens.numel() for _, tokens, _ in batches)
     cases = "windows" if shards.window.any() else "documents"
-    forecast = Forecast(progress, model, every, padded, f"{n:,} {cases}")
+    forecast = Forecast(progress, model, [{}, *sweep], padded, f"{n:,} {cases}")
     measured = 0
 
     def measure(index: np.ndarray, tokens: Tensor, targets: Tensor) -> None:
-        def finished(members: Sequence[int], tokens: int = tokens.numel()) -> None:
-            done(len(members))
-            forecast(members, tokens)
-
         tokens, targets = tokens.to(device), targets.to(device)
-        sums = _Sums(model, targets, kl, last)
-        unedited, *values = measure_rows(model, tokens, plans, sums, done=finished, budget=budget, **options)
-        for at, value in zip(edited, values, strict=True):
-            found[:, at, index] = value
-        for member, (at, variant) in enumerate(models.items(), len(plans)):
-            of = variant if isinstance(variant, StreamTransformer) else variant()
-            x = of.readout(of.segment(of.embed_tokens(tokens)))
-            place = {} if along is None else {last: x.double() @ along}
-            found[:, at, index] = sums(of.ln_final(x), place, of.head)
-            finished([member])
-            del of, x
-        baseline[index] = unedited[0]
+        sums, prefix = _Sums(model, targets, kl, last), prefix_of(model, tokens, sweep, **options)
+        for member, variant in enumerate([{}, *variants]):
+            if isinstance(variant, Mapping):
+                values = sums(*prefix.run(variant))
+            else:
+                other = variant if isinstance(variant, StreamTransformer) else variant()
+                x = other.readout(other.segment(other.embed_tokens(tokens)))
+                place = {} if along is None else {last: x.double() @ along}
+                values = sums(other.ln_final(x), place, other.head)
+                del other, x
+            if member:
+                found[:, member - 1, index] = values
+            else:
+                baseline[index] = values[0]
+            done(1)
+            forecast(member, tokens.numel())
         tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
 
     try:
@@ -327,13 +326,12 @@ def answer_log_probs(
     sweep: Sequence[Edits],
     *,
     progress: Progress = iter,
-    budget: int | None = None,
 ) -> Float[np.ndarray, "one_plus_edits cases answers"]:
     """ln p(answer | prompt up to its position), in nats, for every case, unedited and under each edit of `sweep`.
 
-    An edit sees the batches of `models.hooks.run` and must treat their rows alike; `budget` is the number of tokens
-    that run at once. A TransformerLens bridge works as well, one run per edit. Raises `InputError` without cases, for
-    lists of unequal length, ids and positions that do not exist, values that are not finite, and as `run` does.
+    An edit sees the batches of `models.hooks.run` and must treat their rows alike. A TransformerLens bridge works as
+    well. Raises `InputError` without cases, for lists of unequal length, ids and positions that do not exist, values
+    that are not finite, and as `run` does.
     """
     if not len(tokens) or not len(tokens) == len(positions) == len(answers) or len({len(a) for a in answers}) != 1:
         shapes = f"{counted(len(tokens), 'prompt')}, {counted(len(positions), 'position')}, "
@@ -345,15 +343,13 @@ def answer_log_probs(
         raise InputError(
             f"answers go from {int(wanted.min())} to {int(wanted.max())}: ids are 0 to {model.cfg.d_vocab - 1}"
         )
-    found = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, wanted, sweep, progress, budget)
+    found = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, wanted, sweep, progress)
     if not np.isfinite(found).all():
         raise InputError("an edit gave log-probabilities that are not finite")
     return found
 
 
-def _one_by_one(
-    model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress, budget: int | None
-) -> np.ndarray:
+def _one_by_one(model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
     """One run per edit, for models without segments."""
     found = []
     for edits in progress([{}, *sweep]):
@@ -363,31 +359,26 @@ def _one_by_one(
     return np.stack(found)
 
 
-def _shared(
-    model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress, budget: int | None
-) -> np.ndarray:
+def _shared(model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
     """All edits from shared passes, batch by batch."""
     assert query.logits is not None
-    plans = [Plan(model, edits) for edits in [{}, *sweep]]
-    found = np.zeros((len(plans), *wanted.shape))
+    members: list[Edits] = [{}, *sweep]
+    found = np.zeros((len(members), *wanted.shape))
     prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
-    done = ticks(progress, len(plans) * len(prompts))
+    done = ticks(progress, len(members) * len(prompts))
     size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
-    forecast = Forecast(progress, model, plans, size, f"{counted(len(wanted), 'case', ',')}")
+    forecast = Forecast(progress, model, members, size, f"{counted(len(wanted), 'case', ',')}")
     for rows in prompts:
         at = torch.as_tensor([list(query.logits[i]) for i in rows])
-        batch = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
-        order, streams = [], []
-        for arrived in Trajectories(model, batch, plans, at=at, budget=budget):
-            assert arrived.h is not None
-            order += arrived.edits
-            streams.append(arrived.h[:, :, 0])
-            done(sum(map(len, arrived.edits)))
-            forecast([e for edits in arrived.edits for e in edits], batch.numel())
-        h, answers = torch.cat(streams).flatten(0, 1), wanted[rows].repeat(len(order), 1).to(model.cfg.device)
-        log_p = map_logits(h, model.head, partial(chunk_log_probs, answers))
-        for edits, values in zip(order, log_p.unflatten(0, (len(order), -1)).cpu().numpy(), strict=True):
-            found[np.ix_(np.array(edits), np.array(rows))] = values
+        batch, streams = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device), []
+        prefix = prefix_of(model, batch, members, at=at)
+        for member, edits in enumerate(members):
+            streams.append(prefix.run(edits)[0][:, 0])
+            done(1)
+            forecast(member, batch.numel())
+        answers = wanted[rows].repeat(len(members), 1).to(model.cfg.device)
+        log_p = map_logits(torch.cat(streams), model.head, partial(chunk_log_probs, answers))
+        found[:, rows] = log_p.unflatten(0, (len(members), -1)).cpu().numpy()
     done(0)
     return found
 
@@ -434,10 +425,9 @@ def observe_prompts(
     found: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
     cases: dict[str, pd.DataFrame] = {}
     readouts: dict[str, tuple[str, ...]] = {}
-    plans = [Plan(model, edits) for edits in [{}, *sweep]]
     size = sum(len(ids) for query in queries for ids in query.tokens)
     forecast = Forecast(
-        progress, model, plans, size, f"{counted(len(queries[0].tokens) if queries else 0, 'prompt', ',')}"
+        progress, model, [{}, *sweep], size, f"{counted(len(queries[0].tokens) if queries else 0, 'prompt', ',')}"
     )
     sweeps = [run_sweep(model, query, [{}, *sweep], done=forecast) for query in queries]
     for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():

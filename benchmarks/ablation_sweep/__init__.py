@@ -52,7 +52,7 @@ class Options:
     rounds: Count = 3
     """Repetitions; the medians of the ratios are printed."""
     budget: Count | None = None
-    """Tokens per forward pass; default: the sweep's own."""
+    """Tokens of a batch of documents; default: the sweep's own."""
     clock: Literal["wall", "cpu"] = "wall"
     """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
     peer: bool = True

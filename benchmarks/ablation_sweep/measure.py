@@ -78,7 +78,7 @@ def _sweep(
     prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
 
     def answers() -> np.ndarray:
-        return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep, budget=options.budget)[..., 0]
+        return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep)[..., 0]
 
     def losses(shards: TokenShards) -> np.ndarray:
         sums = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)

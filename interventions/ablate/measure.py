@@ -58,7 +58,7 @@ from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.interventions.selection import pds_scores
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
-from streamscope.models.sweep import Plan, pass_shares
+from streamscope.models.sweep import pass_shares
 from streamscope.probes.pds import Pds
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
@@ -192,16 +192,16 @@ def heads_within(
 
     Raises `InputError` if fewer than two fit.
     """
-    plans = [Plan(model, make([head], g)) for head in heads for g in scales if g != 1]
-    shares, lengths = pass_shares(model, [Plan(model, {}), *plans]), [len(row) - 1 for row in documents.rows()]
+    sweep = [make([head], g) for head in heads for g in scales if g != 1]
+    shares, lengths = pass_shares(model, [{}, *sweep]), [len(row) - 1 for row in documents.rows()]
     few = min(len(lengths), 1 + int(np.searchsorted(np.cumsum(lengths), PILOT_TOKENS)))
-    some = random.Random(how.seed).sample(range(len(plans)), min(len(plans), PILOT_HEADS))
+    some = random.Random(how.seed).sample(range(len(sweep)), min(len(sweep), PILOT_HEADS))
     start = time.monotonic()
-    document_losses(model, documents.only(range(few)).shards, [plans[i].edits for i in some])
+    document_losses(model, documents.only(range(few)).shards, [sweep[i] for i in some])
     seconds = time.monotonic() - start
     rate = seconds / (sum(lengths[:few]) * (1 + shares[[i + 1 for i in some]].sum()))
     left = (end - time.monotonic()) / (rate * sum(lengths)) - 1
-    n = int(left / (shares[1:].mean() * len(plans) / len(heads)))
+    n = int(left / (shares[1:].mean() * len(sweep) / len(heads)))
     if n < 2:
         least = duration((1 + 2 * shares[1:].mean()) * rate * sum(lengths) + seconds)
         more = "give more time or fewer --max-documents"

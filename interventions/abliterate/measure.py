@@ -16,15 +16,24 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, need_parts, title_of
+from streamscope.instruments.contract import Progress, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, joined
+from streamscope.instruments.observations import Estimates
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, described, key, number
 from streamscope.interventions.abliterate import Abliterate
+from streamscope.interventions.changes import (
+    DELTA,
+    OF_DIRECTION,
+    TOKENS,
+    Change,
+    Effects,
+    effect_table,
+    measure_changes,
+    reverse_kl,
+)
 from streamscope.interventions.edits import random_direction
-from streamscope.interventions.observe import NATS, document_losses
+from streamscope.interventions.observe import NATS
 from streamscope.models.config import Dense, Identity, Independent, Kronecker
 from streamscope.models.derived import check_new, write_derived
 from streamscope.models.hooks import capture, edited_at
@@ -35,8 +44,6 @@ from streamscope.text.shards import document_batches
 
 CHECK_DOCUMENTS = 16
 """Number of documents on which outputs are checked."""
-NO_DRAWS = "no random directions were drawn"
-KL = replace(NATS, name="KL(after ‖ before)", limits=(0.0, float("inf")))
 WRITERS = (("attn", "o", "attention"), ("mlp", "down", "mlp"))
 """Module and name in a block, and part of the configuration."""
 
@@ -155,48 +162,36 @@ def changed_model(how: Abliterate, model: StreamTransformer, d: torch.Tensor) ->
     return abliterate_weights(model, d, side=how.side, embedding=how.embedding, dense=how.dense, share=True)
 
 
-def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Effects:
     """Cells: before, after, and after each random direction instead. Units: documents."""
     direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
     random = [random_direction(len(d), how.seed, draw) for draw in range(how.draws)]
     variants = [partial(changed_model, how, model, x) for x in (d, *random)]  # one of them exists at a time
-    found = document_losses(model, opened.shards, variants, kl="reverse", **opened.limits, progress=progress)
+    change = Change({"what": "direction"}, variants[:1], variants[1:])
+    seen = measure_changes(
+        model, opened, [change], measures={"loss": NATS, "kl": OF_DIRECTION["kl"]}, kl="reverse", controls=True,
+        progress=progress,
+    )  # fmt: skip
     _, tokens, _ = next(iter(document_batches(opened.shards, model.config.n_ctx, CHECK_DOCUMENTS, CHECK_DOCUMENTS)))
     before, after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]()))
     out = pd.DataFrame({"part": list(before), "before": list(before.values()), "after": list(after.values())})
     done = "written" if how.side == "write" else "read (use --side write to remove what is written)"
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"
-    title += f"; {opened.title()}, {counted(found.tokens.sum(), 'token', ',')}" + (
-        f"; direction {found_in}" if found_in else ""
-    )
-    cells = pd.DataFrame({"variant": ["before", "after", *["random"] * how.draws], "draw": [0, 0, *range(how.draws)]})
-    blocks = found.blocks(cells, opened.units(), loss=NATS, kl=KL)
-    row, missing = {"what": "direction"}, "" if how.draws else NO_DRAWS
-    of_random = {2 + draw: 1 / how.draws for draw in range(how.draws)}
-    contrasts = {
-        "loss": [
-            Contrast(quantity="baseline", weights={0: 1.0}, labels=row, null=0.0, tested=False),
-            Contrast(quantity="loss", weights={1: 1.0}, labels=row, null=0.0, tested=False),
-            Contrast(quantity="delta", weights={1: 1.0, 0: -1.0}, labels=row),
-        ],
-        "kl": [
-            Contrast(quantity="kl", weights={1: 1.0}, labels=row, tested=False),
-            Contrast(quantity="random_kl", weights=of_random, labels=row, tested=False, missing=missing),
-            Contrast(quantity="kl_above", weights={1: 1.0, **{k: -w for k, w in of_random.items()}}, labels=row,
-                     missing=missing),
-        ],
-    }  # fmt: skip
-    about = {"title": title, "direction": direction.about}
-    return InstrumentData(blocks, contrasts, about, {"direction": direction.vector.numpy()}, out)
+    title += f"; {seen.documents}" + (f"; direction {found_in}" if found_in else "")
+    # a control's table has its levels, too
+    levels = [replace(c, null=0.0, tested=False) if c.null is None else c for c in seen.contrasts["loss"]]
+    seen.contrasts["loss"] = [c for c in levels if c.quantity != "random_delta"]
+    seen.about = {"title": title, "direction": direction.about}
+    seen.arrays, seen.extra = {"direction": direction.vector.numpy()}, out
+    return seen
 
 
-def tables(how: Abliterate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Abliterate, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row for the model, and one per branch for its outputs."""
     title = seen.about["title"]
-    frame, missing = joined([estimates["kl"], estimates["loss"]], ["what"], ABLITERATE)
     return {
-        "abliterate": Table(frame, ABLITERATE, missing, title),
+        "abliterate": effect_table(seen, estimates, ABLITERATE, title),
         "outputs": Table(seen.extra, OUTPUTS, title=f"Largest output along the direction; {title}"),
     }
 
@@ -219,14 +214,10 @@ def write(how: Abliterate, model: StreamTransformer, result: Result) -> None:
 OVER = "documents"
 ABLITERATE = (
     key("what", "projected out", "the direction that is projected out"),
-    *described("kl", "KL(after ‖ before)", NATS.unit, "KL of next-token distributions", sd=OVER, source="SPEC §1.8"),
-    *described("random_kl", "KL, random direction", NATS.unit,
-               "control: mean KL after projecting out random directions", sd=OVER),
-    *quantity("kl_above", "KL − random", NATS.unit, "KL − mean KL of random directions", sd=OVER),
+    *reverse_kl("KL(after ‖ before)", "KL of next-token distributions"),
     *described("baseline", "loss before", NATS.unit, "loss per token before the change", sd=OVER),
     *described("loss", "loss after", NATS.unit, "loss per token after the change", sd=OVER),
-    *quantity("delta", "Δ loss", NATS.unit, "loss after − loss before", sd=OVER),
-    *counts("documents or windows", "documents"),
+    *DELTA, *TOKENS,
 )  # fmt: skip
 OUTPUTS = (
     key("part", "part", "branch of the blocks, or readout"),

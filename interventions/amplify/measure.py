@@ -18,14 +18,15 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
 from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.changes import TOKENS, Change, Effects, effect_table, measure_changes
 from streamscope.interventions.edits.amplification import Patterns, amplification, pattern_sums
 from streamscope.interventions.edits.means import document_rows
-from streamscope.interventions.observe import NATS, PERCENT, SMALLEST, document_losses
+from streamscope.interventions.observe import SMALLEST
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.picture.measure import QUERY, WEIGHT, picture
@@ -78,7 +79,7 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units
     )
 
 
-def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
     """Cells: every α, and every head at every α. Units: documents."""
     cfg, alphas = model.config, how.alphas
     heads = parse_heads(how.heads, cfg.n_layers, cfg.n_heads)
@@ -87,16 +88,23 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Instr
         check_room(model, how.prompt, how.sample_tokens)
     opened = data[Documents]
     sweep = [amplification(model, alpha, heads) for alpha in alphas]
-    found = document_losses(model, opened.shards, sweep, **opened.limits, progress=progress)
+    changes = [
+        Change({"alpha": alpha}, [edits], fixed=BASELINE if alpha == 1 else "")
+        for alpha, edits in zip(alphas, sweep, strict=True)
+    ]
+    seen = measure_changes(model, opened, changes, progress=progress)
     rows, units = list(document_rows(opened.batches())), opened.units()
     order = np.concatenate([index for index, *_ in opened.batches()])[[len(row) > 1 for row in rows]]
     patterns = pattern_sums(model, rows, alphas, heads, progress=progress)
     which = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{counted(len(heads), 'head')}"
-    title = f"{title_of(model)}: softmax(α · scores) in {which}"
-    seen = InstrumentData(
-        {}, {}, {"title": f"{title}; {opened.title()}, {counted(found.tokens.sum(), 'token', ',')}"}, extra={}
-    )
-    add_losses(seen, alphas, found.edited, found.tokens.astype(float), units)
+    seen.about["title"] = f"{title_of(model)}: softmax(α · scores) in {which}; {seen.documents}"
+    seen.extra, block, contrasts = {}, seen.blocks["loss"], seen.contrasts["loss"]
+    seen.blocks["delta"] = block  # a control has a table of the losses, and one of their changes
+    seen.contrasts["loss"] = [c for c in contrasts if c.quantity == "loss"]
+    seen.contrasts["delta"] = [c for c in contrasts if c.quantity != "loss"]
+    if len(up := [i for i, alpha in enumerate(alphas, 1) if alpha >= 1]) > 1:
+        seen.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
+        seen.contrasts["areas"] = each("area", seen.blocks["areas"].cells, null=None)
     add_attention(seen, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
     if how.prompt:
         samples = continuations(model, how.prompt, sweep, tokens=how.sample_tokens, seed=how.seed)
@@ -111,30 +119,8 @@ def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Instr
     return seen
 
 
-def add_losses(
-    seen: InstrumentData, alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame
-) -> None:
-    """Blocks of losses [alphas, documents] in nats, their change from α = 1 (also in percent), and areas from α = 1
-    up."""
-    cells, one = pd.DataFrame({"alpha": list(alphas)}), list(alphas).index(1.0)
-    fixed, delta = [BASELINE if alpha == 1 else "" for alpha in alphas], list[Contrast]()
-    for i, (alpha, why) in enumerate(zip(alphas, fixed, strict=True)):
-        labels, weights = {"alpha": alpha}, {one: 0.0} if why else {i: 1.0, one: -1.0}
-        delta.append(Contrast(quantity="baseline", weights={one: 1.0}, labels=labels, null=None))
-        delta.append(Contrast(quantity="delta", weights=weights, labels=labels, fixed=why))
-    for name, measure, size, contrasts in (
-        ("loss", NATS, tokens, each("loss", cells, null=None)), ("delta", NATS, tokens, delta),
-        ("percent", PERCENT, losses[one], each("percent", cells, null=None, fixed=fixed)),
-    ):  # fmt: skip
-        seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=losses, size=size)
-        seen.contrasts[name] = contrasts
-    if len(up := [i for i, alpha in enumerate(alphas) if alpha >= 1]) > 1:
-        seen.blocks["areas"] = areas([alphas[i] for i in up], losses[up], tokens, units)
-        seen.contrasts["areas"] = each("area", seen.blocks["areas"].cells, null=None)
-
-
 def add_attention(
-    seen: InstrumentData, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
+    seen: Effects, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
 ) -> None:
     """Blocks of entropy, peak and unchanged keys at every α: mean over all heads, and each head.
 
@@ -161,11 +147,10 @@ def add_attention(
             seen.contrasts[block] = each(name, cells, null=None, missing=why if name == "unchanged" else "")
 
 
-def tables(how: Amplify, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Amplify, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The curve over α, and tables of areas, heads, samples and the picture."""
-    title, tokens = seen.about["title"], int(seen.blocks["delta"].sizes[0].sum())
-    frame, missing = joined([estimates[name] for name in ("delta", "loss", "percent", *ATTENTION)], KEYS[:1], CURVE)
-    out = {"amplify": Table(frame.assign(tokens=tokens), CURVE, missing, title)}
+    title = seen.about["title"]
+    out = {"amplify": effect_table(seen, estimates, CURVE, title, also=("delta", *ATTENTION))}
     if "areas" in estimates:
         frame, missing = estimates["areas"].wide(["kind", "axis"], describe=("low", "high"))
         upwards = [alpha for alpha in how.alphas if alpha >= 1]
@@ -199,11 +184,7 @@ LOSS_COLUMNS = (
     *described("percent", "degradation", "percent of the loss at α = 1", "100 (loss(α) / loss(1) − 1)", format="+.2f",
                source="DST Table 5"),
 )  # fmt: skip
-CURVE = (
-    ALPHA, *LOSS_COLUMNS, *ATTENTION_COLUMNS,
-    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
-    *counts("documents or windows", "documents"),
-)  # fmt: skip
+CURVE = (ALPHA, *LOSS_COLUMNS, *ATTENTION_COLUMNS, *TOKENS)
 AREAS = (
     key("kind", "kind", "raw, excess over α = 1, relative to α = 1, perplexity, or weighted by α"),
     key("axis", "axis", "variable of the integral: α, log2 α or ln α"),

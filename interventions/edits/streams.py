@@ -54,6 +54,18 @@ def sequence(values: Mapping[str, Tensor]) -> Replacement:
     return replacement
 
 
+EVERYWHERE, HEAD = "everywhere", "head"
+
+
+def replace_at(stream: str, replacement: Replacement, where: int | str, reach: str, n_layers: int) -> dict[str, Edit]:
+    """The edits of a place: `HEAD`, `EVERYWHERE`, or a layer with the reach "layer" or "onwards"."""
+    if where == EVERYWHERE:
+        return replace_everywhere(stream, replacement, n_layers)
+    if where == HEAD:
+        return replace_for_head(stream, replacement, n_layers)
+    return (replace_in_layer if reach == "layer" else replace_onwards)(stream, replacement, int(where))
+
+
 def replace_onwards(stream: str, replacement: Replacement, layer: int) -> dict[str, Edit]:
     """Replace the stream where it enters the layer, for all readers from there on."""
     name = _hook(stream, layer, "pre")

@@ -10,20 +10,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Text
 from streamscope.instruments.observations import (
-    Contrast,
     Estimates,
     Measure,
     Observations,
     each,
-    effect_contrasts,
-    joined,
 )
 from streamscope.instruments.open_data import OpenText, open_text
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, key, number, quantity
+from streamscope.interventions.changes import (
+    DELTA,
+    FORWARD_KL,
+    LOSS,
+    OF_CHANGE,
+    TOKENS,
+    Change,
+    Effects,
+    effect_table,
+    measure_changes,
+)
 from streamscope.interventions.edits.latents import Latents as LatentValues
 from streamscope.interventions.edits.latents import (
     Place,
@@ -34,7 +41,7 @@ from streamscope.interventions.edits.latents import (
     scale_latents,
 )
 from streamscope.interventions.latents import Latents
-from streamscope.interventions.observe import NATS, SMALLEST, UNIT, document_losses
+from streamscope.interventions.observe import NATS, SMALLEST
 from streamscope.models.config import ModelConfig
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.layers.hdpl import latent_widths
@@ -98,7 +105,7 @@ def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
     return cells
 
 
-def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Effects:
     """Cells: the unedited model and every edit. Units: documents, and positions of texts. Texts come first because they
     take seconds: a bad position is reported before the documents run for minutes."""
     cells, name = cells_of(how, model.config), title_of(model)
@@ -106,22 +113,15 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Instr
     sources = _sources(how, model, data)
     texts = texts_of(how, model, cells, opened, sources.rows if sources else [], progress)
     cut = opened.title() + (f"; of the sources{sources.title()}" if sources and sources.cut else "")
-    seen = InstrumentData({}, {}, {"title": {"texts": f"{name} under changed latents{cut}"}}, extra=texts)
+    seen = Effects({}, {}, {"title": {}})
     if measured := [cell for cell in cells if cell.kind != "blend"]:
-        documents = data[Documents]
-        edits = [cell.edits() for cell in measured]
-        losses = document_losses(model, documents.shards, edits, kl="forward", **documents.limits, progress=progress)
-        keys = pd.DataFrame([NOTHING, *(cell.labels for cell in measured)])
-        seen.blocks |= losses.blocks(keys, documents.units(), loss=NATS, kl=replace(NATS, name="kl"))
-        seen.contrasts |= {"loss": [], "kl": []}
-        for i, cell in enumerate(measured, 1):
-            labels, family = cell.labels, f"delta of {cell.kind} {cell.amount!r}"
-            seen.contrasts["loss"] += effect_contrasts("loss", {i: 1.0}, 0, labels, family=family)
-            seen.contrasts["kl"].append(Contrast(quantity="kl", weights={i: 1.0}, labels=labels, null=None))
-        loss = losses.baseline.sum() / losses.tokens.sum()
-        seen.about["title"]["latents"] = (
-            f"{name}: loss {loss:.4f} nats/token; {documents.title()}, {counted(losses.tokens.sum(), 'token', ',')}"
+        changes = [Change(c.labels, [c.edits()], family=f"delta of {c.kind} {c.amount!r}") for c in measured]
+        seen = measure_changes(
+            model, data[Documents], changes, measures={"loss": NATS} | OF_CHANGE, kl="forward", progress=progress
         )
+        seen.about["title"] = {"latents": f"{name}: {seen.loss}; {seen.documents}"}
+    seen.about["title"]["texts"] = f"{name} under changed latents{cut}"
+    seen.extra = texts
     add_texts(seen, texts[0], opened.names)
     return seen
 
@@ -210,7 +210,7 @@ def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str,
     ]
 
 
-def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str]) -> None:
+def add_texts(seen: Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
     """Add KL as a block: cells are edits of a text, units its positions; the mean over positions is estimated."""
     index = ["prompt", *KEYS]
     cells = positions[index].drop_duplicates(ignore_index=True)
@@ -226,13 +226,11 @@ def add_texts(seen: InstrumentData, positions: pd.DataFrame, names: Sequence[str
     seen.contrasts["texts"] = each("kl", cells, null=None)
 
 
-def tables(how: Latents, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Latents, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """latents: a row per edit over documents; texts: per text and edit; next: next tokens; positions: KL."""
     made, titles, (positions, following) = {}, seen.about["title"], seen.extra
     if "loss" in estimates:
-        frame, missing = joined([estimates["loss"], estimates["kl"]], KEYS, COLUMNS)
-        frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
-        made["latents"] = Table(frame, COLUMNS, missing, titles["latents"])
+        made["latents"] = effect_table(seen, estimates, COLUMNS, titles["latents"])
     each = ["prompt", *KEYS]
     frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
     frame["kl_max"] = positions.groupby(each, sort=False)["kl"].max().to_numpy()
@@ -264,16 +262,7 @@ WHICH = (
     key("edit", "edit", "scale, clamp, or blend with another text's z"),
     key("amount", "amount", "factor on z, value of z, or share of the other text's z", "scale, z or share", "g"),
 )  # fmt: skip
-COLUMNS = (
-    *WHICH,
-    *quantity("loss", "loss", UNIT["loss"], "loss under the edit", tested=False, format=".4f"),
-    *quantity("baseline", "unedited loss", UNIT["loss"], "loss of the unedited model", tested=False, format=".4f",
-              shown=False),
-    *quantity("delta", "Δ loss", UNIT["loss"], "loss under the edit − loss", sd="documents"),
-    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "change of the predictions"),
-    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
-    *counts("documents or windows", "documents"),
-)  # fmt: skip
+COLUMNS = (*WHICH, *LOSS, *DELTA, *FORWARD_KL, *TOKENS)
 PROMPT = key("prompt", "text", "number of the text, from 0", "text", "d")
 CHANGE = key("change", "change", "latents, edit and amount", shown=False)
 MEANS = quantity("kl", "mean KL", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")

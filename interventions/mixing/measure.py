@@ -1,20 +1,30 @@
 """Losses of documents under changes of the mixing of streams; changes without effect are not measured."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
-from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Estimates, Observations, effect_contrasts, joined
+from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, key, number
+from streamscope.interventions.changes import (
+    DELTA,
+    DRAWS,
+    FORWARD_KL,
+    LOSS,
+    LOSSES,
+    OF_CHANGE,
+    RELATIVE,
+    TOKENS,
+    Change,
+    Effects,
+    effect_table,
+    measure_changes,
+)
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
     average_streams,
@@ -24,7 +34,6 @@ from streamscope.interventions.edits.mixing import (
     permute_streams,
 )
 from streamscope.interventions.mixing import Mixing
-from streamscope.interventions.observe import NATS, PERCENT, document_losses
 from streamscope.models.hooks import Edits, edited_at, hooked_at
 from streamscope.models.mixing import PlacedConnection, connections, inert_modules, unseen
 
@@ -34,47 +43,11 @@ TO = {"identity": "I", "mean": "mean over tokens", "even": "even"}
 STREAMS = {"permute": "permuted", "average": "their mean"}
 COEFFICIENTS = {"both": ("pre", "post")}
 """Coefficients of changes that affect several."""
-KEYS = ("change", "definition", "of", "to", "where", "acts")
-NOTHING = {**dict.fromkeys(KEYS, ""), "change": "none", "module": -1, "layer": -1, "draw": -1}
-"""Keys of the unedited model."""
+Constants = Mapping[tuple[str, str], Tensor]
+"""(hook, "identity", "mean" or "even") -> the new coefficients."""
 SAME = "coefficients are the same at every token by construction"
 EQUAL = "its streams are equal"
 SUM = "only the sum of its streams is read, which stays the same"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One change of one module (L2.attn) or of all at once (everywhere).
-
-    modules: those it acts in. why: the reason if it acts in none.
-    """
-
-    change: str
-    where: str
-    modules: tuple[PlacedConnection, ...]
-    why: str
-
-    @property
-    def labels(self) -> dict[str, Any]:
-        """Columns that name the cell; module and layer are −1 for everywhere."""
-        of, _, to = self.change.partition("-")
-        coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
-        one = self.modules[0] if self.where != EVERYWHERE else None
-        return {
-            "change": self.change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value,
-            "where": self.where,
-            "acts": "no" if self.why else "yes", "module": one.number if one else -1, "layer": one.layer if one else -1,
-        }  # fmt: skip
-
-    def edits(self, constants: Mapping[tuple[str, str], Tensor], orders: Sequence[Sequence[int]]) -> list[Edits]:
-        """The edits, one for each permutation."""
-        if self.change == "permute":
-            return [permute_streams(self.modules, order) for order in orders]
-        if self.change == "average":
-            return [average_streams(self.modules)]
-        to = self.change.partition("-")[2]
-        hooks = [hook for module in self.modules for hook in hooks_of(self.change, module)]
-        return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
 
 
 def hooks_of(change: str, module: PlacedConnection) -> list[str]:
@@ -90,18 +63,42 @@ def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnec
     return not where or EVERYWHERE in where, parse_modules(alone, n_layers)
 
 
-def cells_of(how: Mixing, model: Any) -> list[Cell]:
-    """Every requested change, everywhere and at every module."""
+def placed_changes(how: Mixing, model: Any) -> list[tuple[str, str, tuple[PlacedConnection, ...], str]]:
+    """(change, where, modules in which it acts, why it cannot act) of every change, everywhere and at every module."""
     everywhere, alone = places(how.where, model.config.n_layers)
-    every, cells = parse_modules("all", model.config.n_layers), []
+    every, found = parse_modules("all", model.config.n_layers), []
     for change in dict.fromkeys(how.change):
-        without = inert_reasons(model, change)
+        inert = inert_reasons(model, change)
         for where, modules in [(EVERYWHERE, every)] * everywhere + [(module.label, [module]) for module in alone]:
-            acting = tuple(module for module in modules if module.path not in without)
-            reasons = " and ".join(dict.fromkeys(without.get(module.path, "") for module in modules))
-            why = "" if acting else f"cannot act, {reasons}"
-            cells.append(Cell(change, where, acting or tuple(modules), why))
-    return cells
+            acting = tuple(module for module in modules if module.path not in inert)
+            reasons = " and ".join(dict.fromkeys(inert.get(module.path, "") for module in modules))
+            found.append((change, where, acting or tuple(modules), "" if acting else f"cannot act, {reasons}"))
+    return found
+
+
+def labels_of(change: str, where: str, modules: Sequence[PlacedConnection], inert: str) -> dict[str, Any]:
+    """Columns that name a change; module and layer are −1 for everywhere."""
+    of, _, to = change.partition("-")
+    coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
+    everywhere = where == EVERYWHERE
+    return {
+        "change": change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value, "where": where,
+        "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
+        "layer": -1 if everywhere else modules[0].layer,
+    }  # fmt: skip
+
+
+def edits_of(
+    change: str, modules: Sequence[PlacedConnection], constants: Constants, orders: Sequence[Sequence[int]]
+) -> list[Edits]:
+    """The edits of a change in these modules, one for each permutation."""
+    if change == "permute":
+        return [permute_streams(modules, order) for order in orders]
+    if change == "average":
+        return [average_streams(modules)]
+    to = change.partition("-")[2]
+    hooks = [hook for module in modules for hook in hooks_of(change, module)]
+    return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
 
 
 def inert_reasons(model: Any, change: str) -> dict[str, str]:
@@ -124,16 +121,18 @@ def inert_reasons(model: Any, change: str) -> dict[str, str]:
     return {modules[-1]: SUM} if change == "post-even" and not spec.dynamic else {}
 
 
-def constants_of(model: Any, cells: Sequence[Cell], opened: OpenDocuments) -> dict[tuple[str, str], Tensor]:
-    """(hook, "identity", "mean" or "even") -> the new coefficients; equal keys share one object, also between sweeps.
+def constants_of(
+    model: Any, changes: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
+) -> Constants:
+    """The new coefficients of changes in modules; equal keys share one object, also between sweeps.
 
     The even H_post is the mean over tokens and streams: 1/n would also write less.
     """
     n = model.config.residual.n
     wanted = dict.fromkeys(
-        (hook, cell.change.partition("-")[2])
-        for cell in cells if cell.change not in STREAMS and not cell.why
-        for module in cell.modules for hook in hooks_of(cell.change, module)
+        (hook, change.partition("-")[2])
+        for change, modules in changes if change not in STREAMS
+        for module in modules for hook in hooks_of(change, module)
     )  # fmt: skip
     measured = dict.fromkeys(hook for hook, to in wanted if to == "mean" or (to == "even" and hook.endswith("post")))
     means = hook_means(model, list(measured), document_rows(opened.batches())) if measured else {}
@@ -148,62 +147,35 @@ def constants_of(model: Any, cells: Sequence[Cell], opened: OpenDocuments) -> di
     return made
 
 
-def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every change, one per permutation. Units: documents."""
-    opened, cells = data[Documents], cells_of(how, model)
-    constants = constants_of(model, cells, opened)
-    orders = permutations(model.config.residual.n, how.draws, how.seed)
-    keys, sweep, acting, index = [NOTHING], list[Edits](), list[int](), list[range]()
-    for cell in cells:
-        many = len(orders) if cell.change == "permute" else 1
-        index.append(range(len(keys), len(keys) + many))
-        keys += [{**cell.labels, "draw": i} for i in range(many)]
-        if not cell.why:
-            sweep += cell.edits(constants, orders)
-            acting += index[-1]
-    losses = document_losses(model, opened.shards, sweep, kl="forward", progress=progress, **opened.limits)
-    loss = f"loss {losses.baseline.sum() / losses.tokens.sum():.4f} nats/token"
-    title = f"{title_of(model)}, {loss}; {opened.title()}, {counted(losses.tokens.sum(), 'token', ',')}"
-    seen = InstrumentData({}, {}, {"title": title}, extra=(cells, index))
-    measures = {"loss": NATS, "percent": PERCENT, "kl": replace(NATS, name="kl")}
-    seen.blocks |= losses.blocks(pd.DataFrame(keys), opened.units(), at=acting, **measures)
-    seen.contrasts |= {name: [] for name in measures}
-    for cell, at in zip(cells, index, strict=True):
-        edited, labels = {i: 1 / len(at) for i in at}, cell.labels
-        family = EVERYWHERE if cell.where == EVERYWHERE else cell.change
-        value, *others = effect_contrasts("loss", edited, 0, labels, family=family, missing=cell.why)
-        value = replace(value, missing=cell.why)
-        seen.contrasts["loss"] += [value, *others]
-        for name in ("percent", "kl"):
-            seen.contrasts[name].append(replace(value, quantity=name))
+def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Effects:
+    """Every change, everywhere and at every module, one variant per permutation. Units: documents."""
+    opened, placed = data[Documents], placed_changes(how, model)
+    constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
+    orders, changes = permutations(model.config.residual.n, how.draws, how.seed), []
+    for change, where, modules, inert in placed:
+        drawn = len(orders) if change == "permute" else 1
+        changes.append(Change(
+            labels_of(change, where, modules, inert),
+            [None] * drawn if inert else edits_of(change, modules, constants, orders),
+            missing=inert, family=EVERYWHERE if where == EVERYWHERE else change,
+            undrawn="" if change == "permute" else "no permutations are drawn",
+        ))  # fmt: skip
+    seen = measure_changes(model, opened, changes, measures=LOSSES | OF_CHANGE, kl="forward", progress=progress)
+    seen.about["title"] = f"{title_of(model)}, {seen.loss}; {seen.documents}"
     return seen
 
 
-def tables(how: Mixing, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Mixing, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """everywhere: one row per change of all modules at once; modules: one row per change and module."""
-    cells, index = seen.extra
-    made = {}
-    for name, keys, columns in ((EVERYWHERE, KEYS, COLUMNS), ("modules", (*KEYS, "module", "layer"), MODULE_COLUMNS)):
-        chosen = [i for i, cell in enumerate(cells) if (cell.where == EVERYWHERE) == (name == EVERYWHERE)]
-        if not chosen:
-            continue
-        where = {cells[i].where for i in chosen}
-        frame, missing = joined(
-            [estimates[block].where(where=where) for block in ("loss", "percent", "kl")], keys, columns
-        )
-        frame["tokens"] = int(seen.blocks["loss"].sizes[0].sum())
-        rows = [_of_draws(cells[i], index[i], seen.blocks["loss"]) for i in chosen]
-        frame["draws"], frame["draw_sd"] = [many for many, *_ in rows], [sd for _, sd, _ in rows]
-        missing |= {(row, "draw_sd"): why for row, (*_, why) in enumerate(rows) if why}
-        made[name] = Table(frame, columns, missing, f"{name}, {seen.about['title']}", "delta", 4, ("definition",))
+    made, where = {}, {change.labels["where"] for change in seen.changes}
+    printed: dict[str, Any] = {"by": "delta", "most": 4, "per": ("definition",)}
+    for name, chosen, columns in (
+        (EVERYWHERE, where & {EVERYWHERE}, COLUMNS), ("modules", where - {EVERYWHERE}, MODULE_COLUMNS),
+    ):  # fmt: skip
+        if chosen:
+            title = f"{name}, {seen.about['title']}"
+            made[name] = effect_table(seen, estimates, columns, title, where={"where": chosen}, **printed)
     return made
-
-
-def _of_draws(cell: Cell, at: Sequence[int], block: Observations) -> tuple[int, float, str]:
-    """(number of permutations, sd of delta between them, reason if there is none)."""
-    if cell.change != "permute" or len(at) < 2 or cell.why:
-        return 0, np.nan, cell.why or "no permutations are drawn"
-    return len(at), float(np.std(block.values[list(at)], ddof=1)), ""
 
 
 CHANGE = (
@@ -214,20 +186,7 @@ CHANGE = (
     key("where", "where", "layer and branch, or everywhere", "place"),
     key("acts", "can act", "whether the change can affect an output"),
 )  # fmt: skip
-MEASURED = (
-    *described("loss", "loss", "nats/token", "loss under the change", format=".4f", shown=False),
-    *described("baseline", "unedited loss", "nats/token", "loss of the unedited model", format=".4f", shown=False),
-    *quantity("delta", "Δ loss", "nats/token", "loss under the change − loss", sd="documents"),
-    *described("percent", "Δ loss, percent", "percent of the unedited loss", "100 (loss under the change / loss − 1)",
-               format="+.2f"),
-    *described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "change of the predictions"),
-    number("draws", "permutations", "permutations", "number of permutations that the row averages; 0 for other changes",
-           "d", False),
-    number("draw_sd", "sd over permutations", "nats/token, between permutations",
-           "standard deviation of delta between permutations", ".4f", False),
-    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
-    *counts("documents or windows", "documents"),
-)  # fmt: skip
+MEASURED = (*LOSS, *DELTA, *RELATIVE, *FORWARD_KL, *DRAWS, *TOKENS)
 COLUMNS = (*CHANGE, *MEASURED)
 MODULE_COLUMNS = (
     *CHANGE,

@@ -9,13 +9,25 @@ import pandas as pd
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, joined
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.observations import Estimates
+from streamscope.instruments.table import Table, described, key
+from streamscope.interventions.changes import (
+    DELTA,
+    LOSS,
+    OF_DIRECTION,
+    RANDOM_DELTA,
+    TOKENS,
+    Change,
+    Effects,
+    effect_table,
+    measure_changes,
+    reverse_kl,
+)
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import chunks, document_rows
-from streamscope.interventions.observe import NATS, Losses, document_losses
+from streamscope.interventions.observe import NATS
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
@@ -24,13 +36,7 @@ from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.probes.stream_states import streams_of
 
 BASELINE = "dose 0 is the baseline itself"
-NO_DRAWS = "no random directions were drawn"
 CHUNK = 32
-MEASURES = {
-    "loss": NATS,
-    "kl": replace(NATS, name="KL(P_c ‖ P_0)", limits=(0.0, np.inf)),
-    "shift": Measure(name="shift of d·x", unit="units of the residual stream", resolution=1e-6),
-}
 
 
 def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
@@ -71,7 +77,7 @@ def with_resolved_heads(how: Steer, data: Opened) -> Steer:
     return replace(how, layers=(str(direction_of(how.direction, data, how.stream, how.method)[0].layer),))
 
 
-def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Effects:
     """Cells: the unedited model, every scale, and random directions at every scale. Units: documents."""
     direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
@@ -79,84 +85,49 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Instrum
     d = direction.vector.to(model.cfg.device)
     norms = None if how.raw else mean_norms(model, document_rows(opened.batches()))
     random = [random_direction(len(d), how.seed, i).to(d) for i in range(how.draws)]
-    scales = list(dict.fromkeys(how.scale))
-    sweep = [steering_edits(x, layers, streams, scale, norms) for x in (d, *random) for scale in scales]
-    found = document_losses(model, opened.shards, sweep, kl="reverse", direction=d, **opened.limits, progress=progress)
+    changes = [
+        Change({"scale": float(scale)}, [steering_edits(d, layers, streams, scale, norms)],
+               [steering_edits(x, layers, streams, scale, norms) for x in random], fixed=BASELINE if scale == 0 else "")
+        for scale in dict.fromkeys(how.scale)
+    ]  # fmt: skip
+    seen = measure_changes(
+        model, opened, changes, measures={"loss": NATS} | OF_DIRECTION, kl="reverse", direction=d, controls=True,
+        progress=progress,
+    )  # fmt: skip
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
     dose = "1" if norms is None else f"{' and '.join(f'{norms[at]:.1f}' for at in layers)}, the mean norm of the stream"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
     title += f"; a dose of 1 is {dose}"
-    about = {
+    seen.about = {
         "title": title + (f"; direction {found_in}" if found_in else ""), "layers": layers,
         "direction": direction.about, "streams": list(streams),
         "norms": None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()},
     }  # fmt: skip
-    seen = InstrumentData({}, {}, about, {"direction": direction.vector.numpy()}, {})
-    add_divergence(seen, found, scales, how.draws, opened.units())
+    seen.arrays = {"direction": direction.vector.numpy()}
     if how.prompt:
-        texts = continuations(model, how.prompt, sweep[: len(scales)], tokens=how.sample_tokens, seed=how.seed)
-        seen.extra["samples"] = pd.DataFrame({"scale": scales, "sample": texts})
+        edits = [edits for change in changes for edits in change.variants]
+        texts = continuations(model, how.prompt, edits, tokens=how.sample_tokens, seed=how.seed)
+        seen.extra = pd.DataFrame({"scale": [change.labels["scale"] for change in changes], "sample": texts})
     return seen
 
 
-def add_divergence(
-    seen: InstrumentData, found: Losses, scales: Sequence[float], draws: int, units: pd.DataFrame
-) -> None:
-    """Blocks of loss, KL and shift: unedited, under the direction at every scale, and under each random direction."""
-    n = len(scales)
-    keys = [{"scale": scale, "draw": draw} for draw in range(-1, draws) for scale in scales]
-    cells = pd.DataFrame([{"scale": np.nan, "draw": -1}, *keys])
-    seen.blocks |= found.blocks(cells, units, at=None, **MEASURES)
-    seen.contrasts |= {name: [] for name in MEASURES}
-    for i, scale in enumerate(scales, 1):
-        labels, fixed = {"scale": float(scale)}, BASELINE if scale == 0 else ""
-        random = {i + n * (draw + 1): 1 / draws for draw in range(draws)}
-        missing = "" if draws else NO_DRAWS
-        beyond: dict[int, float] = {i: 1.0, **{k: -w for k, w in random.items()}}
-        of_random: dict[str, Any] = {"labels": labels, "null": None, "missing": missing}
-        seen.contrasts["loss"] += [
-            Contrast(quantity="baseline", weights={0: 1.0}, labels=labels, null=None),
-            Contrast(quantity="loss", weights={i: 1.0}, labels=labels, null=None),
-            Contrast(quantity="delta", weights={i: 1.0, 0: -1.0}, labels=labels, fixed=fixed),
-            Contrast(quantity="random_delta", weights={**random, 0: -1.0}, **of_random),
-        ]
-        seen.contrasts["kl"] += [
-            Contrast(quantity="kl", weights={i: 1.0}, labels=labels, tested=False, fixed=fixed),
-            Contrast(quantity="random_kl", weights=random, **of_random),
-            Contrast(quantity="kl_above", weights=beyond, labels=labels, missing=missing, fixed=fixed if draws else ""),
-        ]
-        shift = Contrast(quantity="shift", weights={i: 1.0}, labels=labels, tested=False, fixed=fixed)
-        seen.contrasts["shift"].append(shift)
-
-
-def tables(how: Steer, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Steer, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per scale, and the samples."""
     title = seen.about["title"]
     unit = "units of the residual stream" if how.raw else "mean norms of the residual stream"
     scale = key("scale", "dose", "dose c of the added direction", unit, "+g")
     columns = (scale, *STEER)
-    frame, missing = joined([estimates[name] for name in ("kl", "loss", "shift")], ["scale"], columns)
-    frame = frame.assign(tokens=int(seen.blocks["loss"].sizes[0].sum()))
-    out = {"steer": Table(frame, columns, missing, title)}
-    if "samples" in seen.extra:
+    out = {"steer": effect_table(seen, estimates, columns, title)}
+    if seen.extra is not None:
         sample = key("sample", "sample", "the prompt, continued at this scale", "text")
-        out["samples"] = Table(seen.extra["samples"], (scale, sample), title=f"Samples; {title}")
+        out["samples"] = Table(seen.extra, (scale, sample), title=f"Samples; {title}")
     return out
 
 
-RANDOM = "mean over random directions of the same size"
 STEER = (
-    *described("kl", "KL(P_c ‖ P_0)", "nats/token", "KL of next-token distributions, steered from unsteered",
-               sd="documents", source="SPEC §1.8"),
-    *quantity("random_kl", "KL, random direction", "nats/token", RANDOM, format=".4f", tested=False),
-    *quantity("kl_above", "KL − random", "nats/token", "KL − mean KL of random directions", sd="documents"),
-    *quantity("loss", "loss", "nats/token", "loss per token, steered", format=".4f", tested=False),
-    *quantity("baseline", "unsteered loss", "nats/token", "loss per token, unsteered", tested=False, format=".4f",
-              shown=False),
-    *quantity("delta", "Δ loss", "nats/token", "steered loss − unsteered loss", sd="documents"),
-    *quantity("random_delta", "Δ loss, random direction", "nats/token", RANDOM, tested=False, shown=False),
+    *reverse_kl("KL(P_c ‖ P_0)", "KL of next-token distributions, steered from unsteered"),
+    *LOSS, *DELTA, *RANDOM_DELTA,
     *described("shift", "shift of d·x", "units of the residual stream",
                "change of d·x after the last layer, before the norm", format="+.4f", sd="documents"),
-    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
-    *counts("documents or windows", "documents"),
+    *TOKENS,
 )  # fmt: skip

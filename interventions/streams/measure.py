@@ -1,30 +1,39 @@
 """The loss of a model with one of its streams removed, one row per place, with documents as units."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts, joined
+from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, key, number
+from streamscope.interventions.changes import (
+    DELTA,
+    DRAWS,
+    LOSS,
+    RELATIVE,
+    TOKENS,
+    Change,
+    Effects,
+    effect_table,
+    measure_changes,
+)
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows, hook_means
-from streamscope.interventions.edits.streams import Replacement, hook_names
-from streamscope.interventions.observe import NATS, PERCENT, document_losses
+from streamscope.interventions.edits.streams import EVERYWHERE, HEAD, Replacement, hook_names
 from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Edits, Query, run
+from streamscope.models.hooks import Query, run
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards
@@ -35,7 +44,7 @@ SYMBOL = {"token": "x_t", "context": "x_e", "resid": "x"}
 TARGET = {"zero": "0", "random": "random vocabulary", "mean": "mean", "resample": "other text"}
 PAPER = {("token", "zero"): 36.0, ("context", "zero"): 9.5, ("token", "random"): 28.0}
 """Percent in DST Table 4, for another model and corpus, at an unstated place."""
-EVERYWHERE, HEAD = "everywhere", "head"
+NOT_PRINTED = "not in the paper"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 
 
@@ -86,32 +95,32 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
             return [int(shards.tokens[0]), *shards.tokens[at : at + n_ctx - 1].tolist()]
 
 
-def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model and every edit, one per draw; random methods are means over draws. Units: documents."""
-    places = parse_places(how.where, model.config.n_layers)
-    cells, opened = cells_of(chosen_streams(model, how.streams), how.method, places, how.reach), data[Documents]
-    pairs = dict.fromkeys((cell.stream, cell.method) for cell in cells)
-    made = {pair: replacements(how, model, opened, *pair) for pair in pairs}
-    keys, sweep, index = list[dict[str, Any]](), list[Edits](), list[range]()
-    contrasts: dict[str, list[Contrast]] = {"loss": [], "percent": []}
-    for cell in cells:
-        some = made[cell.stream, cell.method]
-        at = range(len(keys) + 1, len(keys) + 1 + len(some))
-        index.append(at)
-        keys += [{**cell.labels, "draw": i} for i in range(len(some))]
-        sweep += [cell.edits(replacement, model.config.n_layers) for replacement in some]
-        edited = {i: 1 / len(at) for i in at}
-        common: dict[str, Any] = {
-            "labels": cell.labels, "family": f"{cell.stream}, {cell.method}",
-            "missing": EMPTY if empty_stream(model, cell) else "",
-        }  # fmt: skip
-        contrasts["loss"] += effect_contrasts("loss", edited, 0, **common)
-        contrasts["percent"].append(Contrast(quantity="percent", weights=edited, null=None, **common))
-    losses = document_losses(model, opened.shards, sweep, **opened.limits, progress=progress)
-    table = pd.DataFrame([{**dict.fromkeys(keys[0], ""), "layer": -1, "draw": -1}, *keys])
-    blocks = losses.blocks(table, opened.units(), loss=NATS, percent=PERCENT)
-    title = f"{title_of(model)}: loss without a stream; {opened.title()}, {counted(losses.tokens.sum(), 'token', ',')}"
-    return InstrumentData(blocks, contrasts, {"title": title}, extra=(cells, index))
+def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Effects:
+    """Every stream, replaced by every method at every place, one variant per draw. Units: documents."""
+    opened, changes = data[Documents], list[Change]()
+    places = parse_places(how.where, how.reach, model.config.n_layers)
+    for stream in chosen_streams(model, how.streams):
+        for method in dict.fromkeys(how.method):
+            if (stream, method) == ("context", "random"):  # it does not begin as embeddings
+                continue
+            drawn = replacements(how, model, opened, stream, method)
+            for where, reach in places:
+                whole = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+                labels = {
+                    "stream": stream, "definition": f"{SYMBOL.get(stream, stream)} → {TARGET[method]}",
+                    "method": method, "where": f"L{where}" if isinstance(where, int) else where, "reach": reach,
+                    "layer": where if isinstance(where, int) else -1,
+                }  # fmt: skip
+                changes.append(Change(
+                    labels, [e.replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
+                    missing=EMPTY if stream == "context" and where == 0 and whole else "", family=f"{stream}, {method}",
+                    undrawn="" if method in DRAWN else "the replacement is not random",
+                ))  # fmt: skip
+    if not changes:
+        raise InputError("nothing to measure: the context stream does not begin as embeddings; use --method resample")
+    seen = measure_changes(model, opened, changes, progress=progress)
+    seen.about["title"] = f"{title_of(model)}: loss without a stream; {seen.documents}"
+    return seen
 
 
 def with_resolved_heads(how: Streams, data: Opened) -> Streams:
@@ -133,67 +142,16 @@ def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
     return streams
 
 
-def parse_places(specs: Sequence[str], n_layers: int) -> list[int | str]:
-    """Layers ascending, then head and everywhere as given; all by default. Raises `InputError` as `parse_layers`."""
+def parse_places(specs: Sequence[str], reaches: Sequence[str], n_layers: int) -> list[tuple[int | str, str]]:
+    """(layer, reach), layers ascending, then head and everywhere as given; all by default. Raises `InputError` as
+    `parse_layers`."""
     last = [spec for spec in dict.fromkeys(specs or (HEAD, EVERYWHERE)) if spec in (HEAD, EVERYWHERE)]
     layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
     for spec in layers:
         if not spec.replace("-", "").isdigit():
             raise InputError(f"--where {spec}: give layers as 3 or 2-4, head or everywhere")
-    found = parse_layers(layers, n_layers, "--where") if specs else list(range(n_layers))
-    return [*found, *last]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One stream, replaced in one way at one place.
-
-    where: a layer, "head" or "everywhere". reach: "layer" or "onwards"; "" for the other places.
-    """
-
-    stream: str
-    method: str
-    where: int | str
-    reach: str
-
-    @property
-    def labels(self) -> dict[str, Any]:
-        """Columns that name the cell; the definition in the notation of DST Table 4: x_t → 0."""
-        place, layer = (f"L{self.where}", self.where) if isinstance(self.where, int) else (self.where, -1)
-        return {
-            "stream": self.stream, "definition": f"{SYMBOL.get(self.stream, self.stream)} → {TARGET[self.method]}",
-            "method": self.method, "where": place, "reach": self.reach, "layer": layer,
-        }  # fmt: skip
-
-    def edits(self, replacement: Replacement, n_layers: int) -> Edits:
-        """The edits for a replacement."""
-        if self.where == EVERYWHERE:
-            return e.replace_everywhere(self.stream, replacement, n_layers)
-        if self.where == HEAD:
-            return e.replace_for_head(self.stream, replacement, n_layers)
-        assert isinstance(self.where, int)
-        make = e.replace_in_layer if self.reach == "layer" else e.replace_onwards
-        return make(self.stream, replacement, self.where)
-
-
-def cells_of(
-    streams: Sequence[str], methods: Sequence[str], places: Sequence[int | str], reaches: Sequence[str]
-) -> list[Cell]:
-    """Every stream with every method at every place; random embeddings only for streams that begin as embeddings.
-
-    Raises `InputError` if nothing is left.
-    """
-    cells = []
-    for stream in streams:
-        for method in dict.fromkeys(methods):
-            if stream == "context" and method == "random":
-                continue
-            for where in dict.fromkeys(places):
-                for reach in dict.fromkeys(reaches) if isinstance(where, int) else ("",):
-                    cells.append(Cell(stream, method, where, reach))
-    if not cells:
-        raise InputError("nothing to measure: the context stream does not begin as embeddings; use --method resample")
-    return cells
+    found = parse_layers(layers, n_layers, "--where") if specs else range(n_layers)
+    return [*((layer, reach) for layer in found for reach in dict.fromkeys(reaches)), *((spec, "") for spec in last)]
 
 
 def replacements(how: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
@@ -208,30 +166,12 @@ def replacements(how: Streams, model: Any, opened: OpenDocuments, stream: str, m
     return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 
 
-def empty_stream(model: StreamTransformer, cell: Cell) -> bool:
-    """Whether x_e is read while still 0: entering layer 0, and in all of layer 0 if attention writes x_t."""
-    whole = cell.reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
-    return cell.stream == "context" and cell.where == 0 and whole
-
-
-def tables(how: Streams, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Streams, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
-    cells, index = seen.extra
-    names = list(cells[0].labels)
-    frame, missing = joined([estimates["loss"], estimates["percent"]], names, COLUMNS)
-    block = seen.blocks["loss"]
-    loss = block.values
-    more: list[dict[str, float]] = []
-    for i, (cell, at) in enumerate(zip(cells, index, strict=True)):
-        drawn, percent = cell.method in DRAWN, PAPER.get((cell.stream, cell.method), np.nan)
-        few = "" if len(at) > 1 else "one draw" if drawn else "the replacement is not random"
-        why = {"draw_sd": EMPTY if (i, "delta") in missing else few}
-        why["paper_percent"] = "not in the paper" if np.isnan(percent) else ""
-        missing |= {(i, name): reason for name, reason in why.items() if reason}
-        sd = np.nan if why["draw_sd"] else float(np.std(loss[list(at)], ddof=1))
-        more.append({"draws": len(at) if drawn else 0, "draw_sd": sd, "paper_percent": percent})
-    frame = frame.assign(**pd.DataFrame(more))
-    return {"streams": Table(frame.assign(tokens=int(block.sizes[0].sum())), COLUMNS, missing, seen.about["title"])}
+    printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in seen.changes]
+    table = effect_table(seen, estimates, COLUMNS, seen.about["title"], known={"paper_percent": printed})
+    absent = np.flatnonzero(np.isnan(printed))
+    return {"streams": replace(table, missing=table.missing | {(i, "paper_percent"): NOT_PRINTED for i in absent})}
 
 
 COLUMNS = (
@@ -241,17 +181,8 @@ COLUMNS = (
     key("where", "where", "a layer, the head, or everywhere", "place"),
     key("reach", "reach", "readers of the change: that layer only, or everything from there on"),
     number("layer", "layer", "layer", "from 0; −1 for head and everywhere", "d", False),
-    *quantity("loss", "loss", "nats/token", "loss without the stream", tested=False, format=".4f"),
-    *quantity("baseline", "unedited loss", "nats/token", "loss of the unedited model", tested=False, format=".4f",
-              shown=False),
-    *quantity("delta", "Δ loss", "nats/token", "loss without the stream − loss", sd="documents"),
-    *described("percent", "Δ loss, percent", "percent of the unedited loss", "100 (loss without the stream / loss − 1)",
-               format="+.2f", source="DST Table 4"),
-    number("draws", "draws", "draws", "number of random replacements; 0 for other methods", "d"),
-    number("draw_sd", "sd over draws", "nats/token, between draws", "standard deviation of delta between draws", ".4f",
-           False),
+    *LOSS, *DELTA, *RELATIVE, *DRAWS,
     number("paper_percent", "percent, paper", "percent of the unedited loss",
            "value in DST Table 4, for another model and corpus", "+.1f", False, source="DST Table 4"),
-    number("tokens", "tokens", "tokens", "predicted tokens", "d", False),
-    *counts("documents or windows", "documents"),
+    *TOKENS,
 )  # fmt: skip

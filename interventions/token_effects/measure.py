@@ -36,7 +36,7 @@ from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
-from streamscope.models.sweep import Plan, measure_rows
+from streamscope.models.sweep import prefix_of
 from streamscope.text.strides import WindowedShards
 
 AT_ONCE = 128
@@ -63,27 +63,26 @@ class Effects:
 @torch.no_grad()
 def token_effects(
     model: Any, sequences: Sequence[Sequence[int]], sweep: Sequence[Edits], *, without: Sequence[int] | None = None,
-    done: Callable[[Sequence[int], int], None] = lambda members, n: None, budget: int | None = None,
+    done: Callable[[int, int], None] = lambda member, n: None,
 ) -> list[Effects]:  # fmt: skip
     """The effect of each edit at each position of each sequence, except the last token and the first `without`
     positions, which are only context.
 
     Values equal one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike. `done` gets
-    the members that have finished some positions, and how many; `budget` is that of `Trajectories`. Raises `InputError`
-    for sequences without a next token or beyond the context, ids the model lacks, and values that are not finite.
+    the number of a member that has finished some positions, and how many. Raises `InputError` for sequences without a
+    next token or beyond the context, ids the model lacks, and values that are not finite.
     """
     lengths = [len(ids) - 1 for ids in sequences]
     if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
         span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
         raise InputError(f"sequences have {span} next tokens: give 1 to {model.config.n_ctx}, the context")
     skipped = [0] * len(lengths) if without is None else list(without)
-    plans = [Plan(model, edits) for edits in [{}, *sweep]]
     found: dict[int, Effects] = {}
     for rows in batches(lengths, BATCH_TOKENS):
         ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
         places, begin = torch.arange(ids.shape[1] - 1), torch.tensor([skipped[i] for i in rows])[:, None]
         at = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
-        values, prediction = _batch(model, ids, at.to(ids.device), plans, done, budget)
+        values, prediction = _batch(model, ids, at.to(ids.device), [{}, *sweep], done)
         cuts = np.cumsum([lengths[i] - skipped[i] for i in rows])[:-1]
         parts = zip(np.split(values, cuts, axis=1), np.split(prediction, cuts), strict=True)
         for i, (value, predicted) in zip(rows, parts, strict=True):
@@ -93,27 +92,23 @@ def token_effects(
 
 
 def _batch(
-    model: Any, ids: Int[Tensor, "B T"], at: Tensor, plans: list[Plan], done: Callable[[Sequence[int], int], None],
-    budget: int | None,
+    model: Any, ids: Int[Tensor, "B T"], at: Tensor, sweep: Sequence[Edits], done: Callable[[int, int], None],
 ) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:  # fmt: skip
     """ln p of the next token and of the prediction at the n positions `at`, and the predictions [n]."""
-    n, wanted = int(at.sum()), None
-
-    def log_probs(stream: Tensor, _: dict[str, Any]) -> np.ndarray:
-        nonlocal wanted
-        h = stream[at]
-        if wanted is None:  # the unedited model comes first
-            predicted = map_logits(h, model.head, lambda logits, _: logits.argmax(-1).double()).long()
-            wanted = torch.stack([ids[:, 1:][at], predicted], 1)
-        return map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy()
-
-    values = measure_rows(model, ids[:, :-1], plans, log_probs, done=lambda members: done(members, n), budget=budget)
+    prefix, found = prefix_of(model, ids[:, :-1], sweep), []
+    h = prefix.run({})[0][at]
+    predicted = map_logits(h, model.head, lambda logits, _: logits.argmax(-1).double()).long()
+    wanted = torch.stack([ids[:, 1:][at], predicted], 1)
+    for member, edits in enumerate(sweep):
+        h = prefix.run(edits)[0][at]
+        found.append(map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy())
+        done(member, len(h))
+    values = np.stack(found)
     if not np.isfinite(values).all():
         raise InputError(
             f"log-probabilities are not finite at {counted(int((~np.isfinite(values)).any(2).sum()), 'position')}"
         )
-    assert wanted is not None
-    return values, wanted[:, 1].cpu().numpy()
+    return values, predicted.cpu().numpy()
 
 
 def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -180,12 +175,11 @@ def _tables(
     sweep = [scale_heads(group.heads, scale) for group in groups]
     n = sum(len(one.positions) for one in chosen)
     tick = ticks(progress, n * (1 + len(sweep)))
-    plans = [Plan(model, edits) for edits in ({}, *sweep)]
-    forecast = Forecast(progress, model, plans, n, f"{counted(len(chosen), 'document', ',')}")
+    forecast = Forecast(progress, model, [{}, *sweep], n, f"{counted(len(chosen), 'document', ',')}")
 
-    def done(members: Sequence[int], n: int) -> None:
-        tick(len(members) * n)
-        forecast(members, n)
+    def done(member: int, n: int) -> None:
+        tick(n)
+        forecast(member, n)
 
     for first in range(0, len(chosen), AT_ONCE):
         some = chosen[first : first + AT_ONCE]

@@ -33,7 +33,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head, every_head, parse_heads
 from streamscope.models.hooks import edit
-from streamscope.models.sweep import Plan, chunk_tokens, measure_rows, pass_shares
+from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 from tests.instruments.estimates import ratio_of_sums
@@ -59,9 +59,9 @@ def interrupt_pass(monkeypatch: pytest.MonkeyPatch, n: int) -> list:
         passes.append(given)
         if len(passes) == n:
             raise KeyboardInterrupt
-        return measure_rows(*given, **options)
+        return prefix_of(*given, **options)
 
-    monkeypatch.setattr(observe, "measure_rows", interrupted)
+    monkeypatch.setattr(observe, "prefix_of", interrupted)
     return passes
 
 
@@ -305,20 +305,19 @@ def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, monkeypatch
     options = {"max_documents": 8, "progress": progress_bar("x")}
     document_losses(model, shards, sweep, **options)
     assert "about" not in capsys.readouterr().err, "a short sweep says nothing"
-    plans = [Plan(model, edits) for edits in ({}, *sweep)]
-    shares, n = pass_shares(model, plans), len(sweep) // model.config.n_layers
+    shares, n = pass_shares(model, [{}, *sweep]), len(sweep) // model.config.n_layers
     blocks, head = sum(p.numel() for p in model.blocks.parameters()), model.head.numel()
     last = (blocks * 3 / 4 / model.config.n_layers + head) / (blocks + head)
     assert shares[0] == 1 and shares[-1] == pytest.approx(last)
     assert (np.diff(shares[1:].reshape(-1, n)) == 0).all() and (np.diff(shares[1::n]) < 0).all()
     now = [0.0]
     monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    forecast = observe.Forecast(progress_bar("x"), model, plans, 100, "8 documents")
+    forecast = observe.Forecast(progress_bar("x"), model, [{}, *sweep], 100, "8 documents")
     now[0] = 10.0
-    forecast([0], 100)  # one unedited pass took 10 s
+    forecast(0, 100)  # one unedited pass took 10 s
     line = f"about {observe.duration(10 * shares.sum())} for {len(sweep)} edits on 8 documents; "
     assert line in (said := capsys.readouterr().err) and said.strip().endswith("GB of memory so far")
-    forecast([1], 100)
+    forecast(1, 100)
     assert not capsys.readouterr().err, "once"
 
 
@@ -328,12 +327,11 @@ def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkey
     now = [0.0]
     monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def slow(model, tokens, plans, sums, *, done, budget, **options):
+    def slow(*given: Any, **options: Any) -> Any:
         now[0] += 10
-        done([0])
-        return measure_rows(model, tokens, plans, sums, budget=budget, **options)
+        return prefix_of(*given, **options)
 
-    monkeypatch.setattr(observe, "measure_rows", slow)
+    monkeypatch.setattr(observe, "prefix_of", slow)
     document_losses(model, shards, [model, model], max_documents=8, progress=progress_bar("x"))
     assert "about 30 s for 2 edits on 8 documents" in capsys.readouterr().err
 
@@ -490,12 +488,12 @@ def test_what_fits_is_reckoned_from_a_few_heads(measured, monkeypatch) -> None:
     model, _ = measured
     how, heads = Ablate(budget="30s"), every_head(model)
     documents, make = how.open(model, Documents(max_documents=8))[Documents], lambda some, g: scale_heads(some, g)
-    shares = pass_shares(model, [Plan(model, make([head], 0.0)) for head in heads])
+    shares = pass_shares(model, [make([head], 0.0) for head in heads])
     now = [0.0]
 
     def run(model, shards, sweep) -> None:
         rows = sum(np.minimum(shards.lengths, model.config.n_ctx + 1) - 1)
-        now[0] += rows * (1 + pass_shares(model, [Plan(model, edits) for edits in sweep]).sum()) / 100
+        now[0] += rows * (1 + pass_shares(model, sweep).sum()) / 100
 
     monkeypatch.setattr(ablate_measure, "document_losses", run)
     monkeypatch.setattr(ablate_measure, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -265,7 +265,7 @@ def test_command_on_every_preset(
 
 def test_bad_input(tiny_run: Path) -> None:
     for alpha in ("0", "-2", "nan", "inf"):
-        with pytest.raises(InputError, match="alpha must be (positive|a finite number)|alpha: "):
+        with pytest.raises(InputError, match="alpha must be (above 0|a finite number)|alpha: "):
             main([str(tiny_run), "--alpha", alpha])
     for argv, message in (
         (["--heads", "L7.H0"], "this model has layers 0 to 1"),

@@ -24,7 +24,7 @@ from streamscope.instruments.observations import SAME, Measure, Observations
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
-from streamscope.interventions.circuits import Circuits, measure, metrics, planted, worth
+from streamscope.interventions.circuits import Circuits, measure, metrics, worth
 from streamscope.interventions.circuits.formats import CircuitFile, write_circuit
 from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
 from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
@@ -534,17 +534,11 @@ def test_auroc_by_hand() -> None:
     assert auroc_as_mib(np.array([4.0, 1.0, 3.0, 2.0]), true) == pytest.approx(1.0)
 
 
-def test_the_command_writes_planted_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planted.main(["--out", str(tmp_path)])
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(specification()["circuits"])
+def test_a_planted_model_is_a_run_like_any_other(tmp_path: Path) -> None:
+    build_planted("two-hop", 0.1).save(tmp_path / "two-hop")
     model = load(str(tmp_path / "two-hop"))
     for p, q in zip(model.parameters(), build_planted("two-hop", 0.1).parameters(), strict=True):
         assert torch.equal(p, q)
-    with pytest.raises(InputError, match="give --out FOLDER"):
-        planted.main([])
-    with pytest.raises(InputError, match="a figure is a file that ends in"):
-        planted.main(["--out", str(tmp_path / "none"), "--figure", "auroc.txt"])
-    assert not (tmp_path / "none").exists()
 
 
 # ---- what a circuit is worth -------------------------------------------------------------------

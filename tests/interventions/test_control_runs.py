@@ -254,7 +254,7 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
             np.testing.assert_allclose(table[f"{name}_difference"], mine - theirs, atol=1e-9)
             assert table[f"{name}_difference_p"].notna().any()
     if method == "exact":
-        assert set(both.table("paths").frame["sender"]) == {sender[0].replace(".", "")}
+        assert set(both.table("paths").frame["sender"]) == {sender[0]}
         table = both.table("paths-control").frame.set_index("reader")["effect_control"].dropna()
         of = single[1].table("paths").frame.set_index("reader")["effect"]
         np.testing.assert_allclose(table, of.reindex(table.index), atol=1e-9)

@@ -25,7 +25,7 @@ from streamscope.interventions.edits.mixing import (
     permute_streams,
 )
 from streamscope.interventions.mixing import Change, Mixing, main
-from streamscope.interventions.mixing.measure import cells_of, constants_of
+from streamscope.interventions.mixing.measure import constants_of, edits_of, placed_changes
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections
@@ -231,23 +231,20 @@ def test_what_is_said_not_to_act_is_what_changes_nothing(
     own = {"residual.post_input": post_input, "residual.freeze_res": frozen, "residual.dynamic": not static}
     model = moved(model_of(residual, **own)).double()
     opened, how = open_data(DATA, model), Mixing(where=("all", "everywhere"))
-    cells = cells_of(how, model)
-    acting = [type(cell)(cell.change, cell.where, cell.modules, "") for cell in cells]
-    constants = {key: value.double() for key, value in constants_of(model, acting, opened).items()}
+    changes = placed_changes(how, model)
+    constants = constants_of(model, [(change, modules) for change, _, modules, _ in changes], opened)
+    constants = {key: value.double() for key, value in constants.items()}
     tokens = torch.tensor([next(iter(opened.rows()))[:20]])
     before = model(tokens)
-    moves = {}
-    for cell in acting:
-        (edits,) = cell.edits(constants, [(1, 2, 3, 0)])
+    for change, where, modules, inert in changes:
+        (edits,) = edits_of(change, modules, constants, [(1, 2, 3, 0)])
         with edit(model, edits):
-            moves[cell.change, cell.where] = float((model(tokens) - before).abs().max())
-    for cell in cells:
-        moved_by = moves[cell.change, cell.where]
-        if cell.why:  # means are kept in single precision, and a doubly stochastic matrix is so up to rounding
-            assert moved_by < 1e-5, cell
-            assert cell.why.startswith("cannot act, ") and ";" not in cell.why
+            moved_by = float((model(tokens) - before).abs().max())
+        if inert:  # means are kept in single precision, and a doubly stochastic matrix is so up to rounding
+            assert moved_by < 1e-5, (change, where)
+            assert inert.startswith("cannot act, ") and ";" not in inert
         else:
-            assert moved_by > 1e-5, cell
+            assert moved_by > 1e-5, (change, where)
 
 
 def test_what_cannot_act_says_why_and_is_not_measured() -> None:

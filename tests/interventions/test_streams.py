@@ -17,7 +17,6 @@ from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams.measure import (
     COLUMNS,
-    Cell,
     chosen_streams,
     hook_names,
     parse_places,
@@ -90,7 +89,7 @@ def test_two_streams_as_in_the_loop(preset: str, overrides: dict, stream: str, w
         (e.zero, lambda x, _: 0 * x),
         (by_rows(stream), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
     ):
-        edits = Cell(stream, "zero", where, reach).edits(replacement, 2)
+        edits = e.replace_at(stream, replacement, where, reach, 2)
         with torch.no_grad(), edit(model, edits):
             found = model(TOKENS)
         with torch.no_grad():
@@ -143,7 +142,7 @@ def test_hyper_connections_as_in_the_loop(where: Any, reach: str) -> None:
         (e.zero, lambda x, _: 0 * x),
         (by_rows("s2"), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
     ):
-        with torch.no_grad(), edit(model, Cell("s2", "zero", where, reach).edits(replacement, 2)):
+        with torch.no_grad(), edit(model, e.replace_at("s2", replacement, where, reach, 2)):
             found = model(TOKENS)
         with torch.no_grad():
             torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, change, where, reach), **TIGHT)
@@ -302,5 +301,5 @@ def test_bad_input(tiny_run: Path) -> None:
         e.sequence({"x": OTHER[:4]})("x", torch.zeros(1, 9, 32))
     with pytest.raises(InputError, match="no replacement"):
         e.constant({})("x", torch.zeros(1, 9, 32))
-    assert parse_places((), 2) == [0, 1, "head", "everywhere"]
+    assert parse_places((), ("layer",), 2) == [(0, "layer"), (1, "layer"), ("head", ""), ("everywhere", "")]
     assert chosen_streams(make("kromhc"), ()) == ("s0", "s1", "s2", "s3")

@@ -1,19 +1,17 @@
 """`run_sweep`: what `run` gives under each edit, from shared passes."""
 
-from itertools import chain
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import streamscope.models.sweep
 from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import Captures, Query, capture, edit, run
-from streamscope.models.sweep import measure_rows, run_sweep
+from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.sweep import run_sweep
 from tests.tiny import randomise, some
 
 torch.set_num_threads(1)
@@ -56,15 +54,12 @@ def assert_same(got: Captures, expected: Captures, tolerance: float) -> None:
 
 @pytest.mark.parametrize("kind", list(QUERIES))
 @pytest.mark.parametrize("preset", some(["std-t", "lfa", "pls", "kromcanon"], ["lfa", "kromcanon"]))
-def test_equals_run(preset: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one part and in parts of eight edits; unequal prompts in batches of 40 tokens, copies in chunks of 100."""
+def test_equals_run(preset: str, kind: str) -> None:
+    """Unequal prompts in batches of 40 tokens."""
     model, query = randomise(build(preset, "tiny", init_std=0.2).double()), QUERIES[kind]
     expected = [run(model, query, edits) for edits in SWEEP]
-    for held in (streamscope.models.sweep.HELD, 1):
-        monkeypatch.setattr(streamscope.models.sweep, "HELD", held)
-        found = list(run_sweep(model, query, SWEEP, batch_tokens=40, budget=100))
-        for got, one in zip(found, expected, strict=True):
-            assert_same(got, one, 1e-10)
+    for got, one in zip(run_sweep(model, query, SWEEP, batch_tokens=40), expected, strict=True):
+        assert_same(got, one, 1e-10)
 
 
 def test_resampling_stays_within_its_copy_of_each_batch() -> None:
@@ -86,34 +81,3 @@ def test_errors_are_those_of_run() -> None:
         list(run_sweep(model, QUERIES["logits"], [{"blocks.0.hook_resid_post": halve}]))
     with pytest.raises(InputError, match="training mode"):
         list(run_sweep(model.train(), QUERIES["logits"], [{}]))
-
-
-@pytest.mark.parametrize("budget", [None, 40])
-def test_a_measure_of_every_member_is_that_of_its_own_pass(budget: int | None) -> None:
-    """`measure_rows` beside one edited pass per member; the unedited model comes first, whatever is asked once."""
-    model = randomise(build("lfa", "tiny", init_std=0.2).double())
-    tokens = torch.as_tensor([PROMPTS[0], PROMPTS[3]])
-    seen, finished = [], []
-
-    def moved(h: Tensor, captured: dict[str, Any]) -> Any:
-        seen.append(h)
-        z = captured["blocks.1.attn.hook_z"]
-        return torch.stack([(h - seen[0]).norm(dim=(1, 2)), z.flatten(1).norm(dim=1)]).numpy()
-
-    options: dict[str, Any] = {"names": ["blocks.1.attn.hook_z"], "budget": budget, "done": finished.append}
-    found = measure_rows(model, tokens, [*SWEEP, {}], moved, **options)
-    assert found.shape == (len(SWEEP) + 1, 2, 2) and sorted(chain(*finished)) == [*range(len(SWEEP) + 1)]
-    assert (found[-1] == found[0]).all() and len(seen) < len(SWEEP) + 1, "equal members are asked once"
-
-    def alone(edits: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        with edit(model, edits), capture(model, ["blocks.1.attn.hook_z", "ln_final.hook_normalized"]) as acts:
-            model(tokens)
-        h = acts["ln_final.hook_normalized"] * model.ln_final.weight + model.ln_final.bias
-        return h, acts["blocks.1.attn.hook_z"]
-
-    with torch.no_grad():
-        base, _ = alone({})
-        for row, edits in zip(found, SWEEP, strict=False):
-            h, z = alone(edits)
-            expected = torch.stack([(h - base).norm(dim=(1, 2)), z.flatten(1).norm(dim=1)])
-            torch.testing.assert_close(torch.as_tensor(row), expected, rtol=0, atol=1e-10)
