@@ -30,7 +30,7 @@ from streamscope.interventions.observe import KL, NATS, PERCENT, Variant, docume
 NO_DRAWS = "no random directions were drawn"
 SUMS = ("loss", "percent", "kl", "shift")
 LOSSES = {"loss": NATS, "percent": PERCENT}
-OF_CHANGE = {"kl": replace(NATS, name="kl")}
+OF_CHANGE = {"kl": replace(NATS, name="kl", limits=(0.0, np.inf))}
 OF_DIRECTION = {
     "kl": replace(NATS, name="KL(changed ‖ unchanged)", limits=(0.0, np.inf)),
     "shift": Measure(name="shift of d·x", unit="units of the residual stream", resolution=1e-6),

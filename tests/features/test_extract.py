@@ -23,7 +23,6 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
-from tests.features.planted import planted_file
 from tests.tiny import untrained, with_options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,21 +98,6 @@ def test_depth_is_that_of_the_rows(run: Path, corpus: tuple[Path, Path]) -> None
     pd.testing.assert_frame_equal(again, depth)
 
 
-def test_raw_activations_of_an_earlier_run_do_not_stay_beside_a_new_table(
-    run: Path, corpus: tuple[Path, Path], tmp_path: Path
-) -> None:
-    out, raw = tmp_path / "f.parquet", tmp_path / "f-raw.parquet"
-    main(arguments(run, corpus, out, "--max-tokens", "70", "--raw"))
-    with pytest.raises(InputError):
-        main(arguments(run, corpus, out, "--max-tokens", "70", "--data", "nowhere.txt"))
-    assert raw.exists()
-    main(arguments(run, corpus, out, "--max-tokens", "70"))
-    assert not raw.exists()
-    planted_file(raw)  # another table that only has such a name
-    main(arguments(run, corpus, out, "--max-tokens", "70"))
-    assert read_features(raw).about["checkpoint"] == "abc"
-
-
 @pytest.mark.parametrize(
     ("preset", "names"),
     [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])],
@@ -167,7 +151,7 @@ def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple
     opened.work = tmp_path
     folders = set()
     for how in (Extract(), Extract(tier="topk"), Extract(raw=())):
-        how.share(opened, iter)
+        how.run(opened)
         folders |= set(tmp_path.iterdir())
     assert len(folders) == 3 and len(list(tmp_path.rglob("*.parquet"))) == 4
 

@@ -593,7 +593,7 @@ def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> Non
     ):  # fmt: skip
         with pytest.raises(TypeError, match=f"^instrument {re.escape(said)}$"):
             made(**more)
-    for name in ("name", "takes", "figures", "runs", "planted", "quick", "shared", "measure", "suite", "suite_seed",
+    for name in ("name", "takes", "figures", "runs", "planted", "quick", "measure", "suite", "suite_seed",
                  "control", "out", "device"):  # fmt: skip
         said = f"instrument 'made': the option {name!r} would hide a method or another option"
         with pytest.raises(TypeError, match=f"^{said}$"):

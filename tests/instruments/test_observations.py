@@ -431,8 +431,6 @@ def test_a_bootstrap_says_why_there_is_no_interval() -> None:
     nowhere, why = bootstrap(block(np.full((1, 3), np.nan)), [0], mean)
     assert nowhere["n"] == 0
     assert why["value"] == "no unit is in all cells of this contrast"
-    with pytest.raises(InputError, match="no cells"):
-        bootstrap(block(x), [0, 5], mean)
 
 
 # ---- what a changed line would break (found by `make mutants`) -------------------------------------

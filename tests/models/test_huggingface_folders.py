@@ -932,5 +932,5 @@ def test_true_is_no_number(tmp_path: Path, kind: str, field: str) -> None:
     folder = saved(kind, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, field: True}))
-    with pytest.raises(InputError, match="eps must be a number, got True"):
+    with pytest.raises(InputError, match=r"eps: input should be a valid number, got True"):
         load(f"hf:{folder}")

@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def _npz(path: Path) -> dict[str, Tensor]:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ValueError("not a valid .npz file")
         return {name: _of_numpy(file[name], name) for name in file.files}
