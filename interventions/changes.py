@@ -130,7 +130,7 @@ def _contrasts(name: str, change: Change, drawn: Sequence[int], controls: bool) 
 
 
 def effect_table(
-    seen: Effects, estimates: Mapping[str, Estimates], columns: Sequence[Column], title: str,
+    seen: Effects, estimates: Mapping[str, Estimates], columns: tuple[Column, ...], title: str,
     *, where: Mapping[str, Any] | None = None, also: Sequence[str] = (),
     known: Mapping[str, Sequence[float]] | None = None, **printed: Any,
 ) -> Table:  # fmt: skip

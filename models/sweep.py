@@ -133,8 +133,8 @@ class Prefix:
         """z of the heads of such a layer, at every position."""
         self.unedited = self._pass({}, (EMBED, False), {})
 
-    def run(self, edits: Edits) -> tuple[Float[Tensor, "B P D"] | None, dict[str, Any]]:
-        """(final normed streams, captures) under edits that are in the sweep."""
+    def run(self, edits: Edits) -> tuple[Any, dict[str, Any]]:
+        """(final normed streams [B, P, D], or None without `streams`; captures) under edits that are in the sweep."""
         start = first_start(self.model, edits)
         needed = self.last == self.model.config.n_layers or start <= max(self.starts.values(), default=(EMBED, False))
         return self._pass(edits, start, self.unedited[1]) if edits and needed else self.unedited
@@ -144,7 +144,9 @@ class Prefix:
         """The pass from `start` on; `before` are captures of the unedited one."""
         layer, n = start[0], self.model.config.n_layers
         captured, finite = dict(before), list[bool]()
-        hooks = [(name, partial(self._capture, name, captured, finite)) for name in self.starts]
+        hooks: list[tuple[str, Callable[..., Any]]] = [
+            (name, partial(self._capture, name, captured, finite)) for name in self.starts
+        ]
         names = {name for name, _ in resolve(self.model, edits)}
         late = {name for name in names if row_of(name) is None or start_of(name, n)[0] >= n - 1}
         z_name = f"blocks.{n - 1}.attn.hook_z"
@@ -167,7 +169,7 @@ class Prefix:
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
         """The state after a layer, from z if it is given."""
-        block = self.model.blocks[layer]
+        block: Any = self.model.blocks[layer]
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
             heads = block.heads(x, x_v) if z is None else z
@@ -179,8 +181,8 @@ class Prefix:
 
     def _short_layer(self, state: State, z: Tensor | None, whole_z: bool) -> State:
         """The last layer at the positions: keys and values everywhere, and z everywhere if `whole_z`."""
-        block, at = self.model.blocks[-1], self.at
-        assert at is not None
+        block: Any = self.model.blocks[-1]
+        at: Any = self.at
         heads = [] if z is None else [z]
 
         def only_heads(x: Tensor, x_v: Tensor) -> Tensor:

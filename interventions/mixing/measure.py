@@ -66,7 +66,8 @@ def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnec
 def placed_changes(how: Mixing, model: Any) -> list[tuple[str, str, tuple[PlacedConnection, ...], str]]:
     """(change, where, modules in which it acts, why it cannot act) of every change, everywhere and at every module."""
     everywhere, alone = places(how.where, model.config.n_layers)
-    every, found = parse_modules("all", model.config.n_layers), []
+    every = parse_modules("all", model.config.n_layers)
+    found = list[tuple[str, str, tuple[PlacedConnection, ...], str]]()
     for change in dict.fromkeys(how.change):
         inert = inert_reasons(model, change)
         for where, modules in [(EVERYWHERE, every)] * everywhere + [(module.label, [module]) for module in alone]:

@@ -105,7 +105,7 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Effects
     }  # fmt: skip
     seen.arrays = {"direction": direction.vector.numpy()}
     if how.prompt:
-        edits = [edits for change in changes for edits in change.variants]
+        edits: list[Any] = [edits for change in changes for edits in change.variants]
         texts = continuations(model, how.prompt, edits, tokens=how.sample_tokens, seed=how.seed)
         seen.extra = pd.DataFrame({"scale": [change.labels["scale"] for change in changes], "sample": texts})
     return seen

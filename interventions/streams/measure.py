@@ -171,7 +171,7 @@ def tables(how: Streams, seen: Effects, estimates: Mapping[str, Estimates]) -> d
     printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in seen.changes]
     table = effect_table(seen, estimates, COLUMNS, seen.about["title"], known={"paper_percent": printed})
     absent = np.flatnonzero(np.isnan(printed))
-    return {"streams": replace(table, missing=table.missing | {(i, "paper_percent"): NOT_PRINTED for i in absent})}
+    return {"streams": replace(table, missing=table.missing | {(int(i), "paper_percent"): NOT_PRINTED for i in absent})}
 
 
 COLUMNS = (
