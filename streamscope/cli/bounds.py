@@ -73,7 +73,7 @@ LINES = {
     "less_than_equal": "must be at most {le:.10g}", "less_than": "must be below {lt:.10g}",
     "finite_number": "must be a finite number",
 }  # fmt: skip
-"""Kinds of pydantic's errors, and what is said of them."""
+"""The kind of error in pydantic -> the words of our message."""
 
 
 def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = True) -> None:
