@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from streamscope.cli.commands import ROOMS, commands, entry, first_line, unknown_command, whole_name
-from streamscope.cli.version import version
+from streamscope.cli.provenance import version
 
 
 def listed(room: str, known: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -54,14 +54,13 @@ def _classes(file: str | None) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
-def dataclasses_of(options: Any) -> Iterator[type]:
+@cache
+def dataclasses_of(options: Any) -> list[type]:
     """`options` and the dataclasses inside it, its fields' or those of a union."""
+    found, inner = [], get_args(options)
     if isinstance(options, type) and is_dataclass(options):
-        yield options
-        for hint in get_type_hints(options).values():
-            yield from dataclasses_of(hint)
-    for inner in get_args(options):
-        yield from dataclasses_of(inner)
+        found, inner = [options], (*get_type_hints(options).values(), *inner)
+    return found + [made for one in inner if get_args(one) or is_dataclass(one) for made in dataclasses_of(one)]
 
 
 def describe(options: "type | UnionType", *, empty: bool = False) -> None:

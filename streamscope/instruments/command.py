@@ -22,8 +22,8 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.launch import is_worker, launch, work
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
-from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.notebook_bar import OF_COMMAND
+from streamscope.instruments.options import Arguments, check_out
 from streamscope.text import BosChoice
 
 if TYPE_CHECKING:
@@ -135,8 +135,6 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
 def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
     """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
     a table that another command than `module` wrote."""
-    from streamscope.instruments.out_path import check_out
-
     if out is None:
         return
     for name in names:
@@ -282,7 +280,6 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.cli.locks import locked
     from streamscope.cli.provenance import check_device
     from streamscope.instruments.figures import check_figure
-    from streamscope.instruments.out_path import check_out
     from streamscope.models.run_names import runs_of
 
     if options.figure is not None:

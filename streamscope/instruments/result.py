@@ -30,7 +30,7 @@ from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.locks import locked
 from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.out_path import check_out
+from streamscope.instruments.options import check_out
 from streamscope.instruments.registry import discover
 from streamscope.instruments.table import (
     Column,

@@ -47,8 +47,10 @@ from streamscope.text.readers import (
     check_content,
     digest,
     first_line,
+    json_lines,
     read_file,
     record_text,
+    rows,
     suffix_of,
     visible_files,
 )
@@ -475,3 +477,31 @@ def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
     elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
         raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
     return {"name": name, "config": config or None, "split": split or "train"}
+
+
+# ---- rows with named fields --------------------------------------------------------------------
+
+
+def is_records(source: str) -> bool:
+    """Whether the source is a dataset (hf:…) or a file that is there."""
+    return source.startswith("hf:") or Path(source).expanduser().is_file()
+
+
+def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
+    empty ones are left out. Raises `InputError` for a file that cannot be read, and for JSON lines other than
+    `expected`."""
+    if source.startswith("hf:"):
+        hub = open_corpus(source)
+        assert isinstance(hub, HubCorpus)
+        yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub.records(), 1))
+        return
+    path = Path(source).expanduser()
+    if not suffix_of(path).startswith((".csv", ".tsv", ".parquet")):
+        yield from json_lines(path, expected)
+        return
+    where = ""
+    for where, row in rows(path, expected):
+        yield where, {name: value for name, value in row.items() if value not in (None, "")}
+    if not where:
+        raise InputError(f"{path}: the file is empty")

@@ -20,8 +20,8 @@ from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfac
 from streamscope.instruments.prompts.loaders import FORMATS, PAIRS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
+from streamscope.text.corpus import is_records, records
 from streamscope.text.readers import check_content
-from streamscope.text.records import is_records, records
 
 if TYPE_CHECKING:
     from streamscope.text.stories import Span
