@@ -11,7 +11,6 @@ import tokenizers
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
-from streamscope.instruments.prompts.tasks import load_task
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
 
@@ -175,16 +174,6 @@ def test_the_context_counts_bos_and_is_met_exactly(stories_bpe: Tokenizer) -> No
     assert align(suite, stories_bpe, length).prompts == (GOOD,)
     with pytest.raises(InputError, match="longer than the context"):
         align(suite, stories_bpe, length - 1)
-
-
-def test_prompts_that_are_all_too_long_say_how_many_and_for_which_context(stories_bpe: Tokenizer) -> None:
-    suite = suite_of("competing")
-    n = f"{len(suite.prompts):,}"
-    line = rf"longer than the context of 8 tokens \({n} of {n} prompts\); use a model with a longer context"
-    with pytest.raises(InputError, match=line):
-        align(suite, stories_bpe, 8)
-    with pytest.raises(InputError, match=r"longer than the context of 2 tokens \(\d+ of \d+ cases\)"):
-        load_task("capitalization", stories_bpe, 2)
 
 
 def test_an_empty_suite_aligns_nowhere(stories_bpe: Tokenizer) -> None:

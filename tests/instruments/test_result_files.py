@@ -17,7 +17,7 @@ from streamscope.instruments.figures import HeadMap, embedded
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import FORMAT, OVER, Result, check_out
-from streamscope.instruments.table import HEAD, Column, LongTable, Table, descending, described, key
+from streamscope.instruments.table import HEAD, Column, LongTable, Table, described, key
 from streamscope.models.tensors import read_tensors
 
 COLUMNS = (key("k", "key", "a key"), *described("v", "value", "nats", "a value", sd="units", source="Eq. 1"))
@@ -298,12 +298,6 @@ def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
             Result.load(path)
 
 
-def test_rows_that_are_equal_stay_in_order() -> None:
-    frame = pd.DataFrame({"v": [0.0, 1.0, 2.0] * 100, "at": range(300)})
-    ordered, _ = descending(frame, {}, ["v"])
-    assert ordered["at"].tolist() == [*range(2, 300, 3), *range(1, 300, 3), *range(0, 300, 3)]
-
-
 def test_a_result_shows_all_that_it_has() -> None:
     result = whole()
     assert repr(result).splitlines()[-1] == "tables: one, more; figures: v; arrays: z, a"
@@ -337,14 +331,6 @@ def test_figures_that_are_not_there_are_said_to_be_missing(monkeypatch: pytest.M
         drawn.figure("none")
     with pytest.raises(InputError, match="^no figure has values to show in this result$"):
         replace(result, figures=(HeadMap("none"),)).figure()
-
-
-def test_damage_is_one_line_that_says_what(tmp_path: Path) -> None:
-    path = tmp_path / "r.parquet"
-    path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match=rf"^{path} cannot be read \(Parquet") as caught:
-        Result.load(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> None:

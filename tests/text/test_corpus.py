@@ -2,8 +2,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -303,28 +301,6 @@ def test_fingerprint_follows_the_content(tmp_path):
     assert open_corpus(str(tmp_path / "there" / "a.txt")).fingerprint() == first
     (tmp_path / "there" / "a.txt").write_text("two")
     assert open_corpus(str(tmp_path / "there")).fingerprint() != first
-
-
-def test_describe_is_json(tmp_path):
-    (tmp_path / "a.txt").write_text("one")
-    corpus = open_corpus(str(tmp_path / "a.txt"), max_documents=2)
-    record = json.loads(json.dumps(corpus.describe()))
-    assert record["kind"] == "files" and record["max_documents"] == 2
-    assert record["fingerprint"] == corpus.fingerprint()
-    assert record["files"] == [
-        {
-            "name": "a.txt",
-            "bytes": 3,
-            "sha256": "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed",
-        }
-    ]
-
-
-def test_importing_the_corpus_is_light():
-    heavy = "{'torch', 'datasets', 'pyarrow', 'pandas', 'numpy', 'huggingface_hub'}"
-    code = f"import sys, streamscope.text.corpus; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="shared/data is not on this machine")
