@@ -45,8 +45,8 @@ class PackedCorpus(TypedDict):
     rule: NotRequired[str]
 
 
-class TokenizerOf(TypedDict):
-    """A tokenizer, by its sha256."""
+class Digest(TypedDict):
+    """A file, by its sha256."""
 
     sha256: str
 
@@ -56,13 +56,14 @@ class DataOf(TypedDict):
 
     train: PackedCorpus
     valid: PackedCorpus
-    tokenizer: TokenizerOf
+    tokenizer: Digest
 
 
 class Parent(TypedDict):
-    """The run that a derived run started from."""
+    """The run that a derived run started from, and its weights where they must not have changed."""
 
     run: str
+    sha256: NotRequired[str]
 
 
 class Manifest(TypedDict, total=False):
@@ -147,16 +148,10 @@ class TunedConfig(Config):
     sft: Pairs
 
 
-class CheckedParent(Parent):
-    """A parent whose weights must not have changed."""
-
-    sha256: str
-
-
 class TunedManifest(Manifest):
     """The manifest of a fine-tuning."""
 
-    parent: Required[CheckedParent]  # type: ignore[misc]
+    parent: Required[Parent]  # type: ignore[misc]
     sft: Required[dict[str, Any]]
 
 
@@ -240,23 +235,14 @@ def parse(
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
         raise InputError(f"{where} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
-    if not any_int and (large := _too_large(value)) is not None:
-        raise InputError(f"{where} is damaged (a number of {len(str(large))} digits); {remedy}")
-    return value
-
-
-def _too_large(value: Any) -> int | None:
-    """An integer inside a value that exceeds 64 bits, or None."""
-    values = [value]
+    values = [] if any_int else [value]
     while values:
         one = values.pop()
-        if isinstance(one, dict):
-            values += one.values()
-        elif isinstance(one, list):
-            values += one
+        if isinstance(one, dict | list):
+            values += one.values() if isinstance(one, dict) else one
         elif isinstance(one, int) and abs(one) > LARGEST_INT:
-            return one
-    return None
+            raise InputError(f"{where} is damaged (a number of {len(str(one))} digits); {remedy}")
+    return value
 
 
 def read_bytes(path: Path, missing: str = "check the path") -> bytes:

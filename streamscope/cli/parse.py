@@ -219,11 +219,8 @@ def _values(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return _either(list(map(str, inner)))
     if get_origin(hint) is tuple:
-        return (
-            f"one or more values, each {_values(inner[0])}"
-            if inner[-1] is ...
-            else (f"{len(inner)} values: {', '.join(map(_values, inner))}")
-        )
+        each = f"{len(inner)} values: {', '.join(map(_values, inner))}"
+        return f"one or more values, each {_values(inner[0])}" if inner[-1] is ... else each
     return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
 
 
@@ -296,14 +293,11 @@ def command(main: Callable[[], None]) -> None:
         sys.argv.remove("--traceback")
     try:
         main()
-    except InputError as error:
+    except (InputError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         if traceback:
             print_exc()
-        print(f"error: {_shortened(visible(spoken(str(error))))}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # a full disk, a folder that may not be written
-        line = visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
-        print(_shortened(line), file=sys.stderr)
+        of_system = isinstance(error, OSError) and f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        print(f"error: {_shortened(visible(of_system or spoken(str(error))))}", file=sys.stderr)
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:  # torch has no class for the memory of the machine
         if "allocat" not in str(error):

@@ -132,15 +132,6 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
     return bar
 
 
-def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
-    """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
-    a table that another command than `module` wrote."""
-    if out is None:
-        return
-    for name in names:
-        check_out(out.with_stem(f"{out.stem}-{name}") if name else out, module)
-
-
 # ---- the command of an instrument --------------------------------------------------------------
 
 

@@ -94,7 +94,35 @@ MANY = 100
 
 
 @dataclass(frozen=True)
-class OpenDocuments(Splittable):
+class _OpenShards(Splittable):
+    """What documents and tokens share: packed documents in one model's tokens, or windows of them."""
+
+    spec: Any
+    shards: TokenShards
+    n_ctx: int
+    tokenizer: Any = None
+
+    def _read(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Places in the shards and token ids of what is read."""
+        raise NotImplementedError
+
+    def units(self) -> pd.DataFrame:
+        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
+
+        Windows also have document, window and offset (the first token's position there); those of one document are a
+        cluster. Only the same document in the same tokens has the same name in two models.
+        """
+        if isinstance(self.shards, WindowedShards):
+            return window_names(self.shards, (i for i, _ in self._read()))
+        return unit_names((self.shards.source[i], ids) for i, ids in self._read())
+
+    def cases(self) -> pd.DataFrame:
+        """The documents that are read, each a cluster, or their windows."""
+        return pd.DataFrame({"cluster": [str(self.shards.source[i]) for i, _ in self._read()]})
+
+
+@dataclass(frozen=True)
+class OpenDocuments(_OpenShards):
     """The shards of a specification in one model's tokens; long documents cut at the model's context, or in windows.
 
     `data[Documents]` in `observe` of an instrument: `rows()`, token ids of each document, BOS first, at most the
@@ -103,10 +131,6 @@ class OpenDocuments(Splittable):
     """
 
     kind: ClassVar[type[Data]] = Documents
-    spec: Documents
-    shards: TokenShards
-    n_ctx: int
-    tokenizer: Any
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -120,8 +144,10 @@ class OpenDocuments(Splittable):
     def rows(self) -> Iterator[list[int]]:
         """The token ids of each document, BOS first, as far as the model reads and predicts them; of windows as well,
         with the context that a window repeats."""
-        for i in range(self._n):
-            yield self.shards.document(i)[: self.n_ctx + 1].tolist()
+        return (ids for _, ids in self._read())
+
+    def _read(self) -> Iterator[tuple[int, list[int]]]:
+        return ((i, self.shards.document(i)[: self.n_ctx + 1].tolist()) for i in range(self._n))
 
     def sums(
         self, device: Any, of: Callable[[Any, Any], Mapping[str, Any]], progress: Callable[[Iterable], Iterable] = iter
@@ -143,20 +169,6 @@ class OpenDocuments(Splittable):
         if not some.any():
             raise InputError("no document has a token to predict")
         return {name: x[..., order[some]] for name, x in whole.items()}, self.units()[some].reset_index(drop=True)
-
-    def units(self) -> pd.DataFrame:
-        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
-
-        Windows also have document, window and offset (the first token's position there); those of one document are a
-        cluster. Only the same document in the same tokens has the same name in two models.
-        """
-        if not isinstance(self.shards, WindowedShards):
-            return unit_names(enumerate(self.rows()))
-        return window_names(self.shards, range(self._n))
-
-    def cases(self) -> pd.DataFrame:
-        """The documents, each a cluster, or their windows."""
-        return pd.DataFrame({"cluster": [str(i) for i in self.shards.source[: self._n]]})
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
@@ -228,23 +240,23 @@ class Document:
 
 
 @dataclass(frozen=True)
-class OpenTokens(Splittable):
+class OpenTokens(_OpenShards):
     """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go, or
     in windows (`WindowedShards`)."""
 
     kind: ClassVar[type[Data]] = Tokens
-    spec: Tokens
-    shards: TokenShards
-    n_ctx: int
-    tokenizer: Any = None
 
     def documents(self) -> Iterator[Document]:
         """The documents in order, cut to n_ctx + 1 tokens, or their windows, until `max_tokens` rows; those without a
         target left out."""
-        yield from (one for _, one in self._read())
+        shards = self.shards
+        for i, ids in self._read():
+            source, window, offset, unscored = (
+                int(at[i]) for at in (shards.source, shards.window, shards.offset, shards.unscored)
+            )
+            yield Document(source, ids, int(shards.lengths[i]), window, offset, unscored)
 
-    def _read(self) -> Iterator[tuple[int, Document]]:
-        """With their places in the shards."""
+    def _read(self) -> Iterator[tuple[int, list[int]]]:
         left = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
         unscored = self.shards.unscored.tolist()
         for i in range(self.shards.n_documents):
@@ -252,27 +264,13 @@ class OpenTokens(Splittable):
             rows = min(len(ids) - 1 - unscored[i], self.n_ctx - unscored[i], left)
             if rows > 0:
                 left -= rows
-                kept = ids[: unscored[i] + rows + 1].tolist()
-                document, window, offset = (
-                    int(at[i]) for at in (self.shards.source, self.shards.window, self.shards.offset)
-                )
-                yield i, Document(document, kept, len(ids), window, offset, unscored[i])
-
-    def units(self) -> pd.DataFrame:
-        """unit and cluster of the `documents`, as `OpenDocuments.units`."""
-        if isinstance(self.shards, WindowedShards):
-            return window_names(self.shards, (i for i, _ in self._read()))
-        return unit_names((one.document, one.ids) for one in self.documents())
-
-    def cases(self) -> pd.DataFrame:
-        """The documents that are read, each a cluster, or their windows."""
-        return pd.DataFrame({"cluster": [str(one.document) for one in self.documents()]})
+                yield i, ids[: unscored[i] + rows + 1].tolist()
 
     def only(self, rows: Sequence[int]) -> "OpenTokens":
         """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
         read = list(self._read())
         shards = self.shards.only([read[i][0] for i in rows])
-        most = sum(len(read[i][1].positions) for i in rows)
+        most = sum(len(read[i][1]) - 1 - int(self.shards.unscored[read[i][0]]) for i in rows)
         return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
 
     def title(self) -> str:

@@ -63,7 +63,12 @@ class MixedWindows:
         self, mixture: Mixture, n_ctx: int, *, packing: Packing = "stream", weights: Sequence[float] | None = None
     ) -> None:
         self.mixture, self.n_ctx, self.packing = mixture, n_ctx, packing
-        self.windows = [self._windows(part) for part in mixture.parts]
+        self.windows: list[Windows] = []
+        for part in mixture.parts:
+            try:
+                self.windows.append(Windows(part, n_ctx, packing=packing))
+            except InputError as error:
+                raise InputError(f"{part.meta['source']['source']}: {error}") from None
         self.first = np.concatenate([[0], np.cumsum([len(w) for w in self.windows])])
         shares = np.asarray(mixture.shares if weights is None else weights, dtype=np.float64)
         if len(shares) != len(self.windows) or not np.isfinite(shares).all() or shares.min() < 0 or not shares.any():
@@ -75,12 +80,6 @@ class MixedWindows:
         if packing == "document":
             shares = shares / targets
         self.counts = round_to_block(shares)
-
-    def _windows(self, part: TokenShards) -> Windows:
-        try:
-            return Windows(part, self.n_ctx, packing=self.packing)
-        except InputError as error:
-            raise InputError(f"{part.meta['source']['source']}: {error}") from None
 
     def at(self, n_ctx: int, weights: Sequence[float] | None = None) -> "MixedWindows":
         """The same corpora with another window length and other weights."""

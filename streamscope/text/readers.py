@@ -112,22 +112,22 @@ def digest(path: Path, root: Path) -> dict[str, Any]:
         return {"name": path.relative_to(root).as_posix(), "sha256": sha256(path), "bytes": path.stat().st_size}
 
 
-def numbered_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[tuple[str, str]]:
-    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and where there are
-    none, unless the file `may_be_empty`."""
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and for none."""
+    empty = True
     with reading(path, CHECK):
         check_content(path)
         for number, line in enumerate(_decoded(path), 1):
             if line.strip():
-                may_be_empty = True
+                empty = False
                 yield f"{path}:{number}", line.removesuffix("\n")
-    if not may_be_empty:
+    if empty:
         raise InputError(f"{path}: the file is empty")
 
 
-def json_lines(path: Path, expected: str, *, may_be_empty: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_lines(path: Path, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", object) of a JSONL file; `InputError` that names the line and `expected` for anything else."""
-    for where, line in numbered_lines(path, may_be_empty=may_be_empty):
+    for where, line in numbered_lines(path):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

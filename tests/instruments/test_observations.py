@@ -250,9 +250,8 @@ def test_seeds_are_the_units_of_a_recipe() -> None:
     assert found["n"] == 3
     alike = [estimate(block(np.full((1, 50), 1e-9 * k)), w) for k in range(3)]
     assert np.isnan(over_seeds(alike, ["head"], NATS).frame["p"][0]), "no more than rounding"
-    wide = over_seeds(each, ["head"], NATS, confidence=0.5).frame.iloc[0]
-    half = stats.t.ppf(0.75, 2) * np.std(values, ddof=1) / np.sqrt(3)
-    assert [wide["low"], wide["high"]] == pytest.approx([fmean(values) - half, fmean(values) + half])
+    half = stats.t.ppf(0.975, 2) * np.std(values, ddof=1) / np.sqrt(3)
+    assert [found["low"], found["high"]] == pytest.approx([fmean(values) - half, fmean(values) + half])
 
 
 @pytest.mark.parametrize("bounded", [{"limits": (0.0, 1.0)}, {"kind": "share"}, {"limits": (-1.0, 1.0)}])

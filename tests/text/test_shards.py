@@ -90,9 +90,7 @@ def test_the_source_named_is_the_one_of_this_run(source, tokenizer, tmp_path):
 
 
 def test_a_packed_corpus_is_not_tokenized_again(source, tokenizer, tmp_path, monkeypatch):
-    groups: list[int] = []
-    first = pack(open_corpus(source), tokenizer, cache_dir=tmp_path, progress=groups.append)
-    assert sum(groups) == len(DOCUMENTS)
+    first = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]  # no scratch left
     monkeypatch.setattr(Tokenizer, "encode_batch", refuse_to_tokenize)
     again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
@@ -141,12 +139,13 @@ def test_a_damaged_entry_is_built_again(source, tokenizer, tmp_path, name, damag
     assert [path.name for path in tmp_path.iterdir()] == [again.folder.name]
 
 
-def test_an_interrupted_run_leaves_nothing_behind(source, tokenizer, tmp_path):
-    def interrupt(n: int) -> None:
+def test_an_interrupted_run_leaves_nothing_behind(source, tokenizer, tmp_path, monkeypatch):
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(Tokenizer, "encode_batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pack(open_corpus(source), tokenizer, cache_dir=tmp_path, progress=interrupt)
+        pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -160,8 +159,9 @@ source, tokenizer, cache, said = sys.argv[1:]
 children = []
 for kill in (True, False, False):
     if not (child := os.fork()):
-        progress = (lambda n: os._exit(9)) if kill else None
-        shards = pack(open_corpus(source), Tokenizer.load(tokenizer), cache_dir=Path(cache), progress=progress)
+        words = Tokenizer.load(tokenizer)
+        words.encode_batch = (lambda texts: os._exit(9)) if kill else words.encode_batch
+        shards = pack(open_corpus(source), words, cache_dir=Path(cache))
         Path(said, str(len(children))).write_text(f"{shards.folder.name} {int(shards.tokens.sum())}")
         os._exit(0)
     children.append(child)
