@@ -156,36 +156,17 @@ class TunedManifest(Manifest):
 
 
 class Row(TypedDict):
-    """A row of metrics.jsonl."""
+    """A row of metrics.jsonl: a loss, a text sampled from the model, or a number about a mixing matrix."""
 
     step: int
     kind: str
-
-
-class Evaluation(Row):
-    """Loss on the validation data."""
-
-    loss: float
-    perplexity: float
-
-
-class Sample(Row):
-    """A text sampled from the model."""
-
-    text: str
-
-
-class Mixing(Row):
-    """A number about a mixing matrix."""
-
-    module: str
-    metric: str
-    part: str
-    value: float | None
-
-
-ROWS: dict[str, type] = {"eval": Evaluation, "sample": Sample, "mixing": Mixing}
-"""Types of the rows, by kind."""
+    loss: NotRequired[float]
+    perplexity: NotRequired[float]
+    text: NotRequired[str]
+    module: NotRequired[str]
+    metric: NotRequired[str]
+    part: NotRequired[str]
+    value: NotRequired[float | None]
 
 
 class Snapshot(TypedDict):
@@ -287,8 +268,7 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = parse(line, Row, f"{path}:{number}", "--resume repairs an incomplete last line")
-            rows.append(parse(line, ROWS[row["kind"]], f"{path}:{number}") if row["kind"] in ROWS else row)
+            rows.append(parse(line, Row, f"{path}:{number}", "--resume repairs an incomplete last line"))
         except InputError:
             if strict or any(later.strip() for later in lines[number:]):
                 raise
