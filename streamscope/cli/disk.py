@@ -300,7 +300,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         if keep is not None and path.exists():
             os.replace(path, keep)
         os.replace(part, path)
-        sync_folder(path.parent)
+        with suppress(OSError):  # a file system that cannot
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except BaseException as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -313,16 +318,6 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
 def write_text(path: Path, text: str) -> None:
     """Write a text file by `write_atomically`."""
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder; errors of file systems that cannot are ignored."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def check_writable(path: Path) -> None:

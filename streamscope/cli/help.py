@@ -99,7 +99,12 @@ def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: s
     for title, actions in groups.items():
         lines += ["", f"{title}:"] if actions else []
         for one in actions:
-            lines += _entry(_typed(one), _meaning(one), width)
+            meaning = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
+            if len(one.option_strings) == 2:
+                meaning = meaning.replace("(default: True)", "(default: on)").replace(
+                    "(default: False)", "(default: off)"
+                )
+            lines += _entry(_typed(one), meaning, width)
     return "\n".join([*lines, *(["", textwrap.fill(more, width)] if more and not subcommands else [])])
 
 
@@ -166,14 +171,6 @@ def _typed(one: Any) -> str:
     value = re.sub(r"^\[?(\S+) \[\1 \.\.\.\]\]?$", r"\1 …", value)
     value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda found: METAVARS[found[0]], value)
     return " ".join(filter(None, [" / ".join(one.option_strings), value]))
-
-
-def _meaning(one: Any) -> str:
-    """The documentation of an option with its default, where it has one that can be typed."""
-    text = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
-    if len(one.option_strings) == 2:
-        return text.replace("(default: True)", "(default: on)").replace("(default: False)", "(default: off)")
-    return text
 
 
 def _entry(typed: str, meaning: str, width: int) -> list[str]:

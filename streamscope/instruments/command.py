@@ -241,29 +241,26 @@ class Job:
 
     def do(self, label: str = "", *, keep: bool = False) -> "Result":
         """Measure, with a bar on stderr; with `keep` an interrupted instrument gives what it has measured."""
-        with signs_of_life(label + self.run):
-            return self._do(label, keep)
-
-    def _do(self, label: str, keep: bool) -> "Result":
         from streamscope.instruments.contract import title_of
         from streamscope.instruments.pool_results import compare
         from streamscope.models.hooks.user_edits import about_edits
 
-        model, control = self.models()
-        how = self.instrument
-        with self.edited(model):
-            opened = self.open(model)
-            how = how if control is None else how.with_resolved_heads(opened)
-            bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
-            result = how.run(opened, bar)
-        if bar.interrupted:
-            result = interrupted(result, "; ".join(bar.interrupted))
-        if self.edits:
-            result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
-        if control is None:
-            return result
-        like = self.open(control, opened)
-        return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
+        with signs_of_life(label + self.run):
+            model, control = self.models()
+            how = self.instrument
+            with self.edited(model):
+                opened = self.open(model)
+                how = how if control is None else how.with_resolved_heads(opened)
+                bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
+                result = how.run(opened, bar)
+            if bar.interrupted:
+                result = interrupted(result, "; ".join(bar.interrupted))
+            if self.edits:
+                result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
+            if control is None:
+                return result
+            like = self.open(control, opened)
+            return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
 
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:

@@ -179,8 +179,10 @@ class Result:
             made[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], kept, True
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             units = {column.name: column.unit for column in table.columns}
-            kept = json_meta({"table": _columns(table), "about": about, "units": units})
-            made[files[name]] = table.batches(), kept, not isinstance(table, LongTable)
+            long = isinstance(table, LongTable)
+            layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per), "long": long}
+            layout["columns"] = [asdict(column) for column in table.columns]
+            made[files[name]] = table.batches(), json_meta({"table": layout, "about": about, "units": units}), not long
         if self.arrays:
             _write_arrays(arrays, self.arrays, about)
         for file, (batches, kept, dictionary) in made.items():
@@ -235,12 +237,6 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
     return files | dict.fromkeys(names[:1], path)
 
 
-def _columns(table: Table) -> dict[str, Any]:
-    layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
-    columns = [asdict(column) for column in table.columns]
-    return {**layout, "long": isinstance(table, LongTable), "columns": columns}
-
-
 def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
     if meta["about"].get("result") != result:
         raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
@@ -268,7 +264,6 @@ def _write_text(path: Path, table: Table) -> None:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
-
     tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
     write_tensors(path, tensors, {"about": json.dumps(about, default=plain_number)})
     return path

@@ -378,19 +378,10 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
 
 
 def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder to read, each text once. Raises `InputError` if they are ambiguous, or there are none."""
-    names: dict[str, Path] = {}
-    for path in (files := _split_files(source, folder)):
-        if (other := names.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
-            raise InputError(
-                f"{other} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
-                "one elsewhere"
-            )
-    return files
+    """The files of a folder to read, or of its train split (see the module), each text once.
 
-
-def _split_files(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder, or of its train split (see the module); `InputError` as in `_files_of`."""
+    Raises `InputError` if they are ambiguous, or there are none.
+    """
     visible = visible_files(folder)
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
         raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
@@ -407,12 +398,19 @@ def _split_files(source: str, folder: Path) -> tuple[Path, ...]:
         by_split.setdefault(split, []).append(path)
     of_none, named = by_split.pop("", []), ", ".join(sorted(by_split))
     if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
-        return tuple(files)
-    if of_none:
+        by_split = {"train": files}
+    elif of_none:
         more = f"{of_none[0].relative_to(folder)}, which belongs to none"
         raise InputError(f"{source} has the splits {named} and {more}: name the file or folder of one split")
     if "train" not in by_split:
         raise InputError(f"{source} has the splits {named}: name the file or folder of one split")
+    paths: dict[str, Path] = {}
+    for path in by_split["train"]:
+        if (other := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
+            raise InputError(
+                f"{other} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
+                "one elsewhere"
+            )
     return tuple(by_split["train"])
 
 

@@ -117,19 +117,12 @@ class MixedWindows:
             part = np.repeat(np.arange(len(self.counts)), self.counts)[order]
             out = np.empty(BLOCK, dtype=np.int64)
             for k, count in enumerate(self.counts):
-                nth = np.arange(block * count, (block + 1) * count)
-                out[part == k] = self.first[k] + self._nth(k, seed, phase, nth)
+                n = len(self.windows[k])
+                epochs, places = np.divmod(np.arange(block * count, (block + 1) * count), n)
+                orders = {e: _order(n, seed, int(e), phase, k + 1) for e in np.unique(epochs)}
+                out[part == k] = [self.first[k] + orders[e][place] for e, place in zip(epochs, places, strict=True)]
             self._last = key, out
         return self._last[1]
-
-    def _nth(self, k: int, seed: int, phase: int, nth: np.ndarray) -> np.ndarray:
-        """The windows of draws `nth` (ascending) of part `k`."""
-        epochs, places = np.divmod(nth, len(self.windows[k]))
-        windows = [
-            _order(len(self.windows[k]), seed, int(epoch), phase, k + 1)[places[epochs == epoch]]
-            for epoch in np.unique(epochs)
-        ]
-        return np.concatenate(windows) if windows else nth
 
 
 @lru_cache(maxsize=16)

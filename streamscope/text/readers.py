@@ -262,8 +262,10 @@ def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterat
 
 
 def record_text(row: Mapping[str, Any], text_field: str, where: str) -> str:
-    """The document of a record: the text or chat in its field. Raises `InputError` like `field_of` and `value_text`."""
-    return value_text(row[field_of(row, text_field, where)], where)
+    """The document of a record: the text, or the chat (a list of messages), in its field. Raises `InputError` like
+    `field_of`, `chat_text` and `checked_text`."""
+    value = row[field_of(row, text_field, where)]
+    return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
 
 
 def field_of(names: Iterable[str], text_field: str, where: str) -> str:
@@ -278,11 +280,6 @@ def field_of(names: Iterable[str], text_field: str, where: str) -> str:
         return "messages"
     there = ", ".join(known) or "none"
     raise InputError(f"{where}: no field {text_field!r}; it has {there}; name one of them with --text-field")
-
-
-def value_text(value: object, where: str) -> str:
-    """Convert a field's value, a string or a list of messages, to a document."""
-    return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
 
 
 def chat_text(messages: Sequence[Any], where: str) -> str:

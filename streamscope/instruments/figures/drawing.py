@@ -147,7 +147,9 @@ def _caption(
     model, rest, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
-    rest = "; ".join(filter(None, (rest, _at(figure, table.frame), *_notes(figure, table, panels))))
+    by = None if isinstance(figure, Curve) else getattr(figure, "by", None)
+    where = by in table.frame and table.frame[by].nunique() > 1 and f"{by} = {table.frame[by].min():g}"  # see _smallest
+    rest = "; ".join(filter(None, (rest, where, *_notes(figure, table, panels))))
     lines, bold = wrap(rest, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
     text = "<br>".join([f"<b>{'<br>'.join(map(escape, bold))}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
@@ -307,7 +309,10 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         places = {names: (down.index(names[:cut]), across.index(names[cut:])) for names in each}
     width = max(860, min(WIDEST, m * wide))
     held = {place: names for names, place in places.items()}
-    titles = [_panel_title(by, held.get((a, b), ())) for a in range(n) for b in range(m)]
+    titles = []
+    for values in (held.get((a, b), ()) for a in range(n) for b in range(m)):
+        named = zip(by, values, strict=bool(values))  # a number with what it counts: attn.v, layer 2
+        titles.append(", ".join(x if isinstance(x, str) else f"{name} {x}" for name, x in named if x != ""))
     heights = [one.layout.height or 450 for one in each.values()]
     traces = [trace for one in each.values() for trace in one.data]
     room = 105
@@ -350,21 +355,6 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         whole.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
     whole.layout.meta = [list(names) for names in each]
     return whole.update_layout(height=height, width=width)
-
-
-def _panel_title(by: Sequence[str], values: Sequence[Any]) -> str:
-    """The values of a panel; a number with what it counts: attn.v, layer 2."""
-    return ", ".join(
-        x if isinstance(x, str) else f"{name} {x}" for name, x in zip(by, values, strict=bool(values)) if x != ""
-    )
-
-
-def _at(figure: Figure, frame: pd.DataFrame) -> str | None:
-    """Which rows are drawn where they differ in the column `by`: those with its smallest value."""
-    by = getattr(figure, "by", None)
-    if isinstance(figure, Curve) or by is None or by not in frame or frame[by].nunique() < 2:
-        return None
-    return f"{by} = {frame[by].min():g}"
 
 
 def axis(column: Column) -> str:
