@@ -205,19 +205,6 @@ def windows_title(shards: WindowedShards, n_ctx: int) -> str:
     return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
 
 
-def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards:
-    """The packed documents of a specification; `InputError` where neither it nor a run says which."""
-    run, kind = getattr(model, "run", None), type(spec).__name__
-    if run is None and spec.data is None:
-        read = f" ({model.label})" if getattr(model, "label", "") else ""
-        raise InputError(
-            f"{model.config.name}{read} is of no run that says what it was trained on: say what to measure it on, "
-            f"with --data SOURCE, in Python {kind}('valid.txt')"
-        )
-    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
-    return evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
-
-
 @dataclass(frozen=True)
 class Document:
     """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all.
@@ -322,7 +309,15 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
         if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
             raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
         return made(like.spec, like.shards, n_ctx, tokenizer)
-    shards = _shards(spec, model, tokenizer)
+    run = getattr(model, "run", None)
+    if run is None and spec.data is None:
+        read = f" ({model.label})" if getattr(model, "label", "") else ""
+        raise InputError(
+            f"{model.config.name}{read} is of no run that says what it was trained on: say what to measure it on, "
+            f"with --data SOURCE, in Python {type(spec).__name__}('valid.txt')"
+        )
+    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
+    shards: TokenShards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
     documents, most = (spec.max_documents, spec.max_windows) if isinstance(spec, Documents) else (None, None)
     stride = spec.stride
     if stride is None and shards.n_documents < (documents or MANY) and (shards.lengths > n_ctx + 1).any():
@@ -510,15 +505,10 @@ def open_text(spec: Text, model: Any) -> OpenText:
     texts = spec.text or (first_story(),)
     whole, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
-    ends = [cut_text(i, len(row), spec.max_tokens, model.cfg.n_ctx) for i, row in enumerate(whole) if spec.text]
-    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(filter(None, ends)))
-
-
-def cut_text(i: int, tokens: int, most: int, n_ctx: int) -> str:
-    """A note that text `i` (from 0) is cut, where and by which limit; "" if it is not cut."""
-    least = min(most, n_ctx)
-    by = "--max-tokens" if most <= n_ctx else "the context"
-    return f"text {i + 1} cut at {least} of {tokens} tokens ({by})" if tokens > least else ""
+    by = "--max-tokens" if spec.max_tokens <= model.cfg.n_ctx else "the context"
+    lengths = [len(row) for row in whole] if spec.text else []
+    cut = [f"text {i} cut at {most} of {n} tokens ({by})" for i, n in enumerate(lengths, 1) if n > most]
+    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(cut))
 
 
 @dataclass(frozen=True)

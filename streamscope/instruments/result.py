@@ -28,7 +28,7 @@ from pyarrow import csv
 from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.locks import locked
-from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
+from streamscope.instruments.figures import OVER, Figure, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.options import check_out
 from streamscope.instruments.registry import discover
@@ -121,23 +121,15 @@ class Result:
         ]
         return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
 
-    def _repr_html_(self) -> str:
-        drawn = self._drawn()
-        return self._tables_html() + ("" if drawn is None else embedded(drawn))
-
     def _ipython_display_(self) -> None:
         """In a notebook: the tables, then the first figure as the notebook draws one, without Plotly's code in it."""
         from IPython.display import display
 
-        display({"text/plain": repr(self), "text/html": self._tables_html()}, raw=True)
-        if (drawn := self._drawn()) is not None and (shown := drawn._repr_mimebundle_()):
+        tables = "".join(table._repr_html_() for table in self.tables.values())
+        display({"text/plain": repr(self), "text/html": tables}, raw=True)
+        drawn = next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
+        if drawn is not None and (shown := drawn._repr_mimebundle_()):
             display(shown, raw=True)
-
-    def _tables_html(self) -> str:
-        return "".join(table._repr_html_() for table in self.tables.values())
-
-    def _drawn(self) -> Any:
-        return next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
 
     # ---- disk ----------------------------------------------------------------------------------
 
