@@ -96,14 +96,14 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
             value = (value,) if isinstance(value, str) else tuple(value)
         if path and isinstance(value, str):
             value = Path(value)
-        object.__setattr__(options, field.name, value := _valid(adapter, spelled(field.name), value))
+        object.__setattr__(options, field.name, value := _valid(adapter, field.name, value, spelled))
         usual = field.default if field.default_factory is MISSING else field.default_factory()
         for only in conditions if value != usual else ():
             if not only.acts(other := getattr(options, only.name)):
                 raise InputError(only.line(field.name, other))
 
 
-def _valid(adapter: Any, name: str, value: Any) -> Any:
+def _valid(adapter: Any, name: str, value: Any, spelled: Callable[[str], str]) -> Any:
     from pydantic import ValidationError
 
     try:
@@ -111,15 +111,15 @@ def _valid(adapter: Any, name: str, value: Any) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "too_short":
-            raise InputError(f"{name}: give at least one") from None
+            raise InputError(f"{spelled(name)}: give at least one") from None
         if first["type"] in LINES:
             line = LINES[first["type"]].format(**first.get("ctx", {}))
-            raise InputError(f"{name} {line}, got {first['input']}") from None
-        raise InputError(f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}") from None
+            raise InputError(f"{spelled(name)} {line}, got {first['input']}") from None
+        raise InputError(f"{spelled(name)}: {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}") from None
     for number in value if isinstance(value, tuple) else (value,):
         largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
         if isinstance(number, int | float) and abs(number) > largest:
-            raise InputError(f"{name} is too large: {number} is beyond ±{largest:.3g}")
+            raise InputError(f"{spelled(name)} is too large: {number} is beyond ±{largest:.3g}")
     return value
 
 
@@ -135,11 +135,8 @@ def _rules(kind: Hashable, name: str) -> tuple[Any, bool, bool, list[Only]]:
     from pydantic import ConfigDict, TypeAdapter
 
     hint = hints(kind)[name]
-    config = (
-        None
-        if is_dataclass(getattr(hint, "__origin__", hint))
-        else ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
-    )
+    usual = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
+    config = None if is_dataclass(getattr(hint, "__origin__", hint)) else usual  # a dataclass has its own
     path = Path in _parts(hint) and str not in _parts(hint)
     return TypeAdapter(hint, config=config), tuple in _parts(hint), path, declared(hint, Only)
 

@@ -103,8 +103,10 @@ def encode_pairs(
         if isinstance(row, tuple) and template is not None:
             ids, learned = _encode_pair(row, tokenizer, template, ends)
         else:
-            both = zip(("user", "assistant"), row, strict=True) if isinstance(row, tuple) else ()
-            chat = [{"role": role, "content": text} for role, text in both] or row
+            turns = ("user", "assistant")  # of a pair: a question and its answer
+            chat = (
+                row if isinstance(row, list) else [{"role": r, "content": c} for r, c in zip(turns, row, strict=True)]
+            )
             ids, learned = _encode_chat(chat, tokenizer, ends)
         if not any(learned[1 : n_ctx + 1]):
             dropped += 1

@@ -148,7 +148,7 @@ def _caption(
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
     by = None if isinstance(figure, Curve) else getattr(figure, "by", None)
-    where = by in table.frame and table.frame[by].nunique() > 1 and f"{by} = {table.frame[by].min():g}"  # see _smallest
+    where = f"{by} = {table.frame[by].min():g}" if by in table.frame and table.frame[by].nunique() > 1 else ""
     rest = "; ".join(filter(None, (rest, where, *_notes(figure, table, panels))))
     lines, bold = wrap(rest, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
     text = "<br>".join([f"<b>{'<br>'.join(map(escape, bold))}</b>", *map(escape, lines)])
