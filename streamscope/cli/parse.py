@@ -173,11 +173,11 @@ def _marked(options: Any, marker: Any) -> set[str]:
     }
 
 
-def _refusal(said: str, words: Sequence[str], options: Any) -> str:
+def _refusal(text: str, words: Sequence[str], options: Any) -> str:
     """One plain line of what tyro says: "--threshold takes a number or own, got 'x'", or with the nearest option."""
     import tyro
 
-    message, flags = _one_line(said), _flags(options)
+    message, flags = _one_line(text), _flags(options)
     named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
     if named is not None and (hint := flags.get(named[1] or named[2])) is not None:
         got = re.search(r"'([^']*)'", message.removeprefix(named[1] or ""))
