@@ -41,12 +41,11 @@ from streamscope.instruments.data import (
     Opened,
     Prompts,
     Sets,
-    about_of,
     kind_of,
 )
 from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.open_data import Splittable, open_data
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, quantity
@@ -209,30 +208,6 @@ def test_sets_are_checked_like_all_data_and_their_template_too() -> None:
     with pytest.raises(InputError, match="^template 'User:' must hold {text} exactly once$"):
         Sets(template="User:")
     assert Sets(template="User: {text}").template == "User: {text}"
-
-
-def test_half_of_what_cannot_be_split_is_refused() -> None:
-    with pytest.raises(InputError, match="^Given are no cases to split; halve the data that they are measured on$"):
-        open_data(Given().half(0), "m")
-    asked: list[Any] = []
-
-    class Cases(Splittable):
-        def half(self, side: int, by: str = "cluster") -> Any:
-            asked.append((side, by))
-            return "half"
-
-    class Some(Data):
-        def of(self, model: Any, like: Any = None) -> Any:
-            asked.append((model, like))
-            return Cases(whole="its whole")
-
-    assert open_data(Some().half(1, "title"), "m") == open_data(Some().half(0), "c", Cases(whole="its whole")) == "half"
-    assert asked == [("m", None), (1, "title"), ("c", "its whole"), (0, "cluster")], (
-        "a control is halved as its run was"
-    )
-    half = SimpleNamespace(about=lambda: {"data": "x"}, part="0 of 2")
-    assert about_of(half) == {"data": "x", "half": "0 of 2"}
-    assert about_of(OpenGiven()) == {"what": "given"} == about_of(OpenGiven(part=""))
 
 
 def test_data_are_opened_once_and_when_they_are_asked_for(opened: list[Any]) -> None:
