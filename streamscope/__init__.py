@@ -56,7 +56,7 @@ def build(name_or_config: "str | ModelConfig", scale: str = "paper", **options: 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from streamscope.cli.version import version
+        from streamscope.cli.provenance import version
 
         return version()
     if name not in _HOME:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from streamscope.cli.commands import ROOMS, commands, entry, first_line, unknown_command, whole_name
-from streamscope.cli.version import version
+from streamscope.cli.provenance import version
 
 
 def listed(room: str, known: Mapping[str, str]) -> None:
@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"streamscope {version()}")
         return
     if words[0] == "completion":
-        print(completion(words[1:]), end="")
+        from streamscope.cli.completion import script
+
+        print(script(*words[1:]), end="")
         return
     if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]):
         listed(words[0], known)
@@ -63,16 +65,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise unknown_command(words[0], known)
     sys.argv = [f"streamscope {called if is_own(called) else words[0]}", *words[1:]]
     entry(known[words[0]])(words[1:])
-
-
-def completion(words: Sequence[str]) -> str:
-    """The script of `streamscope completion SHELL`. Raises `InputError` for no shell, or one that is not known."""
-    from streamscope.cli.completion import SHELLS, script
-    from streamscope.cli.errors import InputError
-
-    if len(words) != 1:
-        raise InputError(f"name your shell: streamscope completion {'|'.join(SHELLS)}")
-    return script(words[0])
 
 
 def script() -> None:

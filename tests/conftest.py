@@ -32,32 +32,16 @@ SHARED = ROOT.parent / "shared" / "data"
 
 PLOTLY = plotly.offline.get_plotlyjs
 
-LONG = (
-    "test_documents.py",
-    "test_faults.py",
-    "test_parallel.py",
-    "test_control_runs.py",
-    "test_lfa.py",
-    "test_pls.py",
-    "test_dst.py",
-    "test_krom.py",
-    "test_demo.py",
-    "test_zoo.py",
-    "test_compile.py",
-    "test_nnsight.py",
-    "test_grid.py",
-    "test_resume.py",
-    "test_launch.py",
-    "test_update_arithmetic.py",
-    "test_watch.py",
-    "test_parity.py",
-)
+LONG = [
+    "documents", "faults", "parallel", "control_runs", "lfa", "pls", "dst", "krom", "demo", "zoo", "compile",
+    "nnsight", "grid", "resume", "launch", "update_arithmetic", "watch", "parity",
+]  # fmt: skip
 """Files of a quarter of a minute and more: first, so that no worker ends with one while the other has nothing left."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG)
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
     for item in items:
         if "chromium" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")

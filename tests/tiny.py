@@ -8,32 +8,9 @@ from typing import Any
 import pytest
 
 WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "bird",
-    "sat",
-    "ran",
-    "flew",
-    "to",
-    "from",
-    "on",
-    "under",
-    "big",
-    "small",
-    "red",
-    "blue",
-    "house",
-    "tree",
-    "river",
-    "and",
-    "then",
-    "she",
-    "he",
-    "it",
-    "was",
-]
-
+    "the", "cat", "dog", "bird", "sat", "ran", "flew", "to", "from", "on", "under", "big", "small", "red", "blue",
+    "house", "tree", "river", "and", "then", "she", "he", "it", "was",
+]  # fmt: skip
 
 PARTS = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon")
 """Presets that have every part between them: one stream, a frozen and a moving token stream, readouts of every layer,

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.cli.version import version
+from streamscope.cli.provenance import version
 from streamscope.models.checkpoint import load, load_for_instruments, run_folder, snapshots
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of

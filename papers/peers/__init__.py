@@ -15,7 +15,8 @@ from pathlib import Path
 from streamscope.cli.bounds import Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import parse
-from streamscope.instruments.command import check_results, finish
+from streamscope.instruments.command import finish
+from streamscope.instruments.options import check_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     folders = {name: getattr(options, name) for name in ("hyper_connections", "kromhc", "hdpl", "kromcanon")}
     if not any(folders.values()):
         raise InputError("name the folder of somebody's code: --hyper-connections, --kromhc, --hdpl or --kromcanon")
-    check_results(options.out, "papers.peers")
+    if options.out is not None:
+        check_out(options.out, "papers.peers")
 
     import pandas as pd
     import torch

@@ -89,20 +89,25 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
             if nested:
                 check(value, spelled)
             continue
-        kind = cast(Hashable, type(options))
-        object.__setattr__(options, field.name, value := _valid(kind, field.name, value, spelled))
+        adapter, several, path, conditions = _rules(cast(Hashable, type(options)), field.name)
+        if type(value).__module__ == "numpy":
+            value = value.tolist()
+        if several and isinstance(value, str | list):
+            value = (value,) if isinstance(value, str) else tuple(value)
+        if path and isinstance(value, str):
+            value = Path(value)
+        object.__setattr__(options, field.name, value := _valid(adapter, field.name, value, spelled))
         usual = field.default if field.default_factory is MISSING else field.default_factory()
-        for only in declared(hints(kind)[field.name], Only):
-            if value != usual and not only.acts(other := getattr(options, only.name)):
+        for only in conditions if value != usual else ():
+            if not only.acts(other := getattr(options, only.name)):
                 raise InputError(only.line(field.name, other))
 
 
-def _valid(kind: Hashable, name: str, value: Any, spelled: Callable[[str], str]) -> Any:
+def _valid(adapter: Any, name: str, value: Any, spelled: Callable[[str], str]) -> Any:
     from pydantic import ValidationError
 
-    value = _plain(hints(kind)[name], value)
     try:
-        value = _adapter(kind, name).validate_python(value, strict=True)
+        value = adapter.validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "too_short":
@@ -125,35 +130,25 @@ def hints(kind: Hashable) -> dict[str, Any]:
 
 
 @cache
-def _adapter(kind: Hashable, name: str) -> Any:
+def _rules(kind: Hashable, name: str) -> tuple[Any, bool, bool, list[Only]]:
+    """Of a field: pydantic's validator, whether it is a tuple, whether it is a path and no text, its `Only`."""
     from pydantic import ConfigDict, TypeAdapter
 
-    plain = typing.get_type_hints(kind)[name]
-    config = None if is_dataclass(plain) else ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
-    return TypeAdapter(hints(kind)[name], config=config)
+    hint = hints(kind)[name]
+    usual = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
+    config = None if is_dataclass(getattr(hint, "__origin__", hint)) else usual  # a dataclass has its own
+    path = Path in _parts(hint) and str not in _parts(hint)
+    return TypeAdapter(hint, config=config), tuple in _parts(hint), path, declared(hint, Only)
 
 
-def _plain(hint: Any, value: Any) -> Any:
-    """A value as the validator wants it: see `check`."""
-    if type(value).__module__ == "numpy":
-        value = value.tolist()
-    if _takes(hint, tuple):
-        value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-    if isinstance(value, str) and _takes(hint, Path) and not _takes(hint, str):
-        value = Path(value)
-    return value
-
-
-def _takes(hint: Any, kind: type) -> bool:
-    """Whether a type hint is `kind`, or a union with it."""
-    return kind in (hint, typing.get_origin(hint)) or any(_takes(inner, kind) for inner in typing.get_args(hint))
-
-
-def declared(hint: Any, kind: type[Declared]) -> Iterator[Declared]:
+def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
     """What a type hint declares of a `kind` (such as `Only`), also inside unions and tuples."""
-    if typing.get_origin(hint) is Annotated:
-        yield from (data for data in hint.__metadata__ if isinstance(data, kind))
-        yield from declared(hint.__origin__, kind)
-    else:
-        for inner in typing.get_args(hint):
-            yield from declared(inner, kind)
+    return [one for one in _parts(hint) if isinstance(one, kind)]
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """A type hint, its origin, and both of everything inside it."""
+    yield hint
+    yield typing.get_origin(hint)
+    for inner in typing.get_args(hint):
+        yield from _parts(inner)

@@ -6,18 +6,18 @@ from typing import Annotated, Any, Union
 
 from streamscope.cli import parse
 from streamscope.cli.commands import commands, entry, first_line
-from streamscope.cli.errors import unknown
+from streamscope.cli.errors import InputError
 from streamscope.cli.help import describe
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
-def script(shell: str) -> str:
-    """The script for a shell. Raises `InputError` for another shell."""
+def script(shell: str = "", *more: str) -> str:
+    """The script for a shell. Raises `InputError` for another shell, and for none or several."""
     import tyro
 
-    if shell not in SHELLS:
-        raise unknown("shell", shell, list(SHELLS))
+    if shell not in SHELLS or more:
+        raise InputError(f"name your shell: streamscope completion {'|'.join(SHELLS)}")
     typed = []
     for name, module in commands().items():
         options = options_of(module)

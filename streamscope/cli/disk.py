@@ -45,8 +45,8 @@ class PackedCorpus(TypedDict):
     rule: NotRequired[str]
 
 
-class TokenizerOf(TypedDict):
-    """A tokenizer, by its sha256."""
+class Digest(TypedDict):
+    """A file, by its sha256."""
 
     sha256: str
 
@@ -56,13 +56,14 @@ class DataOf(TypedDict):
 
     train: PackedCorpus
     valid: PackedCorpus
-    tokenizer: TokenizerOf
+    tokenizer: Digest
 
 
 class Parent(TypedDict):
-    """The run that a derived run started from."""
+    """The run that a derived run started from, and its weights where they must not have changed."""
 
     run: str
+    sha256: NotRequired[str]
 
 
 class Manifest(TypedDict, total=False):
@@ -147,50 +148,25 @@ class TunedConfig(Config):
     sft: Pairs
 
 
-class CheckedParent(Parent):
-    """A parent whose weights must not have changed."""
-
-    sha256: str
-
-
 class TunedManifest(Manifest):
     """The manifest of a fine-tuning."""
 
-    parent: Required[CheckedParent]  # type: ignore[misc]
+    parent: Required[Parent]  # type: ignore[misc]
     sft: Required[dict[str, Any]]
 
 
 class Row(TypedDict):
-    """A row of metrics.jsonl."""
+    """A row of metrics.jsonl: a loss, a text sampled from the model, or a number about a mixing matrix."""
 
     step: int
     kind: str
-
-
-class Evaluation(Row):
-    """Loss on the validation data."""
-
-    loss: float
-    perplexity: float
-
-
-class Sample(Row):
-    """A text sampled from the model."""
-
-    text: str
-
-
-class Mixing(Row):
-    """A number about a mixing matrix."""
-
-    module: str
-    metric: str
-    part: str
-    value: float | None
-
-
-ROWS: dict[str, type] = {"eval": Evaluation, "sample": Sample, "mixing": Mixing}
-"""Types of the rows, by kind."""
+    loss: NotRequired[float]
+    perplexity: NotRequired[float]
+    text: NotRequired[str]
+    module: NotRequired[str]
+    metric: NotRequired[str]
+    part: NotRequired[str]
+    value: NotRequired[float | None]
 
 
 class Snapshot(TypedDict):
@@ -240,23 +216,14 @@ def parse(
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
         raise InputError(f"{where} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
-    if not any_int and (large := _too_large(value)) is not None:
-        raise InputError(f"{where} is damaged (a number of {len(str(large))} digits); {remedy}")
-    return value
-
-
-def _too_large(value: Any) -> int | None:
-    """An integer inside a value that exceeds 64 bits, or None."""
-    values = [value]
+    values = [] if any_int else [value]
     while values:
         one = values.pop()
-        if isinstance(one, dict):
-            values += one.values()
-        elif isinstance(one, list):
-            values += one
+        if isinstance(one, dict | list):
+            values += one.values() if isinstance(one, dict) else one
         elif isinstance(one, int) and abs(one) > LARGEST_INT:
-            return one
-    return None
+            raise InputError(f"{where} is damaged (a number of {len(str(one))} digits); {remedy}")
+    return value
 
 
 def read_bytes(path: Path, missing: str = "check the path") -> bytes:
@@ -301,8 +268,7 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = parse(line, Row, f"{path}:{number}", "--resume repairs an incomplete last line")
-            rows.append(parse(line, ROWS[row["kind"]], f"{path}:{number}") if row["kind"] in ROWS else row)
+            rows.append(parse(line, Row, f"{path}:{number}", "--resume repairs an incomplete last line"))
         except InputError:
             if strict or any(later.strip() for later in lines[number:]):
                 raise
@@ -334,7 +300,12 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         if keep is not None and path.exists():
             os.replace(path, keep)
         os.replace(part, path)
-        sync_folder(path.parent)
+        with suppress(OSError):  # a file system that cannot
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except BaseException as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -347,16 +318,6 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
 def write_text(path: Path, text: str) -> None:
     """Write a text file by `write_atomically`."""
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder; errors of file systems that cannot are ignored."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def check_writable(path: Path) -> None:

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -54,14 +54,13 @@ def _classes(file: str | None) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
-def dataclasses_of(options: Any) -> Iterator[type]:
+@cache
+def dataclasses_of(options: Any) -> list[type]:
     """`options` and the dataclasses inside it, its fields' or those of a union."""
+    found, inner = [], get_args(options)
     if isinstance(options, type) and is_dataclass(options):
-        yield options
-        for hint in get_type_hints(options).values():
-            yield from dataclasses_of(hint)
-    for inner in get_args(options):
-        yield from dataclasses_of(inner)
+        found, inner = [options], (*get_type_hints(options).values(), *inner)
+    return found + [made for one in inner if get_args(one) or is_dataclass(one) for made in dataclasses_of(one)]
 
 
 def describe(options: "type | UnionType", *, empty: bool = False) -> None:
@@ -100,7 +99,12 @@ def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: s
     for title, actions in groups.items():
         lines += ["", f"{title}:"] if actions else []
         for one in actions:
-            lines += _entry(_typed(one), _meaning(one), width)
+            meaning = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
+            if len(one.option_strings) == 2:
+                meaning = meaning.replace("(default: True)", "(default: on)").replace(
+                    "(default: False)", "(default: off)"
+                )
+            lines += _entry(_typed(one), meaning, width)
     return "\n".join([*lines, *(["", textwrap.fill(more, width)] if more and not subcommands else [])])
 
 
@@ -167,14 +171,6 @@ def _typed(one: Any) -> str:
     value = re.sub(r"^\[?(\S+) \[\1 \.\.\.\]\]?$", r"\1 …", value)
     value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda found: METAVARS[found[0]], value)
     return " ".join(filter(None, [" / ".join(one.option_strings), value]))
-
-
-def _meaning(one: Any) -> str:
-    """The documentation of an option with its default, where it has one that can be typed."""
-    text = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
-    if len(one.option_strings) == 2:
-        return text.replace("(default: True)", "(default: on)").replace("(default: False)", "(default: off)")
-    return text
 
 
 def _entry(typed: str, meaning: str, width: int) -> list[str]:

@@ -76,11 +76,8 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     except SystemExit as end:
         if not end.code:
             raise
-        message = _plainly(_one_line(output.getvalue()), options)
-        message = _second_value(message, words, options) or message
-        raise InputError(
-            f"{message}{_nearest(message, options)}; {prog or 'this command'} --help lists the options"
-        ) from None
+        message = _refusal(output.getvalue(), words, options)
+        raise InputError(f"{message}; {prog or 'this command'} --help lists the options") from None
     check(found, lambda name: f"--{name.replace('_', '-')}")
     return found
 
@@ -158,32 +155,6 @@ def spoken(text: str) -> str:
     return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
 
 
-def _second_value(message: str, words: Sequence[str], options: Any) -> str:
-    """ "--clean takes one value, but 'saw' follows 'Tom'", if that is the word that was not recognised; else ""."""
-    flags = _flags(options)
-    for option, value, after in zip(words, words[1:], words[2:], strict=False):
-        hint = flags.get(option, bool)
-        several = hint is bool or any(get_origin(one) is tuple for one in (hint, *get_args(hint)))
-        if not several and not after.startswith("--") and message.startswith(f"Unrecognized options: {after}"):
-            return f"{option} takes one value, but {after!r} follows {value!r}: put quotes around a value with spaces"
-    return ""
-
-
-def _nearest(message: str, options: Any) -> str:
-    """ ", did you mean --device?" for an option that is not there and is nearly one that is."""
-    import tyro
-
-    if "Unrecognized options" not in message:
-        return ""
-    word = next((word.strip(",") for word in message.split() if word.startswith("--")), "")
-    places = _marked(options, tyro.conf.Positional)
-    if word in places:
-        return f": give its value without {word}"
-    names = [name.removeprefix("--") for name in _flags(options) if name not in places]
-    near = did_you_mean(word.removeprefix("--"), {name: f"--{name}" for name in names}, n=1, cutoff=0.6)
-    return f", {near}" if near else ""
-
-
 def _flags(options: Any) -> dict[str, Any]:
     """--option -> its type, of all fields of a dataclass (or several), also of those inside it."""
     found: dict[str, Any] = {}
@@ -202,14 +173,29 @@ def _marked(options: Any, marker: Any) -> set[str]:
     }
 
 
-def _plainly(message: str, options: Any) -> str:
-    """One plain line for a value that an option does not take: "--threshold takes a number or own, got 'x'"."""
+def _refusal(text: str, words: Sequence[str], options: Any) -> str:
+    """One plain line of what tyro says: "--threshold takes a number or own, got 'x'", or with the nearest option."""
+    import tyro
+
+    message, flags = _one_line(text), _flags(options)
     named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
-    hint = _flags(options).get((named[1] or named[2]) if named else "")
-    if named is None or hint is None:
+    if named is not None and (hint := flags.get(named[1] or named[2])) is not None:
+        got = re.search(r"'([^']*)'", message.removeprefix(named[1] or ""))
+        return f"{named[1] or named[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
+    for option, value, after in zip(words, words[1:], words[2:], strict=False):
+        hint = flags.get(option, bool)
+        several = hint is bool or any(get_origin(one) is tuple for one in (hint, *get_args(hint)))
+        if not several and not after.startswith("--") and message.startswith(f"Unrecognized options: {after}"):
+            return f"{option} takes one value, but {after!r} follows {value!r}: put quotes around a value with spaces"
+    if "Unrecognized options" not in message:
         return message
-    got = re.search(r"'([^']*)'", message.removeprefix(named[1] or ""))
-    return f"{named[1] or named[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
+    word = next((word.strip(",") for word in message.split() if word.startswith("--")), "")
+    places = _marked(options, tyro.conf.Positional)
+    if word in places:
+        return f"{message}: give its value without {word}"
+    names = [name.removeprefix("--") for name in flags if name not in places]
+    near = did_you_mean(word.removeprefix("--"), {name: f"--{name}" for name in names}, n=1, cutoff=0.6)
+    return f"{message}, {near}" if near else message
 
 
 def _values(hint: Any) -> str:
@@ -219,11 +205,8 @@ def _values(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return _either(list(map(str, inner)))
     if get_origin(hint) is tuple:
-        return (
-            f"one or more values, each {_values(inner[0])}"
-            if inner[-1] is ...
-            else (f"{len(inner)} values: {', '.join(map(_values, inner))}")
-        )
+        each = f"{len(inner)} values: {', '.join(map(_values, inner))}"
+        return f"one or more values, each {_values(inner[0])}" if inner[-1] is ... else each
     return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
 
 
@@ -296,14 +279,11 @@ def command(main: Callable[[], None]) -> None:
         sys.argv.remove("--traceback")
     try:
         main()
-    except InputError as error:
+    except (InputError, OSError) as error:  # OSError: a full disk, a folder that may not be written
         if traceback:
             print_exc()
-        print(f"error: {_shortened(visible(spoken(str(error))))}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # a full disk, a folder that may not be written
-        line = visible(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
-        print(_shortened(line), file=sys.stderr)
+        of_system = isinstance(error, OSError) and f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        print(f"error: {_shortened(visible(of_system or spoken(str(error))))}", file=sys.stderr)
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:  # torch has no class for the memory of the machine
         if "allocat" not in str(error):

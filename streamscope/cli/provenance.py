@@ -6,13 +6,13 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.version import version
 
 ROOT = Path(__file__).resolve().parents[2]
 """The clone; of an installed package, the folder that it is installed in."""
@@ -20,6 +20,21 @@ ROOT = Path(__file__).resolve().parents[2]
 CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
 """Arguments of git: tracked files outside results/ that differ from the commit."""
 PACKAGES = ("torch", "transformer-lens", "tokenizers", "safetensors", "numpy")
+
+
+def version() -> str:
+    """The version of this package: that of the clone, or that of the installed package outside a clone.
+
+    "unknown" for a copy of the package that no installer put there.
+    """
+    if (file := ROOT / "pyproject.toml").is_file():
+        project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == "streamscope":
+            return str(project["version"])
+    try:
+        return metadata.version("streamscope")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def pick_device(name: str) -> str:

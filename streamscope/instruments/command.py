@@ -22,8 +22,8 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.launch import is_worker, launch, work
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
-from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.notebook_bar import OF_COMMAND
+from streamscope.instruments.options import Arguments, check_out
 from streamscope.text import BosChoice
 
 if TYPE_CHECKING:
@@ -130,17 +130,6 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
     bar.interrupted = [] if keep else None  # type: ignore[attr-defined]
     return bar
-
-
-def check_results(out: Path | None, module: str, names: Sequence[str] = ("",)) -> None:
-    """Raise `InputError` before the work where OUT, and OUT-<name> of other tables, cannot be written, or would replace
-    a table that another command than `module` wrote."""
-    from streamscope.instruments.out_path import check_out
-
-    if out is None:
-        return
-    for name in names:
-        check_out(out.with_stem(f"{out.stem}-{name}") if name else out, module)
 
 
 # ---- the command of an instrument --------------------------------------------------------------
@@ -252,29 +241,26 @@ class Job:
 
     def do(self, label: str = "", *, keep: bool = False) -> "Result":
         """Measure, with a bar on stderr; with `keep` an interrupted instrument gives what it has measured."""
-        with signs_of_life(label + self.run):
-            return self._do(label, keep)
-
-    def _do(self, label: str, keep: bool) -> "Result":
         from streamscope.instruments.contract import title_of
         from streamscope.instruments.pool_results import compare
         from streamscope.models.hooks.user_edits import about_edits
 
-        model, control = self.models()
-        how = self.instrument
-        with self.edited(model):
-            opened = self.open(model)
-            how = how if control is None else how.with_resolved_heads(opened)
-            bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
-            result = how.run(opened, bar)
-        if bar.interrupted:
-            result = interrupted(result, "; ".join(bar.interrupted))
-        if self.edits:
-            result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
-        if control is None:
-            return result
-        like = self.open(control, opened)
-        return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
+        with signs_of_life(label + self.run):
+            model, control = self.models()
+            how = self.instrument
+            with self.edited(model):
+                opened = self.open(model)
+                how = how if control is None else how.with_resolved_heads(opened)
+                bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
+                result = how.run(opened, bar)
+            if bar.interrupted:
+                result = interrupted(result, "; ".join(bar.interrupted))
+            if self.edits:
+                result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
+            if control is None:
+                return result
+            like = self.open(control, opened)
+            return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
 
 
 def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
@@ -282,7 +268,6 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
     from streamscope.cli.locks import locked
     from streamscope.cli.provenance import check_device
     from streamscope.instruments.figures import check_figure
-    from streamscope.instruments.out_path import check_out
     from streamscope.models.run_names import runs_of
 
     if options.figure is not None:

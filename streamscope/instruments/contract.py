@@ -33,9 +33,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
-from streamscope.instruments.arguments import Arguments
 from streamscope.instruments.data import Data, Half, Opened, about_of, kind_of
-from streamscope.instruments.options import ValidatedOptions
+from streamscope.instruments.options import Arguments, ValidatedOptions
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.registry import REGISTERED
 

@@ -8,7 +8,7 @@ This module imports nothing heavy, so that `--help` answers at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -37,7 +37,7 @@ class Data(ValidatedOptions):
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
         one = super().__new__(cls, *given, **named)
-        options = (option.name for option, _ in zip(fields(cls), given, strict=False))
+        options = (option.name for option, _ in zip((f for f in fields(cls) if not f.kw_only), given, strict=False))
         object.__setattr__(one, "given", frozenset((*options, *named)))
         return one
 
@@ -104,32 +104,39 @@ class Half(Data):
 
 
 @dataclass(frozen=True)
-class Documents(Data):
-    """Texts to measure the loss on."""
+class _Texts(Data):
+    """What documents and tokens share: where the text is, and how it is split and cut."""
 
     data: str | None = None
     """Text to measure on: a file, a folder, a Hugging Face id or a built-in corpus; default: the run's
     validation data."""
-    max_documents: Count | None = 100
-    """Use at most this many documents; None for all."""
-    batch_size: Count = 32
-    """Documents (or windows of long ones) per batch."""
+    _: KW_ONLY
     text_field: str = "text"
     """The field (JSON lines) or column (parquet) that holds the text."""
     split_at: SplitAt = "separator"
     """What separates the documents of a text file: lines <|endoftext|> (a file that has none is one document), blank
     lines, or nothing: every file is one."""
     stride: Whole | None = None
-    """Step N in tokens between the windows in which a long document is read. Every token is scored once, with at least
-    context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least
-    --max-documents documents, each is cut at the context; otherwise half the context, with at most --max-documents
+    """Step N in tokens between the windows in which a long document is read. Every token is read once, with at least
+    context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has enough documents
+    (--max-documents, else 100), each is cut at the context; otherwise half the context, with at most --max-documents
     windows."""
-    max_windows: Count | None = None
-    """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
     def check_sources(self) -> None:
         if self.data is not None:
             open_corpus(self.data, text_field=self.text_field, split_at=self.split_at)
+
+
+@dataclass(frozen=True)
+class Documents(_Texts):
+    """Texts to measure the loss on."""
+
+    max_documents: Count | None = 100
+    """Use at most this many documents; None for all."""
+    batch_size: Count = 32
+    """Documents (or windows of long ones) per batch."""
+    max_windows: Count | None = None
+    """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
     def small(self) -> "Documents":
         """Four documents."""
@@ -137,26 +144,11 @@ class Documents(Data):
 
 
 @dataclass(frozen=True)
-class Tokens(Data):
+class Tokens(_Texts):
     """Documents to read token by token, each up to the context, in their order."""
 
-    data: str | None = None
-    """SOURCE of the documents; default: the run's validation data."""
-    text_field: str = "text"
-    """The field (JSON lines) or column (parquet) that holds the text."""
     max_tokens: Count | None = None
     """At most this many tokens, a row each; None for all."""
-    split_at: SplitAt = "separator"
-    """What separates the documents of a text file: lines <|endoftext|> (a file that has none is one document), blank
-    lines, or nothing: every file is one."""
-    stride: Whole | None = None
-    """Step N in tokens between the windows in which a long document is read. Every token has one row, with at least
-    context − N tokens before it; 0 cuts the document at the context instead. Default: if the text has at least 100
-    documents, each is cut at the context; otherwise half the context."""
-
-    def check_sources(self) -> None:
-        if self.data is not None:
-            open_corpus(self.data, text_field=self.text_field, split_at=self.split_at)
 
     def small(self) -> "Tokens":
         """A thousand."""

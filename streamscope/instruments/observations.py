@@ -498,7 +498,7 @@ def compare(
     return estimate(both, out)
 
 
-def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure, confidence: float = 0.95) -> Estimates:
+def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure) -> Estimates:
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
@@ -520,7 +520,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure,
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))
         for i, c in enumerate(first.contrasts)
     ]
-    found = estimate(observed, contrasts, confidence=confidence)
+    found = estimate(observed, contrasts)
     limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
     for i, c in enumerate(first.contrasts):
         value, low, high = found.frame.loc[i, ["value", "low", "high"]]

@@ -94,7 +94,35 @@ MANY = 100
 
 
 @dataclass(frozen=True)
-class OpenDocuments(Splittable):
+class _OpenShards(Splittable):
+    """What documents and tokens share: packed documents in one model's tokens, or windows of them."""
+
+    spec: Any
+    shards: TokenShards
+    n_ctx: int
+    tokenizer: Any = None
+
+    def _read(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Places in the shards and token ids of what is read."""
+        raise NotImplementedError
+
+    def units(self) -> pd.DataFrame:
+        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
+
+        Windows also have document, window and offset (the first token's position there); those of one document are a
+        cluster. Only the same document in the same tokens has the same name in two models.
+        """
+        if isinstance(self.shards, WindowedShards):
+            return window_names(self.shards, (i for i, _ in self._read()))
+        return unit_names((self.shards.source[i], ids) for i, ids in self._read())
+
+    def cases(self) -> pd.DataFrame:
+        """The documents that are read, each a cluster, or their windows."""
+        return pd.DataFrame({"cluster": [str(self.shards.source[i]) for i, _ in self._read()]})
+
+
+@dataclass(frozen=True)
+class OpenDocuments(_OpenShards):
     """The shards of a specification in one model's tokens; long documents cut at the model's context, or in windows.
 
     `data[Documents]` in `observe` of an instrument: `rows()`, token ids of each document, BOS first, at most the
@@ -103,10 +131,6 @@ class OpenDocuments(Splittable):
     """
 
     kind: ClassVar[type[Data]] = Documents
-    spec: Documents
-    shards: TokenShards
-    n_ctx: int
-    tokenizer: Any
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -120,8 +144,10 @@ class OpenDocuments(Splittable):
     def rows(self) -> Iterator[list[int]]:
         """The token ids of each document, BOS first, as far as the model reads and predicts them; of windows as well,
         with the context that a window repeats."""
-        for i in range(self._n):
-            yield self.shards.document(i)[: self.n_ctx + 1].tolist()
+        return (ids for _, ids in self._read())
+
+    def _read(self) -> Iterator[tuple[int, list[int]]]:
+        return ((i, self.shards.document(i)[: self.n_ctx + 1].tolist()) for i in range(self._n))
 
     def sums(
         self, device: Any, of: Callable[[Any, Any], Mapping[str, Any]], progress: Callable[[Iterable], Iterable] = iter
@@ -143,20 +169,6 @@ class OpenDocuments(Splittable):
         if not some.any():
             raise InputError("no document has a token to predict")
         return {name: x[..., order[some]] for name, x in whole.items()}, self.units()[some].reset_index(drop=True)
-
-    def units(self) -> pd.DataFrame:
-        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
-
-        Windows also have document, window and offset (the first token's position there); those of one document are a
-        cluster. Only the same document in the same tokens has the same name in two models.
-        """
-        if not isinstance(self.shards, WindowedShards):
-            return unit_names(enumerate(self.rows()))
-        return window_names(self.shards, range(self._n))
-
-    def cases(self) -> pd.DataFrame:
-        """The documents, each a cluster, or their windows."""
-        return pd.DataFrame({"cluster": [str(i) for i in self.shards.source[: self._n]]})
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
@@ -193,19 +205,6 @@ def windows_title(shards: WindowedShards, n_ctx: int) -> str:
     return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
 
 
-def _shards(spec: Documents | Tokens, model: Any, tokenizer: Any) -> TokenShards:
-    """The packed documents of a specification; `InputError` where neither it nor a run says which."""
-    run, kind = getattr(model, "run", None), type(spec).__name__
-    if run is None and spec.data is None:
-        read = f" ({model.label})" if getattr(model, "label", "") else ""
-        raise InputError(
-            f"{model.config.name}{read} is of no run that says what it was trained on: say what to measure it on, "
-            f"with --data SOURCE, in Python {kind}('valid.txt')"
-        )
-    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
-    return evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
-
-
 @dataclass(frozen=True)
 class Document:
     """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all.
@@ -228,23 +227,23 @@ class Document:
 
 
 @dataclass(frozen=True)
-class OpenTokens(Splittable):
+class OpenTokens(_OpenShards):
     """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go, or
     in windows (`WindowedShards`)."""
 
     kind: ClassVar[type[Data]] = Tokens
-    spec: Tokens
-    shards: TokenShards
-    n_ctx: int
-    tokenizer: Any = None
 
     def documents(self) -> Iterator[Document]:
         """The documents in order, cut to n_ctx + 1 tokens, or their windows, until `max_tokens` rows; those without a
         target left out."""
-        yield from (one for _, one in self._read())
+        shards = self.shards
+        for i, ids in self._read():
+            source, window, offset, unscored = (
+                int(at[i]) for at in (shards.source, shards.window, shards.offset, shards.unscored)
+            )
+            yield Document(source, ids, int(shards.lengths[i]), window, offset, unscored)
 
-    def _read(self) -> Iterator[tuple[int, Document]]:
-        """With their places in the shards."""
+    def _read(self) -> Iterator[tuple[int, list[int]]]:
         left = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
         unscored = self.shards.unscored.tolist()
         for i in range(self.shards.n_documents):
@@ -252,27 +251,13 @@ class OpenTokens(Splittable):
             rows = min(len(ids) - 1 - unscored[i], self.n_ctx - unscored[i], left)
             if rows > 0:
                 left -= rows
-                kept = ids[: unscored[i] + rows + 1].tolist()
-                document, window, offset = (
-                    int(at[i]) for at in (self.shards.source, self.shards.window, self.shards.offset)
-                )
-                yield i, Document(document, kept, len(ids), window, offset, unscored[i])
-
-    def units(self) -> pd.DataFrame:
-        """unit and cluster of the `documents`, as `OpenDocuments.units`."""
-        if isinstance(self.shards, WindowedShards):
-            return window_names(self.shards, (i for i, _ in self._read()))
-        return unit_names((one.document, one.ids) for one in self.documents())
-
-    def cases(self) -> pd.DataFrame:
-        """The documents that are read, each a cluster, or their windows."""
-        return pd.DataFrame({"cluster": [str(one.document) for one in self.documents()]})
+                yield i, ids[: unscored[i] + rows + 1].tolist()
 
     def only(self, rows: Sequence[int]) -> "OpenTokens":
         """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
         read = list(self._read())
         shards = self.shards.only([read[i][0] for i in rows])
-        most = sum(len(read[i][1].positions) for i in rows)
+        most = sum(len(read[i][1]) - 1 - int(self.shards.unscored[read[i][0]]) for i in rows)
         return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
 
     def title(self) -> str:
@@ -324,7 +309,15 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
         if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
             raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
         return made(like.spec, like.shards, n_ctx, tokenizer)
-    shards = _shards(spec, model, tokenizer)
+    run = getattr(model, "run", None)
+    if run is None and spec.data is None:
+        read = f" ({model.label})" if getattr(model, "label", "") else ""
+        raise InputError(
+            f"{model.config.name}{read} is of no run that says what it was trained on: say what to measure it on, "
+            f"with --data SOURCE, in Python {type(spec).__name__}('valid.txt')"
+        )
+    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
+    shards: TokenShards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
     documents, most = (spec.max_documents, spec.max_windows) if isinstance(spec, Documents) else (None, None)
     stride = spec.stride
     if stride is None and shards.n_documents < (documents or MANY) and (shards.lengths > n_ctx + 1).any():
@@ -512,15 +505,10 @@ def open_text(spec: Text, model: Any) -> OpenText:
     texts = spec.text or (first_story(),)
     whole, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
-    ends = [cut_text(i, len(row), spec.max_tokens, model.cfg.n_ctx) for i, row in enumerate(whole) if spec.text]
-    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(filter(None, ends)))
-
-
-def cut_text(i: int, tokens: int, most: int, n_ctx: int) -> str:
-    """A note that text `i` (from 0) is cut, where and by which limit; "" if it is not cut."""
-    least = min(most, n_ctx)
-    by = "--max-tokens" if most <= n_ctx else "the context"
-    return f"text {i + 1} cut at {least} of {tokens} tokens ({by})" if tokens > least else ""
+    by = "--max-tokens" if spec.max_tokens <= model.cfg.n_ctx else "the context"
+    lengths = [len(row) for row in whole] if spec.text else []
+    cut = [f"text {i} cut at {most} of {n} tokens ({by})" for i, n in enumerate(lengths, 1) if n > most]
+    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(cut))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,26 @@
-"""Options whose values are checked when they are made: the base of instruments and of specifications of data."""
+"""Options whose values are checked when they are made, those that every command of an instrument has, and --out.
+
+It imports nothing heavy.
+"""
 
 import inspect
+import os
 import typing
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
 
 from streamscope.cli.bounds import check
+from streamscope.cli.disk import check_writable
 from streamscope.cli.errors import InputError, UnknownOption, unknown
+from streamscope.cli.help import Group
+from streamscope.cli.launch import LaunchOptions
+from streamscope.text import BosChoice
+
+MODEL, OUTPUT = Group("Model"), Group("Output")
 
 
 class _Signature:
@@ -49,3 +62,62 @@ class ValidatedOptions:
             for path in value if isinstance(value, tuple) else (value,):
                 if isinstance(path, Path) and not path.expanduser().exists():
                     raise InputError(f"--{one.name.replace('_', '-')} {path} does not exist; check the path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(LaunchOptions):
+    """What every command of an instrument takes, in addition to its own options and those of its data."""
+
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN…]")] = ()
+    """Run folders, snapshots (runs/lfa@512, runs/lfa@all), hf:FOLDER, or the bundled stories/NAME: lfa, std-t,
+    d-cas, cfm, pls, c2, dst-dense, dst-kron, llama, hdpl, gpt2, canon, kromcanon, kromcanon-b2,
+    kromcanon-bf16, std-t-rope, dst-ind, dst-full-ind, kromhc. Several runs make one table, with seeds as units, and
+    snapshots make a curve over steps. Default: stories/lfa, or the bundled model that has the part in question."""
+    control: Annotated[str | None, MODEL] = None
+    """A control run with as many layers and heads. The table shows its values and the differences, paired by unit. With
+    RUN@all each snapshot is compared with the control's snapshot of the same step."""
+    edit: Annotated[tuple[str, ...], MODEL] = ()
+    """Measure the runs under edits of your own, and the control without them. Give FILE.json as saved in the live page,
+    FILE.py:NAME@HOOK for a function (value, hook) -> value, or FILE.py:NAME for a function (model) -> {hook: function}.
+    A whole .py file is executed with your rights: give only files that you trust. To see the effect of an edit, give
+    the same run as --control."""
+    out: Annotated[Path | None, OUTPUT] = None
+    """Write the main table here as .parquet, with the other tables and the observations next to it; .csv writes
+    the tables alone. Ctrl-C writes what was measured so far, and never over an earlier result. Of several runs, those
+    that were measured before a kill are not measured again when you repeat the command."""
+    figure: Annotated[Path | None, OUTPUT] = None
+    """Write the first figure here: .html, .svg, .pdf or .png."""
+    bos: Annotated[BosChoice, MODEL] = "yes"
+    """Whether every text begins with BOS; model: as the files of its tokenizer say. In Python, before measuring:
+    `model.tokenizer = model.tokenizer.with_bos("no")`."""
+    device: Annotated[str, MODEL] = "auto"
+    """auto, cpu or cuda."""
+    dtype: Annotated[Literal["fp32", "bf16"], MODEL] = "fp32"
+    """Storage of weights and activations: bf16 takes half of the memory and keeps fewer than three digits."""
+
+
+def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exports: Sequence[str] = ()) -> Path:
+    """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
+    it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
+    table of another instrument, tensors that are none of its arrays. `exports` are further suffixes."""
+    if path.name == ".." or os.path.isdir(path):
+        raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
+    if path.suffix not in (".parquet", ".csv", *exports):
+        other = "".join(f" or {one}" for one in exports)
+        raise InputError(
+            f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv{other}"
+        )
+    whole, arrays = path.resolve(), path.with_suffix(".safetensors")
+    if os.path.exists(path) or os.path.exists(arrays):
+        from streamscope.instruments.table import check_own, maker_of  # pandas, only where there is a table
+    for one in (given.resolve() for given in inputs):
+        if one == whole or (one.is_dir() and os.path.exists(path) and one in whole.parents and not maker_of(path)):
+            raise InputError(f"--out {path} is an input, which would be lost; name another file")
+        if one == arrays.resolve():
+            raise InputError(f"--out {path}: {one.name} is an input, and arrays are written there; name another file")
+        if one.parent == whole.parent and one.suffix == whole.suffix and one.name.startswith(f"{whole.stem}-"):
+            raise InputError(f"--out {path}: {one.name} is an input, and other tables are named so; name another file")
+    for one in filter(os.path.exists, (path, arrays) if instrument else ()):
+        check_own(one, instrument)
+    check_writable(path)
+    return path

@@ -27,12 +27,6 @@ def _described(result: Result, name: str) -> Column | None:
     return next((one for table in result.tables.values() for one in table.columns if one.name == name), None)
 
 
-def _of(result: Result, block: str) -> Result:
-    """The result with the table of a block first, whose columns describe its quantities."""
-    own = {block: result.tables[block]} if block in result.tables else {}
-    return replace(result, tables={**own, **result.tables})
-
-
 def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: str, title: str) -> Table:
     """The wide table of estimates whose quantities end in one of `suffixes` (-> what it adds to the title)."""
     keys = list(dict.fromkeys(name for c in estimates.contrasts for name in c.labels))
@@ -82,7 +76,9 @@ def compare(run: Result, control: Result) -> Result:
             raise InputError(f"the control has no observations {name!r}: measure it with the same options")
         found = observations.compare(block, control.blocks[name], run.contrasts[name], control.contrasts[name])
         title = f"{names[0]} minus {names[1]}: {block.measure.name}; 95 % over what both were measured on"
-        table, own = _table(_of(run, name), found, suffixes, "cases", title), run.tables.get(name)
+        own = run.tables.get(name)
+        first = run if own is None else replace(run, tables={name: own, **run.tables})  # it describes its quantities
+        table = _table(first, found, suffixes, "cases", title)
         if own is not None and f"{own.by}_difference" in table.frame:
             table = replace(table, by=f"{own.by}_difference", most=own.most, per=own.per)
         tables[f"{name}-control"] = table

@@ -28,9 +28,9 @@ from pyarrow import csv
 from streamscope.cli.disk import write_atomically, write_text
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.locks import locked
-from streamscope.instruments.figures import OVER, Figure, embedded, over_steps, write_figure
+from streamscope.instruments.figures import OVER, Figure, over_steps, write_figure
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.out_path import check_out
+from streamscope.instruments.options import check_out
 from streamscope.instruments.registry import discover
 from streamscope.instruments.table import (
     Column,
@@ -121,23 +121,15 @@ class Result:
         ]
         return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
 
-    def _repr_html_(self) -> str:
-        drawn = self._drawn()
-        return self._tables_html() + ("" if drawn is None else embedded(drawn))
-
     def _ipython_display_(self) -> None:
         """In a notebook: the tables, then the first figure as the notebook draws one, without Plotly's code in it."""
         from IPython.display import display
 
-        display({"text/plain": repr(self), "text/html": self._tables_html()}, raw=True)
-        if (drawn := self._drawn()) is not None and (shown := drawn._repr_mimebundle_()):
+        tables = "".join(table._repr_html_() for table in self.tables.values())
+        display({"text/plain": repr(self), "text/html": tables}, raw=True)
+        drawn = next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
+        if drawn is not None and (shown := drawn._repr_mimebundle_()):
             display(shown, raw=True)
-
-    def _tables_html(self) -> str:
-        return "".join(table._repr_html_() for table in self.tables.values())
-
-    def _drawn(self) -> Any:
-        return next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
 
     # ---- disk ----------------------------------------------------------------------------------
 
@@ -179,8 +171,10 @@ class Result:
             made[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], kept, True
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             units = {column.name: column.unit for column in table.columns}
-            kept = json_meta({"table": _columns(table), "about": about, "units": units})
-            made[files[name]] = table.batches(), kept, not isinstance(table, LongTable)
+            long = isinstance(table, LongTable)
+            layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per), "long": long}
+            layout["columns"] = [asdict(column) for column in table.columns]
+            made[files[name]] = table.batches(), json_meta({"table": layout, "about": about, "units": units}), not long
         if self.arrays:
             _write_arrays(arrays, self.arrays, about)
         for file, (batches, kept, dictionary) in made.items():
@@ -235,12 +229,6 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
     return files | dict.fromkeys(names[:1], path)
 
 
-def _columns(table: Table) -> dict[str, Any]:
-    layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per)}
-    columns = [asdict(column) for column in table.columns]
-    return {**layout, "long": isinstance(table, LongTable), "columns": columns}
-
-
 def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
     if meta["about"].get("result") != result:
         raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
@@ -268,7 +256,6 @@ def _write_text(path: Path, table: Table) -> None:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> Path:
-
     tensors = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
     write_tensors(path, tensors, {"about": json.dumps(about, default=plain_number)})
     return path

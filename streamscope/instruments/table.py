@@ -97,12 +97,6 @@ FINEST = 8
 """Most decimals of a number with an interval; what is narrower is rounding."""
 
 
-def format_of(values: pd.Series) -> str:
-    """How the numbers of a column are shown that nothing describes; "" for texts."""
-    is_float, is_whole = pd.api.types.is_float_dtype(values), pd.api.types.is_integer_dtype(values)
-    return ".4f" if is_float else ",d" if is_whole else ""
-
-
 def finer(spec: str, width: float) -> str:
     """A format such as "+.4f", with two digits of an interval that is narrower than two units of its last."""
     sign, dot, decimals = spec.rstrip("f").partition(".")
@@ -228,7 +222,9 @@ class Table:
     @classmethod
     def plain(cls, frame: pd.DataFrame, title: str = "") -> "Table":
         """The table of a frame whose columns need no description, for the screen: they are titled by their names."""
-        return cls(frame, tuple(key(name, name, name, format=format_of(frame[name])) for name in frame), title=title)
+        formats = [{"f": ".4f", "i": ",d", "u": ",d"}.get(frame[name].dtype.kind, "") for name in frame]
+        columns = [key(name, name, name, format=format) for name, format in zip(frame, formats, strict=True)]
+        return cls(frame, tuple(columns), title=title)
 
     def column(self, name: str) -> Column:
         """The description of a column."""
@@ -421,7 +417,6 @@ class LongTable(Table):
         return cls([path], columns, title, most=most, keep=scratch)
 
     def __len__(self) -> int:
-
         return sum(pq.read_metadata(path).num_rows for path in self.files)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -549,14 +544,11 @@ def maker_of(path: Path) -> str:
     return str(about.get("instrument", made if made.startswith("papers.") else ""))
 
 
-def check_own(path: Path, module: str, folders: Sequence[Path] = ()) -> None:
-    """Raise `InputError` if another command than `module` wrote the table at `path`, if tensors that are none of its
-    arrays lie there, or a CSV or parquet file of somebody else in one of `folders`, which are read."""
+def check_own(path: Path, module: str) -> None:
+    """Raise `InputError` if another command than `module` wrote the table at `path`, or if tensors that are none of its
+    arrays lie there."""
     maker = maker_of(path)
     if maker and maker != module:
         raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")
     if not maker and path.suffix == ".safetensors" and os.path.exists(path):  # False for a name that is too long
         raise InputError(f"{path} holds no arrays of {module}, and would be lost; name another file, or move it")
-    read = os.path.isfile(path) and not maker and path.suffix in (".csv", ".parquet")
-    if read and any(folder.resolve() in path.resolve().parents for folder in folders):
-        raise InputError(f"--out {path} is an input, which would be lost; name another file")

@@ -47,8 +47,10 @@ from streamscope.text.readers import (
     check_content,
     digest,
     first_line,
+    json_lines,
     read_file,
     record_text,
+    rows,
     suffix_of,
     visible_files,
 )
@@ -376,19 +378,10 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
 
 
 def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder to read, each text once. Raises `InputError` if they are ambiguous, or there are none."""
-    names: dict[str, Path] = {}
-    for path in (files := _split_files(source, folder)):
-        if (other := names.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
-            raise InputError(
-                f"{other} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
-                "one elsewhere"
-            )
-    return files
+    """The files of a folder to read, or of its train split (see the module), each text once.
 
-
-def _split_files(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder, or of its train split (see the module); `InputError` as in `_files_of`."""
+    Raises `InputError` if they are ambiguous, or there are none.
+    """
     visible = visible_files(folder)
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
         raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
@@ -405,12 +398,19 @@ def _split_files(source: str, folder: Path) -> tuple[Path, ...]:
         by_split.setdefault(split, []).append(path)
     of_none, named = by_split.pop("", []), ", ".join(sorted(by_split))
     if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
-        return tuple(files)
-    if of_none:
+        by_split = {"train": files}
+    elif of_none:
         more = f"{of_none[0].relative_to(folder)}, which belongs to none"
         raise InputError(f"{source} has the splits {named} and {more}: name the file or folder of one split")
     if "train" not in by_split:
         raise InputError(f"{source} has the splits {named}: name the file or folder of one split")
+    paths: dict[str, Path] = {}
+    for path in by_split["train"]:
+        if (other := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
+            raise InputError(
+                f"{other} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
+                "one elsewhere"
+            )
     return tuple(by_split["train"])
 
 
@@ -475,3 +475,31 @@ def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
     elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
         raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
     return {"name": name, "config": config or None, "split": split or "train"}
+
+
+# ---- rows with named fields --------------------------------------------------------------------
+
+
+def is_records(source: str) -> bool:
+    """Whether the source is a dataset (hf:…) or a file that is there."""
+    return source.startswith("hf:") or Path(source).expanduser().is_file()
+
+
+def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
+    empty ones are left out. Raises `InputError` for a file that cannot be read, and for JSON lines other than
+    `expected`."""
+    if source.startswith("hf:"):
+        hub = open_corpus(source)
+        assert isinstance(hub, HubCorpus)
+        yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub.records(), 1))
+        return
+    path = Path(source).expanduser()
+    if not suffix_of(path).startswith((".csv", ".tsv", ".parquet")):
+        yield from json_lines(path, expected)
+        return
+    where = ""
+    for where, row in rows(path, expected):
+        yield where, {name: value for name, value in row.items() if value not in (None, "")}
+    if not where:
+        raise InputError(f"{path}: the file is empty")

@@ -28,14 +28,12 @@ def log_uniform(rng: random.Random, low: int, high: int) -> int:
 
 def fresh_words(rng: random.Random, n: int) -> list[str]:
     """Draw n words independently."""
-    return [_fragment(rng) if rng.random() < 0.1 else rng.choice(WORDS) for _ in range(n)]
-
-
-def _fragment(rng: random.Random) -> str:
-    kind = rng.randrange(3)
-    if kind == 0:
-        return "".join(rng.choices(LETTERS, k=rng.randint(1, 3)))
-    return str(rng.randrange(1000)) if kind == 1 else rng.choice(MARKS)
+    fragments = (
+        lambda: "".join(rng.choices(LETTERS, k=rng.randint(1, 3))),
+        lambda: str(rng.randrange(1000)),
+        lambda: rng.choice(MARKS),
+    )
+    return [fragments[rng.randrange(3)]() if rng.random() < 0.1 else rng.choice(WORDS) for _ in range(n)]
 
 
 def document(seed: int, index: int) -> str:

@@ -63,7 +63,12 @@ class MixedWindows:
         self, mixture: Mixture, n_ctx: int, *, packing: Packing = "stream", weights: Sequence[float] | None = None
     ) -> None:
         self.mixture, self.n_ctx, self.packing = mixture, n_ctx, packing
-        self.windows = [self._windows(part) for part in mixture.parts]
+        self.windows: list[Windows] = []
+        for part in mixture.parts:
+            try:
+                self.windows.append(Windows(part, n_ctx, packing=packing))
+            except InputError as error:
+                raise InputError(f"{part.meta['source']['source']}: {error}") from None
         self.first = np.concatenate([[0], np.cumsum([len(w) for w in self.windows])])
         shares = np.asarray(mixture.shares if weights is None else weights, dtype=np.float64)
         if len(shares) != len(self.windows) or not np.isfinite(shares).all() or shares.min() < 0 or not shares.any():
@@ -75,12 +80,6 @@ class MixedWindows:
         if packing == "document":
             shares = shares / targets
         self.counts = round_to_block(shares)
-
-    def _windows(self, part: TokenShards) -> Windows:
-        try:
-            return Windows(part, self.n_ctx, packing=self.packing)
-        except InputError as error:
-            raise InputError(f"{part.meta['source']['source']}: {error}") from None
 
     def at(self, n_ctx: int, weights: Sequence[float] | None = None) -> "MixedWindows":
         """The same corpora with another window length and other weights."""
@@ -118,19 +117,12 @@ class MixedWindows:
             part = np.repeat(np.arange(len(self.counts)), self.counts)[order]
             out = np.empty(BLOCK, dtype=np.int64)
             for k, count in enumerate(self.counts):
-                nth = np.arange(block * count, (block + 1) * count)
-                out[part == k] = self.first[k] + self._nth(k, seed, phase, nth)
+                n = len(self.windows[k])
+                epochs, places = np.divmod(np.arange(block * count, (block + 1) * count), n)
+                orders = {e: _order(n, seed, int(e), phase, k + 1) for e in np.unique(epochs)}
+                out[part == k] = [self.first[k] + orders[e][place] for e, place in zip(epochs, places, strict=True)]
             self._last = key, out
         return self._last[1]
-
-    def _nth(self, k: int, seed: int, phase: int, nth: np.ndarray) -> np.ndarray:
-        """The windows of draws `nth` (ascending) of part `k`."""
-        epochs, places = np.divmod(nth, len(self.windows[k]))
-        windows = [
-            _order(len(self.windows[k]), seed, int(epoch), phase, k + 1)[places[epochs == epoch]]
-            for epoch in np.unique(epochs)
-        ]
-        return np.concatenate(windows) if windows else nth
 
 
 @lru_cache(maxsize=16)

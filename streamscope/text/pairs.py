@@ -103,7 +103,11 @@ def encode_pairs(
         if isinstance(row, tuple) and template is not None:
             ids, learned = _encode_pair(row, tokenizer, template, ends)
         else:
-            ids, learned = _encode_chat(messages_of(row), tokenizer, ends)
+            turns = ("user", "assistant")  # of a pair: a question and its answer
+            chat = (
+                row if isinstance(row, list) else [{"role": r, "content": c} for r, c in zip(turns, row, strict=True)]
+            )
+            ids, learned = _encode_chat(chat, tokenizer, ends)
         if not any(learned[1 : n_ctx + 1]):
             dropped += 1
             continue
@@ -149,13 +153,6 @@ def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple
     if not any(i in ends for i, own in zip(ids, learned, strict=True) if own):  # a template that ends no turn
         ids, learned = [*ids, ends[0]], [*learned, True]
     return ids, learned
-
-
-def messages_of(row: Row) -> Chat:
-    """The messages of a chat; of a pair, a question and its answer."""
-    if not isinstance(row, tuple):
-        return row
-    return [{"role": "user", "content": row[0]}, {"role": "assistant", "content": row[1]}]
 
 
 def prompt_of(row: Row) -> str:

@@ -112,22 +112,22 @@ def digest(path: Path, root: Path) -> dict[str, Any]:
         return {"name": path.relative_to(root).as_posix(), "sha256": sha256(path), "bytes": path.stat().st_size}
 
 
-def numbered_lines(path: Path, *, may_be_empty: bool = False) -> Iterator[tuple[str, str]]:
-    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and where there are
-    none, unless the file `may_be_empty`."""
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and for none."""
+    empty = True
     with reading(path, CHECK):
         check_content(path)
         for number, line in enumerate(_decoded(path), 1):
             if line.strip():
-                may_be_empty = True
+                empty = False
                 yield f"{path}:{number}", line.removesuffix("\n")
-    if not may_be_empty:
+    if empty:
         raise InputError(f"{path}: the file is empty")
 
 
-def json_lines(path: Path, expected: str, *, may_be_empty: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_lines(path: Path, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", object) of a JSONL file; `InputError` that names the line and `expected` for anything else."""
-    for where, line in numbered_lines(path, may_be_empty=may_be_empty):
+    for where, line in numbered_lines(path):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
@@ -262,8 +262,10 @@ def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterat
 
 
 def record_text(row: Mapping[str, Any], text_field: str, where: str) -> str:
-    """The document of a record: the text or chat in its field. Raises `InputError` like `field_of` and `value_text`."""
-    return value_text(row[field_of(row, text_field, where)], where)
+    """The document of a record: the text, or the chat (a list of messages), in its field. Raises `InputError` like
+    `field_of`, `chat_text` and `checked_text`."""
+    value = row[field_of(row, text_field, where)]
+    return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
 
 
 def field_of(names: Iterable[str], text_field: str, where: str) -> str:
@@ -278,11 +280,6 @@ def field_of(names: Iterable[str], text_field: str, where: str) -> str:
         return "messages"
     there = ", ".join(known) or "none"
     raise InputError(f"{where}: no field {text_field!r}; it has {there}; name one of them with --text-field")
-
-
-def value_text(value: object, where: str) -> str:
-    """Convert a field's value, a string or a list of messages, to a document."""
-    return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
 
 
 def chat_text(messages: Sequence[Any], where: str) -> str:

@@ -106,7 +106,7 @@ class TokenShards:
 
 def pack(
     corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path | None = None, part: Part = "all",
-    valid_fraction: float = 0.05, valid_blocks: int | None = None, progress: Callable[[int], None] | None = None,
+    valid_fraction: float = 0.05, valid_blocks: int | None = None,
 ) -> TokenShards:  # fmt: skip
     """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`).
 
@@ -116,7 +116,6 @@ def pack(
         valid_fraction: expected share of documents on the validation side; unused for part "all".
         valid_blocks: split every document into this number of equal blocks instead, and hold out their ends (`pieces`);
             the rest of each block becomes a document.
-        progress: called with the number of documents just written.
 
     Raises:
         InputError: a part without documents, a cache that cannot be written, or an unreadable corpus.
@@ -137,7 +136,7 @@ def pack(
         return [piece[1:] for piece in pieces([tokenizer.bos_id, *ids], part, valid_fraction, valid_blocks)]
 
     def build(folder: Path) -> None:
-        counts = _write(folder, corpus, tokenizer, keep, progress, cut)
+        counts = _write(folder, corpus, tokenizer, keep, cut)
         meta = json.dumps({**identity, "part": part, **counts}, indent=1)
         (folder / "meta.json").write_text(meta, encoding="utf-8")
 
@@ -274,7 +273,7 @@ def document_count(n: int, valid: Mapping[str, Any]) -> str:
 
 def _write(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, keep: Callable[[str], bool],
-    progress: Callable[[int], None] | None, cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
+    cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
 ) -> dict[str, Any]:  # fmt: skip
     """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
@@ -287,8 +286,6 @@ def _write(
                 written.update(tokens)
                 file.write(tokens)
                 starts.append(starts[-1] + len(ids))
-            if progress is not None:
-                progress(len(group))
     if len(starts) == 1:
         raise InputError(
             f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "

@@ -41,7 +41,8 @@ def special_tokens(folder: Path) -> SpecialTokens:
     config, named = (_read(folder / name) for name in (CONFIG, MAP))
     # as in the library: a configuration with added_tokens_decoder has priority over the map
     files = (named, config) if "added_tokens_decoder" in (config or {}) else (config, named)
-    roles = {role: name for fields in files for role, name in _roles(fields or {}).items()}
+    named_in = [(role, _contents((fields or {}).get(role))) for fields in files for role in ROLES]
+    roles = {role: names[0] for role, names in named_in if len(names) == 1}
     rows: dict[Any, Any] = {}
     if config is not None and "added_tokens_decoder" in config:
         rows = config["added_tokens_decoder"]
@@ -75,8 +76,3 @@ def _contents(value: Any) -> list[str]:
     if isinstance(value, Mapping):
         value = value.get("content")
     return [value] if isinstance(value, str) else []
-
-
-def _roles(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that name one token by its role."""
-    return {role: names[0] for role in ROLES if len(names := _contents(fields.get(role))) == 1}

@@ -137,7 +137,11 @@ class Tokenizer:
         if not path.exists():
             raise InputError(f"{path}: this tokenizer file or folder does not exist")
         if path.is_dir():
-            path = _file_in(path)
+            known = [path / name for name in ("tokenizer.json", *PAIRS) if (path / name).is_file()]
+            if not known:
+                pairs = ", ".join(" + ".join(pair) for pair in PAIRS.items())
+                raise InputError(f"{path} has no tokenizer: add tokenizer.json, {pairs}")
+            path = known[0]
         for vocab, merges in PAIRS.items():
             if path.name in (vocab, merges):
                 return cls._from_pair(path.with_name(vocab), path.with_name(merges))
@@ -272,17 +276,17 @@ class Tokenizer:
         Bytes of an incomplete character are written `\\xf0\\x9f`, an unused id `<unused 7>`. An id out of range raises
         `InputError`.
         """
-        return [self._piece(i) for i in self._checked(ids)]
-
-    def _piece(self, i: int) -> str:
-        if i in self._added:
-            return self._added[i]
-        token = self._backend.id_to_token(i)
-        if token is None:
-            return f"<unused {i}>"
-        if self._byte_level and BYTE_OF.keys() >= set(token):
-            return bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
-        return token.replace("▁", " ")
+        found = []
+        for i in self._checked(ids):
+            token = self._added.get(i) or self._backend.id_to_token(i)
+            if token is None:
+                token = f"<unused {i}>"
+            elif i not in self._added and self._byte_level and BYTE_OF.keys() >= set(token):
+                token = bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
+            elif i not in self._added:
+                token = token.replace("▁", " ")
+            found.append(token)
+        return found
 
     def spans(self, text: str, *, bos: bool = True, special: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of `text`, and the characters [start, end) that each covers; (0, 0) for BOS. With `special`, names of
@@ -391,19 +395,7 @@ def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int
     return bos, eos, "; ".join(notes), False
 
 
-def _file_in(folder: Path) -> Path:
-    for name in ("tokenizer.json", *PAIRS):
-        if (folder / name).is_file():
-            return folder / name
-    pairs = ", ".join(" + ".join(pair) for pair in PAIRS.items())
-    raise InputError(f"{folder} has no tokenizer: add tokenizer.json, {pairs}")
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The byte of each character in a byte-level vocabulary (inverse of GPT-2's `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(hidden)}
-
-
-BYTE_OF = _byte_alphabet()
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_OF = {chr(b): b for b in _PRINTABLE} | {chr(256 + n): b for n, b in enumerate(_HIDDEN)}
+"""The byte of each character in a byte-level vocabulary (inverse of GPT-2's `bytes_to_unicode`)."""

@@ -41,13 +41,13 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
     return found, logits
 
 
-def check_reading() -> None:
+def check_reading(presets: tuple[str, ...] = PRESETS) -> None:
     """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
     import torch
 
     from streamscope.models.hooks import expected_hooks
 
-    for preset in PRESETS:
+    for preset in presets:
         model, sight, tokens = _setup(preset)
         names = [n for n, row in expected_hooks(model.config) if not row.on_demand]
         plain = model(tokens)
@@ -63,6 +63,19 @@ ON_DEMAND = [
     ("dst-kron", ["blocks.0.attn.hook_v_mix", "blocks.0.attn.hook_o_mix"]),
     ("std-t", ["blocks.1.ln2.hook_scale", "ln_final.hook_scale"]),
 ]
+
+
+def check_patterns(presets: tuple[str, ...] = PRESETS) -> None:
+    """Scores and patterns that a trace waits for are those of TransformerLens' cache."""
+    import torch
+
+    names = ["blocks.1.attn.hook_attn_scores", "blocks.1.attn.hook_pattern"]
+    for preset in presets:
+        model, sight, tokens = _setup(preset)
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+        found, _ = _read(sight, tokens, names)
+        for name in names:
+            torch.testing.assert_close(found[name], cache[name], rtol=0, atol=1e-6)
 
 
 def check_on_demand() -> None:
@@ -87,16 +100,17 @@ def check_on_demand() -> None:
     assert torch.equal(logits, model.run_with_hooks(tokens, fwd_hooks=hook))
 
 
-def check_on_demand_in_a_cache() -> None:
+def check_on_demand_in_a_cache(presets: tuple[str, ...] = ("lfa",)) -> None:
     """tracer.cache() keeps on-demand activations too: of the modules that it is given, or of all."""
     import torch
 
-    model, sight, tokens = _setup("lfa")
-    name = "blocks.1.attn.hook_pattern"
-    _, cache = model.run_with_cache(tokens, names_filter=name)
-    with sight.trace(tokens) as tracer:
-        kept = tracer.cache()
-    torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-6)
+    for preset in presets:
+        model, sight, tokens = _setup(preset)
+        name, _ = "blocks.1.attn.hook_pattern", model.double()
+        _, cache = model.run_with_cache(tokens, names_filter=name)
+        with sight.trace(tokens) as tracer:
+            kept = tracer.cache()
+        torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-9)
 
 
 def check_explicit() -> None:
@@ -162,11 +176,11 @@ def check_later_passes() -> None:
         raise AssertionError("no error")
 
 
-def check_source() -> None:
+def check_source(presets: tuple[str, ...] = PRESETS) -> None:
     """Calls inside a module's forward: what attention's heads return, and what its output projection reads."""
     import torch
 
-    for preset in PRESETS:
+    for preset in presets:
         model, sight, tokens = _setup(preset)
         names = ["blocks.1.attn.hook_z", "blocks.1.hook_attn_out"]
         _, cache = model.run_with_cache(tokens, names_filter=names)
@@ -181,11 +195,11 @@ def check_source() -> None:
         assert torch.equal(halved, model.run_with_hooks(tokens, fwd_hooks=hook)), preset
 
 
-def check_setting() -> None:
+def check_setting(presets: tuple[str, ...] = PRESETS) -> None:
     """Out of place and in place, at heads, readers, streams: bit-equal to the same TransformerLens hook."""
     import torch
 
-    for preset in PRESETS:
+    for preset in presets:
         model, sight, tokens = _setup(preset)
         streams = model.config.residual.streams or ("resid",)
         names = [
@@ -211,11 +225,11 @@ def check_setting() -> None:
             assert not torch.equal(halved, model(tokens)), (preset, name)
 
 
-def check_in_place_at_a_reader() -> None:
+def check_in_place_at_a_reader(presets: tuple[str, ...] = PRESETS) -> None:
     """output[:] = 0 at hook_mlp_in silences the FFN's input and leaves the streams as they were."""
     import torch
 
-    for preset in PRESETS:
+    for preset in presets:
         model, sight, tokens = _setup(preset)
         if "streams" in model.config.residual.streams:
             continue  # the FFN's update passes H_post
@@ -230,6 +244,19 @@ def check_in_place_at_a_reader() -> None:
         assert torch.equal(x_mid, cache[before]), preset
         assert torch.equal(x_post, x_mid + update), preset
         assert torch.equal(update, model.blocks[1].mlp(model.blocks[1].ln2(torch.zeros(2, 6, 32)))), preset
+
+
+def check_setting_the_readout(presets: tuple[str, ...] = ("std-t",)) -> None:
+    """Of one stream it is setting the stream; of several it raises (`check_observe_only`)."""
+    import torch
+
+    for preset in presets:
+        model, sight, tokens = _setup(preset)
+        state = torch.zeros(2, 6, 32)
+        with sight.trace(tokens):
+            sight.blocks[0].hook_resid_post.output = state
+            logits = sight.output.save()
+        torch.testing.assert_close(logits, model(state, start_at_layer=1))
 
 
 def check_observe_only() -> None:
@@ -254,13 +281,13 @@ def check_observe_only() -> None:
         assert torch.equal(model(tokens), plain)
 
 
-def check_gradients() -> None:
+def check_gradients(presets: tuple[str, ...] = PRESETS) -> None:
     """`.grad` inside backward, and autograd on what was read, are the gradients of capture(grad=True); patterns too."""
     import torch
 
     from streamscope.models.hooks import capture
 
-    for preset in PRESETS:
+    for preset in presets:
         model, sight, tokens = _setup(preset)
         names = ["blocks.1.hook_attn_in", "blocks.1.attn.hook_pattern", "blocks.1.attn.hook_z", "blocks.1.hook_mlp_in"]
         with capture(model, names, grad=True) as found:
@@ -280,7 +307,7 @@ def check_gradients() -> None:
             torch.testing.assert_close(inside[name], b, rtol=1e-5, atol=1e-6, msg=f"{preset} {name}")
 
 
-def check_batched_invokes() -> None:
+def check_batched_invokes(presets: tuple[str, ...] = PRESETS) -> None:
     """An edit in one invoke does not reach the rows of another, at any point of a layer and outside the layers."""
     import torch
     from nnsight import NNsight
@@ -293,7 +320,7 @@ def check_batched_invokes() -> None:
         def _batch(self, invokes: list[Any], fn: Any) -> Any:
             return (torch.cat([args[0] for args, _ in invokes]),), {}
 
-    for preset in PRESETS:
+    for preset in presets:
         model, _, tokens = _setup(preset)
         sight = Batching(model)
         rows = expected_hooks(model.config)
@@ -316,7 +343,7 @@ def check_batched_invokes() -> None:
         torch.testing.assert_close(pattern, cache[name][1:], rtol=0, atol=1e-6)
 
 
-def check_our_tools_after_wrapping() -> None:
+def check_our_tools_after_wrapping(presets: tuple[str, ...] = PRESETS) -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
     import torch
 
@@ -324,7 +351,7 @@ def check_our_tools_after_wrapping() -> None:
     from streamscope.models.hooks import Query, capture, edit, run
     from streamscope.models.make import build
 
-    for preset in PRESETS:
+    for preset in presets:
         model, _, tokens = _setup(preset)
         other = randomise(build(preset, "tiny", init_std=0.2), std=0.2)
         names = ["blocks.0.hook_mlp_in", "blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"]

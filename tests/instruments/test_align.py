@@ -2,7 +2,6 @@
 
 import random
 import re
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,14 +10,14 @@ import tokenizers
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts import FILES, Prompt, Suite, align, check_tokenizer, load_suite, require_pairs
-from streamscope.instruments.prompts.tasks import load_task
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
+from tests.instruments.prompts_by_hand import TEXT, prompt_of, stories_tokenizer, suite_of, words_of
 
 
 @pytest.fixture(scope="module")
 def stories_bpe() -> Tokenizer:
-    return Tokenizer.train(documents(0, 1000), 2048)
+    return stories_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +28,6 @@ def gpt2(shared_data: Path) -> Tokenizer:
 @pytest.fixture(params=["stories", "gpt2"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return request.getfixturevalue("stories_bpe" if request.param == "stories" else "gpt2")
-
-
-@cache
-def suite_of(name: str) -> Suite:
-    return load_suite(name, n=200) if name == "stories" else load_suite(name)
-
-
-def words(prompt: Prompt) -> dict[str, str]:
-    return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
 
 
 # ---- alignment ---------------------------------------------------------------------------------
@@ -53,7 +43,7 @@ def test_role_tokens_contain_the_role_and_no_other_word(name: str, tokenizer: To
         assert ids == tokenizer.encode(prompt.text) and ids[0] == tokenizer.bos_id
         pieces = tokenizer.pieces(ids)
         assert positions.keys() == prompt.roles.keys()
-        for role, text in words(prompt).items():
+        for role, text in words_of(prompt).items():
             assert "".join(pieces[p] for p in positions[role]).strip() == text
         assert not any(0 in where for where in positions.values()), "BOS holds no word"
 
@@ -107,24 +97,15 @@ def test_a_word_of_several_tokens_has_them_all_and_the_last_is_the_query(stories
 
 # ---- filters -----------------------------------------------------------------------------------
 
-TEXT = "Tim saw a key and a box. He used it to open the"
-ROLES = {"query": (33, 35), "target": (10, 13), "distractor": (20, 23)}
-
-
-def prompt(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
-    roles = {**ROLES, **changes.pop("roles", {})}  # type: ignore[dict-item]
-    return Prompt(**{"id": name, "text": text, "roles": roles, "category": "c", **changes})  # type: ignore[arg-type]
-
-
-GOOD = prompt("good")
+GOOD = prompt_of("good")
 BAD = {
-    "longer than the context": prompt(text=TEXT + " gate" * 60),
-    "two roles share a token": prompt(roles={"target": (4, 5), "distractor": (5, 7)}),
-    "a role comes after the query, out of a causal model's sight": prompt(roles={"target": (39, 43)}),
+    "longer than the context": prompt_of(text=TEXT + " gate" * 60),
+    "two roles share a token": prompt_of(roles={"target": (4, 5), "distractor": (5, 7)}),
+    "a role comes after the query, out of a causal model's sight": prompt_of(roles={"target": (39, 43)}),
 }
 UNSCORED = {
-    "a continuation does not start a new token": prompt(text=TEXT + " ", coherent="key", incoherent="box"),
-    "the continuations start with the same token": prompt(coherent=" big key", incoherent=" big box"),
+    "a continuation does not start a new token": prompt_of(text=TEXT + " ", coherent="key", incoherent="box"),
+    "the continuations start with the same token": prompt_of(coherent=" big key", incoherent=" big box"),
 }
 
 
@@ -142,7 +123,7 @@ def test_a_prompt_that_cannot_serve_is_filtered_with_its_reason(reason: str, sto
 def test_continuations_that_cannot_be_compared_leave_the_prompt(reason: str, stories_bpe: Tokenizer) -> None:
     """Attention to roles does not read them: PDS and coreference lost 50 of 120 prompts."""
     both = align(
-        Suite("s", (prompt("fine", coherent=" key", incoherent=" box"), UNSCORED[reason]), "here"), stories_bpe
+        Suite("s", (prompt_of("fine", coherent=" key", incoherent=" box"), UNSCORED[reason]), "here"), stories_bpe
     )
     assert not both.filtered and [after is None for after in both.continuations] == [False, True]
     assert both.unscored == [("p", reason)] and both.scoring() == f", 1 left out: {reason}"
@@ -177,16 +158,6 @@ def test_the_context_counts_bos_and_is_met_exactly(stories_bpe: Tokenizer) -> No
         align(suite, stories_bpe, length - 1)
 
 
-def test_prompts_that_are_all_too_long_say_how_many_and_for_which_context(stories_bpe: Tokenizer) -> None:
-    suite = suite_of("competing")
-    n = f"{len(suite.prompts):,}"
-    line = rf"longer than the context of 8 tokens \({n} of {n} prompts\); use a model with a longer context"
-    with pytest.raises(InputError, match=line):
-        align(suite, stories_bpe, 8)
-    with pytest.raises(InputError, match=r"longer than the context of 2 tokens \(\d+ of \d+ cases\)"):
-        load_task("capitalization", stories_bpe, 2)
-
-
 def test_an_empty_suite_aligns_nowhere(stories_bpe: Tokenizer) -> None:
     with pytest.raises(InputError, match="it is empty"):
         align(Suite("none", (), "here"), stories_bpe)
@@ -210,9 +181,9 @@ def test_a_pair_that_loses_one_prompt_is_dropped_and_counted(stories_bpe: Tokeni
 def test_measures_of_order_refuse_a_suite_without_whole_pairs(stories_bpe: Tokenizer) -> None:
     with pytest.raises(InputError, match="the suite has none; use a suite with pairs"):
         require_pairs(align(Suite("s", (GOOD,), "here"), stories_bpe))
-    other = prompt("last", text=TEXT + " gate" * 60, order="target_last", pair="k",
+    other = prompt_of("last", text=TEXT + " gate" * 60, order="target_last", pair="k",
                    roles={"target": (20, 23), "distractor": (10, 13)})  # fmt: skip
-    both = Suite("s", (prompt("first", order="target_first", pair="k"), other), "here")
+    both = Suite("s", (prompt_of("first", order="target_first", pair="k"), other), "here")
     with pytest.raises(InputError, match="all 1 were filtered"):
         require_pairs(align(both, stories_bpe, 60))
 

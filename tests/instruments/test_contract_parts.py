@@ -1,7 +1,6 @@
 """The parts of the contract: what options become, what data are, what a result says it was measured on."""
 
 import hashlib
-import inspect
 import json
 import pickle
 import re
@@ -42,15 +41,11 @@ from streamscope.instruments.data import (
     Opened,
     Prompts,
     Sets,
-    Tasks,
-    Text,
-    Tokens,
-    about_of,
     kind_of,
 )
 from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations
-from streamscope.instruments.open_data import OPENERS, Splittable, open_data
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, quantity
@@ -149,33 +144,12 @@ def test_options_become_what_they_mean() -> None:
         MINE(("all",))  # type: ignore[call-arg]
 
 
-def test_a_signature_has_plain_types_and_the_defaults() -> None:
-    found = inspect.signature(MINE).parameters
-    assert list(found) == ["heads", "scales", "k", "where", "name_or_path"]
-    assert {one.kind for one in found.values()} == {inspect.Parameter.KEYWORD_ONLY}
-    assert (found["k"].annotation, found["k"].default) == (int, 3)
-    assert (found["scales"].annotation, found["scales"].default) == (tuple[float, ...], (0.0,))
-    assert found["where"].annotation == Path | None
-    assert [one.default for one in inspect.signature(Tokens).parameters.values()] == [None, "text", None, "separator",
-                                                                                     None]  # fmt: skip
-
-
-def test_options_and_their_meaning() -> None:
-    assert options_of(MINE) == [
-        ("heads", ("all",), "Which heads: L4.* and so on."), ("scales", (0.0,), "By what."), ("k", 3, "How many."),
-        ("where", None, "A folder."), ("name_or_path", "x", "Either."),
-    ]  # fmt: skip
-    said = MINE.getdoc().splitlines()
-    assert said[:6] == ["What it does.", "", "And how.", "", "Options:", ""]
-    assert said[6:10] == ["heads = ('all',)", "    Which heads: L4.* and so on.", "scales = (0.0,)", "    By what."]
-    bare = instrument("bare")(type("Bare", (Instrument,), {"__annotations__": {}, "__doc__": " It does nothing."}))
-    REGISTERED.pop("bare")
-    assert bare.getdoc() == "It does nothing." and options_of(bare) == []
+def test_options_that_were_typed_into_a_shell_have_no_source_to_read() -> None:
     for home in (__name__, "a shell"):
         parts = {"__annotations__": {"j": int}, "j": 1, "__doc__": "x", "__module__": home}
         typed = instrument("typed")(type("Typed", (Instrument,), parts))
         REGISTERED.pop("typed")
-        assert options_of(typed) == [("j", 1, "")], "one that was typed into a shell has no source to read"
+        assert options_of(typed) == [("j", 1, "")]
 
 
 class Half_Said(Instrument):
@@ -217,15 +191,7 @@ y"""
     assert {name: meaning for name, _, meaning in options_of(more)} == {**said, "e": "About e."}, "inherited ones too"
 
 
-def test_little_of_every_kind_of_data() -> None:
-    assert Documents("a.txt", stride=7).small() == Documents("a.txt", max_documents=4, stride=7)
-    assert Tokens("a.txt").small() == Tokens("a.txt", max_tokens=1000)
-    for suite in ("stories", "story-cases", "story-events"):
-        assert Prompts(suite, suite_seed=3).small() == Prompts(suite, n=60, suite_seed=3)
-    assert Prompts("competing").small() == Prompts("competing")
-    assert Tasks(("winograd",)).small() == Tasks(("capitalization-8", "gender-16"))
-    assert Text(max_tokens=9).small() == Text(("Once upon a time", "She ran to the house"), max_tokens=9)
-    assert Sets().small() == Sets() and Labels(groups="antecedent").small() == Labels(groups="antecedent", stories=150)
+def test_half_of_any_kind_of_data() -> None:
     half = Documents("a.txt").half(1, "title")
     assert half == Half(Documents("a.txt"), 1, "title") and half.small() == Half(Documents("a.txt").small(), 1, "title")
     assert Prompts().half(0).by == "cluster" and kind_of(half) is Documents and not half.alone
@@ -237,51 +203,11 @@ def test_little_of_every_kind_of_data() -> None:
             Prompts().half(side)
 
 
-@pytest.mark.parametrize("spec", [Documents(), Tokens(), Prompts(), Tasks(), Text(), Sets(), Labels()])
-def test_data_are_opened_for_the_model(spec: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def opener(*given: Any) -> str:
-        return asked.append(given) or "opened"
-
-    if isinstance(spec, Documents | Tokens):
-        monkeypatch.setattr("streamscope.instruments.open_data.open_documents", opener)
-    else:
-        assert OPENERS[type(spec)].__name__ == f"open_{type(spec).__name__.lower()}"
-        monkeypatch.setitem(OPENERS, type(spec), opener)
-    assert open_data(spec, "m", "like") == "opened"
-    assert asked == [(spec, "m", "like") if isinstance(spec, Documents | Tokens) else (spec, "m")]
-
-
 def test_sets_are_checked_like_all_data_and_their_template_too() -> None:
     assert type(Sets(a=np.str_("indoor")).a) is str
     with pytest.raises(InputError, match="^template 'User:' must hold {text} exactly once$"):
         Sets(template="User:")
     assert Sets(template="User: {text}").template == "User: {text}"
-
-
-def test_half_of_what_cannot_be_split_is_refused() -> None:
-    with pytest.raises(InputError, match="^Given are no cases to split; halve the data that they are measured on$"):
-        open_data(Given().half(0), "m")
-    asked: list[Any] = []
-
-    class Cases(Splittable):
-        def half(self, side: int, by: str = "cluster") -> Any:
-            asked.append((side, by))
-            return "half"
-
-    class Some(Data):
-        def of(self, model: Any, like: Any = None) -> Any:
-            asked.append((model, like))
-            return Cases(whole="its whole")
-
-    assert open_data(Some().half(1, "title"), "m") == open_data(Some().half(0), "c", Cases(whole="its whole")) == "half"
-    assert asked == [("m", None), (1, "title"), ("c", "its whole"), (0, "cluster")], (
-        "a control is halved as its run was"
-    )
-    half = SimpleNamespace(about=lambda: {"data": "x"}, part="0 of 2")
-    assert about_of(half) == {"data": "x", "half": "0 of 2"}
-    assert about_of(OpenGiven()) == {"what": "given"} == about_of(OpenGiven(part=""))
 
 
 def test_data_are_opened_once_and_when_they_are_asked_for(opened: list[Any]) -> None:
@@ -409,26 +335,17 @@ def test_methods_may_lie_in_a_body() -> None:
         REGISTERED.pop("apart")
         return cls
 
-    data, seen, results = (
-        Opened("m", []),
-        InstrumentData({}, {}),
-        (Result({}, about={"of": "run"}), Result({}, about={"of": "control"})),
-    )
+    data, seen = Opened("m", []), InstrumentData({}, {})
     with pytest.raises(TypeError, match="needs the methods observe and tables, or body"):
         named()().observe(None, data, iter)
     asked: list[Any] = []
     body = ModuleType("apart.measure")
     cls = named(body=staticmethod(lambda: body))
-    assert cls.relate(results[0]) == cls.control_tables(*results) == {}
-    for name in ("observe", "tables", "relate", "control_tables"):
-        answer = seen if name == "observe" else {name: Table(pd.DataFrame(), ())}
-        setattr(body, name, lambda *given, name=name, answer=answer: asked.append((name, *given)) or answer)
-    made = cls()
-    assert made.observe("m", data, iter) is seen and list(made.tables(seen, {})) == ["tables"]
-    assert list(cls.relate(results[0])) == ["relate"] and list(cls.control_tables(*results)) == ["control_tables"]
-    assert asked == [("observe", made, "m", data, iter), ("tables", made, seen, {}),
-                     ("relate", results[0]), ("control_tables", *results)]  # fmt: skip
-    assert MINE.relate(results[0]) == MINE.control_tables(*results) == {}
+    body.observe = lambda *given: asked.append(given) or seen
+    made, empty = cls(), Result({})
+    assert made.observe("m", data, iter) is seen and asked == [(made, "m", data, iter)]
+    for one in (cls, MINE):
+        assert one.relate(empty) == one.control_tables(empty, empty) == {}
 
 
 def test_names_of_models() -> None:

@@ -40,13 +40,6 @@ def test_every_figure_says_what_it_shows(name: str) -> None:
     assert figures
 
 
-@pytest.mark.parametrize("name", ["ablate", "token_effects"])
-def test_scaled_heads_are_not_called_ablated(name: str) -> None:
-    """Their factor may be 2, and several heads may be scaled at once."""
-    titles = [one.title for one in discover()[name].figures]
-    assert not [title for title in titles if "ablating" in title or "down" in title], titles
-
-
 @pytest.mark.parametrize("per_pair", [True, False])
 def test_the_figure_of_pds_says_which_mean_it_draws(per_pair: bool) -> None:
     result = Pds(per_pair=per_pair).measure(load("stories/lfa"), Prompts(suite="stories", n=24))

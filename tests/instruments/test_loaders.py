@@ -26,6 +26,7 @@ from streamscope.instruments.prompts.suite import population, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves
 from streamscope.probes.roles import undecided
+from tests.instruments.prompts_by_hand import words_of
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
 WSC273 = json.dumps(
@@ -70,10 +71,6 @@ def write(folder: Path, text: str, name: str = "file.txt") -> Path:
     return path
 
 
-def words(prompt: Prompt) -> dict[str, str]:
-    return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
-
-
 def by_id(suite: Suite) -> dict[str, Prompt]:
     return {p.id: p for p in suite.prompts}
 
@@ -89,20 +86,20 @@ def test_winobias_files(shared_data: Path, kind: str, form: str, n: int) -> None
     assert len({p.text for p in suite.prompts}) >= 390 and len(suite.prompts) == n and suite.skipped == ()
     occupations = {o.lower() for o in OCCUPATIONS}
     for prompt in suite.prompts:
-        found = words(prompt)
+        found = words_of(prompt)
         assert found["query"].lower() in {"he", "she", "him", "her", "his"}
         assert {found["target"].lower(), found["distractor"].lower()} <= occupations
         assert found["target"].lower() != found["distractor"].lower() and "[" not in prompt.text
         assert prompt.category == f"{kind}_{form}" and prompt.order is not None and prompt.pair is None
-    assert {words(p)["target"].lower() for p in suite.prompts} == occupations
+    assert {words_of(p)["target"].lower() for p in suite.prompts} == occupations
 
 
 def test_wsc273_file(shared_data: Path) -> None:
     suite = wsc273(shared_data / "eval" / "wsc" / "wsc_square_one.jsonl")
     assert len(suite.prompts) + len(suite.skipped) == 273 and len(suite.prompts) > 220
     prompts = by_id(suite)
-    assert words(prompts["wsc2"]) == {"query": "because", "target": "trophy", "distractor": "suitcase"}
-    assert words(prompts["wsc3"]) == {"query": "because", "target": "suitcase", "distractor": "trophy"}
+    assert words_of(prompts["wsc2"]) == {"query": "because", "target": "trophy", "distractor": "suitcase"}
+    assert words_of(prompts["wsc3"]) == {"query": "because", "target": "suitcase", "distractor": "trophy"}
     assert prompts["wsc2"].text == "The trophy doesn't fit into the brown suitcase because"
     assert not any("_" in p.text for p in suite.prompts)
     assert "antecedent and competitor are not named apart" in {why for name, why in suite.skipped if name == "wsc27"}
@@ -114,9 +111,9 @@ def test_wsc285_file(shared_data: Path) -> None:
     prompts = by_id(suite)
     one, two = prompts["wsc285-000"], prompts["wsc285-001"]
     assert one.text == "The city councilmen refused the demonstrators a permit because they feared violence."
-    assert words(one) == {"query": "they", "target": "city councilmen", "distractor": "demonstrators"}
-    assert words(two)["target"] == "demonstrators"
-    pronouns = Counter(words(p)["query"].lower() for p in suite.prompts)
+    assert words_of(one) == {"query": "they", "target": "city councilmen", "distractor": "demonstrators"}
+    assert words_of(two)["target"] == "demonstrators"
+    pronouns = Counter(words_of(p)["query"].lower() for p in suite.prompts)
     assert set(pronouns) <= {"it", "he", "she", "they", "them", "him", "her", "his", "their"} and pronouns["it"] > 60
     assert all(p.roles["target"][1] <= p.roles["query"][0] for p in suite.prompts)
     assert not any("  " in p.text or " ." in p.text for p in suite.prompts)
@@ -130,17 +127,17 @@ def test_winobias_format(tmp_path: Path) -> None:
     suite = winobias(write(tmp_path, text, "anti_stereotyped_type1.txt.dev"))
     one, two, three = suite.prompts
     assert one.text == "The developer argued with the designer because she did not like the design."
-    assert words(one) == {"query": "she", "target": "developer", "distractor": "designer"}
+    assert words_of(one) == {"query": "she", "target": "developer", "distractor": "designer"}
     assert (one.id, one.order) == ("anti_stereotyped_type1-1", "target_first")
-    assert words(two) == {"query": "him", "target": "construction worker", "distractor": "guard"}
-    assert words(three) == {"query": "his", "target": "construction worker", "distractor": "guard"}
+    assert words_of(two) == {"query": "him", "target": "construction worker", "distractor": "guard"}
+    assert words_of(three) == {"query": "his", "target": "construction worker", "distractor": "guard"}
     assert [two.id[-3:], three.id[-3:]] == ["2-1", "2-2"] and two.order == "target_last"
 
 
 def test_winobias_names_several_competitors_in_order(tmp_path: Path) -> None:
     text = "7 The baker and the cook saw [the guard] and [she] smiled at the nurse.\n"
     (prompt,) = winobias(write(tmp_path, text)).prompts
-    assert words(prompt) == {"query": "she", "target": "guard", "distractor": "baker", "distractor2": "cook"}
+    assert words_of(prompt) == {"query": "she", "target": "guard", "distractor": "baker", "distractor2": "cook"}
 
 
 def test_wsc273_format(tmp_path: Path) -> None:
@@ -157,8 +154,8 @@ def test_wsc273_format(tmp_path: Path) -> None:
     )
     first, last = suite.prompts
     assert first.text == "The bag beat the box because"
-    assert words(first) == {"query": "because", "target": "bag", "distractor": "box"}
-    assert words(last) == {"query": "so,", "target": "Sue", "distractor": "Ann"} and last.order == "target_last"
+    assert words_of(first) == {"query": "because", "target": "bag", "distractor": "box"}
+    assert words_of(last) == {"query": "so,", "target": "Sue", "distractor": "Ann"} and last.order == "target_last"
 
 
 def test_a_candidate_named_twice_is_taken_at_its_last_mention(tmp_path: Path) -> None:
@@ -170,12 +167,12 @@ def test_a_candidate_named_twice_is_taken_at_its_last_mention(tmp_path: Path) ->
 def test_wsc285_format(tmp_path: Path) -> None:
     (prompt,) = wsc285(write(tmp_path, WSC285)).prompts
     assert prompt.text == "The cat saw the dog because it was big."
-    assert words(prompt) == {"query": "it", "target": "dog", "distractor": "cat"} and prompt.order == "target_last"
+    assert words_of(prompt) == {"query": "it", "target": "dog", "distractor": "cat"} and prompt.order == "target_last"
 
 
 def test_winogender_format(tmp_path: Path) -> None:
     suite = winogender(write(tmp_path, WINOGENDER, "all_sentences.tsv"))
-    assert [words(p) for p in suite.prompts] == [
+    assert [words_of(p) for p in suite.prompts] == [
         {"query": "he", "target": "customer", "distractor": "technician"},
         {"query": "they", "target": "technician", "distractor": "someone"},
         {"query": "her", "target": "nurse", "distractor": "patient"},
@@ -236,10 +233,10 @@ def test_sentences_about_the_same_people_are_not_independent(tmp_path: Path) -> 
 def test_gap_format(tmp_path: Path) -> None:
     suite = gap(write(tmp_path, GAP, "gap-validation.tsv"))
     first, third = suite.prompts
-    assert words(first) == {"query": "she", "target": "Sue Lee", "distractor": "Ann"}
+    assert words_of(first) == {"query": "she", "target": "Sue Lee", "distractor": "Ann"}
     assert first.text == GAP_TEXT and first.roles["target"] == (16, 23) and first.order == "target_last"
     assert suite.skipped == (("g-2", "neither name is meant"),)
-    assert words(third) == {"query": "she", "target": "Ann", "distractor": "Bea"}
+    assert words_of(third) == {"query": "she", "target": "Ann", "distractor": "Bea"}
 
 
 def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
@@ -312,4 +309,4 @@ def test_every_reader_of_prompts_has_a_name_for_the_commands(tmp_path: Path) -> 
     for name, read in FORMATS.items():
         path = write(tmp_path, SAMPLES[name][1])
         assert load_suite(f"{name}:{path}") == read(path)
-        assert all(re.fullmatch(r"\S.*\S|\S", text) for p in read(path).prompts for text in words(p).values())
+        assert all(re.fullmatch(r"\S.*\S|\S", text) for p in read(path).prompts for text in words_of(p).values())

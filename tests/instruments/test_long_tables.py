@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.pool_results import pool_results
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import LONGEST, Column, LongTable, Table, key
 
@@ -135,11 +134,6 @@ def test_columns_are_described_and_there_are_rows() -> None:
         LongTable.of(batches(1), COLUMNS[:1], "many")
     with pytest.raises(InputError, match="^rows.parquet: no rows to write$"):
         LongTable.of([], COLUMNS)
-
-
-def test_several_runs_keep_a_long_table_each() -> None:
-    both = pool_results([result(), result(2)])
-    assert [len(both.tables[f"tokens-run{i}"]) for i in (0, 1)] == [30, 20]  # type: ignore[arg-type]
 
 
 MEMORY = """

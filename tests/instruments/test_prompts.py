@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -17,25 +16,17 @@ from streamscope.instruments.prompts.__main__ import main
 from streamscope.instruments.prompts.sets import read_set
 from streamscope.instruments.prompts.suite import check_space, population, units
 from streamscope.instruments.prompts.tasks import load_task
+from streamscope.models import build
 from streamscope.probes.roles import undecided
-from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
+from tests.instruments.prompts_by_hand import ROLES, TEXT, prompt_of, stories_tokenizer, suite_of, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def stories_bpe() -> Tokenizer:
-    return Tokenizer.train(documents(0, 1000), 2048)
-
-
-@cache
-def suite_of(name: str) -> Suite:
-    return load_suite(name, n=200) if name == "stories" else load_suite(name)
-
-
-def words(prompt: Prompt) -> dict[str, str]:
-    return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
+    return stories_tokenizer()
 
 
 # ---- the bundled data --------------------------------------------------------------------------
@@ -49,7 +40,7 @@ def test_competing_is_ten_pairs_in_each_of_three_relations() -> None:
     assert len(suite.pairs) == 30 and len({p.text for p in suite.prompts}) == 60
     assert {p.category for p in suite.prompts} == {"competing-nouns"}
     for prompt in suite.prompts:
-        found = words(prompt)
+        found = words_of(prompt)
         assert found["query"] == "it" and len(re.findall(r"\bit\b", prompt.text)) == 1
         assert (prompt.coherent, prompt.incoherent) == (f" {found['target']}", f" {found['distractor']}")
         assert not prompt.text.endswith((" ", "."))
@@ -60,9 +51,9 @@ def test_competing_targets_are_balanced_where_the_card_says_so() -> None:
     hunters = {"fox", "cat", "wolf", "snake", "lion", "bear", "tiger"}
     toys = {"ball", "drum", "train", "boat", "bell", "robot", "balloon", "mirror", "doll", "wagon"}
     first = [p for p in load_suite("competing").prompts if p.order == "target_first"]
-    agents = [words(p)["target"] in hunters for p in first if p.relation == "agent-patient"]
-    owned = [words(p)["target"] in toys for p in first if p.relation == "possessor-possessed"]
-    tools = {words(p)["target"] for p in first if p.relation == "tool-container"}
+    agents = [words_of(p)["target"] in hunters for p in first if p.relation == "agent-patient"]
+    owned = [words_of(p)["target"] in toys for p in first if p.relation == "possessor-possessed"]
+    tools = {words_of(p)["target"] for p in first if p.relation == "tool-container"}
     assert sum(agents) == sum(owned) == 5 and len(agents) == len(owned) == 10
     assert tools == {"key", "spoon", "shovel", "pencil", "hammer", "broom", "rope", "knife", "crayon", "towel"}
 
@@ -77,7 +68,7 @@ def test_coreference_is_29_instances_in_13_prompts() -> None:
     forms = {"Mia": "she", "Lily": "she", "Tom": "he", "Ben": "he", "boy": "he", "birds": "they", "girls": "they",
              "ducks": "they"}  # fmt: skip
     for prompt in prompts:
-        found = words(prompt)
+        found = words_of(prompt)
         assert found["query"].lower() == forms.get(found["target"], "it"), prompt.id
         assert all(span[1] <= prompt.roles["query"][0] for role, span in prompt.roles.items() if role != "query")
     # every pronoun of every text is an instance, but for the possessive "his"
@@ -94,7 +85,7 @@ def test_a_pair_differs_in_the_order_of_two_nouns_and_in_nothing_else(name: str)
     assert len(of) == 2 * len(suite.pairs) > 0
     for pair in suite.pairs:
         one, two = of[pair, "target_first"], of[pair, "target_last"]
-        assert words(one) == words(two)
+        assert words_of(one) == words_of(two)
         start, end = one.roles["target"][0], one.roles["distractor"][1]
         between = one.text[one.roles["target"][1] : one.roles["distractor"][0]]
         bag = [sorted(re.findall(r"\w+", p.text.lower())) for p in (one, two)]
@@ -103,7 +94,7 @@ def test_a_pair_differs_in_the_order_of_two_nouns_and_in_nothing_else(name: str)
         assert (one.coherent, one.incoherent) == (two.coherent, two.incoherent)
         assert one.text[end:] == two.text[two.roles["target"][1] :]
         if name != "stories":  # whose nouns may need "an"
-            target, distractor = words(one)["target"], words(one)["distractor"]
+            target, distractor = words_of(one)["target"], words_of(one)["distractor"]
             assert two.text == one.text[:start] + distractor + between + target + one.text[end:]
 
 
@@ -112,7 +103,7 @@ def test_events_are_pairs_of_one_kind_and_cases_are_labelled_pronouns() -> None:
     assert {p.relation for p in events.prompts} == {"event"} and len(events.pairs) == 40
     for one, two in zip(events.prompts[::2], events.prompts[1::2], strict=True):
         assert (one.coherent, one.incoherent) == (two.coherent, two.incoherent)
-        assert {words(p)["target"] for p in (one, two)} == {str(one.coherent).strip()}
+        assert {words_of(p)["target"] for p in (one, two)} == {str(one.coherent).strip()}
         assert (" by " in one.text.split(".")[0]) != (" by " in two.text.split(".")[0])  # active and passive
     cases = load_suite("story-cases", n=200)
     assert len(cases.prompts) == 200 and load_suite("story-cases", n=200) == cases
@@ -132,24 +123,7 @@ def test_stories_suite_is_generated_held_out_and_reproducible() -> None:
     assert not {p.text for p in small.prompts} & {p.text for p in other.prompts}
 
 
-def test_data_cards_exist_and_state_the_counts() -> None:
-    for name, counts in (
-        ("competing", ["60 prompts", "Thirty minimal pairs"]),
-        ("coreference", ["29 instances in 13"]),
-    ):
-        card = (ROOT / "datasets" / name / "README.md").read_text()
-        assert all(count in card for count in counts) and "## Limits" in card and "Licence: MIT" in card
-
-
 # ---- errors ------------------------------------------------------------------------------------
-
-TEXT = "Tim saw a key and a box. He used it to open the"
-ROLES = {"query": (33, 35), "target": (10, 13), "distractor": (20, 23)}
-
-
-def prompt(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
-    roles = {**ROLES, **changes.pop("roles", {})}  # type: ignore[dict-item]
-    return Prompt(**{"id": name, "text": text, "roles": roles, "category": "c", **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +145,7 @@ def prompt(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
 )
 def test_a_prompt_checks_itself(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=f"'p'.*{message}"):
-        prompt(**changes)
+        prompt_of(**changes)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +170,13 @@ def test_a_prompt_needs_a_query() -> None:
 
 
 def test_a_suite_checks_its_ids_and_pairs() -> None:
-    first = prompt("a", order="target_first", pair="k")
+    first = prompt_of("a", order="target_first", pair="k")
     with pytest.raises(InputError, match="here: the id 'p' occurs twice"):
-        Suite("s", (prompt(), prompt()), "here")
+        Suite("s", (prompt_of(), prompt_of()), "here")
     with pytest.raises(InputError, match="pair 'k' is target_first; it needs one prompt of each order"):
         Suite("s", (first,), "here")
     with pytest.raises(InputError, match="pair 'k' is target_first, target_first"):
-        Suite("s", (first, prompt("b", order="target_first", pair="k")), "here")
+        Suite("s", (first, prompt_of("b", order="target_first", pair="k")), "here")
 
 
 LINE = {"id": "p", "text": TEXT, "roles": {k: list(v) for k, v in ROLES.items()}, "category": "c"}
@@ -212,7 +186,7 @@ def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n" + json.dumps(LINE) + "\n")
     suite = load_suite(path)
-    assert suite.prompts == (prompt(),) and (suite.name, suite.source) == ("mine", str(path))
+    assert suite.prompts == (prompt_of(),) and (suite.name, suite.source) == ("mine", str(path))
 
 
 @pytest.mark.parametrize(
@@ -311,14 +285,8 @@ def test_the_command_says_what_a_tokenizer_cannot_align(
 def test_the_command_aligns_with_a_run(
     tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from streamscope.models.config.serialization import to_dict
-    from streamscope.models.make import build
-    from streamscope.models.tensors import FORMAT, write_tensors
-
-    run = build("lfa", scale="tiny", d_vocab=2048, n_ctx=20)
-    (tmp_path / "config.json").write_text(json.dumps({"format": FORMAT, "model": to_dict(run.config)}))
-    write_tensors(tmp_path / "model.safetensors", run.state_dict(), {})
-    stories_bpe.save(tmp_path / "tokenizer.json")
+    model = build("lfa", "tiny", tokenizer=stories_bpe, d_vocab=2048, n_ctx=20)
+    model.save(tmp_path)
     main(["coreference", "--run", str(tmp_path)])
     aligned = align(load_suite("coreference"), stories_bpe, 20)
     out = capsys.readouterr().out

@@ -1,7 +1,6 @@
 """What a result writes is what is read again, field by field, and other programs can read it too."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.figures import HeadMap, embedded
+from streamscope.instruments.figures import HeadMap
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import FORMAT, OVER, Result, check_out
-from streamscope.instruments.table import HEAD, Column, LongTable, Table, descending, described, key
+from streamscope.instruments.table import HEAD, Column, LongTable, Table, described, key
 from streamscope.models.tensors import read_tensors
 
 COLUMNS = (key("k", "key", "a key"), *described("v", "value", "nats", "a value", sd="units", source="Eq. 1"))
@@ -298,12 +297,6 @@ def test_what_cannot_be_read_again_says_why(tmp_path: Path) -> None:
             Result.load(path)
 
 
-def test_rows_that_are_equal_stay_in_order() -> None:
-    frame = pd.DataFrame({"v": [0.0, 1.0, 2.0] * 100, "at": range(300)})
-    ordered, _ = descending(frame, {}, ["v"])
-    assert ordered["at"].tolist() == [*range(2, 300, 3), *range(1, 300, 3), *range(0, 300, 3)]
-
-
 def test_a_result_shows_all_that_it_has() -> None:
     result = whole()
     assert repr(result).splitlines()[-1] == "tables: one, more; figures: v; arrays: z, a"
@@ -339,28 +332,6 @@ def test_figures_that_are_not_there_are_said_to_be_missing(monkeypatch: pytest.M
         replace(result, figures=(HeadMap("none"),)).figure()
 
 
-def test_damage_is_one_line_that_says_what(tmp_path: Path) -> None:
-    path = tmp_path / "r.parquet"
-    path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match=rf"^{path} cannot be read \(Parquet") as caught:
-        Result.load(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_notebook_shows_every_table_and_the_first_figure_that_has_values() -> None:
-    result = replace(whole(), blocks={}, contrasts={}, arrays={})
-    tables = [one._repr_html_() for one in result.tables.values()]
-    nothing = replace(result, figures=())
-    assert nothing._repr_html_() == "".join(tables)
-    frame = pd.DataFrame({"head": ["L0.H0", "L0.H1"], "layer": 0, "index": [0, 1], "v": [1.0, 2.0], "w": np.nan})
-    columns = (*HEAD, *(Column(name=n, title=n, unit="nats", doc=n, format=".2f") for n in "vw"))
-    result = Result({"m": Table(frame, columns)}, figures=(HeadMap("w"), HeadMap("v"), HeadMap("index")))
-    shown = result._repr_html_()
-    below = shown.removeprefix(result.table()._repr_html_())
-    assert len(below) < len(shown) and below.count('class="plotly-graph-div"') == 1 and "<html" not in below
-    assert "v [nats]" in below and 'src="https://cdn.plot.ly' not in below
-
-
 @pytest.mark.parametrize(
     ("renderer", "kinds"), [("plotly_mimetype", ["application/vnd.plotly.v1+json"]), ("browser", [])]
 )
@@ -382,25 +353,3 @@ def test_a_notebook_holds_plotly_in_no_result(renderer: str, kinds: list[str], m
     tables, *drawn = got
     assert tables == {"text/plain": repr(result), "text/html": result.table()._repr_html_()}
     assert [kind for one in drawn for kind in one] == kinds and len(json.dumps(drawn)) < 50_000
-
-
-@pytest.mark.parametrize("renderer", ["notebook", "plotly_mimetype+notebook", "plotly_mimetype", "browser", ""])
-def test_a_figure_in_a_notebook_opens_offline(renderer: str, monkeypatch: pytest.MonkeyPatch, own_plotly: str) -> None:
-    """Plotly is in the page, or the renderer has put it there once; no script comes from the network."""
-    import plotly.graph_objects as go
-    import plotly.io as pio
-
-    brought: list[str] = []
-    monkeypatch.setattr("IPython.display.display_html", lambda html, raw: brought.append(html))
-    before = pio.renderers.default
-    pio.renderers.default = renderer
-    try:
-        part = embedded(go.Figure(go.Scatter(x=[1], y=[2])))
-    finally:
-        pio.renderers.default = before
-    assert part.count('class="plotly-graph-div"') == 1
-    assert not re.search(r"<script[^>]*src=.https://cdn.plot", part + "".join(brought))
-    if "notebook" not in renderer:
-        assert len(part) > 3_000_000, "Plotly is in the part"
-    else:
-        assert len(part) < 100_000

@@ -88,13 +88,6 @@ def test_degrees_of_freedom_are_those_of_satterthwaite(sizes: list[int]) -> None
     assert both == pytest.approx([df, df])
 
 
-def test_labels_in_any_order_and_of_any_type() -> None:
-    x, labels = RNG.normal(size=12), np.repeat(["p1", "p2", "p3", "p4"], 3)
-    shuffled = RNG.permutation(12)
-    assert mean(x, labels) == pytest.approx(mean(x[shuffled], labels[shuffled]))
-    assert mean(x, labels) == pytest.approx(mean(x, np.repeat([7, 3, 9, 1], 3)))
-
-
 def test_totals_over_leading_axes() -> None:
     x = RNG.normal(size=(2, 3, 5))
     totals, counts = cluster_totals(x, cluster_codes(["b", "a", "b", "c", "b"], 5))
@@ -158,14 +151,6 @@ def test_shares_that_never_differ() -> None:
     assert paired_proportions(x, x).low < 0 < paired_proportions(x, x).high
 
 
-@pytest.mark.parametrize("method", ["BCa", "percentile"])
-def test_bootstrap_of_a_mean_is_near_t(method: str) -> None:
-    x = RNG.normal(size=200)
-    low, high = cluster_bootstrap(ratio, x, np.ones(200), method=method)  # type: ignore[arg-type]
-    e = mean(x)
-    assert (float(low), float(high)) == pytest.approx((e.low, e.high), abs=0.15 * (e.high - e.low))
-
-
 def test_bootstrap_repeats_and_takes_many_cells_at_once() -> None:
     x = RNG.normal(size=(3, 4, 20))
     once, again = (cluster_bootstrap(ratio, x, np.ones(20), seed=5) for _ in range(2))
@@ -173,11 +158,6 @@ def test_bootstrap_repeats_and_takes_many_cells_at_once() -> None:
     one = cluster_bootstrap(ratio, x[1, 2], np.ones(20), seed=5)
     assert [float(v[1, 2]) for v in once] == pytest.approx([float(v) for v in one])
     assert not np.array_equal(once[0], cluster_bootstrap(ratio, x, np.ones(20), seed=6)[0])
-
-
-def test_bootstrap_of_a_constant_is_undefined() -> None:
-    low, high = cluster_bootstrap(ratio, np.ones(20), np.ones(20))
-    assert np.isnan(low) and np.isnan(high)
 
 
 def of_sums(*totals: np.ndarray, axis: int) -> np.ndarray:
@@ -387,24 +367,10 @@ def test_d_of_several_rows_far_from_zero_is_that_of_each() -> None:
     np.testing.assert_allclose(found, [cohens_d(a, b) for a, b in zip(x1, x0, strict=True)], rtol=1e-6)
 
 
-def test_clustered_t_is_the_paired_t_of_scipy() -> None:
-    x = np.random.default_rng(6).normal(0.5, 1, size=(2, 9))
-    found, want = clustered_t(x, np.ones(9)), stats.ttest_1samp(x, 0, axis=1)
-    np.testing.assert_allclose(found.difference, x.mean(1))
-    np.testing.assert_allclose(found.error, x.std(1, ddof=1) / 3)
-    np.testing.assert_allclose([found.t, found.p, found.df], [want.statistic, want.pvalue, want.df])
-
-
-def test_t_without_spread_is_undefined() -> None:
-    same = clustered_t(np.ones(4), np.ones(4))
-    assert (same.difference, same.error) == (1, 0) and np.isnan(same.t) and np.isnan(same.p)
-
-
 def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
     eps = np.finfo(float).eps
-    assert constant(np.array([1.0, 1.0 + 8 * eps]), 1.0) and not constant(np.array([1.0, 1.0 + 9 * eps]), 1.0)
-    assert constant(np.array([0.0, 1e-13]), 1e3) and not constant(np.array([0.0, 1e-13]), 1.0)
-    assert not constant(np.array([0.0, 1e-13])), "without a scale its own values are the scale"
+    assert constant(np.array([1.0, 1.0 + 8 * eps])) and not constant(np.array([1.0, 1.0 + 9 * eps]))
+    assert not constant(np.array([0.0, 1e-13]))
     assert constant(np.zeros(3))
 
 

@@ -64,12 +64,6 @@ def test_a_change_is_the_paired_t_on_pair_means() -> None:
     assert c["value"] == pytest.approx(EDITED.mean() - BASE.mean())
 
 
-def test_a_change_without_clusters_is_scipys_paired_t() -> None:
-    c, reference = change(EDITED, BASE), stats.ttest_rel(EDITED, BASE)
-    assert (c["clusters"], c["p"]) == pytest.approx((30, reference.pvalue))
-    assert change(EDITED, BASE, PAIRS)["p"] > c["p"]
-
-
 def test_a_change_with_a_lost_order_is_the_cluster_robust_regression() -> None:
     y, labels = (EDITED - BASE)[:-1], PAIRS[:-1]
     fit = sm.OLS(y, np.ones(29)).fit(cov_type="cluster", cov_kwds={"groups": labels}, use_t=True)

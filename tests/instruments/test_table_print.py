@@ -70,12 +70,6 @@ def test_a_bare_frame_is_laid_out_alike(capsys: pytest.CaptureFixture[str], monk
     assert lines[-3] == "│ blocks.0.attn.ho │ 1.5000 │ +1.0000 (+0.5000 … +1.5000) │"
 
 
-def test_brackets_in_a_bare_frame_are_text(capsys: pytest.CaptureFixture[str]) -> None:
-    Table.plain(pd.DataFrame({"[b]": ["to [find] :smile: [/b]"]}), "[bold] a title").print()
-    out = capsys.readouterr().out
-    assert "to [find] :smile: [/b]" in out and "│ [b]" in out.replace("┃", "│") and "[bold] a title" in out
-
-
 def test_titles_are_no_markup_and_stand_out() -> None:
     assert "┃ [red]key" in "\n".join(printed(table(k="[red]key"), 120))
     assert printed(table(), 120, force_terminal=True)[0] == "\x1b[3ma title\x1b[0m"
@@ -96,29 +90,10 @@ def test_a_file_has_160_columns_or_what_the_numbers_need(capsys: pytest.CaptureF
     assert {len(line) for line in capsys.readouterr().out.splitlines()} == {1 + 9 * 25}
 
 
-def test_a_terminal_is_as_wide_as_it_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    long = Table(pd.DataFrame({"k": ["x" * 500]}), (key("k", "key", "a key"),))
-    monkeypatch.setattr(Console, "is_terminal", property(lambda console: True))
-    monkeypatch.setenv("COLUMNS", "50")
-    long.print()
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    assert {len(line) for line in lines} == {50}
-
-
 def test_a_page_keeps_quotes_and_says_nothing_where_there_is_no_title() -> None:
     one = Table(pd.DataFrame({"q": ["a"]}), (key("q", "q", 'what "q" is'),))
     shown = one._repr_html_()
     assert shown.startswith('<table><thead><tr><th title="what &quot;q&quot; is (name)">q</th></tr></thead>')
-
-
-def test_of_each_group_the_largest_rows_stay_in_order() -> None:
-    frame = pd.DataFrame({"layer": [1, 0] * 60, "v": [0.0, 0.0, 1.0, 1.0, -1.0, -1.0] * 20, "at": range(120)})
-    columns = (key("layer", "l", "l", "layer", "d"), key("v", "v", "v", "nats", ".1f"), key("at", "at", "at"))
-    shown = Table(frame, columns, by="v", most=40, per=("layer",)).rows()
-    assert shown["layer"].tolist() == [0] * 40 + [1] * 40
-    for layer, some in shown.groupby("layer"):
-        first = frame[(frame["layer"] == layer) & (frame["v"] != 0)]
-        assert some["at"].tolist() == first["at"].tolist()
 
 
 def test_batches_of_a_long_table_may_have_an_index_or_none() -> None:

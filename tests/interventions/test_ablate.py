@@ -226,7 +226,7 @@ def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None
         [str(tiny_run), "--heads", "L1.*", "--draws", "2", "--max-documents", "8", "--out", str(tmp_path / "x.parquet")]
     )
     pd.testing.assert_frame_equal(Result.load(tmp_path / "x.parquet").table().frame, result.table().frame)
-    assert "Δ loss" in result._repr_html_()
+    assert "Δ loss" in result.table()._repr_html_()
 
 
 def test_several_runs_are_one_table_and_their_mean(tiny_run: Path, tmp_path: Path) -> None:

@@ -27,12 +27,13 @@ from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.hooks import Query, edit, expected_hooks, run
+from streamscope.models.hooks import Query, edit, run
 from streamscope.models.interop.export.write import export
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
+from tests.hooks import test_nnsight
 from tests.tiny import randomise
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "conformance.json"
@@ -72,17 +73,6 @@ class Case:
     def cache(self) -> Any:
         """Every activation of the tokens, as TransformerLens keeps them."""
         return self.model.run_with_cache(self.tokens, names_filter=lambda name: True)[1]
-
-    @cached_property
-    def sight(self) -> Any:
-        """nnsight's view of a model of its own, so that the others stay as they are."""
-        from nnsight import NNsight
-
-        class Batched(NNsight):
-            def _batch(self, invokes: list[Any], fn: Any) -> Any:
-                return (torch.cat([args[0] for args, _ in invokes]),), {}
-
-        return Batched(self.made())
 
     @cached_property
     def exported(self) -> Any:
@@ -148,6 +138,33 @@ def same(a: Tensor, b: Tensor, **how: Any) -> None:
 
 LENS = "TransformerLens"
 
+EQUAL: dict[str, Callable[[Case], tuple[Tensor, Tensor]]] = {
+    "stop_at_layer": lambda case: (case.model(case.tokens, stop_at_layer=1), case.cache["resid_pre", 1]),
+    "start_at_layer": lambda case: (case.model(case.cache["resid_pre", 1], start_at_layer=1), case.model(case.tokens)),
+    "W_pos": lambda case: (case.model.W_pos[:6].expand(2, -1, -1), case.cache["hook_pos_embed"]),
+    "W_O, b_O": lambda case: (
+        torch.einsum("bthk,hkd->btd", case.cache["z", 1], case.model.W_O[1]) + case.model.b_O[1],
+        case.cache["attn_out", 1],
+    ),
+    "cache.accumulated_resid(apply_ln=True)": lambda case: (
+        (case.cache.accumulated_resid(apply_ln=True)[1:] @ case.model.W_U).movedim(0, 2),
+        case.model.layer_logits(case.tokens),
+    ),
+    "cache.decompose_resid()": lambda case: (case.cache.decompose_resid().sum(0), case.cache["resid_post", 1]),
+    "cache.get_full_resid_decomposition()": lambda case: (
+        case.cache.get_full_resid_decomposition().sum(0),
+        case.cache["resid_post", 1],
+    ),
+    "cache.stack_head_results()": lambda case: (
+        case.cache.stack_head_results()[4:].sum(0) + case.model.b_O[1],
+        case.cache["attn_out", 1],
+    ),
+    "cache.logit_lens()": lambda case: (case.cache.logit_lens().values[-1], case.model(case.tokens)[:, -1]),
+}
+"""Call -> two ways to one tensor."""
+for call, both in EQUAL.items():
+    check(LENS, call)(lambda case, both=both: same(*both(case)))
+
 
 @check(LENS, 'model("text"), model([texts], return_type="loss")')
 def _(case: Case) -> None:
@@ -191,26 +208,11 @@ def _(case: Case) -> None:
     same(cache["blocks.1.attn.hook_z_grad"], torch.autograd.grad(loss, seen[0])[0])
 
 
-@check(LENS, "stop_at_layer")
-def _(case: Case) -> None:
-    same(case.model(case.tokens, stop_at_layer=1), case.cache["resid_pre", 1])
-
-
-@check(LENS, "start_at_layer")
-def _(case: Case) -> None:
-    same(case.model(case.cache["resid_pre", 1], start_at_layer=1), case.model(case.tokens))
-
-
 @check(LENS, "W_E, W_U, b_U")
 def _(case: Case) -> None:
     stream = case.model.ln_final(case.cache["resid_post", 1])
     same(stream @ case.model.W_U + case.model.b_U, case.model(case.tokens))
     same(case.model.W_E[case.tokens], case.cache["hook_embed"])
-
-
-@check(LENS, "W_pos")
-def _(case: Case) -> None:
-    same(case.model.W_pos[:6].expand(2, -1, -1), case.cache["hook_pos_embed"])
 
 
 @check(LENS, "W_Q, W_K, W_V, b_Q …")
@@ -227,12 +229,6 @@ def _(case: Case) -> None:
         maps = [part.unflatten(-1, (4, 8)) for part in joined.chunk(3, -1)]
     for name, m in zip("qkv", maps, strict=True):
         same(m, case.cache[name, 1])
-
-
-@check(LENS, "W_O, b_O")
-def _(case: Case) -> None:
-    written = torch.einsum("bthk,hkd->btd", case.cache["z", 1], case.model.W_O[1]) + case.model.b_O[1]
-    same(written, case.cache["attn_out", 1])
 
 
 @check(LENS, "W_in, W_gate, W_out, b_in, b_out")
@@ -280,12 +276,6 @@ def _(case: Case) -> None:
     same(case.cache["result", 1], torch.einsum("bthk,hkd->bthd", case.cache["z", 1], case.model.W_O[1]))
 
 
-@check(LENS, "cache.accumulated_resid(apply_ln=True)")
-def _(case: Case) -> None:
-    stack = case.cache.accumulated_resid(apply_ln=True)
-    same((stack[1:] @ case.model.W_U).movedim(0, 2), case.model.layer_logits(case.tokens))
-
-
 @check(LENS, "cache.accumulated_resid(layer=1, apply_ln=True)")
 def _(case: Case) -> None:
     read: list[Tensor] = []
@@ -293,21 +283,6 @@ def _(case: Case) -> None:
     case.model(case.tokens)
     handle.remove()
     same(case.cache.accumulated_resid(layer=1, apply_ln=True)[-1], read[-1])
-
-
-@check(LENS, "cache.decompose_resid()")
-def _(case: Case) -> None:
-    same(case.cache.decompose_resid().sum(0), case.cache["resid_post", 1])
-
-
-@check(LENS, "cache.get_full_resid_decomposition()")
-def _(case: Case) -> None:
-    same(case.cache.get_full_resid_decomposition().sum(0), case.cache["resid_post", 1])
-
-
-@check(LENS, "cache.stack_head_results()")
-def _(case: Case) -> None:
-    same(case.cache.stack_head_results()[4:].sum(0) + case.model.b_O[1], case.cache["attn_out", 1])
 
 
 @check(LENS, "cache.stack_neuron_results(2)")
@@ -351,11 +326,6 @@ def _(case: Case) -> None:
     ov = v @ first.attn.W_V[1] @ first.attn.W_O[1]
     qk = norms[1] @ second.attn.W_Q[2] @ second.attn.W_K[2].T @ norms[1].T
     same(case.model.all_composition_scores("Q")[0, 1, 1, 2], (ov @ qk).norm() / ov.norm() / qk.norm())
-
-
-@check(LENS, "cache.logit_lens()")
-def _(case: Case) -> None:
-    same(case.cache.logit_lens().values[-1], case.model(case.tokens)[:, -1])
 
 
 def _patched(case: Case, sweep: str, name: str, index: tuple[Any, ...], at: tuple[int, int]) -> None:
@@ -422,96 +392,18 @@ def _(case: Case) -> None:
 # ---- nnsight -----------------------------------------------------------------------------------
 
 SIGHT = "nnsight"
-
-
-@check(SIGHT, "trace: .output of every point that always fires")
-def _(case: Case) -> None:
-    names = [name for name, row in expected_hooks(case.model.config) if not row.on_demand]
-    found = {}
-    with case.sight.trace(case.tokens):
-        for name in names:
-            found[name] = case.sight.get(name).output.save()
-    for name in names:
-        same(found[name], case.cache[name])
-
-
-@check(SIGHT, "trace: hook_attn_scores, hook_pattern")
-def _(case: Case) -> None:
-    with case.sight.trace(case.tokens):
-        scores = case.sight.blocks[1].attn.hook_attn_scores.output.save()
-        pattern = case.sight.blocks[1].attn.hook_pattern.output.save()
-    same(scores, case.cache["attn_scores", 1])
-    same(pattern, case.cache["pattern", 1])
-
-
-@check(SIGHT, "trace: setting .output, in place too")
-def _(case: Case) -> None:
-    with case.sight.trace(case.tokens):
-        case.sight.blocks[1].attn.hook_z.output = case.sight.blocks[1].attn.hook_z.output * 0.5
-        case.sight.blocks[1].hook_mlp_in.output[:, 2] = 0
-        logits = case.sight.output.save()
-
-    def wiped(x: Tensor) -> Tensor:
-        x = x.clone()
-        x[:, 2] = 0
-        return x
-
-    handles = [case.torch_hook("blocks.1.attn.hook_z", lambda z: z * 0.5)]
-    handles.append(case.torch_hook("blocks.1.hook_mlp_in", wiped))
-    same(logits, case.model(case.tokens))
-    for handle in handles:
-        handle.remove()
-
-
-@check(SIGHT, ".grad inside backward")
-def _(case: Case) -> None:
-    grads: list[Tensor] = []
-    with case.sight.trace(case.tokens):
-        pattern = case.sight.blocks[1].attn.hook_pattern.output
-        z = case.sight.blocks[1].attn.hook_z.output
-        with case.sight.output.square().sum().backward():
-            grads.append(z.grad.save())
-            grads.append(pattern.grad.save())
-    model, names, seen = case.model, ["blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"], {}
-    handles = [case.torch_hook(name, lambda x, name=name: seen.update({name: x})) for name in names]
-    with model.explicit_attention():
-        loss = model(case.tokens).square().sum()
-    for handle in handles:
-        handle.remove()
-    for got, expected in zip(grads, torch.autograd.grad(loss, [seen[name] for name in names]), strict=True):
-        same(got, expected)
-
-
-@check(SIGHT, "several invokes (a subclass joins them)")
-def _(case: Case) -> None:
-    with case.sight.trace() as tracer:
-        with tracer.invoke(case.tokens[:1]):
-            case.sight.blocks[1].attn.hook_z.output[:] = 0
-        with tracer.invoke(case.tokens[1:]):
-            other = case.sight.output.save()
-    same(other, case.model(case.tokens[1:]))
-
-
-@check(SIGHT, ".source of attention")
-def _(case: Case) -> None:
-    with case.sight.trace(case.tokens):
-        heads = case.sight.blocks[1].attn.source.self_heads_0.output.save()
-    same(heads, case.cache["z", 1])
-
-
-@check(SIGHT, "tracer.cache()")
-def _(case: Case) -> None:
-    with case.sight.trace(case.tokens) as tracer:
-        kept = tracer.cache()
-    same(kept.model.blocks[1].attn.hook_pattern.output, case.cache["pattern", 1])
-
-
-@check(SIGHT, "setting the readout of the streams, hook_resid_post")
-def _(case: Case) -> None:
-    with case.sight.trace(case.tokens):
-        case.sight.blocks[0].hook_resid_post.output = torch.zeros(2, 6, 32).double()
-        logits = case.sight.output.save()
-    same(logits, case.model(torch.zeros(2, 6, 32).double(), start_at_layer=1))
+OF_NNSIGHT = {
+    "trace: .output of every point that always fires": test_nnsight.check_reading,
+    "trace: hook_attn_scores, hook_pattern": test_nnsight.check_patterns,
+    "trace: setting .output, in place too": test_nnsight.check_setting,
+    ".grad inside backward": test_nnsight.check_gradients,
+    "several invokes (a subclass joins them)": test_nnsight.check_batched_invokes,
+    ".source of attention": test_nnsight.check_source,
+    "tracer.cache()": test_nnsight.check_on_demand_in_a_cache,
+    "setting the readout of the streams, hook_resid_post": test_nnsight.check_setting_the_readout,
+}
+for call, of_preset in OF_NNSIGHT.items():
+    check(SIGHT, call)(lambda case, of_preset=of_preset: of_preset((case.preset,)))
 
 
 # ---- what collects activations, and what reads Hugging Face models -----------------------------

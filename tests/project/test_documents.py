@@ -5,10 +5,8 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -162,12 +160,3 @@ def test_links_and_files_exist() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
-def test_every_python_command_of_the_makefile_parses() -> None:
-    for line in (ROOT / "Makefile").read_text().splitlines():
-        if "python -m models" in line or "python -m interventions" in line:
-            module = re.search(r"python -m ([\w.]+)", line)
-            assert module is not None
-            assert callable(import_module(module[1]).main)

@@ -44,10 +44,6 @@ def own(file: Path) -> type[Instrument]:
     return instrument_in(f"{file}:PreviousSentence")
 
 
-def test_the_instrument_of_the_guide_is_short(file: Path) -> None:
-    assert len(file.read_text().splitlines()) <= 50
-
-
 def test_the_instrument_of_the_guide_finds_what_was_planted(own: type[Instrument]) -> None:
     """A head that attends evenly gives the previous sentence its share of the keys, worked out by hand."""
     text = "Tim took a . He used the key . Tim took it"
@@ -90,20 +86,8 @@ def test_the_instrument_of_the_guide_has_a_command(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "x.parquet"
-    main(
-        [
-            str(file),
-            "pls",
-            "--control",
-            "c2",
-            "--max-documents",
-            "3",
-            "--out",
-            str(out),
-            "--figure",
-            str(tmp_path / "x.html"),
-        ]
-    )
+    words = f"pls --control c2 --max-documents 3 --out {out} --figure {tmp_path / 'x.html'}"
+    main([str(file), *words.split()])
     assert "run − control" in capsys.readouterr().out
     table = Result.load(out).tables["heads-control"].frame
     assert {"attention_difference", "attention_difference_p"} <= set(table)
@@ -204,11 +188,6 @@ def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     told = " ".join(capsys.readouterr().out.split())
     assert "1 document in 9 windows" in told and "2 documents in 9 windows" in told
     assert {"window", "offset"} <= set(pd.read_parquet("features.parquet"))
-
-
-def test_the_topology_of_the_guide_is_short() -> None:
-    topology = next(block for block in CODE["new_architecture"] if "class ReZero" in block)
-    assert len(topology.splitlines()) <= 50
 
 
 def test_the_guide_of_circuits_runs(

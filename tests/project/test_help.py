@@ -147,7 +147,7 @@ def test_the_list_of_commands_fits_a_sentence_each(room: str) -> None:
 
 def test_a_meaning_flows_over_the_lines_of_its_source() -> None:
     from streamscope.cli.help import meanings
-    from streamscope.instruments.arguments import Arguments
+    from streamscope.instruments.options import Arguments
 
     found = meanings(Arguments)
     assert found["control"].startswith(

@@ -3,20 +3,27 @@
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from streamscope import __version__
 from streamscope.cli.provenance import CHANGES, code, commit
 from streamscope.probes import Heads
 
 
-def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> None:
-    def git(*args: str) -> str:
+@pytest.fixture
+def git(tmp_path: Path) -> Callable[..., str]:
+    def run(*args: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
         return subprocess.run(["git", *who, *args], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
+    return run
+
+
+def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path, git: Callable[..., str]) -> None:
     (tmp_path / "results").mkdir()
     code, page = tmp_path / "code.py", tmp_path / "results" / "page.md"
     git("init", "--quiet")
@@ -30,11 +37,9 @@ def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path) -> N
     assert "code.py" in git(*CHANGES) and "page.md" not in git(*CHANGES)
 
 
-def test_the_commit_is_that_of_the_clone_and_not_of_a_repository_around_an_installed_package(tmp_path: Path) -> None:
-    def git(*args: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        return subprocess.run(["git", *who, *args], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
+def test_the_commit_is_that_of_the_clone_and_not_of_a_repository_around_it(
+    tmp_path: Path, git: Callable[..., str]
+) -> None:
     installed = tmp_path / "venv" / "site-packages"
     installed.mkdir(parents=True)
     assert commit(installed) == "unknown", "no repository"

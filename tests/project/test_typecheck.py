@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,42 +53,8 @@ def test_shapes_are_held_against_each_other() -> None:
         token_losses(h, head, targets[:2])
 
 
-def test_so_are_shapes_in_quotes_and_inside_other_types() -> None:
-    def quoted(x: "Rows", y: "Float[torch.Tensor, 'B D']") -> None: ...
-    def inside(x: list[Rows] | None, y: Callable[[int], Rows]) -> None: ...
-
-    def plain(x: list[int], y: "pd.DataFrame") -> None: ...  # type: ignore[name-defined] # noqa: F821
-
-    from tests.typecheck import _checked, checked, jaxtyped
-
-    assert _checked(quoted) is None and _checked(inside) is None and _checked(plain) is not None
-    both = jaxtyped(quoted, typechecker=checked)
-    both(torch.zeros(2, 3), torch.zeros(2, 4))
-    with pytest.raises(TypeCheckError):
-        both(torch.zeros(2, 3), torch.zeros(3, 4))
-
-
 def test_so_are_types_without_shapes() -> None:
     with pytest.raises(TypeCheckError, match="n_layers"):
         parse_heads("all", "6", 6)  # type: ignore[arg-type]
     with pytest.raises(TypeCheckError, match="steps"):
         Training(steps="many")  # type: ignore[arg-type]
-
-
-def test_a_kind_of_call_is_checked_once_and_another_result_anew() -> None:
-    from tests.typecheck import checked, jaxtyped
-
-    shapes = iter([(2, 3), (2, 3), (2, 4)])
-
-    def rows(x: Rows, width: int) -> Rows:
-        return torch.zeros(next(shapes))
-
-    both = jaxtyped(rows, typechecker=checked)
-    for _ in range(2):
-        assert both(torch.zeros(2, 3), 1).shape == (2, 3)
-    with pytest.raises(TypeCheckError, match="return value"):
-        both(torch.zeros(2, 3), 1)
-    with pytest.raises(TypeCheckError, match="width"):
-        both(torch.zeros(2, 3), "1")
-    with pytest.raises(TypeCheckError, match="'x'"):
-        both(torch.zeros(2, 3).long(), 1)

@@ -48,15 +48,6 @@ def test_local_dataset_folder_with_a_wrong_name(dataset_folder):
         read(f"hf:{dataset_folder}", text_field="story")
 
 
-def test_dataset_saved_to_disk(tmp_path):
-    import datasets
-
-    saved = datasets.Dataset.from_dict({"text": ["one", "two"]})
-    saved.save_to_disk(str(tmp_path / "one"))
-    datasets.DatasetDict({"train": saved}).save_to_disk(str(tmp_path / "dict"))
-    assert read(f"hf:{tmp_path / 'one'}") == read(f"hf:{tmp_path / 'dict'}") == ["one", "two"]
-
-
 class FakeApi:
     def dataset_info(self, name: str, timeout: float) -> types.SimpleNamespace:
         if name != "org/name":

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -193,36 +194,21 @@ SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 
 def check_figure(path: Path) -> Path:
-    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot."""
+    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot, also where
+    kaleido, or the Chrome that it draws with, is not installed."""
     if path.suffix not in SUFFIXES or os.path.isdir(path):
         raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix != ".html":
-        _check_kaleido(path)
+        chrome = "kaleido_get_chrome fetches a Chrome where there is none; .html needs neither"
+        if find_spec("kaleido") is None:
+            raise InputError(f"{path} needs kaleido and a Chrome: pip install 'streamscope[figures]'; {chrome}")
+        with suppress(ImportError):  # where another kaleido finds its Chrome in another way, it says so when it draws
+            from choreographer.browsers.chromium import Chromium
+
+            if Chromium.find_browser(skip_local=False) is None:
+                raise InputError(f"{path} needs a Chrome or Chromium: {chrome}")
     check_writable(path)
     return path
-
-
-def _check_kaleido(path: Path) -> None:
-    """Raise `InputError` where kaleido, or the Chrome that it draws with, is not installed."""
-    chrome = "kaleido_get_chrome fetches a Chrome where there is none; .html needs neither"
-    try:
-        import kaleido  # noqa: F401
-    except ImportError:
-        raise InputError(f"{path} needs kaleido and a Chrome: pip install 'streamscope[figures]'; {chrome}") from None
-    with suppress(ImportError):  # where another kaleido finds its Chrome in another way, it says so when it draws
-        from choreographer.browsers.chromium import Chromium
-
-        if Chromium.find_browser(skip_local=False) is None:
-            raise InputError(f"{path} needs a Chrome or Chromium: {chrome}")
-
-
-def embedded(figure: Any) -> str:
-    """A figure as part of a page, for a notebook: it opens offline.
-
-    Plotly comes from the notebook's renderer, once for a notebook; where that draws in no page, it is in the part.
-    """
-    shown: str | None = figure._repr_mimebundle_().get("text/html")
-    return shown or figure.to_html(full_html=False, include_plotlyjs=True)
 
 
 def write_figure(figure: Any, path: Path) -> None:

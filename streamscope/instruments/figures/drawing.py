@@ -98,8 +98,12 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
         if not paper:  # the caption takes nothing from what is drawn
             drawn.update_layout(height=(drawn.layout.height or 450) + drawn.layout.margin.t - 78)
         _color(drawn, figure, table.column(figure.y))
-        if dark:
-            _lighten(drawn)
+        for trace in drawn.data if dark else ():  # white for the palette's black
+            for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
+                if part is not None and isinstance(part.color, str) and part.color == PALETTE[-1]:
+                    part.color = "#ffffff"
+            if getattr(trace, "fillcolor", None) == PALETTE[-1]:
+                trace.fillcolor = "#ffffff"
         if paper:
             drawn.update_layout(**PAPER)
             if len(drawn.layout.annotations):  # titles of panels
@@ -109,16 +113,6 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
                 down = len({axis.domain for axis in drawn.select_yaxes()})
                 drawn.update_layout(height=max(PAPER["height"], down * (12 * max(places.values()) + 60)))
     return drawn
-
-
-def _lighten(drawn: go.Figure) -> None:
-    """White for the palette's black, on a dark page."""
-    for trace in drawn.data:
-        for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
-            if part is not None and isinstance(part.color, str) and part.color == PALETTE[-1]:
-                part.color = "#ffffff"
-        if getattr(trace, "fillcolor", None) == PALETTE[-1]:
-            trace.fillcolor = "#ffffff"
 
 
 def _with_control(figure: Figure, result: Any, table: Table) -> Table:
@@ -153,7 +147,9 @@ def _caption(
     model, rest, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
         head, rest = f"{head}: {model}", rest.removeprefix(model).lstrip(":;, ")
-    rest = "; ".join(filter(None, (rest, _at(figure, table.frame), *_notes(figure, table, panels))))
+    by = None if isinstance(figure, Curve) else getattr(figure, "by", None)
+    where = f"{by} = {table.frame[by].min():g}" if by in table.frame and table.frame[by].nunique() > 1 else ""
+    rest = "; ".join(filter(None, (rest, where, *_notes(figure, table, panels))))
     lines, bold = wrap(rest, (width - 230) // 6), wrap(head, (width - 230) // 8, break_on_hyphens=False)
     text = "<br>".join([f"<b>{'<br>'.join(map(escape, bold))}</b>", *map(escape, lines)])
     title = {"text": text, "font": {"size": 13}, "y": 1, "yanchor": "top", "pad": {"t": 20}}
@@ -313,7 +309,10 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         places = {names: (down.index(names[:cut]), across.index(names[cut:])) for names in each}
     width = max(860, min(WIDEST, m * wide))
     held = {place: names for names, place in places.items()}
-    titles = [_panel_title(by, held.get((a, b), ())) for a in range(n) for b in range(m)]
+    titles = []
+    for values in (held.get((a, b), ()) for a in range(n) for b in range(m)):
+        named = zip(by, values, strict=bool(values))  # a number with what it counts: attn.v, layer 2
+        titles.append(", ".join(x if isinstance(x, str) else f"{name} {x}" for name, x in named if x != ""))
     heights = [one.layout.height or 450 for one in each.values()]
     traces = [trace for one in each.values() for trace in one.data]
     room = 105
@@ -321,7 +320,7 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         room = max(150, 110 + 6 * max(len(str(x)) for trace in traces for x in trace.x))
     height = (n * max(heights) if m > 1 else sum(heights)) + (n - 1) * max(0, room - 150)
     below = max(0.25 / n, room / (height - 160))  # of the height without margins
-    labels = [y for trace in traces for y in _rows(trace)]
+    labels = [y for trace in traces for y in (() if trace.y is None else trace.y) if isinstance(y, str)]
     left = max(0.2 / m, (50 + 6 * max(map(len, labels), default=0)) / width)  # names of rows
     space = {"vertical_spacing": min(below, 0.8 / n), "horizontal_spacing": min(left, 0.5 / m)}
     room_for_title = int((width - 180) / m / TITLE_CHARACTER)
@@ -356,26 +355,6 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         whole.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
     whole.layout.meta = [list(names) for names in each]
     return whole.update_layout(height=height, width=width)
-
-
-def _rows(trace: Any) -> list[str]:
-    """The names of rows that a trace puts at its axis."""
-    return [] if trace.y is None else [y for y in trace.y if isinstance(y, str)]
-
-
-def _panel_title(by: Sequence[str], values: Sequence[Any]) -> str:
-    """The values of a panel; a number with what it counts: attn.v, layer 2."""
-    return ", ".join(
-        x if isinstance(x, str) else f"{name} {x}" for name, x in zip(by, values, strict=bool(values)) if x != ""
-    )
-
-
-def _at(figure: Figure, frame: pd.DataFrame) -> str | None:
-    """Which rows are drawn where they differ in the column `by`: those with its smallest value."""
-    by = getattr(figure, "by", None)
-    if isinstance(figure, Curve) or by is None or by not in frame or frame[by].nunique() < 2:
-        return None
-    return f"{by} = {frame[by].min():g}"
 
 
 def axis(column: Column) -> str:
@@ -636,7 +615,11 @@ def _(figure: Points, table: Table) -> go.Figure | None:
             mark = {"color": PALETTE[i % len(PALETTE)], "symbol": MARKS[i // len(PALETTE) % len(MARKS)]}
             rows = frame[frame[figure.color] == name]
             label = f"{column.title} {name} ({len(rows):,})"
-            groups.append((f"{label}: {_typical(rows[figure.typical])}" if figure.typical else label, rows, mark))
+            if figure.typical:  # the commonest tokens of texts that have theirs in ⟦ ⟧
+                texts = rows[figure.typical]
+                tokens = texts.str.extract("⟦(.*?)⟧", expand=False).fillna(texts).str.strip()
+                label += f": {escape(', '.join(tokens.value_counts(sort=True).index[:3]))}"
+            groups.append((label, rows, mark))
     for name, rows, marker in groups:
         texts = np.stack([[escape(str(value)) for value in rows[c.name]] for c in shown], axis=1)
         drawn.add_scattergl(
@@ -644,12 +627,6 @@ def _(figure: Points, table: Table) -> go.Figure | None:
             marker={"size": 4, "opacity": 0.7, **marker}, showlegend=bool(name),
         )  # fmt: skip
     return _titled(drawn, figure, table, height=720, legend={"itemsizing": "constant"}, dragmode="pan")
-
-
-def _typical(texts: pd.Series, most: int = 3) -> str:
-    """The commonest tokens of texts that have theirs in ⟦ ⟧."""
-    tokens = texts.str.extract("⟦(.*?)⟧", expand=False).fillna(texts).str.strip()
-    return escape(", ".join(tokens.value_counts(sort=True).index[:most]))
 
 
 def _place(label: str) -> tuple[int, int, str]:

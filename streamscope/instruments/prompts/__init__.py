@@ -20,8 +20,8 @@ from streamscope.instruments.prompts.counterfactual import SUITES, N, counterfac
 from streamscope.instruments.prompts.loaders import FORMATS, PAIRS
 from streamscope.instruments.prompts.suite import Order, Prompt, Suite, last_word, order_of
 from streamscope.rooms import folder_of
+from streamscope.text.corpus import is_records, records
 from streamscope.text.readers import check_content
-from streamscope.text.records import is_records, records
 
 if TYPE_CHECKING:
     from streamscope.text.stories import Span
@@ -86,7 +86,7 @@ def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> 
     elif not is_records(name) and colon and form not in FORMATS:
         raise unknown("format of a prompt suite", form, list(FORMATS))
     elif not is_records(name) and colon:
-        _check_file(rest)
+        check_content(Path(rest))
     elif not is_records(name):
         if near := did_you_mean(name, BUNDLED) or near_files(path):
             raise InputError(f"unknown prompt suite {name!r}: {near}")
@@ -104,16 +104,11 @@ def check_task(name: str) -> None:
     """Raise `InputError` where `tasks.load_task` finds no task of this name."""
     form, colon, rest = name.partition(":")
     if colon and form in PAIRS:
-        _check_file(rest)
+        check_content(Path(rest))
     elif colon and form not in FORMATS and not is_records(name):
         raise unknown("format of a task", form, [*FORMATS, *PAIRS])
     else:
         check_suite(name)
-
-
-def _check_file(name: str) -> None:
-    if not Path(name).exists():
-        check_content(Path(name))
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:

@@ -73,26 +73,22 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
 
     from streamscope.instruments.table import Table
 
-    def count(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
-        return Counter((p.category, p.relation or "") for p in prompts)
-
-    def pairs(prompts: Sequence[Prompt]) -> dict[tuple[str, str], int]:
+    def counts(prompts: Sequence[Prompt], *names: str) -> pd.DataFrame:
+        """Of each category and relation: how many prompts, and how many whole pairs."""
         whole = Counter(p.pair for p in prompts)
-        return count([p for p in prompts if p.pair and whole[p.pair] == 2 and p.order == "target_first"])
+        rows = [(p.category, p.relation or "", 1, bool(p.pair) and whole[p.pair] == 2) for p in prompts]
+        frame = pd.DataFrame(rows, columns=["category", "relation", *names])
+        return frame.assign(**{names[1]: frame[names[1]] / 2}).groupby(["category", "relation"], sort=False).sum()
 
-    columns = {"prompts": count(suite.prompts)}
+    table = counts(suite.prompts, "prompts", "pairs")
     if aligned is not None:
-        columns["aligned"] = count(aligned.prompts)
-    columns["pairs"] = pairs(suite.prompts)
-    if aligned is not None:
-        columns["whole"] = pairs(aligned.prompts)
-    keys = list(columns["prompts"])
-    rows = [[*key, *(column.get(key, 0) for column in columns.values())] for key in keys]
-    rows.append(["all", "", *(sum(column.values()) for column in columns.values())])
+        table = table.join(counts(aligned.prompts, "aligned", "whole")).fillna(0)
+        table = table[["prompts", "aligned", "pairs", "whole"]]
+    table.loc[("all", ""), :] = table.sum()
     texts = len({p.text for p in suite.prompts})
     size = f"{counted(len(suite.prompts), 'prompt')} in {counted(texts, 'text')}"
     title = f"{suite.name}: {size} ({suite.source}); {population(suite.prompts)}"
-    Table.plain(pd.DataFrame(rows, columns=["category", "relation", *columns]), title).print()
+    Table.plain(table.astype(int).reset_index(), title).print()
     left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
     unscored = aligned.unscored if aligned is not None else []
     for what, entries in (("entries left out", left_out), ("continuations that cannot be compared", unscored)):

@@ -93,14 +93,17 @@ def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx
     unscored: list[tuple[str, Reason]] = []
     for prompt in suite.prompts:
         ids, spans = tokenizer.spans(prompt.text)
-        at = {role: _overlapping(spans, *characters) for role, characters in prompt.roles.items()}
+        at = {  # positions of the tokens with at least one of the characters; BOS covers none
+            role: tuple(i for i, (first, last) in enumerate(spans) if max(first, start) < min(last, end))
+            for role, (start, end) in prompt.roles.items()
+        }
         if reason := _unfit(len(ids), n_ctx, at):
             filtered.append((prompt.id, reason))
             continue
-        after = _continuations(prompt, ids, tokenizer)
-        if reason := _incomparable(after):
-            unscored.append((prompt.id, reason))
-        kept.append((prompt, ids, at, None if reason else after))
+        after, why = _continuations(prompt, ids, tokenizer)
+        if why:
+            unscored.append((prompt.id, why))
+        kept.append((prompt, ids, at, after))
     if not kept:
         raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
     prompts, tokens, positions, continuations = map(list, zip(*kept, strict=True))
@@ -120,18 +123,20 @@ def none_left(filtered: Sequence[tuple[str, str]], what: str, n_ctx: int | None)
     return f"{', '.join(parts) or 'it is empty'}; use {longer}another suite"
 
 
-def _overlapping(spans: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, ...]:
-    """Positions of the tokens with at least one of the characters [start, end); BOS covers none."""
-    return tuple(i for i, (first, last) in enumerate(spans) if max(first, start) < min(last, end))
-
-
-def _continuations(prompt: Prompt, ids: list[int], tokenizer: Any) -> tuple[list[int], list[int]] | None:
-    """Ids that each continuation adds to those of the text; an empty list where the text's own ids change."""
+def _continuations(
+    prompt: Prompt, ids: list[int], tokenizer: Any
+) -> tuple[tuple[list[int], list[int]] | None, Reason | None]:
+    """Ids that each continuation adds to those of the text; or None, and why they cannot be compared if there are
+    some."""
     if prompt.coherent is None or prompt.incoherent is None:
-        return None
+        return None, None
     longer = tokenizer.encode_batch([prompt.text + prompt.coherent, prompt.text + prompt.incoherent])
     first, second = (row[len(ids) :] if row[: len(ids)] == ids else [] for row in longer)
-    return first, second
+    if not (first and second):
+        return None, "a continuation does not start a new token"
+    if first[0] == second[0]:
+        return None, "the continuations start with the same token"
+    return (first, second), None
 
 
 def _unfit(length: int, n_ctx: int | None, at: dict[str, tuple[int, ...]]) -> Reason | None:
@@ -144,15 +149,6 @@ def _unfit(length: int, n_ctx: int | None, at: dict[str, tuple[int, ...]]) -> Re
         return "two roles share a token"
     if any(where[-1] > at["query"][-1] for where in at.values()):
         return "a role comes after the query, out of a causal model's sight"
-    return None
-
-
-def _incomparable(after: tuple[list[int], list[int]] | None) -> Reason | None:
-    """Why the continuations, if there are some, cannot be compared."""
-    if after is not None and not all(after):
-        return "a continuation does not start a new token"
-    if after is not None and after[0][0] == after[1][0]:
-        return "the continuations start with the same token"
     return None
 
 

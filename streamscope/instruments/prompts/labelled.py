@@ -7,7 +7,7 @@ from typing import Any
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Grouping, LabelTask
-from streamscope.text.records import records
+from streamscope.text.corpus import records
 
 PARTS = 8
 """Parts of a context that a probe tells apart."""

@@ -322,7 +322,6 @@ def blimp(path: str | Path) -> SentencePairs:
 
 
 ARTICLE = re.compile(r"(the|an?|his|her|their|my)\s", re.IGNORECASE)
-POSSESSIVE = frozenset({"his", "their"})
 AFTER_OBJECT = re.compile(
     r"(that|to|about|if|because|and|for|with|in|on|at|a|an|the|as|when|after|before|by|from|into|of|or|so)",
     re.IGNORECASE,
@@ -357,19 +356,15 @@ def winobias_pairs(path: str | Path) -> SentencePairs:
             skipped.append((p.id, "the competitor is not named before the pronoun"))
             continue
         start, end = p.roles["query"]
-        ending = "'s" if _possessive(p.text, start, end) else ""
+        pronoun, after = p.text[start:end].lower(), re.match(r"\s+(\w+)", p.text[end:])
+        her = pronoun == "her" and after is not None and not AFTER_OBJECT.fullmatch(after[1])
+        ending = "'s" if pronoun in ("his", "their") or her else ""
         named = [p.text[slice(*p.roles[role])] for role in ("target", "distractor")]
         good, bad = (_filled(p.text, start, end, f"the {name}{ending}") for name in named)
         words = (named[0].lower(), named[1].lower())
         cluster = " / ".join(sorted(words))
         pairs.append(SentencePair(id=p.id, good=good, bad=bad, category=p.category, cluster=cluster, words=words))
     return SentencePairs(suite.name, tuple(pairs), suite.source, tuple(skipped))
-
-
-def _possessive(text: str, start: int, end: int) -> bool:
-    pronoun = text[start:end].lower()
-    after = re.match(r"\s+(\w+)", text[end:])
-    return pronoun in POSSESSIVE or (pronoun == "her" and after is not None and not AFTER_OBJECT.fullmatch(after[1]))
 
 
 def _filled(text: str, start: int, end: int, mention: str) -> str:
@@ -383,7 +378,5 @@ def _filled(text: str, start: int, end: int, mention: str) -> str:
 
 
 PAIRS: dict[str, Callable[[str | Path], SentencePairs]] = {
-    "blimp": blimp,
-    "wsc273": wsc273_pairs,
-    "winobias": winobias_pairs,
-}
+    "blimp": blimp, "wsc273": wsc273_pairs, "winobias": winobias_pairs,
+}  # fmt: skip
