@@ -136,26 +136,18 @@ class Ranks:
 
     def refresh(self, model: nn.Module) -> None:
         """Copy the sharded weights into `model` on process 0, which evaluates and saves it."""
-        if not self.sharded:
-            return
-        with torch.no_grad():
-            own = model.state_dict()
-            for name, value in self.trained_model.state_dict().items():
-                whole = _whole(value)
-                if self.leader:
-                    own[name].copy_(whole)
+        own = model.state_dict() if self.sharded else {}
+        for name, value in self.trained_model.state_dict().items() if self.sharded else ():
+            whole = _whole(value)
+            if self.leader:
+                own[name].copy_(whole)
 
     def whole(self, moments: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """The moments of the optimiser without shards, in memory; {} in processes that do not write them."""
         if not self.sharded:
             return moments
-        found: dict[int, dict[str, Any]] = {}
-        for i, one in moments.items():
-            for key, value in one.items():
-                full = torch.as_tensor(_whole(value))
-                if self.leader:
-                    found.setdefault(i, {})[key] = full.cpu()
-        return found
+        whole = {i: {key: torch.as_tensor(_whole(x)).cpu() for key, x in one.items()} for i, one in moments.items()}
+        return whole if self.leader else {}
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Means of scalars over the processes, equal in all of them."""

@@ -4,16 +4,16 @@ Importing nnsight adds a method to every Python object and changes torch's backw
 process of their own: each `check_*` function is a test, and this file is also the script that runs them.
 """
 
-import json
 import os
-import subprocess
-import sys
-import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.models.hooks import Query, capture, edit, expected_hooks, run
+from streamscope.models.make import build
+from tests.hooks.checks import outcomes_of, run_checks
 from tests.tiny import randomise, some
 
 PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa kromcanon").split())
@@ -21,10 +21,7 @@ PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa kromcanon").split())
 
 def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
     """(model, nnsight's view of it, tokens)."""
-    import torch
     from nnsight import NNsight
-
-    from streamscope.models.make import build
 
     model = randomise(build(name, "tiny", init_std=0.2, **overrides), std=0.2)
     tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(5))
@@ -43,10 +40,6 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
 
 def check_reading() -> None:
     """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
-    import torch
-
-    from streamscope.models.hooks import expected_hooks
-
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
         names = [n for n, row in expected_hooks(model.config) if not row.on_demand]
@@ -67,8 +60,6 @@ ON_DEMAND = [
 
 def check_on_demand() -> None:
     """A trace that waits for a pattern, a mixing matrix or a scale gets it; nobody else computes it, then or later."""
-    import torch
-
     for preset, names in ON_DEMAND:
         model, sight, tokens = _setup(preset)
         plain = model(tokens)
@@ -89,8 +80,6 @@ def check_on_demand() -> None:
 
 def check_on_demand_in_a_cache() -> None:
     """tracer.cache() keeps on-demand activations too: of the modules that it is given, or of all."""
-    import torch
-
     model, sight, tokens = _setup("lfa")
     name = "blocks.1.attn.hook_pattern"
     _, cache = model.run_with_cache(tokens, names_filter=name)
@@ -101,8 +90,6 @@ def check_on_demand_in_a_cache() -> None:
 
 def check_explicit() -> None:
     """Inside explicit() the same values are computed in every pass, and nothing is left of it afterwards."""
-    import torch
-
     for preset, names in ON_DEMAND:
         model, sight, tokens = _setup(preset)
         with model.explicit():
@@ -127,10 +114,6 @@ def check_out_of_order() -> None:
 
 def check_later_passes() -> None:
     """tracer.iter reads a pattern of the pass that it names; after passes that did not compute it, it is told so."""
-    import torch
-
-    from streamscope.cli.errors import InputError
-
     model, sight, tokens = _setup("lfa")
     name = "blocks.0.attn.hook_pattern"
 
@@ -164,8 +147,6 @@ def check_later_passes() -> None:
 
 def check_source() -> None:
     """Calls inside a module's forward: what attention's heads return, and what its output projection reads."""
-    import torch
-
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
         names = ["blocks.1.attn.hook_z", "blocks.1.hook_attn_out"]
@@ -183,8 +164,6 @@ def check_source() -> None:
 
 def check_setting() -> None:
     """Out of place and in place, at heads, readers, streams: bit-equal to the same TransformerLens hook."""
-    import torch
-
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
         streams = model.config.residual.streams or ("resid",)
@@ -213,8 +192,6 @@ def check_setting() -> None:
 
 def check_in_place_at_a_reader() -> None:
     """output[:] = 0 at hook_mlp_in silences the FFN's input and leaves the streams as they were."""
-    import torch
-
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
         if "streams" in model.config.residual.streams:
@@ -234,10 +211,6 @@ def check_in_place_at_a_reader() -> None:
 
 def check_observe_only() -> None:
     """Setting the sum of the streams raises our error with their names; reading it does not."""
-    import torch
-
-    from streamscope.cli.errors import InputError
-
     model, sight, tokens = _setup("lfa")
     plain = model(tokens)
     for in_place in (False, True):
@@ -256,10 +229,6 @@ def check_observe_only() -> None:
 
 def check_gradients() -> None:
     """`.grad` inside backward, and autograd on what was read, are the gradients of capture(grad=True); patterns too."""
-    import torch
-
-    from streamscope.models.hooks import capture
-
     for preset in PRESETS:
         model, sight, tokens = _setup(preset)
         names = ["blocks.1.hook_attn_in", "blocks.1.attn.hook_pattern", "blocks.1.attn.hook_z", "blocks.1.hook_mlp_in"]
@@ -282,10 +251,7 @@ def check_gradients() -> None:
 
 def check_batched_invokes() -> None:
     """An edit in one invoke does not reach the rows of another, at any point of a layer and outside the layers."""
-    import torch
     from nnsight import NNsight
-
-    from streamscope.models.hooks import expected_hooks
 
     class Batching(NNsight):
         """How nnsight's own model classes join invokes: one batch, rows in order."""
@@ -318,11 +284,6 @@ def check_batched_invokes() -> None:
 
 def check_our_tools_after_wrapping() -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
-    import torch
-
-    from streamscope.cli.errors import InputError
-    from streamscope.models.hooks import Query, capture, edit, run
-    from streamscope.models.make import build
 
     for preset in PRESETS:
         model, _, tokens = _setup(preset)
@@ -350,8 +311,6 @@ def check_our_tools_after_wrapping() -> None:
 
 def check_compile_after_wrapping() -> None:
     """A block still compiles as one graph after nnsight has seen the model."""
-    import torch
-
     model, _, tokens = _setup("lfa")
     compiled = torch.compile(model.blocks[0].forward, fullgraph=True, backend="eager")
     with torch.no_grad():
@@ -367,13 +326,8 @@ CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 @pytest.fixture(scope="module", params=some(["lfa", "kromcanon std-t pls dst-kron"], ["lfa"]))
 def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Check -> error, "" for none; from one fresh process in which warnings are errors."""
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
-    env = {**os.environ, "PYTHONPATH": str(root), "NNSIGHT_PRESETS": request.param}
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    """Check -> error, "" for none."""
+    return outcomes_of(__file__, NNSIGHT_PRESETS=request.param)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -387,20 +341,6 @@ def test_nnsight_was_not_imported_here() -> None:
     assert not hasattr(object(), "save")
 
 
-def main() -> None:
-    """Run every check and print the outcomes as JSON."""
-    import torch
-
-    torch.set_num_threads(1)
-    outcomes = {}
-    for name in CHECKS:
-        try:
-            globals()[name]()
-            outcomes[name] = ""
-        except Exception:  # reported by the test
-            outcomes[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(outcomes))
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    run_checks(globals())

@@ -16,8 +16,7 @@ from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, late_positions_message, phases_of, tokens_seen, with_recipe
 from streamscope.models.training.data import prepare, windows
-from streamscope.models.training.loop import Trainer
-from streamscope.models.training.progress import Progress
+from streamscope.models.training.loop import Progress, Trainer
 from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows, epoch_order
 from tests.tiny import arguments, corpus_text, some, with_options

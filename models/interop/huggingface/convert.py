@@ -235,12 +235,22 @@ def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack)
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
-    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own."""
+    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own.
+
+    Raises `InputError` if it has more entries than the model. A line on stderr reports a deviation from its files.
+    """
     file, folder = gguf_file(folder), files_folder(folder)
     if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
-        return fitting_tokenizer(folder, d_vocab)
-    tokenizer = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
-    return None if tokenizer is None else _fitting(tokenizer, file, d_vocab)
+        path, tokenizer = folder, Tokenizer.load(folder)
+    elif file is None or (own := gguf.read_tokenizer(gguf.read_header(file))) is None:
+        return None
+    else:
+        path, tokenizer = file, own
+    if tokenizer.d_vocab > d_vocab:
+        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")
+    if tokenizer.note:
+        print(f"{path}: {tokenizer.note}", file=sys.stderr)
+    return tokenizer
 
 
 class Sampling(TypedDict, total=False):
@@ -333,23 +343,6 @@ def read_sampling(folder: Path) -> dict[str, Any]:
         greedy = {"temperature": 0} if named else {}
         return greedy | {name: value for name, value in options.items() if name not in DRAWN}
     return {name: value for name, value in ({"top_k": 50} | options).items() if (name, value) != ("top_k", 0)}
-
-
-def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
-    """Load a tokenizer. Raises `InputError` if it has more entries than the model.
-
-    A line on stderr reports a deviation from its files.
-    """
-    return _fitting(Tokenizer.load(path), path, d_vocab)
-
-
-def _fitting(tokenizer: Tokenizer, path: Path | None, d_vocab: int) -> Tokenizer:
-    """`fitting_tokenizer` of a tokenizer that is read."""
-    if tokenizer.d_vocab > d_vocab:
-        raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")
-    if tokenizer.note:
-        print(f"{path}: {tokenizer.note}", file=sys.stderr)
-    return tokenizer
 
 
 def write_run(folder: Path, out: Path) -> ModelConfig:
