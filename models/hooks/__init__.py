@@ -70,7 +70,7 @@ _LOCK = RLock()
 """Held while hooks and the records of them change, because threads may share a model."""
 _OURS = "of_streamscope"
 """Attribute of the functions that `attached` registers with torch."""
-_LIBRARIES = ("transformer_lens.model_bridge", "transformers")
+_LIBRARIES = ("transformer_lens.model_bridge.", "transformers.")
 """Modules whose hooks belong to the models of these libraries."""
 
 
@@ -190,14 +190,11 @@ def hooked_at(model: Any) -> tuple[str, ...]:
             tables = (
                 module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks,
             )  # fmt: skip
-            if any(tables) and not all(hasattr(h, _OURS) or _of_library(h) for table in tables for h in table.values()):
+            hooks = [hook for table in tables for hook in table.values()] if any(tables) else []
+            homes = [f"{getattr(hook, '__module__', '')}." for hook in hooks if not hasattr(hook, _OURS)]
+            if not all(home.startswith(_LIBRARIES) for home in homes):
                 names.append(name or type(model).__name__)
     return tuple(names)
-
-
-def _of_library(hook: Any) -> bool:
-    home = str(getattr(hook, "__module__", ""))
-    return any(home == one or home.startswith(f"{one}.") for one in _LIBRARIES)
 
 
 class CleanCopies(torch.nn.Module):

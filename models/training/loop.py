@@ -302,7 +302,8 @@ class Trainer:
             for name, value in {"loss": loss.detach(), **scaled}.items():
                 sums[name] = sums.get(name, 0.0) + value
         sums, norm = self.ranks.mean(sums), self.ranks.clip(t.clip or math.inf)
-        if not self._finite(sums["loss"], norm):
+        due = 0 in ((self.step + 1) % t.log_every, (self.step + 1) % t.checkpoint_every)
+        if (due or self.device.type == "cpu") and not torch.isfinite(sums["loss"]) & torch.isfinite(norm):
             raise Stopped(self._nan_message(float(sums["loss"]), float(norm)))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -320,13 +321,6 @@ class Trainer:
         of_targets, of_places = self.ranks.total(mine).clamp(min=1)
         size = self.ranks.size
         return [(size * n / of_targets, size * places / of_places) for n, places in counts]
-
-    def _finite(self, loss: Tensor, norm: Tensor) -> bool:
-        """Whether loss and gradient norm are finite; checked every step on a CPU, and at log steps on a GPU (a
-        sync)."""
-        t = self.training
-        due = (self.step + 1) % t.log_every == 0 or (self.step + 1) % t.checkpoint_every == 0
-        return not (self.device.type == "cpu" or due) or bool(torch.isfinite(loss) & torch.isfinite(norm))
 
     def _nan_message(self, loss: float, norm: float) -> str:
         last = self.run.folder / "checkpoint.safetensors"

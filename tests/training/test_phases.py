@@ -180,7 +180,7 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
     t.training = replace(t.training, log_every=100)
     for _ in range(3):
         t.update()
-        t._log(Progress(4, visible=False), 0.0)
+        t._log(Progress(4, shown=False), 0.0)
     assert t.tokens == 64 * 3
     assert t.flops == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
 
