@@ -190,9 +190,10 @@ def hooked_at(model: Any) -> tuple[str, ...]:
             tables = (
                 module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks,
             )  # fmt: skip
-            hooks = [hook for table in tables for hook in table.values()] if any(tables) else []
-            homes = [f"{getattr(hook, '__module__', '')}." for hook in hooks if not hasattr(hook, _OURS)]
-            if not all(home.startswith(_LIBRARIES) for home in homes):
+            if not any(tables):
+                continue
+            others = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
+            if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in others):
                 names.append(name or type(model).__name__)
     return tuple(names)
 

@@ -24,6 +24,7 @@ from streamscope.models.describe import main as describe
 from streamscope.models.interop.huggingface.gguf import read_header, read_tokenizer, tensor, their_config
 from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from tests.models import test_huggingface as cases
+from tests.tiny import refused
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
 ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.json"
@@ -295,9 +296,8 @@ def test_templates_of_folders_run_in_the_sandbox(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     for bad in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% if %}",
                 "{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}"):  # fmt: skip
-        with pytest.raises(InputError, match="chat template cannot write these messages") as caught:
+        with refused("chat template cannot write these messages"):
             ids(bad)
-        assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="has no chat template"):
         ids(None)
 
@@ -459,9 +459,8 @@ def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
     """Counts are held against the size of the file before anything is allocated."""
     path = tmp_path / "x.gguf"
     path.write_bytes(BROKEN[line])
-    with pytest.raises(InputError, match=line if line != "asks for 4 bytes" else "cannot be read") as caught:
+    with refused(line if line != "asks for 4 bytes" else "cannot be read"):
         load(f"gguf:{path}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("length", range(32))
@@ -504,9 +503,8 @@ def test_values_that_no_model_can_have_are_refused(
     whole = read_header(path)
     changed = replace(whole, fields={**whole.fields, name: value})
     monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path: changed)
-    with pytest.raises(InputError, match=re.escape(line)) as caught:
+    with refused(re.escape(line)):
         load(f"gguf:{path}")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
@@ -515,6 +513,5 @@ def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (20, 100, 5000, len(whole) - 10):
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match="damaged") as caught:
+        with refused("damaged"):
             load(f"gguf:{path}")
-        assert "\n" not in str(caught.value)

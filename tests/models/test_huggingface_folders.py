@@ -20,10 +20,12 @@ from streamscope.models import load
 from streamscope.models.checkpoint import load_for_instruments
 from streamscope.models.generate import generate
 from streamscope.models.interop.export.write import export
-from streamscope.models.interop.huggingface.convert import UNSUPPORTED, Sampling, read_config
+from streamscope.models.interop.huggingface.convert import read_config
+from streamscope.models.interop.huggingface.generation import UNSUPPORTED, Sampling
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text.tokenizer import Tokenizer
 from tests.models.test_huggingface import CASES, LLAMA3, theirs
+from tests.tiny import refused
 
 transformers = pytest.importorskip("transformers")
 
@@ -339,9 +341,8 @@ def test_tokens_beside_a_pair_are_read(tmp_path: Path) -> None:
                        ({"x": {"content": "</s>"}}, "added tokens are damaged"), ([1], "added tokens are damaged"),
                        ({"2048": "</s>"}, "added tokens are damaged")):  # fmt: skip
         (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": rows}))
-        with pytest.raises(InputError, match=line) as caught:
+        with refused(line):
             Tokenizer.load(folder)
-        assert "\n" not in str(caught.value)
 
 
 def test_what_is_taken_where_the_folder_names_no_bos_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -506,9 +507,8 @@ def test_numbers_that_no_model_or_not_its_weights_have_are_refused_before_anythi
     kind: str, changes: dict[str, Any], line: str, tmp_path: Path
 ) -> None:
     folder = saved(kind, tmp_path / "model", **changes)
-    with pytest.raises(InputError, match=line) as caught:
+    with refused(line):
         load(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").rglob("config.json")), "nothing of it stays in the cache"
 
 
@@ -559,9 +559,9 @@ def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
 ) -> None:
     """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
     start = time.perf_counter()
-    with pytest.raises(InputError, match=line) as caught:
+    with refused(line):
         load_for_instruments(f"hf:{gptj(tmp_path / 'model', **changes)}")
-    assert "\n" not in str(caught.value) and time.perf_counter() - start < 30
+    assert time.perf_counter() - start < 30
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -590,9 +590,8 @@ def test_an_index_names_no_file_outside_its_folder(kind: str, name: str, tmp_pat
     name = str(tmp_path / "outside.safetensors") if name.startswith("/") else name
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"index.json names '.*', which is not in its folder") as caught:
+    with refused(r"index.json names '.*', which is not in its folder"):
         load_for_instruments(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
 
 
 def test_one_file_of_weights_comes_before_an_index(tmp_path: Path) -> None:
@@ -704,9 +703,8 @@ def test_an_adapter_that_is_not_plain_lora_is_refused_by_name(
 ) -> None:
     folder = saved("llama", tmp_path / "model")
     adapted(folder, "llama", **config)
-    with pytest.raises(InputError, match=rf"adapter_\S+ .*{line}") as caught:
+    with refused(rf"adapter_\S+ .*{line}"):
         load(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -727,9 +725,8 @@ def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
     adapted(folder, "llama")
     path = folder / "adapter_model.safetensors"
     save_file(load_file(path) | {f"base_model.model.{k}": torch.ones(v) for k, v in changes.items()}, path)
-    with pytest.raises(InputError, match=rf"adapter_model.safetensors: .*{line}") as caught:
+    with refused(rf"adapter_model.safetensors: .*{line}"):
         load(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -799,9 +796,8 @@ def test_quantised_weights_are_refused(family: str, tmp_path: Path) -> None:
     for dtype in (torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn):
         codes = (whole[name] * 90).clamp(0, 99).to(dtype)
         save_file(whole | {name: codes}, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(InputError, match=rf"{name} is {str(dtype).removeprefix('torch.')}: .*dequantise") as caught:
+        with refused(rf"{name} is {str(dtype).removeprefix('torch.')}: .*dequantise"):
             load_for_instruments(f"hf:{folder}")
-        assert "\n" not in str(caught.value)
 
 
 # ---- how the makers of a model sample it ---------------------------------------------------------

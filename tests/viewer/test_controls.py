@@ -16,7 +16,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import Control, control_values, controls, edits_of
 from streamscope.models.make import build
-from tests.tiny import randomise
+from tests.tiny import randomise, refused
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +143,8 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
     ],
 )  # fmt: skip
 def test_wrong_edits_are_one_line(models: dict[str, Any], text: str, line: str) -> None:
-    with pytest.raises(InputError, match=f"^{line}$".replace("{", r"\{").replace("?$", r"\?$")) as error:
+    with refused(f"^{line}$".replace("{", r"\{").replace("?$", r"\?$")):
         control_values(json.loads(text), models["lfa"].config)
-    assert "\n" not in str(error.value)
 
 
 def test_an_integer_that_no_float_holds_is_one_line(models: dict[str, Any]) -> None:
