@@ -33,12 +33,9 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
 from streamscope.models.run_names import (  # noqa: F401  most callers know them by this module
-    AMBIGUOUS_NAMES,
     HUGGING_FACE,
     NAMES,
-    PREFIXES,
     STORIES,
-    WITH_SNAPSHOTS,
     ZOO,
     SnapshotPath,
     bundled,
