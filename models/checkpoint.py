@@ -31,15 +31,11 @@ from streamscope.cli.errors import InputError, reading
 from streamscope.cli.provenance import pick_device
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
-from streamscope.models.interop.huggingface.convert import foreign, read_eos, read_sampling
-from streamscope.models.interop.huggingface.families import FAMILIES
+from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
 from streamscope.models.run_names import (  # noqa: F401  most callers know them by this module
-    AMBIGUOUS_NAMES,
     HUGGING_FACE,
     NAMES,
-    PREFIXES,
     STORIES,
-    WITH_SNAPSHOTS,
     ZOO,
     SnapshotPath,
     bundled,
@@ -120,6 +116,8 @@ def model_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     theirs = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
     if theirs is not None:
+        from streamscope.models.interop.huggingface.families import FAMILIES
+
         if str(theirs) in FAMILIES:
             raise InputError(f"{folder} is a Hugging Face folder: write {HUGGING_FACE}{folder}")
         raise InputError(
@@ -196,11 +194,14 @@ def load_for_instruments(
 
     Raises `InputError` like `load` and `models.interop.huggingface.bridged.bridge`.
     """
-    if (name := foreign_name(run_or_path)) is not None and foreign(name) is not None:
-        from streamscope.models.interop.huggingface.bridged import bridge
+    if (name := foreign_name(run_or_path)) is not None:
+        from streamscope.models.interop.huggingface.convert import foreign
 
-        kind = torch.bfloat16 if dtype_name(dtype) == "bf16" else torch.float32
-        return bridge(name, device=pick_device(str(device)), dtype=kind)
+        if foreign(name) is not None:
+            from streamscope.models.interop.huggingface.bridged import bridge
+
+            kind = torch.bfloat16 if dtype_name(dtype) == "bf16" else torch.float32
+            return bridge(name, device=pick_device(str(device)), dtype=kind)
     return load(run_or_path, device=device, dtype=dtype)
 
 

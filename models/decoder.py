@@ -18,7 +18,7 @@ from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.head import capped, unembed
 from streamscope.models.layers.initialisation import fill
-from streamscope.models.layers.noise import Dropout
+from streamscope.models.layers.noise import dropout_layer
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
 from streamscope.models.layers.registry import module_for
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = dropout_layer(config.dropout)
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, d, heads = config.readout.norm, config.d_model, config.n_heads

@@ -173,7 +173,9 @@ def measure(
         for name, module in modules.items():
             rows += _connection(name, module, captured.get(f"{name}.hook_res"))
             if targets is not None:
-                rows.append(_gradient(name, gradients.get(name), without.get(name, "")))
+                grad = gradients.get(name)
+                why = without.get(name, "the loss does not depend on it" if grad is None else "")
+                rows.append(_row(name, "gradient", None if why or grad is None else grad.float().norm(), why=why))
         for name in gates(model):
             rows += _gate(name, captured.get(f"{name.removesuffix('gate')}hook_gate"))
         for name, W in routing(model).items():
@@ -244,13 +246,6 @@ def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
         for k, best in enumerate(best_swap(gaps[:, 0] - gaps[:, 1], alpha)):
             unbounded = "no tanh bounds the dynamic term" if free else ""
             yield _row(name, "swap_best", None if free else best, f"factor {k}", unbounded)
-
-
-def _gradient(name: str, grad: Tensor | None, why: str) -> Row:
-    """The row of the gradient; undefined if mixing has no effect."""
-    if not why and grad is None:
-        why = "the loss does not depend on it"
-    return _row(name, "gradient", None if why or grad is None else grad.float().norm(), why=why)
 
 
 def _gate(name: str, g: Tensor | None) -> Iterator[Row]:

@@ -116,6 +116,7 @@ class Prefix:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
         model.check_tokens(tokens)
         self.model, self.tokens, self.keep, self.streams = model, tokens, keep, streams
+        self.blocks: list[Any] = list(model.blocks)
         self.at = None if at is None else at.to(tokens.device)
         n = model.config.n_layers
         self.starts = {name: start_of(name, n) for name in (match(model, names) if names else ())}
@@ -123,7 +124,7 @@ class Prefix:
         self.last = n if streams or not all(map(row_of, self.starts)) else shown
         """The last layer that runs, or n_layers: the final norm."""
         alone = all(quiet(point) for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1)
-        self.short = at is not None and alone and shown < n - 1 and bool(model.blocks[n - 1].positionwise)
+        self.short = at is not None and alone and shown < n - 1 and bool(self.blocks[-1].positionwise)
         """Whether the last layer may run at the positions only."""
         starting = {first_start(model, edits) for edits in sweep if edits}
         self.starting, self.starting_at_z = {layer for layer, _ in starting}, {layer for layer, z in starting if z}
@@ -169,7 +170,7 @@ class Prefix:
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
         """The state after a layer, from z if it is given."""
-        block: Any = self.model.blocks[layer]
+        block = self.blocks[layer]
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
             heads = block.heads(x, x_v) if z is None else z
@@ -181,7 +182,7 @@ class Prefix:
 
     def _short_layer(self, state: State, z: Tensor | None, whole_z: bool) -> State:
         """The last layer at the positions: keys and values everywhere, and z everywhere if `whole_z`."""
-        block: Any = self.model.blocks[-1]
+        block = self.blocks[-1]
         at: Any = self.at
         heads = [] if z is None else [z]
 

@@ -24,6 +24,8 @@ FORMAT = 1
 GENERATION = "generation_config.json"
 """File of a run or Hugging Face folder with the tokens that end a generated text, if it is not BOS, and the sampling of
 its makers."""
+OTHER_SAMPLING = "general.sampling."
+"""Beginning of the names of its fields that come from a GGUF file and that the transformers library does not know."""
 
 
 def write_tensors(

@@ -1,16 +1,20 @@
 """A corpus of random words and the arguments of a training that takes a second."""
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamscope.cli.errors import InputError
+
 WORDS = [
     "the", "cat", "dog", "bird", "sat", "ran", "flew", "to", "from", "on", "under", "big", "small", "red", "blue",
     "house", "tree", "river", "and", "then", "she", "he", "it", "was",
 ]  # fmt: skip
+
 
 PARTS = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon")
 """Presets that have every part between them: one stream, a frozen and a moving token stream, readouts of every layer,
@@ -84,3 +88,11 @@ def untrained(preset: str, run: Path, out: Path, **overrides: Any) -> Path:
     assert tokenizer is not None
     build(preset, "tiny", tokenizer=tokenizer, init_std=0.3, d_vocab=tokenizer.d_vocab, **overrides).save(out)
     return out
+
+
+@contextmanager
+def refused(line: str) -> Iterator[None]:
+    """The block raises `InputError` with a message of one line that matches."""
+    with pytest.raises(InputError, match=line) as error:
+        yield
+    assert "\n" not in str(error.value)

@@ -5,7 +5,7 @@
     python -m benchmarks.training --parts mfu --presets std-t kromcanon --device cuda
 
 hooks        eager forward and backward pass of presets against the same models without hook points
-gpt          a whole training step of `std-t` against a plain GPT (`benchmarks/plain_gpt.py`) of the same shape
+gpt          a whole training step of `std-t` against a plain GPT (`benchmarks/training/peers.py`) of the same shape
 presets      LFA's and DST's presets against `std-t` of the same shape
 supervision  `pls` against `c2`: the ratio of times over the ratio of FLOPs
 pairs        hdpl against llama, kromcanon against gpt2, at the papers' width and layers

@@ -8,10 +8,9 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from streamscope.benchmarks.inputs import random_tokens
-from streamscope.benchmarks.plain_gpt import PlainGPT
 from streamscope.benchmarks.timing import CLOCKS, device_name, interleaved, machine, synchronize
 from streamscope.benchmarks.training import Options
-from streamscope.benchmarks.without_hooks import hooks_disabled, without_hooks
+from streamscope.benchmarks.training.peers import PlainGPT, hooks_disabled, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build, preset
 from streamscope.models.config import ModelConfig

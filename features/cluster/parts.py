@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.features.cluster.agreement import refit_agreement
+from streamscope.features.cluster.checks import refit_agreement
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, read_features
 from streamscope.instruments.contract import Progress

@@ -70,9 +70,7 @@ _LOCK = RLock()
 """Held while hooks and the records of them change, because threads may share a model."""
 _OURS = "of_streamscope"
 """Attribute of the functions that `attached` registers with torch."""
-_KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-"""Attributes in which torch stores the hooks of a module."""
-_LIBRARIES = ("transformer_lens.model_bridge", "transformers")
+_LIBRARIES = ("transformer_lens.model_bridge.", "transformers.")
 """Modules whose hooks belong to the models of these libraries."""
 
 
@@ -189,15 +187,15 @@ def hooked_at(model: Any) -> tuple[str, ...]:
     names = []
     with _LOCK:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
-            hooks = [hook for kind in _KINDS for hook in getattr(module, kind).values()]
-            if not all(hasattr(hook, _OURS) or _of_library(hook) for hook in hooks):
+            tables = (
+                module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks,
+            )  # fmt: skip
+            if not any(tables):
+                continue
+            others = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
+            if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in others):
                 names.append(name or type(model).__name__)
     return tuple(names)
-
-
-def _of_library(hook: Any) -> bool:
-    home = str(getattr(hook, "__module__", ""))
-    return any(home == one or home.startswith(f"{one}.") for one in _LIBRARIES)
 
 
 class CleanCopies(torch.nn.Module):

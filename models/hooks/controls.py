@@ -17,7 +17,6 @@ same JSON, and `--edit FILE.json` of every instrument reads it. `controls` lists
 arrays into edits, for a forward pass in torch and for the graph that the page runs.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,20 +100,6 @@ def controls(config: Any) -> dict[str, Control | str]:
 
 
 # ---- JSON -> arrays ----------------------------------------------------------------------------
-
-
-def read_edits(text: str, where: str = "the edits") -> dict[str, Any]:
-    """The JSON of `where`, whose keys are known. Raises `InputError` for other JSON."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: this is no JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{where} must be an object such as {EXAMPLE}")
-    for key in data:
-        if key not in KEYS:
-            raise unknown(f"key of {where}", key, list(KEYS))
-    return data
 
 
 def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:

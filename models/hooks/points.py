@@ -33,7 +33,8 @@ class OnDemand(HookPoint):
     @property
     def listening(self) -> bool:
         """Whether the activation has to be computed."""
-        return bool(self.wanted or self.asked or self._forward_hooks or self._backward_hooks) or _awaited(self)
+        heard = self.wanted or self.asked or self._forward_hooks or self._backward_hooks
+        return bool(heard) or ("forward" in self.__dict__ and _awaited(self))
 
 
 class ObservePoint(HookPoint):
@@ -50,11 +51,6 @@ class ObservePoint(HookPoint):
         return super().add_hook(hook, dir, **options)
 
 
-def _has_nnsight(point: HookPoint) -> bool:
-    """Whether nnsight has wrapped the point: it replaces `forward` permanently."""
-    return "forward" in point.__dict__ and not torch.compiler.is_compiling()
-
-
 def resid_point(config: ModelConfig, place: str) -> HookPoint:
     """Make `hook_resid_{place}`: editable with one stream, observe-only with several."""
     if not config.residual.streams:
@@ -64,8 +60,9 @@ def resid_point(config: ModelConfig, place: str) -> HookPoint:
 
 
 def _hooked(point: HookPoint) -> bool:
-    """Whether hooks or nnsight may read or write here."""
-    return bool(point._forward_hooks or point._forward_pre_hooks or point._backward_hooks) or _has_nnsight(point)
+    """Whether hooks, or nnsight, which replaces `forward` for good, may read or write here."""
+    hooks = point._forward_hooks or point._forward_pre_hooks or point._backward_hooks
+    return bool(hooks) or ("forward" in point.__dict__ and not torch.compiler.is_compiling())
 
 
 def _awaited(point: HookPoint) -> bool:
@@ -76,7 +73,7 @@ def _awaited(point: HookPoint) -> bool:
     `InputError` for a block that counts passes (`tracer.iter`) after a pass in which nobody waited: nnsight counts only
     the passes it has seen.
     """
-    if not _has_nnsight(point) or not hasattr(point.forward, "state"):
+    if torch.compiler.is_compiling() or not hasattr(point.forward, "state"):
         return False
     trace, path, _ = point.forward.state.active()
     if trace is None:

@@ -7,6 +7,7 @@ dimension. `models.hooks.points` defines the kinds of points.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
 
@@ -170,6 +171,7 @@ def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
         yield row.name, row
 
 
+@cache
 def row_of(name: str) -> Hook | None:
     """The row of a full hook name, or None if the table has none."""
     parts = name.split(".")

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from streamscope.cli import user_code
-from streamscope.cli.disk import read_bytes, sha256
+from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.hooks import Edit
-from streamscope.models.hooks.controls import EXAMPLE, edits_of, read_edits
+from streamscope.models.hooks.controls import EXAMPLE, edits_of
 
 ROUNDING = 1e-3
 """Allowed difference between a row alone and in a batch, as a share of the largest value."""
@@ -43,7 +43,7 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
 
 
 def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
-    data = read_edits(read_bytes(Path(spec)).decode(errors="replace"), spec)
+    data = read_json(Path(spec), dict[str, Any], f"give an object such as {EXAMPLE}")
     with reading(spec):
         edits = edits_of(data, model)
     if not edits:

@@ -50,7 +50,7 @@ def linear(
     """x Wᵀ + b by oneDNN for large weights, and padded with zeros (DST's 516) on a GPU, where that is faster."""
     if prefers_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    more_out, more_in = (-n % ALIGNMENT for n in weight.shape)
+    more_out, more_in = -weight.shape[0] % ALIGNMENT, -weight.shape[1] % ALIGNMENT
     if not (more_in or more_out) or not gains_from_padding(x):
         return F.linear(x, weight, bias)
     y = F.linear(F.pad(x, (0, more_in)), F.pad(weight, (0, more_in, 0, more_out)))[..., : weight.shape[0]]

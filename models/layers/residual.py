@@ -9,9 +9,11 @@ of tensors, so they can be cached, repeated along the batch (`map_state`) and pa
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import torch.utils._pytree
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -21,8 +23,8 @@ from streamscope.models.hooks.points import observe, read_point, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
-from streamscope.models.layers.mlp import Mlp
-from streamscope.models.layers.noise import Dropout
+from streamscope.models.layers.noise import dropout_layer
+from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
 from streamscope.models.layers.registry import implements, module_for
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
@@ -34,6 +36,61 @@ State = Any
 def map_state(fn: Callable[[Tensor], Tensor], state: State) -> State:
     """Apply `fn` to every tensor of a state, for example `lambda x: x.repeat_interleave(8, dim=0)`."""
     return torch.utils._pytree.tree_map_only(Tensor, fn, state)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "silu": F.silu, "relu": F.relu,
+}  # fmt: skip
+
+
+def _read(name: str, method: str) -> property:
+    """A property with `method` of the projection `name`."""
+    return property(lambda mlp: getattr(mlp._modules[name], method)())
+
+
+class Mlp(WithProjections):
+    """The FFN of a normed x [B, T, D]: down(act(up x)), or down(act(gate x) ⊙ up x) when gated."""
+
+    up: Projection
+    down: Projection
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__()
+        spec, d, m = config.mlp, config.d_model, config.d_mlp
+        self.act = ACTIVATIONS[spec.activation]
+        self.gated = spec.gate is not None
+        if spec.gate is not None:
+            self.add_projection("gate", spec.gate, d, m, config)
+        self.add_projection("up", spec.up, d, m, config)
+        self.hook_pre = HookPoint()
+        if self.gated:
+            self.hook_pre_linear = HookPoint()
+        self.hook_post = HookPoint()
+        self.add_projection("down", spec.down, m, d, config, init_scale=residual_scale(config))
+
+    def forward(self, x: Float[Tensor, "B T D"], canon: nn.Module | None = None) -> Float[Tensor, "B T D"]:
+        """The update; `canon` is the block's Canon-D layer, applied to the inputs of the activation and of the linear
+        half."""
+        if self.gated:
+            gate, up = self.project("gate", x), self.project("up", x)
+            if canon is not None:
+                gate, up = canon(torch.cat([gate, up], -1)).chunk(2, -1)
+            hidden = self.act(read_point(self.hook_pre, gate)) * read_point(self.hook_pre_linear, up)
+        else:
+            up = self.project("up", x)
+            hidden = self.act(self.hook_pre(up if canon is None else canon(up)))
+        return self.project("down", self.hook_post(hidden))
+
+    # TransformerLens' names for the weights
+    W_in, W_out = _read("up", "matrix"), _read("down", "matrix")
+    """Input weights [D, M] (in a gated FFN, of the linear half) and output weights [M, D]."""
+    b_in, b_out = _read("up", "bias_or_zeros"), _read("down", "bias_or_zeros")
+    """Biases [M] and [D]; zeros without a bias."""
+
+    @property
+    def W_gate(self) -> Float[Tensor, "D M"] | None:
+        """Gate weights of a gated FFN, else None."""
+        return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
 
 
 class Topology(nn.Module):
@@ -86,7 +143,7 @@ class Block(nn.Module):
         for place, width in config.canon_widths().items():
             assert config.canon is not None
             self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
-        self.dropout = Dropout(config.dropout)
+        self.dropout = dropout_layer(config.dropout)
 
     def forward(self, state: State) -> State:
         """Run one layer of DST Algorithm 1."""

@@ -11,11 +11,16 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -27,11 +32,9 @@ from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mix
 from streamscope.models.readout import IGNORE
 from streamscope.models.training.checkpoints import load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
-from streamscope.models.training.feed import Feed
 from streamscope.models.training.lora import merged
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
 from streamscope.models.training.parallel import Ranks
-from streamscope.models.training.progress import Progress
 from streamscope.models.training.run import Run
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.mixture import MixedWindows
@@ -62,6 +65,95 @@ class Batches(Protocol):
 
     def batch(self, indices: Any) -> tuple[Tensor, Tensor]:
         """Inputs and targets [B, T]; −100 marks positions without a target."""
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Feed:
+    """Yields gather(indices) for each `indices` of an iterator; a thread gathers up to `ahead` batches in advance.
+
+    Batches come in the order of the indices, so the data of a run does not depend on the thread. With `pin` the tensors
+    lie in page-locked memory, from which a GPU copies without blocking the host. Errors of the thread are raised by
+    `__next__`. `close` ends the thread; it may be called at any time and repeatedly.
+    """
+
+    def __init__(
+        self, gather: Callable[[Any], Batch], order: Iterator[Any], *, ahead: int = 3, pin: bool = False
+    ) -> None:
+        self._gather, self._order, self._ahead, self._pin = gather, order, ahead, pin
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._waiting: deque[Future[Batch]] = deque()
+        self._fill()
+
+    def __iter__(self) -> "Feed":
+        return self
+
+    def __next__(self) -> Batch:
+        if not self._waiting:
+            self.close()
+            raise StopIteration
+        try:
+            batch = self._waiting.popleft().result()
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+        return batch
+
+    def close(self) -> None:
+        """End the thread and drop the remaining batches."""
+        self._waiting.clear()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _fill(self) -> None:
+        while len(self._waiting) < self._ahead and (indices := next(self._order, None)) is not None:
+            self._waiting.append(self._pool.submit(self._work, indices))
+
+    def _work(self, indices: Any) -> Batch:
+        tokens, targets = self._gather(indices)
+        return (tokens.pin_memory(), targets.pin_memory()) if self._pin else (tokens, targets)
+
+
+class Progress:
+    """Step, loss, tokens per second and time left: a bar on a terminal or in a notebook, lines if standard error is a
+    file, nothing without `shown`."""
+
+    def __init__(self, steps: int, done: int = 0, shown: bool = True) -> None:
+        self.steps, self.console = steps, Console(file=sys.stderr, quiet=not shown)
+        self.every = max(1, steps // 20)
+        self.lines = done // self.every
+        self.bar = Bar(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} tokens/s"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not shown or not (self.console.is_terminal or self.console.is_jupyter),
+        )
+        self.task = self.bar.add_task("training", total=steps, completed=done, loss=float("nan"), rate=0.0)
+
+    def __enter__(self) -> "Progress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.bar.stop()
+
+    def update(self, step: int, loss: float, rate: float) -> None:
+        """Move the bar; without a terminal, print about twenty lines per run."""
+        self.bar.update(self.task, completed=step, loss=loss, rate=rate)
+        if self.bar.disable and step // self.every > self.lines:
+            self.lines = step // self.every
+            self.say(f"step {step}/{self.steps}: loss {loss:.4f}, {rate:,.0f} tokens/s")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        with contextlib.suppress(BrokenPipeError):  # a closed pipe must not end a training
+            self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
 
 class TrainingPhase(NamedTuple):
@@ -210,7 +302,8 @@ class Trainer:
             for name, value in {"loss": loss.detach(), **scaled}.items():
                 sums[name] = sums.get(name, 0.0) + value
         sums, norm = self.ranks.mean(sums), self.ranks.clip(t.clip or math.inf)
-        if not self._finite(sums["loss"], norm):
+        due = 0 in ((self.step + 1) % t.log_every, (self.step + 1) % t.checkpoint_every)
+        if (due or self.device.type == "cpu") and not torch.isfinite(sums["loss"]) & torch.isfinite(norm):
             raise Stopped(self._nan_message(float(sums["loss"]), float(norm)))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -228,13 +321,6 @@ class Trainer:
         of_targets, of_places = self.ranks.total(mine).clamp(min=1)
         size = self.ranks.size
         return [(size * n / of_targets, size * places / of_places) for n, places in counts]
-
-    def _finite(self, loss: Tensor, norm: Tensor) -> bool:
-        """Whether loss and gradient norm are finite; checked every step on a CPU, and at log steps on a GPU (a
-        sync)."""
-        t = self.training
-        due = (self.step + 1) % t.log_every == 0 or (self.step + 1) % t.checkpoint_every == 0
-        return not (self.device.type == "cpu" or due) or bool(torch.isfinite(loss) & torch.isfinite(norm))
 
     def _nan_message(self, loss: float, norm: float) -> str:
         last = self.run.folder / "checkpoint.safetensors"

@@ -136,26 +136,18 @@ class Ranks:
 
     def refresh(self, model: nn.Module) -> None:
         """Copy the sharded weights into `model` on process 0, which evaluates and saves it."""
-        if not self.sharded:
-            return
-        with torch.no_grad():
-            own = model.state_dict()
-            for name, value in self.trained_model.state_dict().items():
-                whole = _whole(value)
-                if self.leader:
-                    own[name].copy_(whole)
+        own = model.state_dict() if self.sharded else {}
+        for name, value in self.trained_model.state_dict().items() if self.sharded else ():
+            whole = _whole(value)
+            if self.leader:
+                own[name].copy_(whole)
 
     def whole(self, moments: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """The moments of the optimiser without shards, in memory; {} in processes that do not write them."""
         if not self.sharded:
             return moments
-        found: dict[int, dict[str, Any]] = {}
-        for i, one in moments.items():
-            for key, value in one.items():
-                full = torch.as_tensor(_whole(value))
-                if self.leader:
-                    found.setdefault(i, {})[key] = full.cpu()
-        return found
+        whole = {i: {key: torch.as_tensor(_whole(x)).cpu() for key, x in one.items()} for i, one in moments.items()}
+        return whole if self.leader else {}
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Means of scalars over the processes, equal in all of them."""
@@ -209,8 +201,10 @@ class Ranks:
         """Random states of all processes except the first, by rank, as text for a checkpoint."""
         if self.size == 1:
             return {}
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else torch.empty(0, dtype=torch.uint8)
+        own = torch.cat([torch.get_rng_state(), cuda]).numpy().tobytes()
         states: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(states, base64.b64encode(_noise_state().numpy().tobytes()).decode())
+        torch.distributed.all_gather_object(states, base64.b64encode(own).decode())
         return {str(rank): state for rank, state in enumerate(states) if rank}
 
     def restore_noise(self, states: dict[str, str], seed: int, step: int) -> None:
@@ -221,7 +215,10 @@ class Ranks:
         if state is None:
             self.seed_noise(seed + 7919 * step)
         else:
-            _set_noise_state(torch.tensor(list(base64.b64decode(state)), dtype=torch.uint8))
+            noise, n = torch.tensor(list(base64.b64decode(state)), dtype=torch.uint8), len(torch.get_rng_state())
+            torch.set_rng_state(noise[:n].clone())
+            if torch.cuda.is_available() and len(noise) > n:
+                torch.cuda.set_rng_state(noise[n:].clone())
 
 
 def ranks(device: str, parallel: str = "ddp") -> tuple[Ranks, str]:
@@ -272,18 +269,6 @@ class _Reader(Run):
 
     def save_snapshot(self, weights: Any, step: int, dtype: str) -> None: ...
     def finish(self, outcome: str, seconds: float, **values: Any) -> None: ...
-
-
-def _noise_state() -> Tensor:
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else torch.empty(0, dtype=torch.uint8)
-    return torch.cat([torch.get_rng_state(), cuda])
-
-
-def _set_noise_state(state: Tensor) -> None:
-    n = len(torch.get_rng_state())
-    torch.set_rng_state(state[:n].clone())
-    if torch.cuda.is_available() and len(state) > n:
-        torch.cuda.set_rng_state(state[n:].clone())
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from streamscope.models.checkpoint import load, model_config, run_folder, whole_
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.derived import inherited, parent_of
 from streamscope.models.hooks import check_weights
-from streamscope.models.interop.huggingface.convert import read_eos, read_generation
+from streamscope.models.interop.huggingface.generation import read_eos, read_generation
 from streamscope.models.training.checkpoints import none_yet
 from streamscope.models.training.config import Training, check_given, recorded_dtype, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end

@@ -35,8 +35,7 @@ from streamscope.cli.parse import command, parse
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.config import Training, with_recipe
-from streamscope.models.training.loop import Trainer
-from streamscope.models.training.progress import Progress
+from streamscope.models.training.loop import Progress, Trainer
 from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows
 

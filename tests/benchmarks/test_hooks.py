@@ -5,7 +5,7 @@ import torch
 
 from streamscope.benchmarks.training import Options
 from streamscope.benchmarks.training.measure import forward_backward
-from streamscope.benchmarks.without_hooks import hooks_disabled, without_hooks
+from streamscope.benchmarks.training.peers import hooks_disabled, without_hooks
 from streamscope.models import build
 from tests.tiny import randomise
 

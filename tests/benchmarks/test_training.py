@@ -31,7 +31,7 @@ def test_bad_options_raise() -> None:
 
 
 def test_both_sides_have_the_same_parameters() -> None:
-    from streamscope.benchmarks.plain_gpt import PlainGPT
+    from streamscope.benchmarks.training.peers import PlainGPT
 
     c = shape("std-t", Options(context=16), 48, 300)
     plain = PlainGPT(d_vocab=300, n_ctx=16, d=48, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp)

@@ -6,7 +6,7 @@ from scipy import stats
 from sklearn.metrics import adjusted_rand_score
 
 from streamscope.cli.errors import InputError
-from streamscope.features.cluster.agreement import adjusted_mutual_information_interval, adjusted_rand_interval
+from streamscope.features.cluster.checks import adjusted_mutual_information_interval, adjusted_rand_interval
 
 
 def labels(n: int, clusters: int, same: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +64,7 @@ def test_intervals_cover_independence_and_repetition_does_not_count() -> None:
 
 def test_resamples_are_weighted_documents() -> None:
     """Against tokens repeated in so many words, with copies apart: counted pair by pair."""
-    from streamscope.features.cluster.agreement import _pairs, _tokens
+    from streamscope.features.cluster.checks import _pairs, _tokens
 
     a, _ = labels(60, 4, 0)
     documents = np.repeat(np.arange(10), 6)

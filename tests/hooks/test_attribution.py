@@ -190,6 +190,11 @@ def test_updates_of_streams_are_no_shares() -> None:
     logits, cache = model.run_with_cache(TOKENS)
     last = cache.logit_attrs(cache.accumulated_resid(), RIGHT)[-1]
     torch.testing.assert_close(last, picked(logits - model.logit_bias, RIGHT), **CLOSE)
+    for call in (cache.decompose_resid, cache.get_full_resid_decomposition):
+        with pytest.raises(InputError, match=r"hyper-connections.*accumulated_resid"):
+            call()
+    with pytest.raises(InputError, match="apply_ln only supports the final norm"):
+        cache.accumulated_resid(layer=1, apply_ln=True)
     for name in ("stack_head_results", "stack_neuron_results"):
         for option in ("apply_ln", "incl_remainder"):
             with pytest.raises(InputError, match=r"updates do not add up .* hyper-connections"):

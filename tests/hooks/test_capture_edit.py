@@ -2,8 +2,6 @@
 
 import copy
 import importlib
-import subprocess
-import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -283,20 +281,6 @@ def test_package_exports() -> None:
     for home in set(streamscope.models._HOME.values()):
         importlib.import_module(f"streamscope.{home}")
     assert not [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
-
-
-@pytest.mark.slow
-def test_package_exports_of_a_fresh_process() -> None:
-    """The same where nothing else was imported first."""
-    code = """
-import importlib, types, streamscope.models
-for home in set(streamscope.models._HOME.values()):
-    importlib.import_module(f"streamscope.{home}")
-wrong = [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
-assert not wrong, f"modules instead of what they hold: {wrong}"
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr.splitlines()[-1]
 
 
 def test_threads_never_get_each_others_activations() -> None:

@@ -4,33 +4,27 @@ The checks run in a process of their own: under test the rooms are wrapped by th
 compiler can trace. Each `check_*` function is a test, and this file is also the script that runs them.
 """
 
-import json
-import os
-import subprocess
-import sys
-import traceback
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from streamscope.models.hooks import capture, edit
+from streamscope.models.make import build
+from streamscope.models.training.loop import compiled_loss
+from tests.hooks.checks import outcomes_of, run_checks
 
 Z = "blocks.0.attn.hook_z"
 
 
 def _make(name: str, **overrides: Any) -> tuple[Any, Any]:
-    import torch
-
-    from streamscope.models.make import build
-
     tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(7))
     return build(name, "tiny", init_std=0.2, **overrides), tokens
 
 
 def _compiled(model: Any, backend: str = "eager") -> list[Callable[..., Any]]:
-    import torch
-
     return [torch.compile(block.forward, backend=backend, fullgraph=True) for block in model.blocks]
 
 
@@ -43,38 +37,21 @@ def _logits(model: Any, tokens: Any, blocks: Any = None) -> Any:
 
 
 def check_presets_compile_as_one_graph() -> None:
-    """Un-hooked blocks have no graph break and compute the same."""
-    _presets("dst-kron", "hdpl")
-
-
-def check_more_presets_compile_slowly() -> None:
-    """With the others: every part of the presets."""
-    _presets("std-t", "lfa", "pls", "dst-full-ind")
-
-
-def _presets(*names: str) -> None:
-    import torch
-
-    for name in names:
+    """Un-hooked blocks have no graph break and compute the same: every part of the presets."""
+    for name in ("dst-kron", "hdpl", "std-t", "lfa", "pls", "dst-full-ind"):
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1)
         with torch.no_grad():
             assert torch.equal(_logits(model, tokens, _compiled(model)), _logits(model, tokens)), name
 
 
+STATIC = {"residual": "kromhc", "residual.dynamic": False, "residual.hc_dtype": "bf16"}
+
+
 def check_streams_and_canon_compile_as_one_graph() -> None:
     """Hyper-connections add in another order when compiled: equal to rounding; Canon alone bit for bit."""
-    _streams(("canon", {}), ("gpt2", {"residual": "kromhc", "residual.dynamic": False, "residual.hc_dtype": "bf16"}))
-
-
-def check_more_streams_compile_slowly() -> None:
-    """The same of the other kinds of hyper-connections, and of both at once."""
-    _streams(("kromcanon", {}), *[("gpt2", {"residual": kind}) for kind in ("hc", "mhc", "mhc_lite")])
-
-
-def _streams(*models: tuple[str, dict[str, Any]]) -> None:
-    import torch
-
+    kinds = [("gpt2", {"residual": kind}) for kind in ("hc", "mhc", "mhc_lite")]
+    models: list[tuple[str, dict[str, Any]]] = [("canon", {}), ("gpt2", STATIC), ("kromcanon", {}), *kinds]
     for name, overrides in models:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1, **overrides)
@@ -83,23 +60,17 @@ def _streams(*models: tuple[str, dict[str, Any]]) -> None:
         torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5 if overrides or "krom" in name else 0.0)
 
 
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("std-t", {"positions": "alibi", "mlp.gate": "dense", "norm": "rms"}),
+    ("pls", {"dropout": 0.1}),
+    ("lfa", {"positions": "none", "residual.order": "parallel", "attention.gate": "gate"}),
+    ("dst-kron", {"positions.fraction": 0.5, "residual.values": "combined"}),
+]
+
+
 def check_variants_compile_as_one_graph() -> None:
-    """Other positions, gated FFN, other norms, dropout in training."""
-    _variants(("std-t", {"positions": "alibi", "mlp.gate": "dense", "norm": "rms"}), ("pls", {"dropout": 0.1}))
-
-
-def check_more_variants_compile_slowly() -> None:
-    """Gates, parallel blocks, RoPE in part, values of both streams."""
-    _variants(
-        ("lfa", {"positions": "none", "residual.order": "parallel", "attention.gate": "gate"}),
-        ("dst-kron", {"positions.fraction": 0.5, "residual.values": "combined"}),
-    )
-
-
-def _variants(*models: tuple[str, dict[str, Any]]) -> None:
-    import torch
-
-    for name, overrides in models:
+    """Other positions, gates, norms, parallel blocks, values of both streams, dropout in training."""
+    for name, overrides in VARIANTS:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1, **overrides)
         model.train()
@@ -112,8 +83,6 @@ def _variants(*models: tuple[str, dict[str, Any]]) -> None:
 
 def check_training_step() -> None:
     """Loss and gradients of a compiled step equal the plain ones."""
-    import torch
-
     torch.compiler.reset()
     model, tokens = _make("pls", n_layers=1, dropout=0.0, **{"attention.dropout": 0.0})
     weights, results = list(model.blocks.parameters()), []
@@ -125,36 +94,24 @@ def check_training_step() -> None:
 
 def check_sampled_training_step() -> None:
     """The penalties of HDPL leave a compiled block with their gradient, step after step, as from a plain one."""
-    _sampled_step("eager")
+    for backend in ("eager", "aot_eager"):
+        torch.compiler.reset()
+        model, tokens = _make("hdpl", n_layers=1, **{"mlp.up.kl": "free_bits"})
+        weights, results = list(model.blocks.parameters()), []
+        for blocks in (None, _compiled(model, backend)):
+            torch.manual_seed(0)
+            for _ in range(2):
+                loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
+                results.append([loss, parts["kl_clamped"], *torch.autograd.grad(loss, weights)])
+        for plain, compiled in zip(results[:2], results[2:], strict=True):
+            for a, b in zip(plain, compiled, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+        assert parts.keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
+        assert all(p.penalty is None for p in model._hdpl)
 
 
-def check_sampled_training_step_with_a_traced_backward_slowly() -> None:
-    """The same with the backward pass traced as well."""
-    _sampled_step("aot_eager")
-
-
-def _sampled_step(backend: str) -> None:
-    import torch
-
-    torch.compiler.reset()
-    model, tokens = _make("hdpl", n_layers=1, **{"mlp.up.kl": "free_bits"})
-    weights, results = list(model.blocks.parameters()), []
-    for blocks in (None, _compiled(model, backend)):
-        torch.manual_seed(0)
-        for _ in range(2):
-            loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
-            results.append([loss, parts["kl_clamped"], *torch.autograd.grad(loss, weights)])
-    for plain, compiled in zip(results[:2], results[2:], strict=True):
-        for a, b in zip(plain, compiled, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-    assert parts.keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
-    assert all(p.penalty is None for p in model._hdpl)
-
-
-def check_compiled_blocks_drop_what_plain_ones_drop_slowly() -> None:
+def check_compiled_blocks_drop_what_plain_ones_drop() -> None:
     """The compiler writes no generator of its own: masks are those of the plain model, step after step."""
-    import torch
-
     torch.compiler.reset()
     model, tokens = _make("pls", n_layers=1)
     model.train()
@@ -166,22 +123,9 @@ def check_compiled_blocks_drop_what_plain_ones_drop_slowly() -> None:
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=0.0)
 
 
-def check_a_whole_step_compiles_as_one_graph_slowly() -> None:
-    """Model, readouts of all layers, loss: no graph break, and the plain step's loss and gradients."""
-    _whole_step("eager", "pls")
-
-
-def check_a_whole_step_with_penalties_and_streams_compiles_slowly() -> None:
-    """The same with the backward pass traced as well, also of HDPL with its penalties, and of hyper-connections."""
-    _whole_step("aot_eager", "pls", "hdpl", "kromcanon")
-
-
-def _whole_step(backend: str, *names: str) -> None:
-    import torch
-
-    from streamscope.models.training.loop import compiled_loss
-
-    for name in names:
+def check_a_whole_step_compiles_as_one_graph() -> None:
+    """Model, readouts, loss, penalties, streams: no graph break, and the plain step's loss and gradients."""
+    for name, backend in [("pls", "eager"), *((name, "aot_eager") for name in ("pls", "hdpl", "kromcanon"))]:
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1, dropout=0.0, **{"attention.dropout": 0.0})
         weights, results = list(model.train().parameters()), []
@@ -197,8 +141,6 @@ def _whole_step(backend: str, *names: str) -> None:
 
 def check_training_step_in_bf16() -> None:
     """Under autocast narrow heads take fp32 gradients, compiled as well."""
-    import torch
-
     model, tokens = _make("std-t", n_layers=1)
     weights, results = list(model.train().blocks.parameters()), []
     for blocks in (None, _compiled(model, "aot_eager")):
@@ -211,20 +153,7 @@ def check_training_step_in_bf16() -> None:
 
 def check_an_edit_after_compiled_training_has_effect() -> None:
     """A compiled step, then an edit on the plain model: the effect is that on a model never compiled."""
-    _edit_after(("lfa", "eager"))
-
-
-def check_an_edit_after_more_compiled_training_has_effect_slowly() -> None:
-    """The same of one stream, and with the backward pass traced as well."""
-    _edit_after(("std-t", "eager"), ("lfa", "aot_eager"))
-
-
-def _edit_after(*models: tuple[str, str]) -> None:
-    import torch
-
-    from streamscope.models.hooks import capture, edit
-
-    for name, backend in models:
+    for name, backend in (("lfa", "eager"), ("std-t", "eager"), ("lfa", "aot_eager")):
         torch.compiler.reset()
         (model, tokens), (fresh, _) = _make(name, n_layers=1), _make(name, n_layers=1)
         blocks = _compiled(model, backend)
@@ -245,10 +174,6 @@ def _edit_after(*models: tuple[str, str]) -> None:
 
 def check_an_edit_around_compiled_blocks_has_effect() -> None:
     """Inside `edit` and `capture` compiled callables run eagerly, so that hooks fire there as well."""
-    import torch
-
-    from streamscope.models.hooks import capture, edit
-
     for name in ("dst-kron", "lfa"):
         torch.compiler.reset()
         model, tokens = _make(name, n_layers=1)
@@ -268,7 +193,6 @@ def check_an_edit_around_compiled_blocks_has_effect() -> None:
 def check_hooks_on_a_compiled_model_have_effect() -> None:
     """A model compiled by its user, whole or in parts, after a call: caches are full, hooks of every kind fire, and
     their effect ends with them."""
-    import torch
 
     def parts(model: Any, name: str) -> None:
         for block in model.blocks:
@@ -307,8 +231,6 @@ def check_hooks_on_a_compiled_model_have_effect() -> None:
 
 def check_a_hook_at_the_first_compiled_call_does_not_stay() -> None:
     """Compiled code that was made while a hook was there has none once it is gone, and the other way round."""
-    import torch
-
     torch.compiler.reset()
     (model, tokens), (fresh, _) = _make("lfa", n_layers=1), _make("lfa", n_layers=1)
     with torch.no_grad():
@@ -330,10 +252,6 @@ def check_a_hook_at_the_first_compiled_call_does_not_stay() -> None:
 
 def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
     """A callable first called inside `edit` has no edit in it afterwards."""
-    import torch
-
-    from streamscope.models.hooks import edit
-
     torch.compiler.reset()
     model, tokens = _make("lfa", n_layers=1)
     blocks = _compiled(model)
@@ -347,8 +265,6 @@ def check_compiling_inside_an_edit_does_not_freeze_it() -> None:
 
 def _doubling() -> tuple[Any, list[Any]]:
     """A compiled x → 2 x, and the graphs that were compiled for it."""
-    import torch
-
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -360,8 +276,6 @@ def _doubling() -> tuple[Any, list[Any]]:
 
 def check_force_eager_ends_with_the_block() -> None:
     """Callables compile again once the block is left, also after an exception."""
-    from streamscope.models.hooks import capture
-
     model, tokens = _make("lfa")
     double, graphs = _doubling()
     try:
@@ -378,10 +292,6 @@ def check_force_eager_ends_with_the_block() -> None:
 
 def check_blocks_of_hooks_end_in_any_order() -> None:
     """A block of capture that ends inside one of model.hooks leaves it eager; after both, callables compile again."""
-    import torch
-
-    from streamscope.models.hooks import capture
-
     model, tokens = _make("lfa")
     double, graphs = _doubling()
     for first, second in [
@@ -405,42 +315,23 @@ def check_blocks_of_hooks_end_in_any_order() -> None:
 
 
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))
-SLOW = [name for name in CHECKS if name.endswith("_slowly")]
-FAST = [name for name in CHECKS if name not in SLOW]
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """Check -> error, "" for none, of all that are not slow."""
-    return _run(*FAST)
-
-
-def _run(*names: str) -> dict[str, str]:
-    """Check -> error, "" for none; from one fresh process in which warnings are errors."""
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-W", "error", str(Path(__file__).resolve()), *names]
-    env = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    """Check -> error, "" for none."""
+    return outcomes_of(__file__)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", FAST)
+@pytest.mark.parametrize("check", CHECKS)
 def test_compile(check: str, outcomes: dict[str, str]) -> None:
     """One check; its docstring says what."""
     assert outcomes[check] == ""
 
 
-@pytest.mark.slow
-def test_compile_slowly() -> None:
-    assert _run(*SLOW) == dict.fromkeys(SLOW, "")
-
-
 def main() -> None:
-    """Run the named checks and print the outcomes as JSON."""
-    import torch
-
+    """Run every check and print the outcomes as JSON."""
     torch.set_num_threads(1)
     # torch's compiler itself looks at the gradient of tensors that are no leaves
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
@@ -448,14 +339,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message=".*should not be instantiated. Methods on autograd functions")
     # inductor imports modules that torch itself calls deprecated
     warnings.filterwarnings("ignore", message=".*script_method.* is deprecated", category=DeprecationWarning)
-    outcomes = {}
-    for name in sys.argv[1:]:
-        try:
-            globals()[name]()
-            outcomes[name] = ""
-        except Exception:  # reported by the test
-            outcomes[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(outcomes))
+    run_checks(globals())
 
 
 if __name__ == "__main__":

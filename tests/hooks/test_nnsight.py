@@ -4,16 +4,16 @@ Importing nnsight adds a method to every Python object and changes torch's backw
 process of their own: each `check_*` function is a test, and this file is also the script that runs them.
 """
 
-import json
 import os
-import subprocess
-import sys
-import traceback
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from streamscope.cli.errors import InputError
+from streamscope.models.hooks import Query, capture, edit, expected_hooks, run
+from streamscope.models.make import build
+from tests.hooks.checks import outcomes_of, run_checks
 from tests.tiny import randomise, some
 
 PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa kromcanon").split())
@@ -21,10 +21,7 @@ PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa kromcanon").split())
 
 def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
     """(model, nnsight's view of it, tokens)."""
-    import torch
     from nnsight import NNsight
-
-    from streamscope.models.make import build
 
     model = randomise(build(name, "tiny", init_std=0.2, **overrides), std=0.2)
     tokens = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(5))
@@ -43,10 +40,6 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
 
 def check_reading(presets: tuple[str, ...] = PRESETS) -> None:
     """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
-    import torch
-
-    from streamscope.models.hooks import expected_hooks
-
     for preset in presets:
         model, sight, tokens = _setup(preset)
         names = [n for n, row in expected_hooks(model.config) if not row.on_demand]
@@ -67,8 +60,6 @@ ON_DEMAND = [
 
 def check_patterns(presets: tuple[str, ...] = PRESETS) -> None:
     """Scores and patterns that a trace waits for are those of TransformerLens' cache."""
-    import torch
-
     names = ["blocks.1.attn.hook_attn_scores", "blocks.1.attn.hook_pattern"]
     for preset in presets:
         model, sight, tokens = _setup(preset)
@@ -80,8 +71,6 @@ def check_patterns(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_on_demand() -> None:
     """A trace that waits for a pattern, a mixing matrix or a scale gets it; nobody else computes it, then or later."""
-    import torch
-
     for preset, names in ON_DEMAND:
         model, sight, tokens = _setup(preset)
         plain = model(tokens)
@@ -102,8 +91,6 @@ def check_on_demand() -> None:
 
 def check_on_demand_in_a_cache(presets: tuple[str, ...] = ("lfa",)) -> None:
     """tracer.cache() keeps on-demand activations too: of the modules that it is given, or of all."""
-    import torch
-
     for preset in presets:
         model, sight, tokens = _setup(preset)
         name, _ = "blocks.1.attn.hook_pattern", model.double()
@@ -115,8 +102,6 @@ def check_on_demand_in_a_cache(presets: tuple[str, ...] = ("lfa",)) -> None:
 
 def check_explicit() -> None:
     """Inside explicit() the same values are computed in every pass, and nothing is left of it afterwards."""
-    import torch
-
     for preset, names in ON_DEMAND:
         model, sight, tokens = _setup(preset)
         with model.explicit():
@@ -141,10 +126,6 @@ def check_out_of_order() -> None:
 
 def check_later_passes() -> None:
     """tracer.iter reads a pattern of the pass that it names; after passes that did not compute it, it is told so."""
-    import torch
-
-    from streamscope.cli.errors import InputError
-
     model, sight, tokens = _setup("lfa")
     name = "blocks.0.attn.hook_pattern"
 
@@ -178,8 +159,6 @@ def check_later_passes() -> None:
 
 def check_source(presets: tuple[str, ...] = PRESETS) -> None:
     """Calls inside a module's forward: what attention's heads return, and what its output projection reads."""
-    import torch
-
     for preset in presets:
         model, sight, tokens = _setup(preset)
         names = ["blocks.1.attn.hook_z", "blocks.1.hook_attn_out"]
@@ -197,8 +176,6 @@ def check_source(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_setting(presets: tuple[str, ...] = PRESETS) -> None:
     """Out of place and in place, at heads, readers, streams: bit-equal to the same TransformerLens hook."""
-    import torch
-
     for preset in presets:
         model, sight, tokens = _setup(preset)
         streams = model.config.residual.streams or ("resid",)
@@ -227,8 +204,6 @@ def check_setting(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_in_place_at_a_reader(presets: tuple[str, ...] = PRESETS) -> None:
     """output[:] = 0 at hook_mlp_in silences the FFN's input and leaves the streams as they were."""
-    import torch
-
     for preset in presets:
         model, sight, tokens = _setup(preset)
         if "streams" in model.config.residual.streams:
@@ -248,8 +223,6 @@ def check_in_place_at_a_reader(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_setting_the_readout(presets: tuple[str, ...] = ("std-t",)) -> None:
     """Of one stream it is setting the stream; of several it raises (`check_observe_only`)."""
-    import torch
-
     for preset in presets:
         model, sight, tokens = _setup(preset)
         state = torch.zeros(2, 6, 32)
@@ -261,10 +234,6 @@ def check_setting_the_readout(presets: tuple[str, ...] = ("std-t",)) -> None:
 
 def check_observe_only() -> None:
     """Setting the sum of the streams raises our error with their names; reading it does not."""
-    import torch
-
-    from streamscope.cli.errors import InputError
-
     model, sight, tokens = _setup("lfa")
     plain = model(tokens)
     for in_place in (False, True):
@@ -283,8 +252,6 @@ def check_observe_only() -> None:
 
 def check_gradients(presets: tuple[str, ...] = PRESETS) -> None:
     """`.grad` inside backward, and autograd on what was read, are the gradients of capture(grad=True); patterns too."""
-    import torch
-
     from streamscope.models.hooks import capture
 
     for preset in presets:
@@ -309,10 +276,7 @@ def check_gradients(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_batched_invokes(presets: tuple[str, ...] = PRESETS) -> None:
     """An edit in one invoke does not reach the rows of another, at any point of a layer and outside the layers."""
-    import torch
     from nnsight import NNsight
-
-    from streamscope.models.hooks import expected_hooks
 
     class Batching(NNsight):
         """How nnsight's own model classes join invokes: one batch, rows in order."""
@@ -345,11 +309,6 @@ def check_batched_invokes(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_our_tools_after_wrapping(presets: tuple[str, ...] = PRESETS) -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
-    import torch
-
-    from streamscope.cli.errors import InputError
-    from streamscope.models.hooks import Query, capture, edit, run
-    from streamscope.models.make import build
 
     for preset in presets:
         model, _, tokens = _setup(preset)
@@ -377,8 +336,6 @@ def check_our_tools_after_wrapping(presets: tuple[str, ...] = PRESETS) -> None:
 
 def check_compile_after_wrapping() -> None:
     """A block still compiles as one graph after nnsight has seen the model."""
-    import torch
-
     model, _, tokens = _setup("lfa")
     compiled = torch.compile(model.blocks[0].forward, fullgraph=True, backend="eager")
     with torch.no_grad():
@@ -394,13 +351,8 @@ CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 @pytest.fixture(scope="module", params=some(["lfa", "kromcanon std-t pls dst-kron"], ["lfa"]))
 def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Check -> error, "" for none; from one fresh process in which warnings are errors."""
-    root = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-W", "error", str(Path(__file__).resolve())]
-    env = {**os.environ, "PYTHONPATH": str(root), "NNSIGHT_PRESETS": request.param}
-    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    """Check -> error, "" for none."""
+    return outcomes_of(__file__, NNSIGHT_PRESETS=request.param)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -414,20 +366,6 @@ def test_nnsight_was_not_imported_here() -> None:
     assert not hasattr(object(), "save")
 
 
-def main() -> None:
-    """Run every check and print the outcomes as JSON."""
-    import torch
-
-    torch.set_num_threads(1)
-    outcomes = {}
-    for name in CHECKS:
-        try:
-            globals()[name]()
-            outcomes[name] = ""
-        except Exception:  # reported by the test
-            outcomes[name] = traceback.format_exc(limit=-4)
-    print(json.dumps(outcomes))
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    run_checks(globals())

@@ -72,61 +72,6 @@ def test_accumulated_resid(model: StreamTransformer) -> None:
     torch.testing.assert_close(normed[1:] @ model.W_U, layers.movedim(2, 0), **TIGHT)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_layer_norm_of_a_middle_layer(model: StreamTransformer, layer: int) -> None:
-    """apply_ln at a layer gives what that layer's norm gives; with hyper-connections it refuses."""
-    read: list[Tensor] = []
-    handle = model.blocks[layer].ln1.register_forward_hook(lambda module, inputs, output: read.append(output))
-    _, cache = model.run_with_cache(CLEAN[:1].expand(4, -1)[:, :4])
-    handle.remove()
-    if "streams" in model.config.residual.streams:
-        with pytest.raises(InputError, match="apply_ln only supports the final norm"):
-            cache.accumulated_resid(layer=layer, apply_ln=True)
-        return
-    torch.testing.assert_close(cache.accumulated_resid(layer=layer, apply_ln=True)[-1], read[-1], **TIGHT)
-
-
-def test_decompose_resid(model: StreamTransformer) -> None:
-    """Embeddings and updates add up to the last residual state."""
-    _, cache = model.run_with_cache(CLEAN)
-    if "streams" in model.config.residual.streams:
-        for call in (cache.decompose_resid, cache.get_full_resid_decomposition):
-            with pytest.raises(InputError, match="hyper-connections.*accumulated_resid"):
-                call()
-        return
-    parts, labels = cache.decompose_resid(return_labels=True)
-    positions = ["pos_embed"] if model.config.positions.table else []
-    updates = ["0_attn_out", "0_mlp_out", "1_attn_out", "1_mlp_out"]
-    assert labels == ["embed", *positions, *updates]
-    torch.testing.assert_close(parts.sum(0), cache["resid_post", 1], **TIGHT)
-    full = cache.get_full_resid_decomposition(expand_neurons=False)
-    torch.testing.assert_close(full.sum(0), cache["resid_post", 1], **TIGHT)
-
-
-@pytest.mark.parametrize(
-    ("name", "overrides"),
-    [
-        ("std-t", {}),
-        ("std-t", {"attention.o": "dense", "attention.o.bias": True}),
-        ("lfa", {}),
-        ("dst-kron", {}),
-        ("pls", {}),
-        ("lfa", {"attention.o": "id"}),
-        ("kromcanon", {}),
-    ],
-    ids=["dense", "bias", "independent", "kronecker", "gated", "identity", "streams"],
-)
-def test_head_results(name: str, overrides: dict[str, Any]) -> None:
-    """z through W_O, head by head, sums to attn_out (without its bias)."""
-    model = randomise(build(name, "tiny", init_std=0.2, **overrides).double())
-    _, cache = model.run_with_cache(CLEAN)
-    heads, labels = cache.stack_head_results(return_labels=True)
-    assert labels == [f"L{layer}H{h}" for layer in range(2) for h in range(4)]
-    for layer in range(2):
-        total = heads[4 * layer : 4 * layer + 4].sum(0) + model.blocks[layer].attn.b_O
-        torch.testing.assert_close(total, cache["attn_out", layer], **TIGHT)
-
-
 def test_hook_result(model: StreamTransformer) -> None:
     """What each head adds: z through W_O; an edit of one head's result is the edit of its z; a choice, not a rule."""
     _, cache = model.run_with_cache(CLEAN, names_filter=["*hook_result", "*hook_z", "*hook_attn_out"])

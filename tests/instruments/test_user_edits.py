@@ -109,10 +109,11 @@ def test_edits_of_the_live_page_are_measured_as_those_of_python(name: str, tmp_p
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        ("[1]", "found.json is damaged .*should be an object.*give an object such as"),
         ("{}", "changes nothing: give at least one edit, such as"),
         ('{"heads": {"L9.H0": {"scale": 0}}}', "found.json: 'L9.H0': this model has layers 0 to 5"),
         ('{"heads": {"L0.H0": {"gate": "open"}}}', "found.json: L0.H0.gate cannot be changed: this model has no gates"),
-        ("print(1)", "found.json: this is no JSON"),
+        ("print(1)", "found.json is damaged .*give an object such as"),
     ],
 )
 def test_wrong_edits_of_a_file_are_one_line(text: str, line: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from streamscope.models.interop.huggingface.convert import convert
 from streamscope.probes.logit_lens.measure import lens_of
 from streamscope.text import END_OF_TEXT
 from streamscope.text.shards import NO_TARGET, document_batches
-from tests.tiny import randomise
+from tests.tiny import randomise, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
@@ -338,9 +338,8 @@ def test_capped_logits_are_refused_where_they_would_be_wrong(tmp_path: Path) -> 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
-    with pytest.raises(InputError, match="cannot be read") as caught:
+    with refused("cannot be read"):
         bridge(str(tmp_path))
-    assert "\n" not in str(caught.value)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="cannot be read"):
         Ablate(heads=("L1.*",)).measure(f"hf:{tmp_path}")

@@ -53,15 +53,6 @@ def test_equals_the_loop(spec: c.Canon) -> None:
 
 @options
 @torch.no_grad()
-def test_equals_a_depthwise_convolution(spec: c.Canon) -> None:
-    made, x, k = layer(spec), torch.randn(2, 7, 6, dtype=torch.float64), spec.kernel
-    y = torch.nn.functional.conv1d(x.mT, made.weight[:, None], padding=k - 1, groups=6)[..., :7].mT
-    y = torch.nn.functional.silu(y) if spec.activation == "silu" else y
-    torch.testing.assert_close(made(x), x + y if spec.residual else y, rtol=0, atol=1e-10)
-
-
-@options
-@torch.no_grad()
 def test_a_later_position_never_reaches_an_earlier_one(spec: c.Canon) -> None:
     made, x = layer(spec), torch.randn(1, 9, 6, dtype=torch.float64)
     before = made(x)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.models import build, load
 from streamscope.models.hooks import match
@@ -206,12 +205,6 @@ def test_parts_by_the_names_of_transformer_lens() -> None:
 
 
 @torch.no_grad()
-def test_layer_logits_everywhere(model) -> None:
-    tokens = model.to_tokens("Lily ran.")
-    torch.testing.assert_close(model.layer_logits(tokens)[:, :, -1], model(tokens))
-
-
-@torch.no_grad()
 def test_saved_and_loaded(model, tmp_path: Path) -> None:
     model.save(tmp_path / "deep" / "saved")
     again = load(tmp_path / "deep" / "saved")
@@ -237,11 +230,6 @@ def test_patterns_of_names(model) -> None:
     assert match(model, "blocks.[0-1].attn.hook_z") == ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
     with pytest.raises(InputError, match=r"did you mean blocks\.\*\.attn\.hook_pattern"):
         match(model, "blocks.*.attn.hook_patern")
-
-
-def test_the_package_shows_its_names() -> None:
-    assert {"build", "load", "preset"} <= set(dir(streamscope.models))
-    assert "n_layers=2" in repr(build("lfa", "tiny").cfg)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """Sampling text."""
 
-import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import streamscope.models
 import streamscope.models.generate as generation
 from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import add_direction, replace_heads, scale_heads
@@ -204,12 +202,6 @@ def test_the_context_may_be_filled_and_not_exceeded(model: Any) -> None:
 def test_bad_input(model: Any, prompts: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         generate(model, prompts, **{"max_new_tokens": 2, **options})
-
-
-@pytest.mark.parametrize("name", streamscope.models.__all__)
-def test_the_package_exports_what_it_promises(name: str) -> None:
-    """Also once a submodule of the same name is imported."""
-    assert not isinstance(getattr(streamscope.models, name), types.ModuleType)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

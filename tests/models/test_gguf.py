@@ -24,6 +24,7 @@ from streamscope.models.describe import main as describe
 from streamscope.models.interop.huggingface.gguf import read_header, read_tokenizer, tensor, their_config
 from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from tests.models import test_huggingface as cases
+from tests.tiny import refused
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
 ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.json"
@@ -295,9 +296,8 @@ def test_templates_of_folders_run_in_the_sandbox(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     for bad in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% if %}",
                 "{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}"):  # fmt: skip
-        with pytest.raises(InputError, match="chat template cannot write these messages") as caught:
+        with refused("chat template cannot write these messages"):
             ids(bad)
-        assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="has no chat template"):
         ids(None)
 
@@ -459,9 +459,8 @@ def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
     """Counts are held against the size of the file before anything is allocated."""
     path = tmp_path / "x.gguf"
     path.write_bytes(BROKEN[line])
-    with pytest.raises(InputError, match=line if line != "asks for 4 bytes" else "cannot be read") as caught:
+    with refused(line if line != "asks for 4 bytes" else "cannot be read"):
         load(f"gguf:{path}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("length", range(32))
@@ -473,26 +472,6 @@ def test_data_begin_at_the_next_multiple_of_the_alignment(length: int, tmp_path:
     torch.testing.assert_close(tensor(read_header(path), "x" * (length + 1)), x)
 
 
-def test_fields_of_another_kind_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.gguf"
-    written("llama", path)
-    whole = read_header(path)
-    for name, value in (("tokenizer.ggml.merges", [1, 2]), ("tokenizer.ggml.tokens", "abc"), ("llama.block_count", "3"),
-                        ("llama.feed_forward_length", "wide"), ("llama.rope.freq_base", [1.0]),
-                        ("tokenizer.ggml.eos_token_id", "5"), ("general.architecture", 7),
-                        ("tokenizer.ggml.pre", [1]), ("tokenizer.ggml.merges", ["a"]),
-                        ("tokenizer.ggml.token_type", 3), ("llama.context_length", ""),
-                        ("llama.attention.head_count", 10)):  # fmt: skip
-        changed = replace(whole, fields={**whole.fields, name: value})
-        monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path, c=changed: c)
-        with pytest.raises(
-            InputError,
-            match=f"the field {name} is|a value of the wrong kind|the tokenizer of|words by|10 heads cannot",
-        ) as caught:
-            load(f"gguf:{path}")
-        assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
@@ -502,6 +481,18 @@ def test_fields_of_another_kind_are_one_line(tmp_path: Path, monkeypatch: pytest
         ("tokenizer.ggml.eos_token_id", 2**31, "tokenizer.ggml.eos_token_id is 2147483648, but the model has 260"),
         ("tokenizer.ggml.bos_token_id", 260, "tokenizer.ggml.bos_token_id is 260, but the model has 260 tokens"),
         ("tokenizer.ggml.eot_token_id", -1, "tokenizer.ggml.eot_token_id is -1, but the model has 260 tokens"),
+        ("tokenizer.ggml.tokens", "abc", "the field tokenizer.ggml.tokens is"),
+        ("tokenizer.ggml.merges", [1, 2], "the tokenizer of"),
+        ("tokenizer.ggml.merges", ["a"], "the tokenizer of"),
+        ("tokenizer.ggml.eos_token_id", "5", "the field tokenizer.ggml.eos_token_id is"),
+        ("tokenizer.ggml.pre", [1], "words by"),
+        ("tokenizer.ggml.token_type", 3, "the field tokenizer.ggml.token_type is"),
+        ("general.architecture", 7, "the field general.architecture is"),
+        ("llama.block_count", "3", "the field llama.block_count is"),
+        ("llama.feed_forward_length", "wide", "the field llama.feed_forward_length is"),
+        ("llama.rope.freq_base", [1.0], "the field llama.rope.freq_base is"),
+        ("llama.context_length", "", "the field llama.context_length is"),
+        ("llama.attention.head_count", 10, "10 heads cannot"),
     ],
 )
 def test_values_that_no_model_can_have_are_refused(
@@ -512,9 +503,8 @@ def test_values_that_no_model_can_have_are_refused(
     whole = read_header(path)
     changed = replace(whole, fields={**whole.fields, name: value})
     monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path: changed)
-    with pytest.raises(InputError, match=re.escape(line)) as caught:
+    with refused(re.escape(line)):
         load(f"gguf:{path}")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
@@ -523,6 +513,5 @@ def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (20, 100, 5000, len(whole) - 10):
         path.write_bytes(whole[:size])
-        with pytest.raises(InputError, match="damaged") as caught:
+        with refused("damaged"):
             load(f"gguf:{path}")
-        assert "\n" not in str(caught.value)

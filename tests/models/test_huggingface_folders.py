@@ -20,10 +20,12 @@ from streamscope.models import load
 from streamscope.models.checkpoint import load_for_instruments
 from streamscope.models.generate import generate
 from streamscope.models.interop.export.write import export
-from streamscope.models.interop.huggingface.convert import UNSUPPORTED, Sampling, read_config
+from streamscope.models.interop.huggingface.convert import read_config
+from streamscope.models.interop.huggingface.generation import UNSUPPORTED, Sampling
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text.tokenizer import Tokenizer
 from tests.models.test_huggingface import CASES, LLAMA3, theirs
+from tests.tiny import refused
 
 transformers = pytest.importorskip("transformers")
 
@@ -339,9 +341,8 @@ def test_tokens_beside_a_pair_are_read(tmp_path: Path) -> None:
                        ({"x": {"content": "</s>"}}, "added tokens are damaged"), ([1], "added tokens are damaged"),
                        ({"2048": "</s>"}, "added tokens are damaged")):  # fmt: skip
         (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": rows}))
-        with pytest.raises(InputError, match=line) as caught:
+        with refused(line):
             Tokenizer.load(folder)
-        assert "\n" not in str(caught.value)
 
 
 def test_what_is_taken_where_the_folder_names_no_bos_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -493,18 +494,20 @@ def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> Non
         ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight for blocks.0.attn.q.weight cannot be read"),
         ("phi3", {"num_key_value_heads": 1}, r"qkv_proj.weight for blocks.0.attn.q.weight cannot be read"),
         ("llama", {"num_key_value_heads": 4, "head_dim": 10**18}, "d_head must be at most 16,777,216"),
-        (
-            "llama",
-            {"num_key_value_heads": 4, "head_dim": 10**7},
-            "cannot become|needs more than",
-        ),
+        ("llama", {"num_key_value_heads": 4, "head_dim": 10**7}, "cannot become|needs more than"),
+        ("llama", {"rms_norm_eps": -1e-5}, "rms.eps must be at least 0"),
+        ("llama", {"rms_norm_eps": True}, "eps: input should be a valid number, got True"),
+        ("gpt2", {"layer_norm_epsilon": -1e-5}, "layer.eps must be at least 0"),
+        ("gpt2", {"layer_norm_epsilon": True}, "eps: input should be a valid number, got True"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be above 0"),
+        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be above 0"),
     ],
 )
-def test_sizes_that_the_weights_have_not_are_refused_before_anything_is_built(
+def test_numbers_that_no_model_or_not_its_weights_have_are_refused_before_anything_is_built(
     kind: str, changes: dict[str, Any], line: str, tmp_path: Path
 ) -> None:
     folder = saved(kind, tmp_path / "model", **changes)
-    with pytest.raises(InputError, match=line):
+    with refused(line):
         load(f"hf:{folder}")
     assert not list((tmp_path / "cache").rglob("config.json")), "nothing of it stays in the cache"
 
@@ -556,9 +559,9 @@ def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
 ) -> None:
     """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
     start = time.perf_counter()
-    with pytest.raises(InputError, match=line) as caught:
+    with refused(line):
         load_for_instruments(f"hf:{gptj(tmp_path / 'model', **changes)}")
-    assert "\n" not in str(caught.value) and time.perf_counter() - start < 30
+    assert time.perf_counter() - start < 30
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -587,9 +590,8 @@ def test_an_index_names_no_file_outside_its_folder(kind: str, name: str, tmp_pat
     name = str(tmp_path / "outside.safetensors") if name.startswith("/") else name
     index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, name)}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match=r"index.json names '.*', which is not in its folder") as caught:
+    with refused(r"index.json names '.*', which is not in its folder"):
         load_for_instruments(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
 
 
 def test_one_file_of_weights_comes_before_an_index(tmp_path: Path) -> None:
@@ -679,15 +681,6 @@ def test_a_lora_adapter_beside_a_model_is_merged(kind: str, config: dict[str, An
     assert model.origin["adapter"].startswith("LoRA of adapter_model.safetensors, sha256 ")
 
 
-def test_an_adapter_without_its_configuration_is_refused(tmp_path: Path) -> None:
-    """Without adapter_config.json nothing is merged, so no line and no result may say that something was."""
-    folder = saved("llama", tmp_path / "model")
-    adapted(folder, "llama")
-    (folder / "adapter_config.json").unlink()
-    with pytest.raises(InputError, match="has no adapter_config.json, although it has adapter_model.safetensors"):
-        load(f"hf:{folder}")
-
-
 @pytest.mark.parametrize(
     ("config", "line"),
     [
@@ -710,9 +703,8 @@ def test_an_adapter_that_is_not_plain_lora_is_refused_by_name(
 ) -> None:
     folder = saved("llama", tmp_path / "model")
     adapted(folder, "llama", **config)
-    with pytest.raises(InputError, match=rf"adapter_\S+ .*{line}") as caught:
+    with refused(rf"adapter_\S+ .*{line}"):
         load(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -733,24 +725,8 @@ def test_tensors_of_an_adapter_that_are_not_plain_lora_are_refused(
     adapted(folder, "llama")
     path = folder / "adapter_model.safetensors"
     save_file(load_file(path) | {f"base_model.model.{k}": torch.ones(v) for k, v in changes.items()}, path)
-    with pytest.raises(InputError, match=rf"adapter_model.safetensors: .*{line}") as caught:
+    with refused(rf"adapter_model.safetensors: .*{line}"):
         load(f"hf:{folder}")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "line"),
-    [
-        ("llama", {"rms_norm_eps": -1e-5}, "rms.eps must be at least 0"),
-        ("gpt2", {"layer_norm_epsilon": -1e-5}, "layer.eps must be at least 0"),
-        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be above 0"),
-        ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be above 0"),
-    ],
-)
-def test_numbers_that_give_no_logits_are_refused(kind: str, changes: dict[str, Any], line: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=line) as caught:
-        load(f"hf:{saved(kind, tmp_path / 'model', **changes)}")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -779,18 +755,18 @@ def test_weights_that_are_nan_are_named(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").rglob("config.json")), "nothing of it stays in the cache"
 
 
-def test_an_adapter_without_its_model_or_its_weights_is_named(tmp_path: Path) -> None:
+def test_an_adapter_without_its_model_weights_or_configuration_is_named(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path / "model")
-    adapted(folder, "llama", base_model_name_or_path="someone/base")
-    (folder / "config.json").rename(tmp_path / "config.json")
-    with pytest.raises(
-        InputError, match="holds an adapter without its model: put its files next to those of someone/base"
+    for name, line in (
+        ("config.json", "holds an adapter without its model: put its files next to those of someone/base"),
+        ("adapter_model.safetensors", "has no adapter_model.safetensors, although it has adapter_config.json"),
+        ("adapter_config.json", "has no adapter_config.json, although it has adapter_model.safetensors"),
     ):
-        load(f"hf:{folder}")
-    (tmp_path / "config.json").rename(folder / "config.json")
-    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-    with pytest.raises(InputError, match="has no adapter_model.safetensors"):
-        load(f"hf:{folder}")
+        adapted(folder, "llama", base_model_name_or_path="someone/base")
+        (folder / name).rename(tmp_path / name)
+        with pytest.raises(InputError, match=line):
+            load(f"hf:{folder}")
+        (tmp_path / name).rename(folder / name)
 
 
 # ---- weights that are codes ----------------------------------------------------------------------
@@ -820,9 +796,8 @@ def test_quantised_weights_are_refused(family: str, tmp_path: Path) -> None:
     for dtype in (torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn):
         codes = (whole[name] * 90).clamp(0, 99).to(dtype)
         save_file(whole | {name: codes}, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(InputError, match=rf"{name} is {str(dtype).removeprefix('torch.')}: .*dequantise") as caught:
+        with refused(rf"{name} is {str(dtype).removeprefix('torch.')}: .*dequantise"):
             load_for_instruments(f"hf:{folder}")
-        assert "\n" not in str(caught.value)
 
 
 # ---- how the makers of a model sample it ---------------------------------------------------------
@@ -924,13 +899,3 @@ def test_every_field_of_the_library_is_judged() -> None:
     names = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")}
     names = {name for name in names if "cache" not in name and not name.startswith("output_")}
     assert names == QUIET | {"eos_token_id"} | set(Sampling.__annotations__) | UNSUPPORTED.keys()
-
-
-@pytest.mark.parametrize(("kind", "field"), [("llama", "rms_norm_eps"), ("gpt2", "layer_norm_epsilon")])
-def test_true_is_no_number(tmp_path: Path, kind: str, field: str) -> None:
-    """`true` was read as 1."""
-    folder = saved(kind, tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, field: True}))
-    with pytest.raises(InputError, match=r"eps: input should be a valid number, got True"):
-        load(f"hf:{folder}")

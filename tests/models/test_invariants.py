@@ -162,18 +162,6 @@ def test_logits_at_are_a_slice_of_all_logits(variant: str) -> None:
     )
 
 
-@every
-@torch.no_grad()
-def test_explicit_attention_and_norms_equal_the_fused_path(variant: str) -> None:
-    model, x = make(variant), tokens(2, 32)
-    fused = model(x)
-    with model.explicit():
-        torch.testing.assert_close(model(x), fused, rtol=0, atol=1e-10)
-    pattern = model.patterns(x)
-    torch.testing.assert_close(pattern.sum(-1), torch.ones(2, 2, 4, 32, dtype=torch.float64))
-    assert torch.equal(pattern.triu(1), torch.zeros_like(pattern))
-
-
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("variant", ["std-t", "lfa", "dst-kron", "pls", "kromcanon"])
 def test_listening_and_empty_edits_change_nothing(variant: str, grad: bool) -> None:

@@ -19,6 +19,7 @@ from streamscope.models.make import build
 from streamscope.models.sft import main as sft
 from streamscope.models.tensors import config_digest, save
 from streamscope.models.train import main as train
+from tests.tiny import refused
 
 INSTRUMENTS = discover()
 ROOT = Path(__file__).parents[2]
@@ -129,11 +130,8 @@ def test_a_configuration_edited_by_hand_is_refused(how: str, tmp_path: Path, mon
     logits = load(name)(torch.arange(3, 40)[None])
     changed["model"]["norm"]["eps"] = 0.5
     path.write_text(json.dumps(changed))
-    with pytest.raises(
-        InputError, match=r"config\.json is not the configuration of these weights .*: restore it"
-    ) as error:
+    with refused(r"config\.json is not the configuration of these weights .*: restore it"):
         load(name)
-    assert "\n" not in str(error.value)
     path.write_text(text)
     assert torch.equal(load(name)(torch.arange(3, 40)[None]), logits)
 
@@ -153,9 +151,8 @@ def test_a_tokenizer_with_permuted_ids_is_refused(how: str, tmp_path: Path, monk
         "another layout, the same ids"
     )
     path.write_text(permuted(path))
-    with pytest.raises(InputError, match=r"tokenizer\.json is not the tokenizer of this model .*: restore it") as error:
+    with refused(r"tokenizer\.json is not the tokenizer of this model .*: restore it"):
         load(name)
-    assert "\n" not in str(error.value)
     path.write_text(text)
     load(name)
 

@@ -11,9 +11,9 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
-from streamscope.models.layers.mlp import Mlp
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.layers.registry import module_for
+from streamscope.models.layers.residual import Mlp
 from streamscope.models.make import build
 
 B, T, D, H, K = 2, 7, 24, 4, 6

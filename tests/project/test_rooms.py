@@ -153,8 +153,11 @@ HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "
 BESIDE = {
     "benchmarks/ablation_sweep/given_run.py": {"streamscope.models.interop.huggingface.bridged"},  # of the peer
     "features/cluster/measure.py": {"umap"},  # an extra, slow to compile
-    "models/checkpoint.py": {"streamscope.models.interop.huggingface.bridged"},  # TransformerLens: two seconds
+    "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
+        f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families")
+    },
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
+    "models/interop/huggingface/generation.py": {"streamscope.models.interop.huggingface.gguf"},  # of GGUF files only
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
     "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens
     "models/training/parallel.py": {  # of several GPUs only

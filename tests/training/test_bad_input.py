@@ -21,7 +21,7 @@ from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.data import evaluation_shards
-from tests.tiny import arguments
+from tests.tiny import arguments, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,9 +58,8 @@ CASES: list[tuple[str, Callable[[list[str], Path], list[str]], str]] = [
 @pytest.mark.parametrize(("change", "message"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_training_refuses_and_writes_nothing(corpus, tmp_path: Path, change, message: str) -> None:
     out = tmp_path / "out"
-    with pytest.raises(InputError, match=message) as caught:
+    with refused(message):
         train(change(arguments(corpus, out), tmp_path))
-    assert "\n" not in str(caught.value)
     assert not out.exists()
 
 

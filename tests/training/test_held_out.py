@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards, prepare
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import Windows, in_validation, pack, pieces
 from streamscope.text.tokenizer import Tokenizer
-from tests.tiny import WORDS, arguments
+from tests.tiny import WORDS, arguments, refused
 
 BOS = 0
 
@@ -102,6 +101,5 @@ def test_paragraphs_are_held_out_as_documents(book: Path) -> None:
 )
 def test_splits_that_cannot_be(options: dict, message: str, book: Path) -> None:
     more = {name: value for name, value in options.items() if name != "valid"}
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         prepare(str(book), str(book) if "valid" in options else None, None, 300, **more)
-    assert "\n" not in str(error.value)

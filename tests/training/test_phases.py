@@ -16,11 +16,10 @@ from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, late_positions_message, phases_of, tokens_seen, with_recipe
 from streamscope.models.training.data import prepare, windows
-from streamscope.models.training.loop import Trainer
-from streamscope.models.training.progress import Progress
+from streamscope.models.training.loop import Progress, Trainer
 from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows, epoch_order
-from tests.tiny import arguments, corpus_text, some, with_options
+from tests.tiny import arguments, corpus_text, refused, some, with_options
 from tests.training.test_mixture import rows, same_weights, stop_at
 
 LENGTHS = "5:8x8,4:4x16,3:2x32"
@@ -56,9 +55,8 @@ def test_the_spelling() -> None:
     assert phases_of(None) == []
     bad = "8x64 5:8 5:8x0 0:8x64 5:8x64: 5:8x64:a 5:8x64:0/0 5:8x64:-1/2 5:8x64, 5x8x64 5:8x64:1/. 5:8x64:1e999/1"
     for text in ("", *bad.split()):
-        with pytest.raises(InputError, match="write STEPS:BATCHxCONTEXT") as caught:
+        with refused("write STEPS:BATCHxCONTEXT"):
             phases_of(text)
-        assert "\n" not in str(caught.value)
 
 
 def test_learned_positions_that_come_late_are_told(
@@ -181,7 +179,7 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
     t.training = replace(t.training, log_every=100)
     for _ in range(3):
         t.update()
-        t._log(Progress(4, visible=False), 0.0)
+        t._log(Progress(4, shown=False), 0.0)
     assert t.tokens == 64 * 3
     assert t.flops == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
 
@@ -198,9 +196,9 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
     ],
 )
 def test_bad_phases_are_one_line_and_write_nothing(corpus, tmp_path, phases: str, more: list[str], line: str) -> None:
-    with pytest.raises(InputError, match=line) as caught:
+    with refused(line):
         main(phased(corpus, tmp_path / "out", phases, *more))
-    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_weights_are_one_for_each_part(corpus, source, tmp_path) -> None:

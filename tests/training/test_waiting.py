@@ -12,27 +12,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from streamscope.cli.errors import InputError
-from streamscope.models import build
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.training import loop
-from streamscope.models.training.config import Training, with_recipe
-from streamscope.models.training.data import prepare
-from streamscope.models.training.feed import Feed
-from streamscope.models.training.loop import Trainer
-from streamscope.models.training.run import Run, read_metrics
-from streamscope.text.shards import Windows
+from streamscope.models.training.config import Training
+from streamscope.models.training.loop import Feed, Trainer
+from streamscope.models.training.run import read_metrics
 from tests.tiny import some
+from tests.training import test_loop
 
 
 def trainer(corpus: Any, out: Path, preset: str = "lfa", **changes: Any) -> Trainer:
-    """A trainer of a tiny model in fp32."""
-    train, valid = map(str, corpus)
-    data = prepare(train, valid, None, 300)
-    options = {"batch_size": 4, "steps": 12, "device": "cpu", "sample_every": 0, **changes}
-    training = with_recipe(Training(**options), preset, "tiny")
-    model = build(preset, "tiny", tokenizer=data.tokenizer, d_vocab=300)
-    run = Run.create(out, {"model": {}, "training": {}, "data": {}}, data.tokenizer, {})
-    return Trainer(model, training, Windows(data.train, 32), Windows(data.valid, 32), run, "cpu")
+    return test_loop.trainer(corpus, out, preset, **{"batch_size": 4, "sample_every": 0, **changes})
 
 
 # ---- no waiting for the device -----------------------------------------------------------------

@@ -14,9 +14,9 @@ from streamscope.interventions.edits.streams import replace_everywhere, replace_
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
-from streamscope.models.hooks.controls import Control, control_values, controls, edits_of, read_edits
+from streamscope.models.hooks.controls import Control, control_values, controls, edits_of
 from streamscope.models.make import build
-from tests.tiny import randomise
+from tests.tiny import randomise, refused
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +123,6 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("[1]", 'the edits must be an object such as {"heads": {"L2.H3": {"scale": 0}}}'),
-        ("{", "the edits: this is no JSON .*"),
-        ("[" * 100_000, "the edits: this is no JSON .*"),
         ('{"head": {}}', "unknown key of the edits 'head': did you mean heads?"),
         ('{"heads": {"L9.H0": {"scale": 0}}}', "'L9.H0': this model has layers 0 to 1"),
         ('{"heads": {"H0": {"scale": 0}}}', "'H0' does not name a head: .*"),
@@ -146,9 +143,8 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
     ],
 )  # fmt: skip
 def test_wrong_edits_are_one_line(models: dict[str, Any], text: str, line: str) -> None:
-    with pytest.raises(InputError, match=f"^{line}$".replace("{", r"\{").replace("?$", r"\?$")) as error:
-        control_values(read_edits(text), models["lfa"].config)
-    assert "\n" not in str(error.value)
+    with refused(f"^{line}$".replace("{", r"\{").replace("?$", r"\?$")):
+        control_values(json.loads(text), models["lfa"].config)
 
 
 def test_an_integer_that_no_float_holds_is_one_line(models: dict[str, Any]) -> None:
@@ -163,8 +159,3 @@ def test_a_bridge_has_heads_only() -> None:
     assert control_values({"heads": {"L1.H2": {"scale": 0}}}, Shape)["head_scale"][1, 2] == 0
     with pytest.raises(InputError, match="stream token cannot be changed: this model runs in a bridge"):
         control_values({"streams": {"token": "everywhere"}}, Shape)
-
-
-def test_the_json_of_a_file_has_no_code() -> None:
-    data = read_edits(json.dumps({"heads": {"L0.H0": {"scale": 0.5}}}))
-    assert data == {"heads": {"L0.H0": {"scale": 0.5}}}

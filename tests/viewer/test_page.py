@@ -17,7 +17,7 @@ from streamscope.interventions.edits.streams import replace_everywhere, zero
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
-from streamscope.models.hooks.controls import edits_of, read_edits, spelled_out
+from streamscope.models.hooks.controls import edits_of, spelled_out
 from streamscope.models.make import build
 from streamscope.viewer import View, bundle, describe
 from streamscope.viewer.describe import strongest_head
@@ -213,7 +213,7 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     with page.page.expect_download() as waiting:
         page.page.get_by_role("button", name="Save edits").click()
     assert waiting.value.suggested_filename == "edits.json"
-    assert read_edits(Path(waiting.value.path()).read_text()) == page.state()["edits"]
+    assert json.loads(Path(waiting.value.path()).read_text()) == page.state()["edits"]
     chips.first.click()
     page.ready()
     assert page.state()["edits"]["heads"] == {"L3.H2": {"alpha": 4}}

@@ -9,11 +9,11 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
-from streamscope.models.interop.huggingface.convert import new_folder, read_generation
+from streamscope.models.interop.huggingface.convert import new_folder
 from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
-from streamscope.models.interop.huggingface.gguf import OTHER_SAMPLING
+from streamscope.models.interop.huggingface.generation import read_generation
 from streamscope.models.interop.tables import give, shapes_of
-from streamscope.models.tensors import GENERATION, read_tensors, write_tensors
+from streamscope.models.tensors import GENERATION, OTHER_SAMPLING, read_tensors, write_tensors
 from streamscope.text.tokenizer import Tokenizer
 
 AUTO = {

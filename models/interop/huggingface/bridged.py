@@ -28,13 +28,13 @@ from streamscope.models.interop.activation_cache import NormedCache
 from streamscope.models.interop.huggingface.adapter import refuse_adapter
 from streamscope.models.interop.huggingface.convert import (
     check_dtype,
-    read_sampling,
     read_tokenizer,
     refuse_codes,
     source_folder,
     source_name,
     weight_files,
 )
+from streamscope.models.interop.huggingface.generation import read_sampling
 from streamscope.models.interop.tables import opened
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.tokenizer import Tokenizer

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +15,19 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from streamscope.cli.disk import parse, read_json, sha256, write_text
+from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.interop.huggingface import adapter, gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
+from streamscope.models.interop.huggingface.generation import INDEX, REMEDY, gguf_file, read_eos, read_generation
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
 from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import PAIRS, Tokenizer
 
-INDEX = "model.safetensors.index.json"
 ADAPTER = (adapter.CONFIG, adapter.WEIGHTS)
 READ = (
     "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
@@ -37,7 +36,6 @@ READ = (
 """Files that are read besides the tensors, if they exist."""
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Suffixes of buffers in older files: causal masks and wavelengths."""
-REMEDY = "download it again"
 DEQUANTISE = "dequantise them (in transformers: model.dequantize()) and save the model as bf16 or fp32"
 READER = 7
 """Version of the reading rules; cached runs of other versions are not used."""
@@ -70,23 +68,6 @@ def source_name(folder: Path) -> str:
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
     here = Path.cwd()
     return str(folder.relative_to(here) if here in folder.parents else folder)
-
-
-def gguf_file(source: Path) -> Path | None:
-    """The GGUF file that is a model, or the first of its files: `source` itself, or the only model of a folder without
-    safetensors; else None.
-
-    Raises `InputError` for a folder with several.
-    """
-    if source.suffix == ".gguf" and source.is_file():
-        return source
-    if any((source / name).is_file() for name in ("model.safetensors", INDEX)):
-        return None
-    files = sorted(source.glob("*.gguf"))
-    whole = gguf.parts(files[0]) if files else []
-    if not set(files) <= set(whole):
-        raise InputError(f"{source} has several GGUF files: name one, as in hf:{files[0]}")
-    return whole[0] if files else None
 
 
 def files_folder(source: Path) -> Path:
@@ -235,116 +216,23 @@ def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack)
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
-    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own."""
+    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own.
+
+    Raises `InputError` if it has more entries than the model.
+    """
     file, folder = gguf_file(folder), files_folder(folder)
     if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
         return fitting_tokenizer(folder, d_vocab)
-    tokenizer = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
-    return None if tokenizer is None else _fitting(tokenizer, file, d_vocab)
+    own = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
+    return None if file is None or own is None else fitting_tokenizer(file, d_vocab, own)
 
 
-class Sampling(TypedDict, total=False):
-    """The fields of a generation_config.json that `read_sampling` reads: do_sample, and options of `generate`."""
-
-    do_sample: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    suppress_tokens: list[int]
-
-
-def read_generation(folder: Path) -> dict[str, Any]:
-    """generation_config.json of a run, Hugging Face folder or GGUF file; else the same fields of config.json; no nulls.
-
-    Raises `InputError` for a field of `Sampling` of another type.
-    """
-    path = gguf_file(folder) or next(
-        (p for name in (GENERATION, "config.json") if (p := folder / name).is_file()), None
-    )
-    if path is None:
-        return {}
-    fields = (
-        gguf.generation(gguf.read_header(path)) if path.suffix == ".gguf" else read_json(path, dict[str, Any], REMEDY)
-    )
-    if path.name == "config.json":
-        fields = {name: value for name, value in fields.items() if name in UNSUPPORTED | Sampling.__annotations__}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    parse(json.dumps(fields), Sampling, path, REMEDY)
-    for name, value in fields.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{path}: {name} is {value}, not a finite number; {REMEDY}")
-    return fields
-
-
-def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Tokens that end a generated text, from generation_config.json, else config.json, else the tokenizer; or ().
-
-    Raises `InputError` unless they are a token id or a list of them.
-    """
-    config = folder / "config.json"
-    theirs = read_json(config, dict[str, Any], REMEDY) if config.is_file() else {}
-    for path, fields in ((folder / GENERATION, read_generation(folder)), (config, theirs)):
-        eos = fields.get("eos_token_id")
-        if eos is not None:
-            ids = eos if isinstance(eos, list) else [eos]
-            if not all(type(i) is int for i in ids):
-                raise InputError(f"{path}: eos_token_id must be a token id or a list of them, got {eos!r}")
-            return tuple(ids)
-    return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
-
-
-DRAWN = {"temperature", "top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff"}
-"""Fields that the library reads only with do_sample."""
-UNSUPPORTED: dict[str, Any] = {
-    "num_beams": 1, "num_beam_groups": 1, "constraints": None, "force_words_ids": None, "penalty_alpha": 0,
-    "dola_layers": None, "typical_p": 1, "top_h": None, "epsilon_cutoff": 0, "eta_cutoff": 0, "min_length": 0,
-    "min_new_tokens": 0, "max_time": None, "stop_strings": None, "encoder_repetition_penalty": 1,
-    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None, "forced_bos_token_id": None,
-    "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "begin_suppress_tokens": None,
-    "sequence_bias": None, "token_healing": False, "guidance_scale": 1, "watermarking_config": None,
-    "assistant_ensemble_weight": None,
-}  # fmt: skip
-"""Fields that change a text in the library and not here, with the values that do nothing (besides null)."""
-LLAMA_CPP = {
-    f"{gguf.OTHER_SAMPLING}{name}": value
-    for name, value in (("xtc_probability", 0.0), ("mirostat", 0), ("penalty_last_n", -1))
-}
-"""Fields of a GGUF file that change a text in llama.cpp and not here, with the values that do nothing."""
-
-
-def read_sampling(folder: Path) -> dict[str, Any]:
-    """How the transformers library samples a model by its files, as options of `generate`; {} if they do not say.
-
-    As there, temperature, top_k, top_p and min_p count only with do_sample, else the most likely token is taken
-    (temperature 0), and top_k is 50 if it is not named. A folder that only has fields which are not applied here is
-    greedy too. A line on stderr names fields that change a text in the library, or in llama.cpp, and not here. Raises
-    like `read_generation`.
-    """
-    fields = read_generation(folder)
-    options = {name: fields[name] for name in Sampling.__annotations__ if name in fields}
-    named, drawn = bool(options or fields.keys() & UNSUPPORTED), options.pop("do_sample", False)
-    off = {name: value for name, value in UNSUPPORTED.items() if drawn or name not in DRAWN}
-    off |= {name: LLAMA_CPP.get(name) for name in fields if name.startswith(gguf.OTHER_SAMPLING)}
-    if ignored := [name for name in off if fields.get(name, off[name]) != off[name]]:
-        print(f"{folder / GENERATION} has {', '.join(ignored)}, which generate does not apply", file=sys.stderr)
-    if not drawn:
-        greedy = {"temperature": 0} if named else {}
-        return greedy | {name: value for name, value in options.items() if name not in DRAWN}
-    return {name: value for name, value in ({"top_k": 50} | options).items() if (name, value) != ("top_k", 0)}
-
-
-def fitting_tokenizer(path: Path, d_vocab: int) -> Tokenizer:
-    """Load a tokenizer. Raises `InputError` if it has more entries than the model.
+def fitting_tokenizer(path: Path, d_vocab: int, tokenizer: Tokenizer | None = None) -> Tokenizer:
+    """The tokenizer at a path, unless it is already read. Raises `InputError` if it has more entries than the model.
 
     A line on stderr reports a deviation from its files.
     """
-    return _fitting(Tokenizer.load(path), path, d_vocab)
-
-
-def _fitting(tokenizer: Tokenizer, path: Path | None, d_vocab: int) -> Tokenizer:
-    """`fitting_tokenizer` of a tokenizer that is read."""
+    tokenizer = tokenizer or Tokenizer.load(path)
     if tokenizer.d_vocab > d_vocab:
         raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")
     if tokenizer.note:

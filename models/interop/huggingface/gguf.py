@@ -25,6 +25,7 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, reading
+from streamscope.models.tensors import OTHER_SAMPLING
 from streamscope.text.special_tokens import SpecialTokens
 from streamscope.text.tokenizer import Tokenizer
 
@@ -428,8 +429,6 @@ SAMPLING = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty",
 }  # fmt: skip
 """Fields general.sampling.NAME, by the library's names."""
-OTHER_SAMPLING = "general.sampling."
-"""Beginning of the names of all such fields; `generation` keeps the others under these names."""
 
 
 def generation(file: Gguf) -> dict[str, Any]:
