@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import keep_after, say, ticks
@@ -410,12 +410,10 @@ def observe_prompts(
 ) -> dict[str, Observed]:
     """SPS (Eq. 8, raw attention, mean over heads, and per layer) and coherence (log-odds) of every prompt and edit.
 
-    Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` for
-    another measure, and if no prompt has what a measure needs.
+    Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` if no
+    prompt has what a measure needs.
     """
     probes: dict[str, Any] = {"sps": Sps(), "coherence": Coherence()}
-    if strange := [measure for measure in measures if measure not in probes]:
-        raise unknown("measure of prompts", strange[0], list(probes))
     readers = [(measure, probes[measure], probes[measure].plan(aligned, tokenizer)) for measure in measures]
     if len({str(query.tokens) for _, _, query in readers}) == 1:  # the same prompts: one forward pass serves both
         hooks, logits, positions = (_given(readers, name) for name in ("hooks", "logits", "positions"))

@@ -124,18 +124,6 @@ def test_scale_one_has_no_interaction(measured: tuple) -> None:
     assert same.missing[0, "interaction_p"] == "the same in every independent case"
 
 
-def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "pairs.parquet"
-    main([str(tiny_run), "--heads", "--size", "2", "--max-documents", "6", "--draws", "3", "--out", str(out)])
-    found = Result.load(out)
-    assert len(found.table().frame) == 28 and found.table().frame["interaction"].notna().all()
-    assert found.table().column("interaction").unit.startswith("nats/token")
-    drawn = [one.name for one in found.figures if draw(one, found) is not None]
-    assert {"delta-against-alone", "interaction-pairs"} <= set(drawn)
-    main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
-    assert len(pd.read_parquet(out)) == 4
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -149,7 +149,8 @@ def test_a_control_that_does_not_move_has_no_leverage(found: Result) -> None:
 
 
 def test_half_the_copying_is_less_leverage(found: Result) -> None:
-    row = one(leverage(found.blocks, planted(delta=0.5).blocks, (0.0, 1.5)), measure="log_odds", group="copier")
+    beside = compare(found, planted(delta=0.5)).table("leverage")
+    row = one(beside, measure="log_odds", group=GROUPS[0].name)
     expected = (on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5))
     assert row["leverage"] == pytest.approx(expected, abs=1e-4)
     assert row["leverage"] > 1
@@ -159,19 +160,6 @@ def test_half_the_copying_is_less_leverage(found: Result) -> None:
     }
     with pytest.raises(InputError, match="fewer than two cases"):
         leverage(found.blocks, other, (0.0, 1.5))
-
-
-def test_the_instrument_beside_a_control_has_leverage(found: Result) -> None:
-    results = []
-    for delta in (DELTA, 0.5):
-        net = copiers.model(delta=delta)
-        task = token_task(copiers.suite(10), net.tokenizer)
-        how = SteerHeads(groups=("copier=" + COPIER.label,), scales=SCALES, measures=("task",), draws=4)
-        results.append(how.measure(net, OpenTasks([task], net.tokenizer)))
-    row = one(results[0].table("curves"), measure="log_odds")
-    assert row["range"] == pytest.approx(on_paper(1.5) - on_paper(0), abs=1e-5)
-    lever = one(compare(*results).table("leverage"), measure="log_odds")["leverage"]
-    assert lever == pytest.approx((on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5)), abs=1e-4)
 
 
 def test_spearman_is_scipys_with_ties() -> None:

@@ -256,21 +256,6 @@ def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Pa
     assert lift["value"] == pytest.approx(row["lift"], rel=1e-9) and lift["value_low"] < lift["value"]
 
 
-def test_coreference_is_what_the_probe_says_of_both_orders() -> None:
-    from streamscope.instruments.prompts import align, load_suite
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.probe import measure
-
-    model = load("lfa")
-    rows = measure(model, Coreference(domain="keys"), align(load_suite("stories", n=60), model.tokenizer, 128))
-    found, heads = look(model, "coreference"), set()
-    pairs = {name: rows[rows["head"] == name].groupby("pair")["hit"].all() for name in set(rows["head"])}
-    best = max(pairs.values(), key=lambda both: both.mean())
-    heads = set(found["head"].split(" / "))
-    assert 0.3 < found["value"] <= best.mean() and found["n"] == 60
-    assert found["value"] >= min(pairs[name].mean() for name in heads) - 0.1
-
-
 def test_settling_by_hand() -> None:
     #                    token   0  1  2  3
     predicted = torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])
@@ -386,19 +371,6 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
 def test_mixing_is_that_of_the_monitor(one: object) -> None:
     found = look(one, "mixing")  # twelve steps add nothing to a bias of −2
     assert (found["value"], found["verdict"], found["n"]) == (0.0, "absent", 3)
-
-
-def test_position_of_a_planted_head() -> None:
-    """The hand-set model of `planted`: its recency head has PDS 1 on pairs of its own suite."""
-    from streamscope.instruments.prompts import align
-    from streamscope.instruments.stats.held_out import halves
-    from streamscope.probes.pds import NOUNS, Pds
-    from streamscope.probes.probe import measure
-
-    model = planted.model()
-    table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))
-    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
-    assert head == "L0.H0 (last) / L0.H0 (last)" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
 def test_position_is_pds_of_the_stories(one: object) -> None:

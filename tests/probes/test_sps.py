@@ -16,7 +16,7 @@ from streamscope.models.config import Gate
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.probes.probe import measure
-from streamscope.probes.sps import Sps, main
+from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
@@ -123,8 +123,3 @@ def test_bad_input() -> None:
         Sps(attention=bad)
     with pytest.raises(InputError, match="no tokenizer"):
         measure(build("lfa", "tiny"), Sps(), planted.suite())
-
-
-def test_command_tells_that_a_model_has_no_gates(tiny_run: Any) -> None:
-    with pytest.raises(InputError, match="has no head gates|can be aligned"):
-        main([str(tiny_run), "--attention", "gated"])
