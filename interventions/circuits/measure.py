@@ -1,9 +1,8 @@
 """Circuits as an instrument: scores of edges × pairs, and the metric of circuits × pairs that did not choose them."""
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import combinations
 from typing import Any
 
@@ -32,14 +31,13 @@ from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
-from streamscope.interventions.circuits import Circuits, worth
+from streamscope.interventions.circuits import Circuits, Metric, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
 from streamscope.interventions.circuits.metrics import Batch, batches_of
-from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.circuits.scores import MEMORY, score_edges
 from streamscope.interventions.circuits.worth import SHARES, Ranking
 from streamscope.interventions.observe import LONG_SECONDS, duration, peak_gigabytes
-from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs
+from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs, units_of
 from streamscope.models.config import DualStream, Hyper
 
 RESOLUTION = 1e-5
@@ -141,9 +139,20 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
 
 
 def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
-    """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description."""
+    """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description.
+
+    Raises `InputError` where no contrast gives pairs.
+    """
     opened = open_data(Prompts(suite=how.task), model)
-    contrast, made = _pairs_by(how, opened)
+    tried: list[Any] = [how.contrast]
+    if how.contrast == "auto":
+        corrupted = any(p.corrupt is not None for p in opened.aligned.prompts)
+        tried = ["corrupt"] if corrupted else ["clue", "noun", "order"]
+    for contrast in tried:
+        with nullcontext() if contrast == tried[-1] else suppress(InputError):
+            made = make_pairs(opened.aligned, opened.tokenizer, contrast)
+            if len({unit_of(p.cluster) for p in made.pairs}) >= FEWEST:
+                break
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
     if how.metric == "loss" and (unscored := dict(opened.aligned.unscored)):
         lost = tuple((pair.id, unscored[pair.id]) for pair in made.pairs if pair.id in unscored)
@@ -154,26 +163,6 @@ def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
     words = f"{counted(len(found.pairs), 'pair')} of {opened.suite.name} by {contrast}{found.left_out}"
     return found, spans, f"{words}, {how.method}, metric {how.metric}"
-
-
-def _pairs_by(how: Circuits, opened: Any) -> tuple[str, Pairs]:
-    """The contrast and its pairs. Raises `InputError` where no contrast gives pairs."""
-    if how.contrast != "auto":
-        return how.contrast, make_pairs(opened.aligned, opened.tokenizer, how.contrast)
-    if any(p.corrupt is not None for p in opened.aligned.prompts):
-        return "corrupt", make_pairs(opened.aligned, opened.tokenizer, "corrupt")
-    for contrast in ("clue", "noun"):
-        with suppress(InputError):
-            found = make_pairs(opened.aligned, opened.tokenizer, contrast)
-            if len({unit_of(p.cluster) for p in found.pairs}) >= FEWEST:
-                return contrast, found
-    return "order", make_pairs(opened.aligned, opened.tokenizer, "order")
-
-
-def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
-    """unit (the pair's id and a hash of its tokens) and cluster of every pair."""
-    names = [f"{p.id}:{hashlib.sha1(repr((p.clean, p.corrupt)).encode()).hexdigest()[:10]}" for p in pairs]
-    return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
 
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:

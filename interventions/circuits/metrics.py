@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.circuits.names import Metric
+from streamscope.interventions.circuits import Metric
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.hooks import batches, pad
 

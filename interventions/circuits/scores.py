@@ -27,10 +27,9 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import say
-from streamscope.interventions.circuits import metrics
+from streamscope.interventions.circuits import Method, Metric, Points, metrics
 from streamscope.interventions.circuits.graph import Graph, n_streams
 from streamscope.interventions.circuits.metrics import Batch, batches_of
-from streamscope.interventions.circuits.names import Method, Metric, Points
 from streamscope.interventions.circuits.run import Run, run, start
 from streamscope.interventions.patch.pairs import PatchPair
 

@@ -17,10 +17,9 @@ import torch
 from scipy.stats import rankdata
 
 from streamscope.instruments.stats.estimators import Clusters
-from streamscope.interventions.circuits import metrics
+from streamscope.interventions.circuits import Metric, metrics
 from streamscope.interventions.circuits.graph import Graph
 from streamscope.interventions.circuits.metrics import Batch
-from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.circuits.run import run
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

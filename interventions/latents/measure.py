@@ -12,12 +12,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Text
-from streamscope.instruments.observations import (
-    Estimates,
-    Measure,
-    Observations,
-    each,
-)
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.interventions.changes import (

@@ -13,12 +13,14 @@ order   the two orders of a minimal pair (with their articles): clean names the 
 Position labels mean the same in every pair (`PLACES`), so that pairs of different lengths share a table.
 """
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import pandas as pd
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -124,6 +126,13 @@ def _without_bos(places: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...
     before = places.get("BOS", ()) + places.get("before", ())
     rest = {label: at for label, at in places.items() if label not in ("BOS", "before")}
     return {"before": before, **rest} if before else rest
+
+
+def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
+    """unit (the pair's id and a hash of its tokens, equal in every model) and cluster of every pair."""
+    tokens = [repr((p.clean, p.corrupt, p.answers, p.foils)) for p in pairs]
+    names = [f"{p.id}:{hashlib.sha1(t.encode()).hexdigest()[:10]}" for p, t in zip(pairs, tokens, strict=True)]
+    return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
 
 
 def choose_pairs(pairs: Pairs, n: int) -> Pairs:

@@ -197,11 +197,7 @@ def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
         Contrast(quantity="other", weights={at + 1: 1.0}, labels=labels, null=None, missing=why),
         Contrast(quantity="own", weights=own, labels=labels, missing=why, own_units=True),
         Contrast(
-            quantity="beyond",
-            weights={**own, at + 2: -1.0, at + 3: 1.0},
-            labels=labels,
-            missing=beyond,
-            own_units=True,
+            quantity="beyond", weights={**own, at + 2: -1.0, at + 3: 1.0}, labels=labels, missing=beyond, own_units=True
         ),
     ]
 

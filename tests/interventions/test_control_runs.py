@@ -15,15 +15,7 @@ from streamscope.instruments.data import Documents, Tasks
 from streamscope.instruments.pool_results import compare as beside
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.result import Result
-from streamscope.interventions import (
-    ablate,
-    ablation_effects,
-    amplify,
-    hydra,
-    patch,
-    steer_heads,
-    streams,
-)
+from streamscope.interventions import ablate, ablation_effects, amplify, hydra, patch, steer_heads, streams
 from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.edits.streams import replace_everywhere, zero
 from streamscope.interventions.hydra import Hydra

@@ -295,10 +295,7 @@ def test_places_and_refusals() -> None:
     tokens = torch.tensor([[1, 2, 3]])
     for edits, message in (
         (permute_streams([PlacedConnection(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is not an order of 4 streams"),
-        (
-            constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}),
-            r"have shape \[3\], the model has \[4\]",
-        ),
+        (constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}), r"have shape \[3\], the model has \[4\]"),
     ):
         with pytest.raises(InputError, match=message), edit(model, edits):
             model(tokens)

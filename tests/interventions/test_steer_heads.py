@@ -171,8 +171,7 @@ def test_spearman_is_scipys_with_ties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scales", "within", "message"),
-    [((1.0,), (0.0, 1.5), "besides 1"), ((2.0, 3.0), (0.0, 0.5), "fewer than two")],
+    ("scales", "within", "message"), [((1.0,), (0.0, 1.5), "besides 1"), ((2.0, 3.0), (0.0, 0.5), "fewer than two")]
 )
 def test_scales_are_checked(scales: tuple[float, ...], within: tuple[float, float], message: str) -> None:
     with pytest.raises(InputError, match=message):

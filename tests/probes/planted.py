@@ -103,9 +103,7 @@ def model(gate: Gate | None = None) -> Any:
 
 def set_pattern(weights: Callable[[int], torch.Tensor]) -> dict[str, Any]:
     """An edit of every pattern: at all positions and heads the row weights(T) [T]."""
-    return {
-        "blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x),
-    }
+    return {"blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x)}
 
 
 # ---- the paper's formulas, one prompt and one head at a time -----------------------------------

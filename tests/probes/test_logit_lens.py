@@ -16,16 +16,7 @@ from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.logit_lens.measure import (
-    Lens,
-    candidates,
-    lens_of,
-    observed,
-    plan,
-    read,
-    tables,
-    visible,
-)
+from streamscope.probes.logit_lens.measure import Lens, candidates, lens_of, observed, plan, read, tables, visible
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
