@@ -81,13 +81,19 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         note, pool = "", every_head(model)
         if how.screen is not None:
             say(progress, f"{name}: ranking {of} heads by one gradient on {documents.title()}")
-            screen = screen_heads(how, model, heads, documents)
+            by_gradient = attribute_heads(model, documents.batches())
+            ranked = sorted(heads, key=lambda head: -abs(by_gradient[head.layer, head.head]))
+            # if all heads are given, the random ones are also those that are drawn as controls
+            sample = tuple(head for (head,) in random_sets(heads, (), 1, how.draws, how.seed))
+            screen = Screen(by_gradient, tuple(ranked[: how.screened()]), sample, len(heads))
             groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
             seen.extra = {"screen": screen}
         elif how.budget is not None and {*scales} != {1.0}:
             n = heads_within(how, model, heads, documents, scales, make, start + how.seconds())
             if n < min(len(pool), of + how.draws):  # controls are measured too
-                kept, pool = within_budget(how, heads, pool, n)
+                generator, others = random.Random(how.seed), [head for head in pool if head not in heads]
+                kept = sorted(generator.sample(heads, min(n, of)))
+                pool = sorted([*kept, *generator.sample(others, min(n - len(kept), len(others)))])
                 groups, left = [(head,) for head in kept], [head.label for head in heads if head not in kept]
                 names = f": {', '.join(left)}" if 0 < len(left) <= NAMED else ""
                 some = f"{len(kept)} of {of} heads, drawn at random, {len(left)} left out{names}"
@@ -167,17 +173,6 @@ class Screen:
         return "; ".join(lines)
 
 
-def screen_heads(how: Ablate, model: Any, heads: Sequence[Head], documents: Any) -> Screen:
-    """The heads that --screen measures: those with the largest attribution, and `draws` random ones of all given.
-
-    If all heads are given, the random ones are also those that `controls.random_sets` draws as controls.
-    """
-    found = attribute_heads(model, documents.batches())
-    ranked = sorted(heads, key=lambda head: -abs(found[head.layer, head.head]))
-    sample = tuple(head for (head,) in random_sets(heads, (), 1, how.draws, how.seed))
-    return Screen(found, tuple(ranked[: how.screened()]), sample, len(heads))
-
-
 NAMED = 12
 """Largest number of left out heads that are named."""
 PILOT_HEADS, PILOT_TOKENS = 3, 1024
@@ -207,15 +202,6 @@ def heads_within(
         more = "give more time or fewer --max-documents"
         raise InputError(f"--budget {how.budget}: two heads take about {least}; {more}")
     return n
-
-
-def within_budget(how: Ablate, heads: Sequence[Head], every: Sequence[Head], n: int) -> tuple[list[Head], list[Head]]:
-    """Which n heads to measure: random ones of `heads`, and the pool of controls, which adds others of `every` if all
-    `heads` fit."""
-    generator = random.Random(how.seed)
-    kept = sorted(generator.sample(list(heads), min(n, len(heads))))
-    others = [head for head in every if head not in heads]
-    return kept, sorted([*kept, *generator.sample(others, min(n - len(kept), len(others)))])
 
 
 def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:

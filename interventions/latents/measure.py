@@ -163,10 +163,15 @@ def texts_of(
     """
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     positions, following = list[dict[str, Any]](), list[dict[str, Any]]()
+    places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     for prompt, ids in enumerate(progress(texts.rows)):
         source = sources[prompt] if sources else None
         here, there = aligned_positions(len(ids), len(source) if source else None, how.position)
-        other = _latents_at(model, source, there, cells) if source else None
+        other = None
+        if source:
+            of_source = Query(tokens=[list(source)], hooks=tuple(place.hook for place in places), positions=[there])
+            read = run(model, of_source).hooks
+            other = {place: read[place.hook][0] for place in places}
         query = Query(tokens=[list(ids)], hooks=(last,), logits=[[len(ids) - 1]])
 
         def predict(edits: Edits, query: Query = query) -> tuple[Float[Tensor, "T D"], Float[Tensor, " V"]]:
@@ -187,14 +192,6 @@ def texts_of(
             positions += [{**labels, "position": i, "token": piece, "kl": value} for i, (piece, value) in rows]
             following += _top(texts.tokenizer, after, before, how.k, labels)
     return pd.DataFrame(positions), pd.DataFrame(following)
-
-
-def _latents_at(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> LatentValues:
-    """z of a prompt at the positions `at`, for every place of the cells."""
-    places = list(dict.fromkeys(place for cell in cells for place in cell.places))
-    query = Query(tokens=[list(ids)], hooks=tuple(place.hook for place in places), positions=[list(at)])
-    found = run(model, query)
-    return {place: found.hooks[place.hook][0] for place in places}
 
 
 def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -77,18 +77,6 @@ def placed_changes(how: Mixing, model: Any) -> list[tuple[str, str, tuple[Placed
     return found
 
 
-def labels_of(change: str, where: str, modules: Sequence[PlacedConnection], inert: str) -> dict[str, Any]:
-    """Columns that name a change; module and layer are −1 for everywhere."""
-    of, _, to = change.partition("-")
-    coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
-    everywhere = where == EVERYWHERE
-    return {
-        "change": change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value, "where": where,
-        "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
-        "layer": -1 if everywhere else modules[0].layer,
-    }  # fmt: skip
-
-
 def edits_of(
     change: str, modules: Sequence[PlacedConnection], constants: Constants, orders: Sequence[Sequence[int]]
 ) -> list[Edits]:
@@ -154,11 +142,17 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Effect
     constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
     orders, changes = permutations(model.config.residual.n, how.draws, how.seed), []
     for change, where, modules, inert in placed:
-        drawn = len(orders) if change == "permute" else 1
+        drawn, (of, _, to) = len(orders) if change == "permute" else 1, change.partition("-")
+        coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
+        everywhere = where == EVERYWHERE
+        labels = {
+            "change": change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value, "where": where,
+            "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
+            "layer": -1 if everywhere else modules[0].layer,
+        }  # fmt: skip
         changes.append(Change(
-            labels_of(change, where, modules, inert),
-            [None] * drawn if inert else edits_of(change, modules, constants, orders),
-            missing=inert, family=EVERYWHERE if where == EVERYWHERE else change,
+            labels, [None] * drawn if inert else edits_of(change, modules, constants, orders),
+            missing=inert, family=EVERYWHERE if everywhere else change,
             undrawn="" if change == "permute" else "no permutations are drawn",
         ))  # fmt: skip
     seen = measure_changes(model, opened, changes, measures=LOSSES | OF_CHANGE, kl="forward", progress=progress)

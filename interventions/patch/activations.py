@@ -266,19 +266,17 @@ def sources_of(
         some = [cell for cell in cells if (cell.layer, cell.spot.read) == (layer, stream)]
         name = f"blocks.{layer}.hook_{stream}_pre"
         edits = {
-            f"blocks.{layer}.hook_{point}": partial(_add, delta=source[name] - own[name])
+            f"blocks.{layer}.hook_{point}": partial(add, delta=source[name] - own[name])
             for point in {READ_BY[cell.spot.short[0]] for cell in some}
         }
         seen = run(model, Query(tokens=[tokens], hooks=tuple({cell.hook for cell in some})), edits).hooks
-        found |= {(hook, stream): x[0] for hook, x in seen.items() if hook[-1] != "v" or _values_read(model, stream)}
+        by_values = stream == "token" or model.config.residual.values != "token"
+        found |= {(hook, stream): x[0] for hook, x in seen.items() if hook[-1] != "v" or by_values}
     return [found.get((c.hook, c.spot.read)) if c.spot.read else source[c.hook] for c in cells]
 
 
-def _values_read(model: Any, stream: str) -> bool:
-    return stream == "token" or model.config.residual.values != "token"
-
-
-def _add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+def add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+    """An edit: x + δ."""
     return x + delta.to(x)
 
 
