@@ -48,12 +48,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"sd_ratio": sd_ratio, "mean_
 def ratio_of_changes(
     x: np.ndarray, y: np.ndarray, clusters: Any, *, resolution: float, resamples: int = 2000
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """sd_ratio and mean_ratio of x over y on the same cases, with _low and _high, and reasons for missing ones.
-
-    Raises `InputError` for unequal lengths.
-    """
-    if len(x) != len(y) or len(x) < 2:
-        raise InputError(f"a ratio of effects needs the same two or more cases, got {len(x)} and {len(y)}")
+    """sd_ratio and mean_ratio of x over y on the same cases, with _low and _high, and reasons for missing ones."""
     measure = Measure(name="change", unit="of the measure", resolution=resolution)
     units = pd.DataFrame({"unit": range(len(x)), "cluster": list(range(len(x)) if clusters is None else clusters)})
     cells = pd.DataFrame({"model": ["run", "control"]})

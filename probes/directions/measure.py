@@ -230,8 +230,6 @@ def find(
     prompts of both sets share, by default `lines_of`. `draws` label shuffles are the control of norm and stream_cosine;
     0 leaves the controls undefined.
     """
-    if a.streams != b.streams:
-        raise InputError("the two sets were not run on one model")
     of_a, of_b = lines or lines_of(len(a.values), len(b.values))
     vectors, svd, apart, rows = {}, {}, {}, list[dict[str, Any]]()
     missing: Reasons = {}

@@ -157,20 +157,9 @@ def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_
     assert not table.loc["L1.H1", "delta_low"] <= 0 <= table.loc["L1.H1", "delta_high"]
 
 
-def test_scaling_is_pure_and_exact(measured) -> None:
-    z = torch.randn(2, 5, 4, 8)
-    kept = z.clone()
-    (fn,) = scale_heads([Head(0, 1), Head(0, 3)], 0.25).values()
-    out = fn(z, None)
-    assert torch.equal(z, kept)
-    assert torch.equal(out[:, :, [0, 2]], z[:, :, [0, 2]])
-    assert torch.equal(out[:, :, [1, 3]], z[:, :, [1, 3]] * 0.25)
-
-
 @pytest.mark.parametrize(
     ("spec", "heads"),
     [
-        ("L1.H2", "L1.H2"),
         ("L1.H2", "L1.H2"),
         ("L0.*", "L0.H0 L0.H1 L0.H2 L0.H3"),
         ("L0-1.H1-2", "L0.H1 L0.H2 L1.H1 L1.H2"),

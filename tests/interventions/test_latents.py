@@ -284,25 +284,3 @@ def test_a_family_of_p_is_one_edit_and_amount(measured: Any) -> None:
     table = Latents(at=("L1.*",), scale=(0.0, 2.0)).measure(model, *few).table().frame
     alone = Latents(at=("L1.*",), scale=(2.0,)).measure(model, *few).table().frame
     np.testing.assert_allclose(table["delta_p_holm"][table["amount"] == 2], alone["delta_p_holm"])
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--blend", "1"], "--blend takes latents from another prompt"),
-        (["--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
-        (["--text", "a b", "--position", "9"], "position 9 is outside a text"),
-        (["--each", "--together"], "leave out --together"),
-        (["--clamp", "0", "nan"], "clamp must be a finite number, got nan"),
-        (["--dims", "8"], "L0.q has latent dimensions 0 to 7, not 8"),
-        (["--text", "the cat", "--source", "the cat sat on the"], "tokens: give --position"),
-    ],
-)
-def test_bad_input(run: Path, argv: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        main([str(run), *argv])
-
-
-def test_a_model_without_latents_says_how_to_train_one(tiny_run: Path) -> None:
-    with pytest.raises(InputError, match="lfa has no HDPL projection .*python -m models.train hdpl"):
-        main([str(tiny_run)])

@@ -215,21 +215,8 @@ def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest
 
 
 def test_bad_input(tiny_run: Path, suite: Path) -> None:
-    own = texts(tiny_run)
-    for argv, message in (
-        (["--clean", "x"], "needs all of"),
-        ([*own, "--layers", "7"], "layers 0 to 1"),
-        ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
-        ([*own, "--threshold", "0"], "threshold must be above 0"),
-        ([*own, "--senders", "top1:pds"], "recovery"),
-        ([*own, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
-        ([*own, "--senders", "L7.mlp"], "this model has layers 0 to 1"),
-        (["--suite", str(suite), "--pairs", "0"], "at least 1"),
-        (["--suite", str(suite), "--contrast", "clue"], "query is in the sentence"),
-        (["--out", "x.xlsx"], "parquet"),
-    ):
-        with pytest.raises(InputError, match=message):
-            main([str(tiny_run), *argv])
+    with pytest.raises(InputError, match="query is in the sentence"):
+        main([str(tiny_run), "--suite", str(suite), "--contrast", "clue"])
     with pytest.raises(InputError, match="at least 1"):
         choose_pairs(Pairs(tuple(PAIRS)), 0)
     with pytest.raises(InputError, match="no pairs"):

@@ -24,6 +24,7 @@ from streamscope.probes.pds import Pds
 from streamscope.probes.pds.measure import control_tables, mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
+from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
@@ -135,13 +136,8 @@ def test_pairs_of_one_text_are_one_case() -> None:
 
 
 def test_a_bridge(tmp_path: Any) -> None:
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
-
+    _, bridge = gpt2_and_bridge(planted.tokenizer().d_vocab, 0.3)
     words = planted.tokenizer()
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=words.d_vocab, n_positions=32, initializer_range=0.3)
-    bridge = build_bridge_from_module(GPT2LMHeadModel(config).eval(), "GPT2LMHeadModel", hf_config=config)
     aligned = align(planted.suite(), words)
     table = measure(bridge, Pds(), aligned, tokenizer=words)
     rows = planted.naive_rows(bridge, aligned)
