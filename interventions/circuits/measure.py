@@ -12,20 +12,10 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import (
-    ONE_UNIT,
-    SAME,
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    Reasons,
-    bootstrap,
-    each,
-    estimate,
-)
+from streamscope.instruments.observations import ONE_UNIT, SAME, Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import open_data, sides_of
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
@@ -86,7 +76,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
                 "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
     }  # fmt: skip
     blocks = {"scores": total, "circuits": values}
-    contrasts = {"scores": each("score", cells), "circuits": _contrasts(how, values)}
+    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(how, values)}
     return InstrumentData(
         blocks, contrasts, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing])
     )
@@ -105,7 +95,7 @@ def is_flat(effect: Any) -> bool:
 
 def outlook(both: Observations, judging: np.ndarray) -> str:
     """What f can be on the judging pairs, from the clean and the corrupted run of all pairs, and how many it needs."""
-    effect, every = (estimate(one, [EFFECT]).frame.iloc[0] for one in (both.at(judging), both))
+    effect, every = (observations.estimate(one, [EFFECT]).frame.iloc[0] for one in (both.at(judging), both))
     value, pairs = f"{effect['value']:+.2f}", counted(int(effect["clusters"]), "independent pair")
     value += "" if np.isnan(effect["low"]) else f" ({effect['low']:.2f} … {effect['high']:.2f})"
     line = f"clean − corrupted {value} nats on {pairs} to judge the circuit"
@@ -284,24 +274,26 @@ def _faithfulness(
         own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
         drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
         for name, at in (("f", own), ("random", drawn)):
-            numbers, why = _interval(values, at, worth.mean_faithfulness, flat)
-            row |= {f"{name}{end}": numbers[of] for end, of in ENDS.items()}
-            missing |= {(i, f"{name}{end}"): why[of] for end, of in ENDS.items() if of in why}
+            numbers, why = _interval(name, values, at, worth.mean_faithfulness, flat)
+            row |= numbers
+            missing |= {(i, column): text for column, text in why.items()}
         rows.append(row)
     frame = pd.concat([frame, pd.DataFrame(rows)], axis=1)
     title = f"{title}: edges chosen on one half of the pairs, judged on the other {len(values.units)}"
     return Table(frame[[c.name for c in FAITHFULNESS]], FAITHFULNESS, missing, title)
 
 
-ENDS = {"": "value", "_low": "low", "_high": "high"}
+ENDS = ("", "_low", "_high")
 
 
 def _interval(
-    values: Observations, cells: np.ndarray, statistic: Any, flat: str
+    name: str, values: Observations, cells: np.ndarray, statistic: Any, flat: str
 ) -> tuple[dict[str, float], dict[str, str]]:
+    """The columns of a statistic of the clean run, the corrupted run and circuits, and why some have no value."""
     if flat:
-        return dict.fromkeys(ENDS.values(), np.nan), dict.fromkeys(ENDS.values(), flat)
-    return bootstrap(values, [0, 1, *map(int, cells)], statistic)
+        columns = [f"{name}{end}" for end in ENDS]
+        return dict.fromkeys(columns, np.nan), dict.fromkeys(columns, flat)
+    return observations.interval_columns(name, observations.bootstrap(values, [0, 1, *map(int, cells)], statistic))
 
 
 def _summary(values: Observations, found: Estimates, curve: Table, flat: str, title: str) -> Table:
@@ -310,9 +302,9 @@ def _summary(values: Observations, found: Estimates, curve: Table, flat: str, ti
     cells = values.cells
     for name, which in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
         one = found.where(ranking="whole model", quantity=which)
-        numbers = {f"value{end}": one.frame[of].iloc[0] for end, of in ENDS.items()}
-        why = {f"value{end}": one.reasons.get((0, of), "") for end, of in ENDS.items()}
-        missing |= {(len(rows), c): text for c, text in why.items() if text}
+        why = {of: text for (_, of), text in one.reasons.items() if of in ("value", "low", "high")}
+        numbers, why = observations.interval_columns("value", (one.frame.iloc[0], why))
+        missing |= {(len(rows), c): text for c, text in why.items()}
         others = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
         missing |= {(len(rows), c): "not of a circuit" for c in others}
         rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(others, np.nan)})
@@ -322,9 +314,9 @@ def _summary(values: Observations, found: Estimates, curve: Table, flat: str, ti
         row: dict[str, Any] = {"measure": name, "unit": unit}
         for column, at, g in (("value", own, statistic), ("random", drawn, statistic),
                               ("difference", np.r_[own, drawn], _over_random(statistic))):  # fmt: skip
-            numbers, why = _interval(values, at, g, flat)
-            row |= {f"{column}{end}": numbers[of] for end, of in ENDS.items()}
-            missing |= {(len(rows), f"{column}{end}"): why[of] for end, of in ENDS.items() if of in why}
+            numbers, why = _interval(column, values, at, g, flat)
+            row |= numbers
+            missing |= {(len(rows), name): text for name, text in why.items()}
         rows.append(row)
     last, lost = share_for_whole(curve.frame, curve.missing)
     missing |= {(len(rows), column): text for column, text in lost.items()}
