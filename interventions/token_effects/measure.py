@@ -146,7 +146,7 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         seen.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)
     for name, one in split.items():
         seen.blocks[name], seen.contrasts[name] = one.observe(units)
-        seen.about[name] = one.title()
+        seen.about[name] = one.title
     cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
     where = f"{counted(len(chosen), 'document')}, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
     if windows:

@@ -39,7 +39,17 @@ def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTab
     hit. `recency`, `first_mention`: the target is the last or first candidate; `longest`: it has most tokens (the last
     of equals); `chance`: 1/candidates, or the target's tokens / keys.
     """
-    positions, rules = query.aligned.positions, _rules(query.aligned)
+    positions = query.aligned.positions
+    each = [(at["target"], _others(at)) for at in positions]
+    rules: dict[str, list[Any]] = {
+        "chance": [1 / (1 + len(others)) for _, others in each],
+        "recency": [all(target > where for where in others) for target, others in each],
+        "first_mention": [all(target < where for where in others) for target, others in each],
+        "longest": [all((len(target), target) > (len(w), w) for w in others) for target, others in each],
+    }
+    if how.domain == "keys":
+        keys = [q + 1 for q in query.aligned.queries]
+        rules["chance"] = [len(target) / n for (target, _), n in zip(each, keys, strict=True)]
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         target = roles.attention_to(rows, positions[i]["target"])
@@ -50,9 +60,6 @@ def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTab
             best, other = rows[..., inside].max(-1), rows[..., ~inside].max(-1)
         return dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, other)), strict=True))
 
-    if how.domain == "keys":
-        each = zip(positions, query.aligned.queries, strict=True)
-        rules["chance"] = [len(at["target"]) / (q + 1) for at, q in each]
     table = roles.role_table(captures, query, of)
     return replace(table, cases=table.cases.assign(**rules))
 
@@ -61,19 +68,6 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt and head of `attention`."""
     assert isinstance(query, RoleQuery)
     return attention(how, captures, query).frame()
-
-
-def _rules(aligned: Aligned) -> dict[str, list[Any]]:
-    """Chance among the candidates, and whether each position rule is right, for every prompt."""
-    each = [(at["target"], _others(at)) for at in aligned.positions]
-    return {
-        "chance": [1 / (1 + len(others)) for _, others in each],
-        "recency": [all(target > where for where in others) for target, others in each],
-        "first_mention": [all(target < where for where in others) for target, others in each],
-        "longest": [
-            all((len(target), target) > (len(where), where) for where in others) for target, others in each
-        ],
-    }  # fmt: skip
 
 
 def _others(at: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:

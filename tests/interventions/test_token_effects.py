@@ -165,7 +165,7 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     modes = planted_modes(tmp_path, lost)
     assert modes.own.tolist() == [[True, False, False], [False, True, False]]
     assert modes.neighbours.tolist() == modes.own[::-1].tolist()
-    assert "2 of 2 heads have low modes, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title()
+    assert "2 of 2 heads have low modes, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title
     block, contrasts = modes.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
     estimates = estimate(block, contrasts)
     assert set(estimates.where(edit={"L0.H0", "L0.H1"}, quantity="own").frame["clusters"]) == {1}, "a single low mode"
