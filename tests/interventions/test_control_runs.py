@@ -27,6 +27,7 @@ from streamscope.models.training.data import evaluation_shards
 from tests.instruments.estimates import clustered_t
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
+from tests.interventions.swapped import suite_of_the_corpus
 from tests.tiny import some, untrained, with_options
 
 
@@ -50,16 +51,8 @@ def write_suite(path: Path, prompts: list[Prompt]) -> Path:
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Minimal pairs in the words of the tiny corpus."""
-    prompts = []
     nouns = ("cat", "dog", "bird", "red", "big", "tree", "blue", "ran")
-    for i, (a, b) in enumerate(zip(nouns, (*nouns[1:], nouns[0]), strict=True)):
-        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
-            text = f"the {x} and the {y} sat on it. the"
-            roles = {"target": a, "distractor": b, "query": " it"}
-            at = {r: (text.index(w) + (r == "query"), text.index(w) + len(w)) for r, w in roles.items()}
-            names = {"id": f"{i}-{order}", "pair": str(i), "order": order, "category": "competing-nouns"}
-            prompts.append(Prompt(text=text, roles=at, coherent=f" {a}", incoherent=f" {b}", **names))
-    return write_suite(tmp_path_factory.mktemp("suite") / "words.jsonl", prompts)
+    return suite_of_the_corpus(tmp_path_factory.mktemp("suite") / "words.jsonl", nouns)
 
 
 def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | None = None) -> Result:

@@ -1,6 +1,5 @@
 """Pairs of prompts, the table and the command of `interventions.patch`."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from streamscope.interventions.patch.measure import SweepResults, add_blocks, ce
 from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models.checkpoint import load
 from tests.instruments.estimates import mean
-from tests.interventions.swapped import PAIRS, make
+from tests.interventions.swapped import PAIRS, make, suite_of_the_corpus
 from tests.probes import planted
 from tests.tiny import MOST_PARTS, WORDS, some, untrained
 
@@ -134,16 +133,7 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Minimal pairs in the words of the tiny corpus."""
-    path, rows = tmp_path_factory.mktemp("suite") / "words.jsonl", []
-    for i, (a, b) in enumerate((("cat", "dog"), ("bird", "cat"), ("dog", "bird"), ("tree", "river"))):
-        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
-            text = f"the {x} and the {y} sat on it. the"
-            roles = {"target": a, "distractor": b, "query": " it"}
-            at = {r: [text.index(w) + (r == "query"), text.index(w) + len(w)] for r, w in roles.items()}
-            row = {"id": f"{i}-{order}", "text": text, "roles": at, "pair": str(i), "order": order}
-            rows.append({**row, "category": "competing-nouns", "coherent": f" {a}", "incoherent": f" {b}"})
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+    return suite_of_the_corpus(tmp_path_factory.mktemp("suite") / "words.jsonl", ("cat", "dog", "bird", "tree"))
 
 
 @pytest.mark.parametrize(

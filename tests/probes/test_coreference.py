@@ -24,7 +24,6 @@ from streamscope.probes.coreference import Coreference
 from streamscope.probes.coreference.measure import attention, observed
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RoleTable, exceeds, groups_of, left_out, undecided
-from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.tiny import randomise
 
@@ -216,18 +215,13 @@ def test_single_prompts_get_mcnemar() -> None:
     assert both["difference_p"] == pytest.approx(stats.binomtest(12, 12).pvalue)
 
 
-@pytest.fixture(scope="module")
-def split_words() -> Tokenizer:
-    """A tokenizer that cuts nouns into several tokens."""
-    return Tokenizer.train([p.text for p in load_suite("coreference").prompts], 300)
-
-
 @pytest.mark.parametrize("domain", ["candidates", "keys"])
 @pytest.mark.parametrize("preset", ["std-t", "dst-kron"])
-def test_equals_loops_on_random_models(preset: str, domain: str, split_words: Tokenizer) -> None:
-    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words))
+def test_equals_loops_on_random_models(preset: str, domain: str) -> None:
+    words = planted.split_words("coreference")
+    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
     suite = load_suite("coreference")
-    aligned = align(suite, split_words)
+    aligned = align(suite, words)
     rows, table = planted.naive_rows(net, aligned), measure(net, Coreference(domain=domain), suite)
     table = table.set_index(["id", "layer", "index"])
     heads, stable = sorted(rows[0]), {}
@@ -263,8 +257,9 @@ def test_equals_loops_on_random_models(preset: str, domain: str, split_words: To
                 assert np.isnan(pairs.loc[pair, "jaccard"])
 
 
-def test_patched_patterns_even_attention_prefers_long_words(split_words: Tokenizer) -> None:
-    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words)
+def test_patched_patterns_even_attention_prefers_long_words() -> None:
+    words = planted.split_words("coreference")
+    net = build("lfa", "tiny", n_ctx=128, d_vocab=300, tokenizer=words)
     edits = planted.set_pattern(lambda n: torch.ones(n))
     table = measure(net, Coreference(), load_suite("coreference"), edits=edits)
     assert (table["hit"] == (table["longest"] & ~table["tie"])).all()

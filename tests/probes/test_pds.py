@@ -98,17 +98,12 @@ def test_thresholds(result: Result) -> None:
     assert by_layer["max"][0] == pytest.approx(1)
 
 
-@pytest.fixture(scope="module")
-def split_words() -> Tokenizer:
-    """A tokenizer that cuts the nouns of the bundled suite into several tokens."""
-    return Tokenizer.train([p.text for p in load_suite("competing").prompts], 300)
-
-
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "c2"])
-def test_equals_loops_on_random_models(preset: str, split_words: Tokenizer) -> None:
-    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=split_words))
+def test_equals_loops_on_random_models(preset: str) -> None:
+    words = planted.split_words("competing")
+    net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
     suite = load_suite("competing")
-    aligned = align(suite, split_words)
+    aligned = align(suite, words)
     rows = planted.naive_rows(net, aligned)
     assert max(len(at["target"]) for at in aligned.positions) > 1
     summary = heads(net, suite).frame
