@@ -15,7 +15,7 @@ from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_documents
 from streamscope.instruments.result import Result
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
-from streamscope.interventions.latents import Latents, main
+from streamscope.interventions.latents import Latents
 from streamscope.interventions.latents.measure import aligned_positions
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
@@ -254,18 +254,6 @@ def test_alignment() -> None:
 
 
 # ---- the command -------------------------------------------------------------------------------
-
-
-def test_command_on_texts(run: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "swap.parquet"
-    more = ["--text", "the cat sat", "--source", "the dog ran", "--out", str(out)]
-    main([str(run), "--at", "*.v", "--blend", "0.5", "1", *more, "--k", "2"])
-    following = pd.read_parquet(out.with_stem("swap-next"))
-    assert len(following) == 2 + 2 * 2 * 2 and set(following["edit"]) == {"none", "blend"}
-    tokens = len(load(run).tokenizer.encode("the cat sat"))  # type: ignore[union-attr]
-    assert len(pd.read_parquet(out.with_stem("swap-positions"))) == 2 * 2 * tokens
-    assert len(pd.read_parquet(out)) == 2 * 2
-    assert "L1.v" in capsys.readouterr().out
 
 
 def test_one_dimension_at_a_time_and_values(measured: Any) -> None:

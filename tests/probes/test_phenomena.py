@@ -83,37 +83,6 @@ def test_verdicts_by_hand() -> None:
     assert [verdict(v, nan, nan, 0.0) for v in (0.1, 0.0, nan)] == ["present", "absent", ""]
 
 
-def noise(seed: int, heads: int = 200, cases: int = 20) -> pd.DataFrame:
-    values = np.random.default_rng(seed).normal(size=(cases, heads)).ravel()
-    names = np.tile([f"h{i}" for i in range(heads)], cases)
-    return pd.DataFrame({"head": names, "case": np.repeat(np.arange(cases), heads), "value": values})
-
-
-@pytest.mark.parametrize("signs", [None, ("down", "up")])
-def test_the_best_of_many_noisy_heads_is_none(signs: tuple[str, str] | None) -> None:
-    """200 heads of noise: the best of all cases has .6, the one that is scored on the other half 0 on average."""
-    luck, fair = [], []
-    for seed in range(20):
-        table = noise(seed)
-        means = table.groupby("head")["value"].mean()
-        luck.append((means.abs() if signs else means).max())
-        chosen, _ = best_head_held_out(table, ["value"], (table["case"] % 2).to_numpy(), signs=signs)
-        assert len(chosen) == 20
-        fair.append(chosen["value"].mean())
-    # 20 means of standard error 1 / sqrt(20), or twice that where both halves choose one head: .05 to .1
-    assert min(luck) > 0.4 and abs(np.mean(fair)) < 0.2
-
-
-def test_a_head_that_moves_downwards_is_found_by_its_size() -> None:
-    table = noise(1)
-    side, moved = (table["case"] % 2).to_numpy(), table["head"] == "h7"
-    table.loc[moved, "value"] -= 3.0
-    chosen, head = best_head_held_out(table, ["value"], side, signs=("down", "up"))
-    assert head == "h7 (down) / h7 (down)"
-    assert chosen["value"].mean() == pytest.approx(-table.loc[moved, "value"].mean())
-    assert best_head_held_out(table, ["value"], side)[1] != "h7 / h7"
-
-
 def test_what_a_repeat_saves_by_hand() -> None:
     """Losses set to 3 nats the first time and 1 the second; the first token of each saying does not count."""
     n, vocabulary = 4, 9
