@@ -82,7 +82,9 @@ def score_edges(
 
     Raises `InputError` for the metric kl where a method takes its gradient at the clean run alone.
     """
-    alphas = [1.0] if method == "eap" else alphas_of(steps, points)
+    # where on the way from the corrupted (0) to the clean run (1) gradients are taken
+    shift = {"left": 0.0, "midpoint": 0.5, "right": 1.0}[points]
+    alphas = [1.0] if method == "eap" else [(k + shift) / steps for k in range(steps)]
     if metric == "kl" and method.startswith("eap") and alphas == [1.0]:
         raise InputError("the gradient of kl is 0 at the clean run: use eap-ig with several steps, or exact")
     found = np.zeros((len(graph.edges), len(pairs)), np.float32)
@@ -106,11 +108,6 @@ def score_edges(
             scores = attribution(model, graph, both, metric, method, alphas)
         found[:, batch.rows] = scores.cpu().numpy()
     return found
-
-
-def alphas_of(steps: int, points: Points) -> list[float]:
-    """Where on the way from the corrupted (0) to the clean run (1) gradients are taken."""
-    return [(k + {"left": 0.0, "midpoint": 0.5, "right": 1.0}[points]) / steps for k in range(steps)]
 
 
 # ---- exact -------------------------------------------------------------------------------------

@@ -107,20 +107,15 @@ def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:
     return f.reshape(-1, len(SHARES), *f.shape[1:])
 
 
-def resampled(scores: np.ndarray, within: Clusters, draws: int, seed: int = 0) -> np.ndarray:
-    """Sums of the scores [edges, pairs] over bootstraps of the pairs, in whole clusters: [draws, edges]."""
-    sums = within.totals(scores.astype(float))[0]
-    n = sums.shape[1]
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
-    return np.stack([sums @ w for w in weights])
-
-
 def stability(
     scores: np.ndarray, within: Clusters, sizes: Sequence[int], ranking: Ranking, *, draws: int = 40, seed: int = 0
 ) -> list[tuple[float, float, float]]:  # fmt: skip
     """For each n of `sizes`, the Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean,
     2.5 % and 97.5 % point."""
-    drawn = resampled(scores, within, 2 * draws, seed)
+    sums = within.totals(scores.astype(float))[0]  # [edges, clusters]
+    n = sums.shape[1]
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=2 * draws)
+    drawn = [sums @ w for w in weights]
     found = np.zeros((draws, len(sizes)))
     for i, (a, b) in enumerate(zip(drawn[::2], drawn[1::2], strict=True)):
         first, second = (ranks(one, ranking) for one in (a, b))
@@ -145,13 +140,3 @@ def auroc(scores: np.ndarray, true: np.ndarray) -> float:
     """Share of pairs of a true and another edge in which the true one has the larger score; ties count half."""
     n = int(true.sum())
     return float((rankdata(scores)[true].sum() - n * (n + 1) / 2) / (n * (len(true) - n)))
-
-
-def auroc_as_mib(scores: np.ndarray, true: np.ndarray) -> float:
-    """Area under the ROC curve by MIB's ten sizes, false positive rates divided by the last one's."""
-    rates = []
-    for k in SHARES:
-        kept = top(scores, size_of(k, len(scores)), "size")
-        rates.append(((kept & ~true).sum() / (~true).sum(), (kept & true).sum() / true.sum()))
-    fpr, tpr = np.array([(0.0, 0.0), *rates]).T
-    return float(np.trapezoid(tpr, fpr / fpr[-1]))

@@ -105,7 +105,11 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Effec
     take seconds: a bad position is reported before the documents run for minutes."""
     cells, name = cells_of(how, model.config), title_of(model)
     opened = data[Text]
-    sources = _sources(how, model, data)
+    if how.source and len(how.source) != len(opened.rows):
+        raise InputError(f"{len(opened.rows)} --text and {len(how.source)} --source: give one source for each text")
+    given = data.specs[Text]  # the sources are cut as the texts are
+    cut_at = given if isinstance(given, Text) else Text(max_tokens=model.config.n_ctx)
+    sources = open_text(replace(cut_at, text=how.source), model) if how.source else None
     texts = texts_of(how, model, cells, opened, sources.rows if sources else [], progress)
     cut = opened.title() + (f"; of the sources{sources.title()}" if sources and sources.cut else "")
     seen = Effects({}, {}, {"title": {}})
@@ -124,16 +128,6 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Effec
 def with_resolved_heads(how: Latents, data: Opened) -> Latents:
     """These options with the projections given by name, so that a control is measured at the same ones."""
     return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
-
-
-def _sources(how: Latents, model: Any, data: Opened) -> OpenText | None:
-    """The sources, cut as the texts are, or None."""
-    texts = data[Text].rows
-    if how.source and len(how.source) != len(texts):
-        raise InputError(f"{len(texts)} --text and {len(how.source)} --source: give one source for each text")
-    spec = data.specs[Text]
-    cut = replace(spec if isinstance(spec, Text) else Text(max_tokens=model.config.n_ctx), text=how.source)
-    return open_text(cut, model) if how.source else None
 
 
 def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -31,7 +31,7 @@ from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_wh
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import bytes_per_token, score_edges
-from streamscope.interventions.circuits.worth import auroc, auroc_as_mib
+from streamscope.interventions.circuits.worth import auroc
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build, load
 from streamscope.models.config import Hyper
@@ -531,7 +531,6 @@ def test_auroc_by_hand() -> None:
     true = np.array([True, False, True, False])
     assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
     assert auroc(np.array([1.0, 1.0, 1.0, 1.0]), true) == 0.5
-    assert auroc_as_mib(np.array([4.0, 1.0, 3.0, 2.0]), true) == pytest.approx(1.0)
 
 
 # ---- what a circuit is worth -------------------------------------------------------------------
