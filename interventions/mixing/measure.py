@@ -11,20 +11,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
-from streamscope.interventions.changes import (
-    DELTA,
-    DRAWS,
-    FORWARD_KL,
-    LOSS,
-    LOSSES,
-    OF_CHANGE,
-    RELATIVE,
-    TOKENS,
-    Change,
-    Effects,
-    effect_table,
-    measure_changes,
-)
+from streamscope.interventions import changes
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
     average_streams,
@@ -111,7 +98,7 @@ def inert_reasons(model: Any, change: str) -> dict[str, str]:
 
 
 def constants_of(
-    model: Any, changes: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
+    model: Any, wanted: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
 ) -> Constants:
     """The new coefficients of changes in modules; equal keys share one object, also between sweeps.
 
@@ -120,7 +107,7 @@ def constants_of(
     n = model.config.residual.n
     wanted = dict.fromkeys(
         (hook, change.partition("-")[2])
-        for change, modules in changes if change not in STREAMS
+        for change, modules in wanted if change not in STREAMS
         for module in modules for hook in hooks_of(change, module)
     )  # fmt: skip
     measured = dict.fromkeys(hook for hook, to in wanted if to == "mean" or (to == "even" and hook.endswith("post")))
@@ -136,11 +123,11 @@ def constants_of(
     return made
 
 
-def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Every change, everywhere and at every module, one variant per permutation. Units: documents."""
     opened, placed = data[Documents], placed_changes(how, model)
     constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
-    orders, changes = permutations(model.config.residual.n, how.draws, how.seed), []
+    orders, wanted = permutations(model.config.residual.n, how.draws, how.seed), []
     for change, where, modules, inert in placed:
         drawn, (of, _, to) = len(orders) if change == "permute" else 1, change.partition("-")
         coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
@@ -150,17 +137,18 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Effect
             "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
             "layer": -1 if everywhere else modules[0].layer,
         }  # fmt: skip
-        changes.append(Change(
+        wanted.append(changes.Change(
             labels, [None] * drawn if inert else edits_of(change, modules, constants, orders),
             missing=inert, family=EVERYWHERE if everywhere else change,
             undrawn="" if change == "permute" else "no permutations are drawn",
         ))  # fmt: skip
-    seen = measure_changes(model, opened, changes, measures=LOSSES | OF_CHANGE, kl="forward", progress=progress)
+    measures = changes.LOSSES | changes.OF_CHANGE
+    seen = changes.measure_changes(model, opened, wanted, measures=measures, kl="forward", progress=progress)
     seen.about["title"] = f"{title_of(model)}, {seen.loss}; {seen.documents}"
     return seen
 
 
-def tables(how: Mixing, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Mixing, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """everywhere: one row per change of all modules at once; modules: one row per change and module."""
     made, where = {}, {change.labels["where"] for change in seen.changes}
     printed: dict[str, Any] = {"by": "delta", "most": 4, "per": ("definition",)}
@@ -169,7 +157,7 @@ def tables(how: Mixing, seen: Effects, estimates: Mapping[str, Estimates]) -> di
     ):  # fmt: skip
         if chosen:
             title = f"{name}, {seen.about['title']}"
-            made[name] = effect_table(seen, estimates, columns, title, where={"where": chosen}, **printed)
+            made[name] = changes.effect_table(seen, estimates, columns, title, where={"where": chosen}, **printed)
     return made
 
 
@@ -181,7 +169,7 @@ CHANGE = (
     key("where", "where", "layer and branch, or everywhere", "place"),
     key("acts", "can act", "whether the change can affect an output"),
 )  # fmt: skip
-MEASURED = (*LOSS, *DELTA, *RELATIVE, *FORWARD_KL, *DRAWS, *TOKENS)
+MEASURED = (*changes.LOSS, *changes.DELTA, *changes.RELATIVE, *changes.FORWARD_KL, *changes.DRAWS, *changes.TOKENS)
 COLUMNS = (*CHANGE, *MEASURED)
 MODULE_COLUMNS = (
     *CHANGE,
