@@ -62,10 +62,8 @@ def random_sets(
 
 
 def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:
-    """Every set of `size` of the heads, or `sets` random ones; the same seed gives the same sets.
-
-    Raises `InputError` for a size below 1 or above the number of heads, and for more than `MOST_SETS`.
-    """
+    """Every set of `size` of the heads, or `sets` random ones; the same seed gives the same sets. Raises `InputError`
+    for a size below 1 or above the number of heads, and for more than `MOST_SETS`."""
     every = sorted(set(heads))
     if not 1 <= size <= len(every):
         raise InputError(f"--size {size}: give 1 to {len(every)}, the number of --heads, or more --heads")

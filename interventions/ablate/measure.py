@@ -172,10 +172,7 @@ def heads_within(
     how: Ablate, model: Any, heads: Sequence[Head], documents: Any, scales: Sequence[float], make: MakeEdits, end: float
 ) -> int:
     """How many single heads, controls included, can be measured until the time `end`: a few of them on the first
-    documents are timed.
-
-    Raises `InputError` if fewer than two fit.
-    """
+    documents are timed. Raises `InputError` if fewer than two fit."""
     sweep = [make([head], g) for head in heads for g in scales if g != 1]
     shares, lengths = pass_shares(model, [{}, *sweep]), [len(row) - 1 for row in documents.rows()]
     few = min(len(lengths), 1 + int(np.searchsorted(np.cumsum(lengths), PILOT_TOKENS)))

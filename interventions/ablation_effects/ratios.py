@@ -78,10 +78,8 @@ def _sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
 
 
 def table(run: Mapping[str, Observations], control: Mapping[str, Observations], *, resamples: int = 5000) -> Table:
-    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both can score.
-
-    Raises `InputError` if they share fewer than two cases.
-    """
+    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both can score. Raises
+    `InputError` if they share fewer than two cases."""
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for name, block in run.items():

@@ -130,9 +130,7 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
 
 def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description.
-
-    Raises `InputError` where no contrast gives pairs.
-    """
+    Raises `InputError` where no contrast gives pairs."""
     opened = open_data(Prompts(suite=how.task), model)
     tried: list[Any] = [how.contrast]
     if how.contrast == "auto":

@@ -78,10 +78,8 @@ def score_edges(
     points: Points = "right", spans: Sequence[Sequence[int]] = (),
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
-    """The score of every edge and pair, in the metric's unit.
-
-    Raises `InputError` for the metric kl where a method takes its gradient at the clean run alone.
-    """
+    """The score of every edge and pair, in the metric's unit. Raises `InputError` for the metric kl where a method
+    takes its gradient at the clean run alone."""
     # where on the way from the corrupted (0) to the clean run (1) gradients are taken
     shift = {"left": 0.0, "midpoint": 0.5, "right": 1.0}[points]
     alphas = [1.0] if method == "eap" else [(k + shift) / steps for k in range(steps)]

@@ -79,11 +79,8 @@ class Decomposition:
 def decompose(
     model: StreamTransformer, task: Task, groups: Sequence[Group], *, progress: Callable[[Iterable], Iterable] = iter
 ) -> list[Decomposition]:
-    """The effect of ablating each group on each case of a task scored by a token.
-
-    Raises `InputError` for tasks of sentences, whose log-odds are not one logit difference, and for output projections
-    that are not linear.
-    """
+    """The effect of ablating each group on each case of a task scored by a token. Raises `InputError` for tasks of
+    sentences, whose log-odds are not one logit difference, and for output projections that are not linear."""
     if task.rule != "token":
         raise InputError(
             f"task {task.name!r} scores whole sentences, but a direct effect belongs to one position: use another task"

@@ -70,10 +70,8 @@ class Cell:
 
 
 def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
-    """Every change of every place (or of all together), and with `each` of every dimension.
-
-    Raises `InputError` for a projection or dimension that the model lacks.
-    """
+    """Every change of every place (or of all together), and with `each` of every dimension. Raises `InputError` for a
+    projection or dimension that the model lacks."""
     places = parse_places(how.at, config)
     check_dims(places, how.dims, config)
     widths = latent_widths(config)

@@ -154,9 +154,7 @@ def choose_pairs(pairs: Pairs, n: int) -> Pairs:
 
 def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
     """A pair from two texts and two continuations, compared by their first tokens; every position has its own label.
-
-    Raises `InputError` for texts of different lengths, and continuations that do not begin a new token.
-    """
+    Raises `InputError` for texts of different lengths, and continuations that do not begin a new token."""
     ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
     following = []
     for name, text in (("answer", answer), ("foil", foil)):

@@ -194,10 +194,8 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
 
 
 def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table:
-    """One row per measure, task and group of both models: control ranges and their ratio, over shared cases.
-
-    Raises `InputError` if the models share fewer than two cases of a task.
-    """
+    """One row per measure, task and group of both models: control ranges and their ratio, over shared cases. Raises
+    `InputError` if the models share fewer than two cases of a task."""
     rows, missing = list[dict[str, Any]](), Reasons()
     for name in (name for name in ("probability", "log_odds") if name in run and name in control):
         mine, theirs = observations.on_shared_units(run[name], control[name])

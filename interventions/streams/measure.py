@@ -119,10 +119,8 @@ def with_resolved_heads(how: Streams, data: Opened) -> Streams:
 
 
 def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
-    """The streams to remove; a single stream only if named.
-
-    Raises `InputError` for a stream the model lacks, and for a single stream that was not named.
-    """
+    """The streams to remove; a single stream only if named. Raises `InputError` for a stream the model lacks, and for a
+    single stream that was not named."""
     streams = streams_of(model, chosen)
     if streams == ("resid",) and not chosen:
         raise InputError(

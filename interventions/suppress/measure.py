@@ -104,10 +104,8 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
 
 
 def rank_heads(scores: Mapping[Head, float], k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
-    """The k heads with the largest or smallest PDS, by layer and index; ties go to the earlier head.
-
-    Raises `InputError` if fewer than k other heads remain for the controls.
-    """
+    """The k heads with the largest or smallest PDS, by layer and index; ties go to the earlier head. Raises
+    `InputError` if fewer than k other heads remain for the controls."""
     if not 1 <= k <= len(scores) // 2:
         raise InputError(
             f"k={k} of {len(scores)} heads leave fewer than {k} others to compare with; give 1 to {len(scores) // 2}"
@@ -117,10 +115,8 @@ def rank_heads(scores: Mapping[Head, float], k: int, which: Literal["top", "bott
 
 
 def heads_over(scores: Mapping[Head, float], threshold: float | Literal["own"]) -> tuple[Head, ...]:
-    """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1.
-
-    Raises `InputError` for no head, and for more than half of them, which leave too few for the controls.
-    """
+    """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1. Raises
+    `InputError` for no head, and for more than half of them, which leave too few for the controls."""
     values = np.array(list(scores.values()))
     limit = float(values.mean() + values.std(ddof=1)) if threshold == "own" else float(threshold)
     chosen = tuple(sorted(head for head, pds in scores.items() if pds > limit))

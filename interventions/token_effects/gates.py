@@ -197,10 +197,8 @@ def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
 
 
 def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.ndarray, ...]:
-    """Mode of the positions [T] of each document from labels of `features.cluster`, −1 for none.
-
-    Raises `InputError` for another file, labels of other weights, and labels of other tokens.
-    """
+    """Mode of the positions [T] of each document from labels of `features.cluster`, −1 for none. Raises `InputError`
+    for another file, labels of other weights, and labels of other tokens."""
     about = read_about(path).get("about", {})
     table = read_parquet(path).to_pandas()
     if lacks := [name for name in LABELS if name not in table]:
