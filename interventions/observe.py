@@ -433,7 +433,8 @@ def observe_prompts(
     sweeps = [run_sweep(model, query, [{}, *sweep], done=forecast) for query in queries]
     for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
         for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):
-            table, names = probe.read(seen, query), ("all",)
+            table = probe.read(seen, query)
+            names: tuple[str, ...] = ("all",)
             if measure == "sps":  # of all heads, and of those of each layer
                 layers = table["layer"].unique()
                 by_layer = table["sps"].to_numpy().reshape(-1, len(layers), table["index"].nunique()).mean(-1)

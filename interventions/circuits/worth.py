@@ -107,15 +107,20 @@ def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:
     return f.reshape(-1, len(SHARES), *f.shape[1:])
 
 
+def resampled(scores: np.ndarray, within: Clusters, draws: int, seed: int = 0) -> np.ndarray:
+    """Sums of the scores [edges, pairs] over bootstraps of the pairs, in whole clusters: [draws, edges]."""
+    sums = within.totals(scores.astype(float))[0]
+    n = sums.shape[1]
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+    return np.stack([sums @ w for w in weights])
+
+
 def stability(
     scores: np.ndarray, within: Clusters, sizes: Sequence[int], ranking: Ranking, *, draws: int = 40, seed: int = 0
 ) -> list[tuple[float, float, float]]:  # fmt: skip
     """For each n of `sizes`, the Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean,
     2.5 % and 97.5 % point."""
-    sums = within.totals(scores.astype(float))[0]  # [edges, clusters]
-    n = sums.shape[1]
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=2 * draws)
-    drawn = [sums @ w for w in weights]
+    drawn = resampled(scores, within, 2 * draws, seed)
     found = np.zeros((draws, len(sizes)))
     for i, (a, b) in enumerate(zip(drawn[::2], drawn[1::2], strict=True)):
         first, second = (ranks(one, ranking) for one in (a, b))

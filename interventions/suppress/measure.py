@@ -207,7 +207,8 @@ def add_measure(
             same = [c for c in protocol.cells if c.group == "random" and c.selection == cell.selection]
             mine = [at[c, "all"] for c in same if not unmoved(c)]
             share, none = dict.fromkeys(mine, 1 / max(1, len(mine))), "" if mine else NO_DRAW
-            beyond, plain = {i: 1.0, **{j: -w for j, w in share.items()}}, {"labels": labels, "null": None}
+            beyond = {i: 1.0, **{j: -w for j, w in share.items()}}
+            plain: dict[str, Any] = {"labels": labels, "null": None}
             contrasts += [
                 Contrast(quantity="random", weights={**share, base: -1.0}, missing=none, **plain),
                 Contrast(quantity="above", weights=beyond, missing=why or none, **plain),
