@@ -105,15 +105,15 @@ def constants_of(
     The even H_post is the mean over tokens and streams: 1/n would also write less.
     """
     n = model.config.residual.n
-    wanted = dict.fromkeys(
+    pairs = dict.fromkeys(
         (hook, change.partition("-")[2])
         for change, modules in wanted if change not in STREAMS
         for module in modules for hook in hooks_of(change, module)
     )  # fmt: skip
-    measured = dict.fromkeys(hook for hook, to in wanted if to == "mean" or (to == "even" and hook.endswith("post")))
+    measured = dict.fromkeys(hook for hook, to in pairs if to == "mean" or (to == "even" and hook.endswith("post")))
     means = hook_means(model, list(measured), document_rows(opened.batches())) if measured else {}
     made = {}
-    for hook, to in wanted:
+    for hook, to in pairs:
         if to == "mean":
             made[hook, to] = means[hook]
         elif hook in means and to == "even" and hook.endswith("post"):
