@@ -121,15 +121,11 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
         reason = why[0][0] if why else "it has no minimal pairs"
         raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
     if not tokenizer.adds_bos:
-        found = [replace(pair, places=_without_bos(pair.places)) for pair in found]
+        for i, pair in enumerate(found):  # its first token is before the nouns
+            before = pair.places.get("BOS", ()) + pair.places.get("before", ())
+            rest = {label: at for label, at in pair.places.items() if label not in ("BOS", "before")}
+            found[i] = replace(pair, places={"before": before, **rest} if before else rest)
     return Pairs(tuple(found), tuple(filtered))
-
-
-def _without_bos(places: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The places of a text that begins without BOS: its first token is before the nouns."""
-    before = places.get("BOS", ()) + places.get("before", ())
-    rest = {label: at for label, at in places.items() if label not in ("BOS", "before")}
-    return {"before": before, **rest} if before else rest
 
 
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:

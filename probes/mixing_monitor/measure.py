@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -50,16 +49,13 @@ def watch(model: Any) -> RunMixing:
         "preset": model.config.name, "seed": str(manifest.get("seed", "unknown")), "step": step,
         "bias": getattr(model.config.residual, "b_res", float("nan")), "loss": losses[-1] if losses else float("nan"),
     }  # fmt: skip
-    return RunMixing(logged, rows, about, inert_modules(model), _rest(folder, model, manifest, step))
-
-
-def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> dict[str, float] | str:
     training = read_json(folder / "config.json", Config).get("training")
-    if "parent" in manifest:
-        return "made from other weights, whose decay is unknown"
-    if not training or "steps" not in manifest or step < 0:
-        return "the run records no training whose decay could be replayed"
-    return mixing.distances_without_gradient(model, training, int(manifest["steps"]), step)
+    rest: dict[str, float] | str = "made from other weights, whose decay is unknown"
+    if "parent" not in manifest:
+        rest = "the run records no training whose decay could be replayed"
+        if training and "steps" in manifest and step >= 0:
+            rest = mixing.distances_without_gradient(model, training, int(manifest["steps"]), step)
+    return RunMixing(logged, rows, about, inert_modules(model), rest)
 
 
 def overview(run: RunMixing) -> pd.DataFrame:

@@ -498,6 +498,8 @@ def on_shared_units(run: Observations, control: Observations) -> tuple[Observati
     """Both on the units that both have, in the order of the run; raises `InputError` where there is none."""
     there = set(control.units["unit"])
     common = [name for name in run.units["unit"] if name in there]
+    if not common:
+        raise InputError(f"{run.measure.name}: 0 units in both the run and its control, two are needed")
     mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
     return mine, theirs
 

@@ -154,10 +154,10 @@ def test_half_the_copying_is_less_leverage(found: Result) -> None:
     expected = (on_paper(1.5) - on_paper(0)) / (on_paper(1.5, 0.5) - on_paper(0, 0.5))
     assert row["leverage"] == pytest.approx(expected, abs=1e-4)
     assert row["leverage"] > 1
-    other = {
-        name: replace(block, units=block.units.assign(unit=block.units["unit"] + "x"))
-        for name, block in found.blocks.items()
-    }
+    other = {}
+    for name, block in found.blocks.items():  # only the first case is the same
+        renamed = [f"{unit}{'x' * (i > 0)}" for i, unit in enumerate(block.units["unit"])]
+        other[name] = replace(block, units=block.units.assign(unit=renamed))
     with pytest.raises(InputError, match="fewer than two cases"):
         leverage(found.blocks, other, (0.0, 1.5))
 
