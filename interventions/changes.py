@@ -146,17 +146,14 @@ def effect_table(
     values, names = seen.blocks["loss"].values, {column.name for column in columns}
     frame = frame.assign(**(known or {}), tokens=int(seen.blocks["loss"].sizes[0].sum()))
     if "draws" in names:
-        spread = [_spread(change, values) for change in changes]
-        frame["draws"], frame["draw_sd"] = [draws for draws, _, _ in spread], [sd for _, sd, _ in spread]
-        missing |= {(row, "draw_sd"): why for row, (_, _, why) in enumerate(spread) if why}
+        draws = [0 if one.undrawn or None in one.variants else len(one.cells) for one in changes]
+        frame["draws"], frame["draw_sd"] = draws, np.nan
+        for row, (change, n) in enumerate(zip(changes, draws, strict=True)):
+            if why := change.missing or change.undrawn or ("" if n > 1 else "one draw"):
+                missing[row, "draw_sd"] = why
+            else:
+                frame.loc[row, "draw_sd"] = np.std(values[list(change.cells)], ddof=1)
     return Table(frame, columns, missing, title, **printed)
-
-
-def _spread(change: Change, values: np.ndarray) -> tuple[int, float, str]:
-    """(number of draws, standard deviation of the loss between them, the reason if there is none)."""
-    draws = 0 if change.undrawn or None in change.variants else len(change.cells)
-    why = change.missing or change.undrawn or ("" if draws > 1 else "one draw")
-    return draws, np.nan if why else float(np.std(values[list(change.cells)], ddof=1)), why
 
 
 LOSS = tuple(

@@ -62,15 +62,11 @@ def random_sets(
 
 
 def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:
-    """Every set of `size` of the heads, or `sets` random ones; the same seed gives the same sets.
-
-    Raises `InputError` for a size below 1 or above the number of heads, and for no set or more than `MOST_SETS`.
-    """
+    """Every set of `size` of the heads, or `sets` random ones; the same seed gives the same sets. Raises `InputError`
+    for a size below 1 or above the number of heads, and for more than `MOST_SETS`."""
     every = sorted(set(heads))
     if not 1 <= size <= len(every):
         raise InputError(f"--size {size}: give 1 to {len(every)}, the number of --heads, or more --heads")
-    if sets is not None and sets < 1:
-        raise InputError(f"--sets {sets}: give at least 1")
     possible = comb(len(every), size)
     if min(possible, sets or possible) > MOST_SETS:
         raise InputError(
@@ -105,13 +101,8 @@ def plan(
     """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
 
     All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
-    cells. Raises `InputError` for a scale that is not finite and a negative number of draws.
+    cells.
     """
-    for g in scales:
-        if not np.isfinite(g):
-            raise InputError(f"scale {g} is not a finite number")
-    if draws < 0:
-        raise InputError(f"--draws {draws}: give the number of random sets, or 0 for no controls")
     edits: list[Edits] = []
     known: dict[tuple[tuple[Head, ...], float], int] = {}
 

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import keep_after, say, ticks
@@ -35,7 +35,7 @@ from streamscope.models.readout import divergences, log_probs_at, map_logits, to
 from streamscope.models.sweep import chunk_tokens, first_start, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.roles import RESOLUTION, RoleQuery
+from streamscope.probes.roles import RESOLUTION
 from streamscope.probes.sps import Sps
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
@@ -410,16 +410,17 @@ def observe_prompts(
 ) -> dict[str, Observed]:
     """SPS (Eq. 8, raw attention, mean over heads, and per layer) and coherence (log-odds) of every prompt and edit.
 
-    Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` for
-    another measure, and if no prompt has what a measure needs.
+    Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` if no
+    prompt has what a measure needs.
     """
     probes: dict[str, Any] = {"sps": Sps(), "coherence": Coherence()}
-    if strange := [measure for measure in measures if measure not in probes]:
-        raise unknown("measure of prompts", strange[0], list(probes))
     readers = [(measure, probes[measure], probes[measure].plan(aligned, tokenizer)) for measure in measures]
     if len({str(query.tokens) for _, _, query in readers}) == 1:  # the same prompts: one forward pass serves both
-        hooks, logits, positions = (_given(readers, name) for name in ("hooks", "logits", "positions"))
-        queries = [Query(tokens=readers[0][2].tokens, hooks=hooks or (), logits=logits, positions=positions)]
+        given = {
+            name: value for name in ("hooks", "logits", "positions") for _, _, query in readers
+            if (value := getattr(query, name))
+        }  # fmt: skip
+        queries = [Query(tokens=readers[0][2].tokens, **given)]
     else:
         queries = [query for _, _, query in readers]
     found: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
@@ -433,7 +434,14 @@ def observe_prompts(
     for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
         for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):
             table = probe.read(seen, query)
-            values, names = _by_readout(table) if measure == "sps" else (table["log_odds"].to_numpy()[None], ("all",))
+            names: tuple[str, ...] = ("all",)
+            if measure == "sps":  # of all heads, and of those of each layer
+                layers = table["layer"].unique()
+                by_layer = table["sps"].to_numpy().reshape(-1, len(layers), table["index"].nunique()).mean(-1)
+                values = np.concatenate([by_layer.mean(1)[None], by_layer.T])
+                names = ("all", *(f"L{layer}" for layer in layers))
+            else:
+                values = table["log_odds"].to_numpy()[None]
             found[measure].append(values)
             if measure not in cases:
                 step = len(table) // len(query.tokens)
@@ -443,16 +451,3 @@ def observe_prompts(
         m: Observed(m, cases[m], readouts[m], v[0], np.stack(v[1:]) if sweep else np.zeros((0, *v[0].shape)))
         for m, v in found.items()
     }
-
-
-def _given(readers: Sequence[tuple[str, Any, RoleQuery]], name: str) -> Any:
-    """The field `name` of the one query that has it, or None."""
-    return next((value for _, _, query in readers if (value := getattr(query, name))), None)
-
-
-def _by_readout(table: pd.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
-    """SPS [1 + layers, N], averaged over all heads and over those of each layer, from the rows of `Sps.read`."""
-    layers, heads = table["layer"].nunique(), table["index"].nunique()
-    sps = table["sps"].to_numpy().reshape(-1, layers, heads).mean(-1)
-    names = tuple(f"L{layer}" for layer in table["layer"].unique())
-    return np.concatenate([sps.mean(1)[None], sps.T]), ("all", *names)

@@ -83,10 +83,8 @@ class HeadFinder:
         return list(found)
 
     def groups(self, specs: Sequence[str]) -> list[Group]:
-        """The groups of `specs`, in order, each once.
-
-        Raises `InputError` without a group, for unknown heads or scores, and for two groups with one name.
-        """
+        """The groups of `specs`, in order, each once. Raises `InputError` without a group, for unknown heads or scores,
+        and for two groups with one name."""
         found: dict[str, Group] = {}
         for spec in specs:
             for group in self._one(spec):

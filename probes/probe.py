@@ -19,10 +19,8 @@ from streamscope.models.hooks import Edits, run
 def measure(
     model: Any, probe: Probe, prompts: Any, *, edits: Edits | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
-    """Run a probe on a model, under `edits` if given, and return its table of observations.
-
-    Raises `InputError` without a tokenizer, and when an observation is not a number.
-    """
+    """Run a probe on a model, under `edits` if given, and return its table of observations. Raises `InputError` without
+    a tokenizer, and when an observation is not a number."""
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise InputError("this model has no tokenizer: load a run that has one, or pass tokenizer=")

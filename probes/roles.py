@@ -116,10 +116,8 @@ def left_out(query: Query, roles: str) -> str:
 
 
 def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3).
-
-    Raises `InputError` for a weight that is not finite.
-    """
+    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3). Raises
+    `InputError` for a weight that is not finite."""
     patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate") if gated else {}
     for i, q in enumerate(query.aligned.queries):
         layers = {layer: x[i][:, 0, : q + 1].double() for layer, x in patterns.items()}

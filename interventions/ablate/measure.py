@@ -27,20 +27,8 @@ from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
+from streamscope.interventions import controls
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.controls import (
-    EFFECT_SIZES,
-    IDENTITY,
-    NO_DRAWS,
-    RANK_COLUMNS,
-    Sweep,
-    beside_draws,
-    effect_sizes,
-    head_sets,
-    inert_reason,
-    plan,
-    random_sets,
-)
 from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.interventions.observe import (
@@ -70,7 +58,8 @@ MOST = 40
 def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
     heads, prompts = _heads(how, model, data), [m for m in dict.fromkeys(how.measures) if m != "loss"]
-    groups: Sequence[Sequence[Head]] = [heads] if how.together else head_sets(heads, how.size, how.sets, how.seed)
+    sets = [heads] if how.together else controls.head_sets(heads, how.size, how.sets, how.seed)
+    groups: Sequence[Sequence[Head]] = sets
     scales = tuple(dict.fromkeys(float(g) for g in how.scale))
     seen = InstrumentData({}, {}, {"title": {}})
     name = title_of(model)
@@ -81,13 +70,19 @@ def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> Instru
         note, pool = "", every_head(model)
         if how.screen is not None:
             say(progress, f"{name}: ranking {of} heads by one gradient on {documents.title()}")
-            screen = screen_heads(how, model, heads, documents)
+            by_gradient = attribute_heads(model, documents.batches())
+            ranked = sorted(heads, key=lambda head: -abs(by_gradient[head.layer, head.head]))
+            # if all heads are given, the random ones are also those that are drawn as controls
+            sample = tuple(head for (head,) in controls.random_sets(heads, (), 1, how.draws, how.seed))
+            screen = Screen(by_gradient, tuple(ranked[: how.screened()]), sample, len(heads))
             groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
             seen.extra = {"screen": screen}
         elif how.budget is not None and {*scales} != {1.0}:
             n = heads_within(how, model, heads, documents, scales, make, start + how.seconds())
             if n < min(len(pool), of + how.draws):  # controls are measured too
-                kept, pool = within_budget(how, heads, pool, n)
+                generator, others = random.Random(how.seed), [head for head in pool if head not in heads]
+                kept = sorted(generator.sample(heads, min(n, of)))
+                pool = sorted([*kept, *generator.sample(others, min(n - len(kept), len(others)))])
                 groups, left = [(head,) for head in kept], [head.label for head in heads if head not in kept]
                 names = f": {', '.join(left)}" if 0 < len(left) <= NAMED else ""
                 some = f"{len(kept)} of {of} heads, drawn at random, {len(left)} left out{names}"
@@ -167,17 +162,6 @@ class Screen:
         return "; ".join(lines)
 
 
-def screen_heads(how: Ablate, model: Any, heads: Sequence[Head], documents: Any) -> Screen:
-    """The heads that --screen measures: those with the largest attribution, and `draws` random ones of all given.
-
-    If all heads are given, the random ones are also those that `controls.random_sets` draws as controls.
-    """
-    found = attribute_heads(model, documents.batches())
-    ranked = sorted(heads, key=lambda head: -abs(found[head.layer, head.head]))
-    sample = tuple(head for (head,) in random_sets(heads, (), 1, how.draws, how.seed))
-    return Screen(found, tuple(ranked[: how.screened()]), sample, len(heads))
-
-
 NAMED = 12
 """Largest number of left out heads that are named."""
 PILOT_HEADS, PILOT_TOKENS = 3, 1024
@@ -188,10 +172,7 @@ def heads_within(
     how: Ablate, model: Any, heads: Sequence[Head], documents: Any, scales: Sequence[float], make: MakeEdits, end: float
 ) -> int:
     """How many single heads, controls included, can be measured until the time `end`: a few of them on the first
-    documents are timed.
-
-    Raises `InputError` if fewer than two fit.
-    """
+    documents are timed. Raises `InputError` if fewer than two fit."""
     sweep = [make([head], g) for head in heads for g in scales if g != 1]
     shares, lengths = pass_shares(model, [{}, *sweep]), [len(row) - 1 for row in documents.rows()]
     few = min(len(lengths), 1 + int(np.searchsorted(np.cumsum(lengths), PILOT_TOKENS)))
@@ -209,15 +190,6 @@ def heads_within(
     return n
 
 
-def within_budget(how: Ablate, heads: Sequence[Head], every: Sequence[Head], n: int) -> tuple[list[Head], list[Head]]:
-    """Which n heads to measure: random ones of `heads`, and the pool of controls, which adds others of `every` if all
-    `heads` fit."""
-    generator = random.Random(how.seed)
-    kept = sorted(generator.sample(list(heads), min(n, len(heads))))
-    others = [head for head in every if head not in heads]
-    return kept, sorted([*kept, *generator.sample(others, min(n - len(kept), len(others)))])
-
-
 def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
     """The function that makes the edits of the method; `rows` gives the reference rows of the mean."""
     if how.method == "mean":
@@ -228,7 +200,7 @@ def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]])
     return scale_heads
 
 
-def _drawn(sweep: Sweep) -> str:
+def _drawn(sweep: controls.Sweep) -> str:
     n = max(len(some) for some in sweep.controls)
     return f"control: {n} other sets of as many heads" if n else "no controls"
 
@@ -236,11 +208,11 @@ def _drawn(sweep: Sweep) -> str:
 def sweep_of(
     model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int,
     pool: Sequence[Head] | None = None,
-) -> Sweep:  # fmt: skip
+) -> controls.Sweep:  # fmt: skip
     """Every group at every scale, `draws` random other sets of as many heads of `pool` (default: all) for each, and the
     heads of sets alone."""
     alone = [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
-    return plan(groups, scales, pool or every_head(model), make, draws=draws, seed=seed, also=alone)
+    return controls.plan(groups, scales, pool or every_head(model), make, draws=draws, seed=seed, also=alone)
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
@@ -249,24 +221,24 @@ def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
     return {"head": "+".join(h.label for h in heads), "layer": layer, "index": index, "scale": float(g)}
 
 
-def cells_of(sweep: Sweep) -> pd.DataFrame:
+def cells_of(sweep: controls.Sweep) -> pd.DataFrame:
     """One row for the unedited model, then one per edit with its heads and scale."""
     edits = sorted(sweep.known, key=lambda one: sweep.known[one])
     return pd.DataFrame([{"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}, *(labels(*e) for e in edits)])
 
 
 def contrasts_of(
-    sweep: Sweep, measure: str, no_effect: Callable[[Sequence[Head]], str] = lambda heads: ""
+    sweep: controls.Sweep, measure: str, no_effect: Callable[[Sequence[Head]], str] = lambda heads: ""
 ) -> list[Contrast]:
     """The estimates of every cell, corrected within the measure; `no_effect` gives the reason if heads cannot change
     the measure, else ""."""
     several = any(len(heads) > 1 for heads, _ in sweep.cells)
     out = []
-    for (heads, g), at, controls in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
+    for (heads, g), at, sets in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
         row, edited, why = labels(heads, g), at + 1, no_effect(heads)
-        drawn = {i + 1: 1.0 for others, i in controls if not no_effect(others)}
+        drawn = {i + 1: 1.0 for others, i in sets if not no_effect(others)}
         share = {i: w / len(drawn) for i, w in drawn.items()}
-        none = why or (IDENTITY if g == 1 else NO_DRAWS if not drawn else "")
+        none = why or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
         out += [
             *effect_contrasts("edited", {edited: 1.0}, 0, row, missing=why, family=f"delta of {measure} at {g!r}"),
             Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
@@ -291,7 +263,7 @@ def contrasts_of(
     return out
 
 
-def add_losses(seen: InstrumentData, sweep: Sweep, losses: Losses, units: pd.DataFrame) -> None:
+def add_losses(seen: InstrumentData, sweep: controls.Sweep, losses: Losses, units: pd.DataFrame) -> None:
     """Add the loss of every document, and its change in percent of the unedited loss."""
     seen.blocks |= losses.blocks(cells_of(sweep), units, loss=NATS, percent=PERCENT)
     seen.contrasts["loss"] = contrasts_of(sweep, "loss")
@@ -303,7 +275,7 @@ def add_losses(seen: InstrumentData, sweep: Sweep, losses: Losses, units: pd.Dat
 
 
 def add_prompts(
-    seen: InstrumentData, sweep: Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
+    seen: InstrumentData, sweep: controls.Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
 ) -> None:
     """Add a measure of every prompt; SPS cannot change if only heads of the last layer are scaled."""
     units = observed.cases.rename(columns={"id": "unit"})
@@ -311,7 +283,7 @@ def add_prompts(
     name, total = observed.measure, np.stack([observed.under(i) for i in (None, *range(len(sweep.edits)))])
     cells = cells_of(sweep)
     seen.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=1.0)
-    seen.contrasts[name] = contrasts_of(sweep, name, lambda heads: inert_reason(name, "all", heads, n_layers))
+    seen.contrasts[name] = contrasts_of(sweep, name, lambda heads: controls.inert_reason(name, "all", heads, n_layers))
     seen.extra = {**(seen.extra or {}), name: sweep}
 
 
@@ -330,7 +302,7 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
     more: list[dict[str, float]] = []
     for i, control in enumerate(c for c in found.contrasts if c.quantity == "control"):
         drawn = [] if control.missing else [change[cell] for cell in control.weights if cell]
-        row, why = beside_draws(float(frame["delta"][i]), drawn, control.missing)
+        row, why = controls.beside_draws(float(frame["delta"][i]), drawn, control.missing)
         missing |= {(i, column): text for column, text in why.items()}
         more.append(row)
     frame = frame.assign(**pd.DataFrame(more))
@@ -341,9 +313,9 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
         frame["tokens"] = int(block.sizes[0].sum())
         columns += TOKENS
     else:
-        sizes = [effect_sizes(block, [at + 1, 0], i, missing) for i, at in enumerate(sweep.index)]
+        sizes = [controls.effect_sizes(block, [at + 1, 0], i, missing) for i, at in enumerate(sweep.index)]
         frame = frame.assign(**pd.DataFrame(sizes))
-        columns += EFFECT_SIZES
+        columns += controls.EFFECT_SIZES
     units = ("documents", "documents") if percent is not None else (
         "prompts", "independent cases, or the fewest words of a kind if cases share words"
     )  # fmt: skip
@@ -395,7 +367,7 @@ def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
         *quantity("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
                   tested=False, source=source, shown=not sets),
         *quantity("above", "Δ − random heads", unit, "Δ − control", source=source, shown=not sets),
-        *(replace(c, shown=c.shown and not sets) for c in RANK_COLUMNS),
+        *(replace(c, shown=c.shown and not sets) for c in controls.RANK_COLUMNS),
     ]  # fmt: skip
     if sets:
         columns += [

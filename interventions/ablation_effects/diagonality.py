@@ -43,10 +43,8 @@ COLUMNS = (
 
 
 def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
-    """Task -> own group, from `pairs` TASK=GROUP, or by default PLS' pairs among the measured tasks and groups.
-
-    Raises `InputError` for a malformed pair and for a task or group that is not measured.
-    """
+    """Task -> own group, from `pairs` TASK=GROUP, or by default PLS' pairs among the measured tasks and groups. Raises
+    `InputError` for a malformed pair and for a task or group that is not measured."""
     if pairs:
         chosen = {}
         for pair in pairs:

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import Contrast, Measure, Observations, Reasons, bootstrap, estimate
+from streamscope.instruments import observations
+from streamscope.instruments.observations import Contrast, Measure, Observations, Reasons
 from streamscope.instruments.stats.estimators import constant
 from streamscope.instruments.table import Column, Table, counts, described, key, number
 from streamscope.interventions.ablation_effects.changes import cases, changes
@@ -48,12 +49,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"sd_ratio": sd_ratio, "mean_
 def ratio_of_changes(
     x: np.ndarray, y: np.ndarray, clusters: Any, *, resolution: float, resamples: int = 2000
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """sd_ratio and mean_ratio of x over y on the same cases, with _low and _high, and reasons for missing ones.
-
-    Raises `InputError` for unequal lengths.
-    """
-    if len(x) != len(y) or len(x) < 2:
-        raise InputError(f"a ratio of effects needs the same two or more cases, got {len(x)} and {len(y)}")
+    """sd_ratio and mean_ratio of x over y on the same cases, with _low and _high, and reasons for missing ones."""
     measure = Measure(name="change", unit="of the measure", resolution=resolution)
     units = pd.DataFrame({"unit": range(len(x)), "cluster": list(range(len(x)) if clusters is None else clusters)})
     cells = pd.DataFrame({"model": ["run", "control"]})
@@ -61,14 +57,14 @@ def ratio_of_changes(
     row = {"sd": x.std(ddof=1), "control_sd": y.std(ddof=1), "mean": x.mean(), "control_mean": y.mean()}
     why: dict[str, str] = {}
     for name, statistic in STATISTICS.items():
-        found, lost = bootstrap(both, [0, 1], statistic, _sums, resamples=resamples)
-        names = {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
-        row |= {names.get(of, of): number for of, number in found.items()}
-        why |= {names[of]: reason for of, reason in lost.items()}
+        found = observations.bootstrap(both, [0, 1], statistic, _sums, resamples=resamples)
+        numbers, lost = observations.interval_columns(name, found)
+        row |= {**numbers, "n": found[0]["n"], "clusters": found[0]["clusters"]}
+        why |= lost
     if np.abs(y).max() <= resolution:
         gone = {f"{name}{end}": FLAT for name in STATISTICS for end in ENDS}
     else:
-        of_control = estimate(both, [Contrast(quantity="control", weights={1: 1.0})]).frame.iloc[0]
+        of_control = observations.estimate(both, [Contrast(quantity="control", weights={1: 1.0})]).frame.iloc[0]
         low, high = of_control[["low", "high"]].fillna(of_control["value"])
         sure = low > 0 or high < 0
         gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
@@ -82,24 +78,20 @@ def _sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
 
 
 def table(run: Mapping[str, Observations], control: Mapping[str, Observations], *, resamples: int = 5000) -> Table:
-    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both can score.
-
-    Raises `InputError` if they share fewer than two cases.
-    """
+    """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both can score. Raises
+    `InputError` if they share fewer than two cases."""
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for name, block in run.items():
-        theirs = changes(control[name])
-        for (task, group), x in changes(block).items():
-            if (task, group) not in theirs:
+        mine, theirs = observations.on_shared_units(block, control[name])
+        of_control = changes(theirs)
+        for (task, group), x in changes(mine).items():
+            if (task, group) not in of_control:
                 continue
-            mine, others = cases(block, task), cases(control[name], task)
-            common = mine["unit"].isin(set(others["unit"])).to_numpy()
-            if common.sum() < 2:
+            if len(x) < 2:
                 raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
-            at = pd.Index(others["unit"]).get_indexer(mine["unit"][common])
             found, why = ratio_of_changes(
-                x[common], theirs[task, group][at], mine["cluster"].to_numpy()[common],
+                x, of_control[task, group], cases(mine, task)["cluster"].to_numpy(),
                 resolution=block.measure.resolution, resamples=resamples,
             )  # fmt: skip
             missing |= {(len(rows), column): text for column, text in why.items()}

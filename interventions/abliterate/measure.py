@@ -21,17 +21,8 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, described, key, number
+from streamscope.interventions import changes
 from streamscope.interventions.abliterate import Abliterate
-from streamscope.interventions.changes import (
-    DELTA,
-    OF_DIRECTION,
-    TOKENS,
-    Change,
-    Effects,
-    effect_table,
-    measure_changes,
-    reverse_kl,
-)
 from streamscope.interventions.edits import random_direction
 from streamscope.interventions.observe import NATS
 from streamscope.models.config import Dense, Identity, Independent, Kronecker
@@ -162,15 +153,15 @@ def changed_model(how: Abliterate, model: StreamTransformer, d: torch.Tensor) ->
     return abliterate_weights(model, d, side=how.side, embedding=how.embedding, dense=how.dense, share=True)
 
 
-def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: before, after, and after each random direction instead. Units: documents."""
     direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
     random = [random_direction(len(d), how.seed, draw) for draw in range(how.draws)]
     variants = [partial(changed_model, how, model, x) for x in (d, *random)]  # one of them exists at a time
-    change = Change({"what": "direction"}, variants[:1], variants[1:])
-    seen = measure_changes(
-        model, opened, [change], measures={"loss": NATS, "kl": OF_DIRECTION["kl"]}, kl="reverse", controls=True,
+    change = changes.Change({"what": "direction"}, variants[:1], variants[1:])
+    seen = changes.measure_changes(
+        model, opened, [change], measures={"loss": NATS, "kl": changes.OF_DIRECTION["kl"]}, kl="reverse", controls=True,
         progress=progress,
     )  # fmt: skip
     _, tokens, _ = next(iter(document_batches(opened.shards, model.config.n_ctx, CHECK_DOCUMENTS, CHECK_DOCUMENTS)))
@@ -187,11 +178,11 @@ def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> Ef
     return seen
 
 
-def tables(how: Abliterate, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Abliterate, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row for the model, and one per branch for its outputs."""
     title = seen.about["title"]
     return {
-        "abliterate": effect_table(seen, estimates, ABLITERATE, title),
+        "abliterate": changes.effect_table(seen, estimates, ABLITERATE, title),
         "outputs": Table(seen.extra, OUTPUTS, title=f"Largest output along the direction; {title}"),
     }
 
@@ -214,10 +205,10 @@ def write(how: Abliterate, model: StreamTransformer, result: Result) -> None:
 OVER = "documents"
 ABLITERATE = (
     key("what", "projected out", "the direction that is projected out"),
-    *reverse_kl("KL(after ‖ before)", "KL of next-token distributions"),
+    *changes.reverse_kl("KL(after ‖ before)", "KL of next-token distributions"),
     *described("baseline", "loss before", NATS.unit, "loss per token before the change", sd=OVER),
     *described("loss", "loss after", NATS.unit, "loss per token after the change", sd=OVER),
-    *DELTA, *TOKENS,
+    *changes.DELTA, *changes.TOKENS,
 )  # fmt: skip
 OUTPUTS = (
     key("part", "part", "branch of the blocks, or readout"),

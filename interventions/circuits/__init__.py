@@ -17,7 +17,7 @@ the edges are in models with several streams.
 """
 
 from types import ModuleType
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -26,7 +26,11 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
 from streamscope.instruments.prompts import check_suite
-from streamscope.interventions.circuits.names import Contrast, Method, Metric, Points
+
+Contrast = Literal["auto", "corrupt", "clue", "noun", "order"]
+Method = Literal["exact", "eap", "eap-ig", "eap-ig-activations", "acdc", "random"]
+Metric = Literal["logit-difference", "log-odds", "kl", "loss"]
+Points = Literal["left", "right", "midpoint"]
 
 
 @instrument("circuits")

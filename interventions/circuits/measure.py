@@ -1,9 +1,8 @@
 """Circuits as an instrument: scores of edges × pairs, and the metric of circuits × pairs that did not choose them."""
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import combinations
 from typing import Any
 
@@ -13,33 +12,22 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import (
-    ONE_UNIT,
-    SAME,
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    Reasons,
-    bootstrap,
-    each,
-    estimate,
-)
+from streamscope.instruments.observations import ONE_UNIT, SAME, Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import open_data, sides_of
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
-from streamscope.interventions.circuits import Circuits, worth
+from streamscope.interventions.circuits import Circuits, Metric, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
 from streamscope.interventions.circuits.metrics import Batch, batches_of
-from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.circuits.scores import MEMORY, score_edges
 from streamscope.interventions.circuits.worth import SHARES, Ranking
 from streamscope.interventions.observe import LONG_SECONDS, duration, peak_gigabytes
-from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs
+from streamscope.interventions.patch.pairs import Pairs, PatchPair, choose_pairs, make_pairs, units_of
 from streamscope.models.config import DualStream, Hyper
 
 RESOLUTION = 1e-5
@@ -88,7 +76,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
                 "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
     }  # fmt: skip
     blocks = {"scores": total, "circuits": values}
-    contrasts = {"scores": each("score", cells), "circuits": _contrasts(how, values)}
+    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(how, values)}
     return InstrumentData(
         blocks, contrasts, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing])
     )
@@ -107,7 +95,7 @@ def is_flat(effect: Any) -> bool:
 
 def outlook(both: Observations, judging: np.ndarray) -> str:
     """What f can be on the judging pairs, from the clean and the corrupted run of all pairs, and how many it needs."""
-    effect, every = (estimate(one, [EFFECT]).frame.iloc[0] for one in (both.at(judging), both))
+    effect, every = (observations.estimate(one, [EFFECT]).frame.iloc[0] for one in (both.at(judging), both))
     value, pairs = f"{effect['value']:+.2f}", counted(int(effect["clusters"]), "independent pair")
     value += "" if np.isnan(effect["low"]) else f" ({effect['low']:.2f} … {effect['high']:.2f})"
     line = f"clean − corrupted {value} nats on {pairs} to judge the circuit"
@@ -141,9 +129,18 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
 
 
 def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
-    """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description."""
+    """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description.
+    Raises `InputError` where no contrast gives pairs."""
     opened = open_data(Prompts(suite=how.task), model)
-    contrast, made = _pairs_by(how, opened)
+    tried: list[Any] = [how.contrast]
+    if how.contrast == "auto":
+        corrupted = any(p.corrupt is not None for p in opened.aligned.prompts)
+        tried = ["corrupt"] if corrupted else ["clue", "noun", "order"]
+    for contrast in tried:
+        with nullcontext() if contrast == tried[-1] else suppress(InputError):
+            made = make_pairs(opened.aligned, opened.tokenizer, contrast)
+            if len({unit_of(p.cluster) for p in made.pairs}) >= FEWEST:
+                break
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
     if how.metric == "loss" and (unscored := dict(opened.aligned.unscored)):
         lost = tuple((pair.id, unscored[pair.id]) for pair in made.pairs if pair.id in unscored)
@@ -154,26 +151,6 @@ def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
     words = f"{counted(len(found.pairs), 'pair')} of {opened.suite.name} by {contrast}{found.left_out}"
     return found, spans, f"{words}, {how.method}, metric {how.metric}"
-
-
-def _pairs_by(how: Circuits, opened: Any) -> tuple[str, Pairs]:
-    """The contrast and its pairs. Raises `InputError` where no contrast gives pairs."""
-    if how.contrast != "auto":
-        return how.contrast, make_pairs(opened.aligned, opened.tokenizer, how.contrast)
-    if any(p.corrupt is not None for p in opened.aligned.prompts):
-        return "corrupt", make_pairs(opened.aligned, opened.tokenizer, "corrupt")
-    for contrast in ("clue", "noun"):
-        with suppress(InputError):
-            found = make_pairs(opened.aligned, opened.tokenizer, contrast)
-            if len({unit_of(p.cluster) for p in found.pairs}) >= FEWEST:
-                return contrast, found
-    return "order", make_pairs(opened.aligned, opened.tokenizer, "order")
-
-
-def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
-    """unit (the pair's id and a hash of its tokens) and cluster of every pair."""
-    names = [f"{p.id}:{hashlib.sha1(repr((p.clean, p.corrupt)).encode()).hexdigest()[:10]}" for p in pairs]
-    return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
 
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
@@ -295,24 +272,26 @@ def _faithfulness(
         own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
         drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
         for name, at in (("f", own), ("random", drawn)):
-            numbers, why = _interval(values, at, worth.mean_faithfulness, flat)
-            row |= {f"{name}{end}": numbers[of] for end, of in ENDS.items()}
-            missing |= {(i, f"{name}{end}"): why[of] for end, of in ENDS.items() if of in why}
+            numbers, why = _interval(name, values, at, worth.mean_faithfulness, flat)
+            row |= numbers
+            missing |= {(i, column): text for column, text in why.items()}
         rows.append(row)
     frame = pd.concat([frame, pd.DataFrame(rows)], axis=1)
     title = f"{title}: edges chosen on one half of the pairs, judged on the other {len(values.units)}"
     return Table(frame[[c.name for c in FAITHFULNESS]], FAITHFULNESS, missing, title)
 
 
-ENDS = {"": "value", "_low": "low", "_high": "high"}
+ENDS = ("", "_low", "_high")
 
 
 def _interval(
-    values: Observations, cells: np.ndarray, statistic: Any, flat: str
+    name: str, values: Observations, cells: np.ndarray, statistic: Any, flat: str
 ) -> tuple[dict[str, float], dict[str, str]]:
+    """The columns of a statistic of the clean run, the corrupted run and circuits, and why some have no value."""
     if flat:
-        return dict.fromkeys(ENDS.values(), np.nan), dict.fromkeys(ENDS.values(), flat)
-    return bootstrap(values, [0, 1, *map(int, cells)], statistic)
+        columns = [f"{name}{end}" for end in ENDS]
+        return dict.fromkeys(columns, np.nan), dict.fromkeys(columns, flat)
+    return observations.interval_columns(name, observations.bootstrap(values, [0, 1, *map(int, cells)], statistic))
 
 
 def _summary(values: Observations, found: Estimates, curve: Table, flat: str, title: str) -> Table:
@@ -321,9 +300,9 @@ def _summary(values: Observations, found: Estimates, curve: Table, flat: str, ti
     cells = values.cells
     for name, which in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
         one = found.where(ranking="whole model", quantity=which)
-        numbers = {f"value{end}": one.frame[of].iloc[0] for end, of in ENDS.items()}
-        why = {f"value{end}": one.reasons.get((0, of), "") for end, of in ENDS.items()}
-        missing |= {(len(rows), c): text for c, text in why.items() if text}
+        why = {of: text for (_, of), text in one.reasons.items() if of in ("value", "low", "high")}
+        numbers, why = observations.interval_columns("value", (one.frame.iloc[0], why))
+        missing |= {(len(rows), c): text for c, text in why.items()}
         others = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
         missing |= {(len(rows), c): "not of a circuit" for c in others}
         rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(others, np.nan)})
@@ -333,9 +312,9 @@ def _summary(values: Observations, found: Estimates, curve: Table, flat: str, ti
         row: dict[str, Any] = {"measure": name, "unit": unit}
         for column, at, g in (("value", own, statistic), ("random", drawn, statistic),
                               ("difference", np.r_[own, drawn], _over_random(statistic))):  # fmt: skip
-            numbers, why = _interval(values, at, g, flat)
-            row |= {f"{column}{end}": numbers[of] for end, of in ENDS.items()}
-            missing |= {(len(rows), f"{column}{end}"): why[of] for end, of in ENDS.items() if of in why}
+            numbers, why = _interval(column, values, at, g, flat)
+            row |= numbers
+            missing |= {(len(rows), name): text for name, text in why.items()}
         rows.append(row)
     last, lost = share_for_whole(curve.frame, curve.missing)
     missing |= {(len(rows), column): text for column, text in lost.items()}

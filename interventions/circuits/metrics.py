@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.circuits.names import Metric
+from streamscope.interventions.circuits import Metric
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.hooks import batches, pad
 
@@ -42,9 +42,7 @@ def batches_of(
     device: str | torch.device = "cpu",
 ) -> Iterator[Batch]:  # fmt: skip
     """The pairs in batches of at most `tokens` tokens. `spans` are the answers' tokens, which the metric loss needs.
-
-    Raises `InputError` for the metric loss where spans are missing.
-    """
+    Raises `InputError` for the metric loss where spans are missing."""
     if metric == "loss" and not spans:
         raise InputError("the metric loss needs answers as text: give a task with continuations, or another --metric")
     follow = [list(spans[i]) if metric == "loss" else list(p.answers[:1]) for i, p in enumerate(pairs)]

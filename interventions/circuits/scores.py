@@ -27,10 +27,9 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import say
-from streamscope.interventions.circuits import metrics
+from streamscope.interventions.circuits import Method, Metric, Points, metrics
 from streamscope.interventions.circuits.graph import Graph, n_streams
 from streamscope.interventions.circuits.metrics import Batch, batches_of
-from streamscope.interventions.circuits.names import Method, Metric, Points
 from streamscope.interventions.circuits.run import Run, run, start
 from streamscope.interventions.patch.pairs import PatchPair
 
@@ -79,11 +78,11 @@ def score_edges(
     points: Points = "right", spans: Sequence[Sequence[int]] = (),
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
-    """The score of every edge and pair, in the metric's unit.
-
-    Raises `InputError` for the metric kl where a method takes its gradient at the clean run alone.
-    """
-    alphas = [1.0] if method == "eap" else alphas_of(steps, points)
+    """The score of every edge and pair, in the metric's unit. Raises `InputError` for the metric kl where a method
+    takes its gradient at the clean run alone."""
+    # where on the way from the corrupted (0) to the clean run (1) gradients are taken
+    shift = {"left": 0.0, "midpoint": 0.5, "right": 1.0}[points]
+    alphas = [1.0] if method == "eap" else [(k + shift) / steps for k in range(steps)]
     if metric == "kl" and method.startswith("eap") and alphas == [1.0]:
         raise InputError("the gradient of kl is 0 at the clean run: use eap-ig with several steps, or exact")
     found = np.zeros((len(graph.edges), len(pairs)), np.float32)
@@ -107,11 +106,6 @@ def score_edges(
             scores = attribution(model, graph, both, metric, method, alphas)
         found[:, batch.rows] = scores.cpu().numpy()
     return found
-
-
-def alphas_of(steps: int, points: Points) -> list[float]:
-    """Where on the way from the corrupted (0) to the clean run (1) gradients are taken."""
-    return [(k + {"left": 0.0, "midpoint": 0.5, "right": 1.0}[points]) / steps for k in range(steps)]
 
 
 # ---- exact -------------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ import torch
 from scipy.stats import rankdata
 
 from streamscope.instruments.stats.estimators import Clusters
-from streamscope.interventions.circuits import metrics
+from streamscope.interventions.circuits import Metric, metrics
 from streamscope.interventions.circuits.graph import Graph
 from streamscope.interventions.circuits.metrics import Batch
-from streamscope.interventions.circuits.names import Metric
 from streamscope.interventions.circuits.run import run
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -146,13 +145,3 @@ def auroc(scores: np.ndarray, true: np.ndarray) -> float:
     """Share of pairs of a true and another edge in which the true one has the larger score; ties count half."""
     n = int(true.sum())
     return float((rankdata(scores)[true].sum() - n * (n + 1) / 2) / (n * (len(true) - n)))
-
-
-def auroc_as_mib(scores: np.ndarray, true: np.ndarray) -> float:
-    """Area under the ROC curve by MIB's ten sizes, false positive rates divided by the last one's."""
-    rates = []
-    for k in SHARES:
-        kept = top(scores, size_of(k, len(scores)), "size")
-        rates.append(((kept & ~true).sum() / (~true).sum(), (kept & true).sum() / true.sum()))
-    fpr, tpr = np.array([(0.0, 0.0), *rates]).T
-    return float(np.trapezoid(tpr, fpr / fpr[-1]))

@@ -44,11 +44,8 @@ def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, 
 
 
 def amplification(model: Any, alpha: float, heads: Iterable[Head] | None = None) -> dict[str, Edit]:
-    """`amplify_heads` for this model, including ALiBi's slopes; all heads by default.
-
-    Raises `InputError` if heads share keys and a gate reads the queries, because neither can then be scaled alone, and
-    for capped scores.
-    """
+    """`amplify_heads` for this model, including ALiBi's slopes; all heads by default. Raises `InputError` if heads
+    share keys and a gate reads the queries, because neither can then be scaled alone, and for capped scores."""
     config = model.config
     if config.attention.softcap:
         raise InputError(f"{config.name} caps its scores, so scaled keys do not scale them: amplification is undefined")
@@ -78,9 +75,7 @@ def pattern_sums(
     chunk: int = 16, progress: Callable[[Iterable], Iterable] = iter,
 ) -> Patterns:  # fmt: skip
     """Attention statistics of documents (token ids) at each α; patterns of `chunk` documents are in memory at once.
-
-    Raises `InputError` if no document has two tokens, and for attention that is not finite.
-    """
+    Raises `InputError` if no document has two tokens, and for attention that is not finite."""
     found: list[np.ndarray] = []
     queries: list[int] = []
     for some in progress(list(chunks([row for row in rows if len(row) > 1], chunk))):

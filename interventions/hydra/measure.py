@@ -24,21 +24,14 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import (
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    Reasons,
-    bootstrap,
-    estimate,
-)
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.estimators import ratio, read_clusters
+from streamscope.instruments.stats.estimators import ratio
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
@@ -55,10 +48,6 @@ NATS = Measure(name="log-odds", unit=UNIT["log_odds"], resolution=SMALLEST["log_
 UNSURE = "the direct effect is not significantly different from 0"
 FEW = "too few independent cases for a bootstrap, or a share that does not vary"
 RESAMPLES = 5000
-NUMBERS, ENDS = ("value", "low", "high"), ("", "_low", "_high")
-"""Numbers of a bootstrap, and the ends of the columns that hold them."""
-
-
 PARTS = ("direct", "compensation", "attn", "mlp", "mixing", "norm", "total")
 
 
@@ -90,11 +79,8 @@ class Decomposition:
 def decompose(
     model: StreamTransformer, task: Task, groups: Sequence[Group], *, progress: Callable[[Iterable], Iterable] = iter
 ) -> list[Decomposition]:
-    """The effect of ablating each group on each case of a task scored by a token.
-
-    Raises `InputError` for tasks of sentences, whose log-odds are not one logit difference, and for output projections
-    that are not linear.
-    """
+    """The effect of ablating each group on each case of a task scored by a token. Raises `InputError` for tasks of
+    sentences, whose log-odds are not one logit difference, and for output projections that are not linear."""
     if task.rule != "token":
         raise InputError(
             f"task {task.name!r} scores whole sentences, but a direct effect belongs to one position: use another task"
@@ -125,15 +111,6 @@ def decompose(
     return found
 
 
-def layer_values(group: Group, one: Decomposition) -> dict[tuple[int, str], np.ndarray]:
-    """(layer, L5 attn, L5 mlp or L5.H4, a head) -> compensation per case [N], nats, from the group's first layer on."""
-    first, found = min(head.layer for head in group.heads), dict[tuple[int, str], np.ndarray]()
-    for layer in range(first, len(one.attn)):
-        found |= {(layer, f"L{layer} attn"): one.attn[layer], (layer, f"L{layer} mlp"): one.mlp[layer]}
-        found |= {(layer, f"L{layer}.H{h}"): x for h, x in enumerate(one.heads[layer]) if layer > first}
-    return found
-
-
 def kept_share(direct: np.ndarray, total: np.ndarray) -> float:
     """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that remains in the total.
 
@@ -151,17 +128,18 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
     found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
     units = {task.name: opened.units(task) for task in opened.tasks}
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray | None]]] = {"effects": [], "layers": []}
-    parts = (" attn", " mlp", *(f".H{h}" for h in range(model.config.n_heads)))
-    layers = [(n, f"L{n}{part}") for n in range(model.config.n_layers) for part in parts]
     for task, each in zip(opened.tasks, found, strict=True):
         for group, one in zip(groups, each, strict=True):
-            labels = {"task": task.name, "group": group.name}
-            sums = {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
-            values = {part: sums[part] if part in sums else getattr(one, part) for part in PARTS}
-            rows["effects"] += [({**labels, "part": part}, x) for part, x in values.items()]
-            of = layer_values(group, one)
-            for at in layers:  # the same cells in every model, even if groups are found in other layers
-                rows["layers"].append(({**labels, **dict(zip(PLACE, at, strict=True))}, of.get(at)))
+            labels, first = {"task": task.name, "group": group.name}, min(head.layer for head in group.heads)
+            parts = {part: getattr(one, part) for part in PARTS}
+            parts |= {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+            rows["effects"] += [({**labels, "part": part}, x) for part, x in parts.items()]
+            for layer, (attn, mlp, heads) in enumerate(zip(one.attn, one.mlp, one.heads, strict=True)):
+                places = {" attn": attn, " mlp": mlp, **{f".H{h}": x for h, x in enumerate(heads)}}
+                for place, x in places.items():  # the same cells in every model, even if groups are found elsewhere
+                    acts = layer > first or (layer == first and place[0] == " ")
+                    at = {"layer": layer, "place": f"L{layer}{place}"}
+                    rows["layers"].append(({**labels, **at}, x if acts else None))
     blocks = {name: task_block(NATS, units, some) for name, some in rows.items()}
     contrasts = {
         "effects": [
@@ -212,65 +190,54 @@ def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates])
     }  # fmt: skip
 
 
-def _two(block: Observations, task: str, group: str) -> list[int]:
-    """The cells of compensation and of the direct effect."""
-    return [block.cell(task=task, group=group, part=part) for part in ("compensation", "direct")]
-
-
-def _significant(block: Observations, cell: int) -> bool:
-    """Whether the mean direct effect differs significantly from 0, so that a share of it is meaningful."""
-    row = estimate(block, [Contrast(quantity="direct", weights={cell: 1.0})]).frame.iloc[0]
-    if np.isnan(row["low"]):  # no variation over independent cases
-        return bool(abs(row["value"]) > block.measure.resolution)
-    return bool(row["low"] > 0 or row["high"] < 0)
+def shares_of(task: str, group: str, *blocks: Observations) -> list[int]:
+    """The cells of compensation and of the direct effect, in the blocks one after the other."""
+    parts = [block.cell(task=task, group=group, part=part) for block in blocks for part in ("compensation", "direct")]
+    return [cell + i // 2 * len(blocks[0].cells) for i, cell in enumerate(parts)]
 
 
 def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float], dict[str, str]]:
-    """made_up = −Σ compensation / Σ direct over the cases, with a bootstrap interval; and reasons for missing
-    values."""
-    cells = _two(block, task, group)
-    names = [f"made_up{end}" for end in ENDS]
-    if not _significant(block, cells[1]):
+    """made_up = −Σ compensation / Σ direct over the cases, with a bootstrap interval; and reasons for missing values.
+
+    Where the mean direct effect does not differ significantly from 0, a share of it says nothing.
+    """
+    cells = shares_of(task, group, block)
+    direct = observations.estimate(block, [Contrast(quantity="direct", weights={cells[1]: 1.0})]).frame.iloc[0]
+    sure = direct["low"] > 0 or direct["high"] < 0
+    if np.isnan(direct["low"]):  # no variation over independent cases
+        sure = abs(direct["value"]) > block.measure.resolution
+    if not sure:
+        names = ("made_up", "made_up_low", "made_up_high")
         return dict.fromkeys(names, np.nan), dict.fromkeys(names, UNSURE)
-    found, why = bootstrap(block, cells, ratio, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
-    return dict(zip(names, (found[k] for k in NUMBERS), strict=True)), _few(why, "made_up")
-
-
-def _few(why: Mapping[str, str], name: str) -> dict[str, str]:
-    return {f"{name}_{end}": FEW for end in ("low", "high") if end in why}
+    found = observations.bootstrap(block, cells, ratio, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
+    numbers, why = observations.interval_columns("made_up", found)
+    return numbers, dict.fromkeys(why, FEW)
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """made_up: the compensated shares of run and control, and their difference, resampled jointly."""
-    mine, theirs = run.blocks["effects"], control.blocks["effects"]
-    common = [name for name in mine.units["unit"] if name in set(theirs.units["unit"])]
-    a, b = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (mine, theirs))
+    blocks = observations.on_shared_units(run.blocks["effects"], control.blocks["effects"])
+    both = replace(
+        blocks[0], cells=pd.concat([one.cells for one in blocks], ignore_index=True),
+        total=np.concatenate([one.total for one in blocks]), size=np.concatenate([one.sizes for one in blocks]),
+    )  # fmt: skip
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for task, group in run.table("effects").frame[list(KEYS)].itertuples(index=False):
-        row: dict[str, Any] = {"task": task, "group": group}
-        why: dict[str, str] = {}
-        for name, block in (("run", a), ("control", b)):
-            share, lost = made_up(block, task, group)
-            row[name] = share["made_up"]
-            why |= {name: UNSURE} if "made_up" in lost else {}
-        names = [f"difference{end}" for end in ENDS]
-        cells = [(block, _two(block, task, group)) for block in (a, b)]
-        parts = zip(*((one.total[i], one.sizes[i]) for one, i in cells), strict=True)
-        totals, sizes = (np.concatenate(x) for x in parts)
-        inside = (sizes > 0).all(0)
-        row |= {"n": int(inside.sum()), **dict.fromkeys(names, np.nan)}
-        if why:
-            why |= dict.fromkeys(names, UNSURE)
-        else:
-            both = replace(a, cells=pd.DataFrame({"cell": range(4)}), size=sizes, total=totals)
-            found, few = bootstrap(both, range(4), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
-                                   resamples=RESAMPLES)  # fmt: skip
-            row |= dict(zip(names, (found[k] for k in NUMBERS), strict=True))
-            why |= _few(few, "difference")
-        missing |= {(len(rows), column): text for column, text in why.items()}
-        clusters = a.units["cluster"][inside].to_list()
-        rows.append({**row, "clusters": read_clusters(clusters, len(clusters)).count})
+        shares = [made_up(block, task, group) for block in blocks]
+        why = {name: UNSURE for name, (_, lost) in zip(("run", "control"), shares, strict=True) if "made_up" in lost}
+        found = observations.bootstrap(
+            both, shares_of(task, group, *blocks), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
+            resamples=RESAMPLES,
+        )  # fmt: skip
+        difference, lost = observations.interval_columns("difference", found)
+        lost = dict.fromkeys(difference, UNSURE) if why else dict.fromkeys(lost, FEW)
+        missing |= {(len(rows), column): text for column, text in {**why, **lost}.items()}
+        rows.append({
+            "task": task, "group": group, "run": shares[0][0]["made_up"], "control": shares[1][0]["made_up"],
+            **difference, **dict.fromkeys(difference if why else (), np.nan), "n": found[0]["n"],
+            "clusters": found[0]["clusters"],
+        })  # fmt: skip
     title = "Compensated share of the direct effect, run minus control"
     return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, title)}
 

@@ -12,25 +12,10 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Text
-from streamscope.instruments.observations import (
-    Estimates,
-    Measure,
-    Observations,
-    each,
-)
+from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Table, counts, key, number, quantity
-from streamscope.interventions.changes import (
-    DELTA,
-    FORWARD_KL,
-    LOSS,
-    OF_CHANGE,
-    TOKENS,
-    Change,
-    Effects,
-    effect_table,
-    measure_changes,
-)
+from streamscope.interventions import changes
 from streamscope.interventions.edits.latents import Latents as LatentValues
 from streamscope.interventions.edits.latents import (
     Place,
@@ -85,19 +70,17 @@ class Cell:
 
 
 def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
-    """Every change of every place (or of all together), and with `each` of every dimension.
-
-    Raises `InputError` for a projection or dimension that the model lacks.
-    """
+    """Every change of every place (or of all together), and with `each` of every dimension. Raises `InputError` for a
+    projection or dimension that the model lacks."""
     places = parse_places(how.at, config)
     check_dims(places, how.dims, config)
     widths = latent_widths(config)
     blends = how.blend or ((1.0,) if how.source else ())
     scales = how.scale or (() if how.clamp or blends else (0.0,))
-    changes: list[tuple[Literal["scale", "clamp", "blend"], float]] = [("scale", v) for v in scales]
-    changes += [("clamp", v) for v in how.clamp] + [("blend", v) for v in blends]
+    wanted: list[tuple[Literal["scale", "clamp", "blend"], float]] = [("scale", v) for v in scales]
+    wanted += [("clamp", v) for v in how.clamp] + [("blend", v) for v in blends]
     cells = []
-    for kind, value in dict.fromkeys(changes):
+    for kind, value in dict.fromkeys(wanted):
         for group in [tuple(places)] if how.together else [(place,) for place in places]:
             every = how.dims or tuple(range(widths[group[0].path]))
             for dims in [(d,) for d in every] if how.each else [how.dims or None]:
@@ -105,19 +88,23 @@ def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
     return cells
 
 
-def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: the unedited model and every edit. Units: documents, and positions of texts. Texts come first because they
     take seconds: a bad position is reported before the documents run for minutes."""
     cells, name = cells_of(how, model.config), title_of(model)
     opened = data[Text]
-    sources = _sources(how, model, data)
+    if how.source and len(how.source) != len(opened.rows):
+        raise InputError(f"{len(opened.rows)} --text and {len(how.source)} --source: give one source for each text")
+    given = data.specs[Text]  # the sources are cut as the texts are
+    cut_at = given if isinstance(given, Text) else Text(max_tokens=model.config.n_ctx)
+    sources = open_text(replace(cut_at, text=how.source), model) if how.source else None
     texts = texts_of(how, model, cells, opened, sources.rows if sources else [], progress)
     cut = opened.title() + (f"; of the sources{sources.title()}" if sources and sources.cut else "")
-    seen = Effects({}, {}, {"title": {}})
+    seen = changes.Effects({}, {}, {"title": {}})
     if measured := [cell for cell in cells if cell.kind != "blend"]:
-        changes = [Change(c.labels, [c.edits()], family=f"delta of {c.kind} {c.amount!r}") for c in measured]
-        seen = measure_changes(
-            model, data[Documents], changes, measures={"loss": NATS} | OF_CHANGE, kl="forward", progress=progress
+        wanted = [changes.Change(c.labels, [c.edits()], family=f"delta of {c.kind} {c.amount!r}") for c in measured]
+        seen = changes.measure_changes(
+            model, data[Documents], wanted, measures={"loss": NATS} | changes.OF_CHANGE, kl="forward", progress=progress
         )
         seen.about["title"] = {"latents": f"{name}: {seen.loss}; {seen.documents}"}
     seen.about["title"]["texts"] = f"{name} under changed latents{cut}"
@@ -129,16 +116,6 @@ def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> Effec
 def with_resolved_heads(how: Latents, data: Opened) -> Latents:
     """These options with the projections given by name, so that a control is measured at the same ones."""
     return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
-
-
-def _sources(how: Latents, model: Any, data: Opened) -> OpenText | None:
-    """The sources, cut as the texts are, or None."""
-    texts = data[Text].rows
-    if how.source and len(how.source) != len(texts):
-        raise InputError(f"{len(texts)} --text and {len(how.source)} --source: give one source for each text")
-    spec = data.specs[Text]
-    cut = replace(spec if isinstance(spec, Text) else Text(max_tokens=model.config.n_ctx), text=how.source)
-    return open_text(cut, model) if how.source else None
 
 
 def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -168,10 +145,15 @@ def texts_of(
     """
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     positions, following = list[dict[str, Any]](), list[dict[str, Any]]()
+    places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     for prompt, ids in enumerate(progress(texts.rows)):
         source = sources[prompt] if sources else None
         here, there = aligned_positions(len(ids), len(source) if source else None, how.position)
-        other = _latents_at(model, source, there, cells) if source else None
+        other = None
+        if source:
+            of_source = Query(tokens=[list(source)], hooks=tuple(place.hook for place in places), positions=[there])
+            read = run(model, of_source).hooks
+            other = {place: read[place.hook][0] for place in places}
         query = Query(tokens=[list(ids)], hooks=(last,), logits=[[len(ids) - 1]])
 
         def predict(edits: Edits, query: Query = query) -> tuple[Float[Tensor, "T D"], Float[Tensor, " V"]]:
@@ -194,14 +176,6 @@ def texts_of(
     return pd.DataFrame(positions), pd.DataFrame(following)
 
 
-def _latents_at(model: Any, ids: Sequence[int], at: Sequence[int], cells: Sequence[Cell]) -> LatentValues:
-    """z of a prompt at the positions `at`, for every place of the cells."""
-    places = list(dict.fromkeys(place for cell in cells for place in cell.places))
-    query = Query(tokens=[list(ids)], hooks=tuple(place.hook for place in places), positions=[list(at)])
-    found = run(model, query)
-    return {place: found.hooks[place.hook][0] for place in places}
-
-
 def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str, Any]) -> list[dict[str, Any]]:
     best = p.topk(min(k, len(p))).indices.tolist()
     return [
@@ -210,7 +184,7 @@ def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str,
     ]
 
 
-def add_texts(seen: Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
+def add_texts(seen: changes.Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
     """Add KL as a block: cells are edits of a text, units its positions; the mean over positions is estimated."""
     index = ["prompt", *KEYS]
     cells = positions[index].drop_duplicates(ignore_index=True)
@@ -226,11 +200,11 @@ def add_texts(seen: Effects, positions: pd.DataFrame, names: Sequence[str]) -> N
     seen.contrasts["texts"] = each("kl", cells, null=None)
 
 
-def tables(how: Latents, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Latents, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """latents: a row per edit over documents; texts: per text and edit; next: next tokens; positions: KL."""
     made, titles, (positions, following) = {}, seen.about["title"], seen.extra
     if "loss" in estimates:
-        made["latents"] = effect_table(seen, estimates, COLUMNS, titles["latents"])
+        made["latents"] = changes.effect_table(seen, estimates, COLUMNS, titles["latents"])
     each = ["prompt", *KEYS]
     frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
     frame["kl_max"] = positions.groupby(each, sort=False)["kl"].max().to_numpy()
@@ -262,7 +236,7 @@ WHICH = (
     key("edit", "edit", "scale, clamp, or blend with another text's z"),
     key("amount", "amount", "factor on z, value of z, or share of the other text's z", "scale, z or share", "g"),
 )  # fmt: skip
-COLUMNS = (*WHICH, *LOSS, *DELTA, *FORWARD_KL, *TOKENS)
+COLUMNS = (*WHICH, *changes.LOSS, *changes.DELTA, *changes.FORWARD_KL, *changes.TOKENS)
 PROMPT = key("prompt", "text", "number of the text, from 0", "text", "d")
 CHANGE = key("change", "change", "latents, edit and amount", shown=False)
 MEANS = quantity("kl", "mean KL", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")

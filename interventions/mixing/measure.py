@@ -11,20 +11,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
-from streamscope.interventions.changes import (
-    DELTA,
-    DRAWS,
-    FORWARD_KL,
-    LOSS,
-    LOSSES,
-    OF_CHANGE,
-    RELATIVE,
-    TOKENS,
-    Change,
-    Effects,
-    effect_table,
-    measure_changes,
-)
+from streamscope.interventions import changes
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.mixing import (
     average_streams,
@@ -77,18 +64,6 @@ def placed_changes(how: Mixing, model: Any) -> list[tuple[str, str, tuple[Placed
     return found
 
 
-def labels_of(change: str, where: str, modules: Sequence[PlacedConnection], inert: str) -> dict[str, Any]:
-    """Columns that name a change; module and layer are −1 for everywhere."""
-    of, _, to = change.partition("-")
-    coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
-    everywhere = where == EVERYWHERE
-    return {
-        "change": change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value, "where": where,
-        "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
-        "layer": -1 if everywhere else modules[0].layer,
-    }  # fmt: skip
-
-
 def edits_of(
     change: str, modules: Sequence[PlacedConnection], constants: Constants, orders: Sequence[Sequence[int]]
 ) -> list[Edits]:
@@ -123,22 +98,22 @@ def inert_reasons(model: Any, change: str) -> dict[str, str]:
 
 
 def constants_of(
-    model: Any, changes: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
+    model: Any, wanted: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
 ) -> Constants:
     """The new coefficients of changes in modules; equal keys share one object, also between sweeps.
 
     The even H_post is the mean over tokens and streams: 1/n would also write less.
     """
     n = model.config.residual.n
-    wanted = dict.fromkeys(
+    pairs = dict.fromkeys(
         (hook, change.partition("-")[2])
-        for change, modules in changes if change not in STREAMS
+        for change, modules in wanted if change not in STREAMS
         for module in modules for hook in hooks_of(change, module)
     )  # fmt: skip
-    measured = dict.fromkeys(hook for hook, to in wanted if to == "mean" or (to == "even" and hook.endswith("post")))
+    measured = dict.fromkeys(hook for hook, to in pairs if to == "mean" or (to == "even" and hook.endswith("post")))
     means = hook_means(model, list(measured), document_rows(opened.batches())) if measured else {}
     made = {}
-    for hook, to in wanted:
+    for hook, to in pairs:
         if to == "mean":
             made[hook, to] = means[hook]
         elif hook in means and to == "even" and hook.endswith("post"):
@@ -148,25 +123,32 @@ def constants_of(
     return made
 
 
-def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Every change, everywhere and at every module, one variant per permutation. Units: documents."""
     opened, placed = data[Documents], placed_changes(how, model)
     constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
-    orders, changes = permutations(model.config.residual.n, how.draws, how.seed), []
+    orders, wanted = permutations(model.config.residual.n, how.draws, how.seed), []
     for change, where, modules, inert in placed:
-        drawn = len(orders) if change == "permute" else 1
-        changes.append(Change(
-            labels_of(change, where, modules, inert),
-            [None] * drawn if inert else edits_of(change, modules, constants, orders),
-            missing=inert, family=EVERYWHERE if where == EVERYWHERE else change,
+        drawn, (of, _, to) = len(orders) if change == "permute" else 1, change.partition("-")
+        coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
+        everywhere = where == EVERYWHERE
+        labels = {
+            "change": change, "definition": f"{coefficient} → {value}", "of": coefficient, "to": value, "where": where,
+            "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
+            "layer": -1 if everywhere else modules[0].layer,
+        }  # fmt: skip
+        wanted.append(changes.Change(
+            labels, [None] * drawn if inert else edits_of(change, modules, constants, orders),
+            missing=inert, family=EVERYWHERE if everywhere else change,
             undrawn="" if change == "permute" else "no permutations are drawn",
         ))  # fmt: skip
-    seen = measure_changes(model, opened, changes, measures=LOSSES | OF_CHANGE, kl="forward", progress=progress)
+    measures = changes.LOSSES | changes.OF_CHANGE
+    seen = changes.measure_changes(model, opened, wanted, measures=measures, kl="forward", progress=progress)
     seen.about["title"] = f"{title_of(model)}, {seen.loss}; {seen.documents}"
     return seen
 
 
-def tables(how: Mixing, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Mixing, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """everywhere: one row per change of all modules at once; modules: one row per change and module."""
     made, where = {}, {change.labels["where"] for change in seen.changes}
     printed: dict[str, Any] = {"by": "delta", "most": 4, "per": ("definition",)}
@@ -175,7 +157,7 @@ def tables(how: Mixing, seen: Effects, estimates: Mapping[str, Estimates]) -> di
     ):  # fmt: skip
         if chosen:
             title = f"{name}, {seen.about['title']}"
-            made[name] = effect_table(seen, estimates, columns, title, where={"where": chosen}, **printed)
+            made[name] = changes.effect_table(seen, estimates, columns, title, where={"where": chosen}, **printed)
     return made
 
 
@@ -187,7 +169,7 @@ CHANGE = (
     key("where", "where", "layer and branch, or everywhere", "place"),
     key("acts", "can act", "whether the change can affect an output"),
 )  # fmt: skip
-MEASURED = (*LOSS, *DELTA, *RELATIVE, *FORWARD_KL, *DRAWS, *TOKENS)
+MEASURED = (*changes.LOSS, *changes.DELTA, *changes.RELATIVE, *changes.FORWARD_KL, *changes.DRAWS, *changes.TOKENS)
 COLUMNS = (*CHANGE, *MEASURED)
 MODULE_COLUMNS = (
     *CHANGE,

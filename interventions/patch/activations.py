@@ -238,7 +238,7 @@ def patch_pairs(
     """Every cell of every pair, exactly, with one run per cell. Raises `InputError` without pairs or cells."""
 
     def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
-        sources = sources_of(model, cells, pair.corrupt if direction == "denoise" else pair.clean, own, source)
+        sources = sources_of(model, cells, pair.runs(direction)[0], own, source)
         made: list[dict[str, Edit] | None] = []
         for cell, a in zip(cells, sources, strict=True):
             index = None if a is None else cell.index(pair, a.ndim + 1)
@@ -266,19 +266,17 @@ def sources_of(
         some = [cell for cell in cells if (cell.layer, cell.spot.read) == (layer, stream)]
         name = f"blocks.{layer}.hook_{stream}_pre"
         edits = {
-            f"blocks.{layer}.hook_{point}": partial(_add, delta=source[name] - own[name])
+            f"blocks.{layer}.hook_{point}": partial(add, delta=source[name] - own[name])
             for point in {READ_BY[cell.spot.short[0]] for cell in some}
         }
         seen = run(model, Query(tokens=[tokens], hooks=tuple({cell.hook for cell in some})), edits).hooks
-        found |= {(hook, stream): x[0] for hook, x in seen.items() if hook[-1] != "v" or _values_read(model, stream)}
+        by_values = stream == "token" or model.config.residual.values != "token"
+        found |= {(hook, stream): x[0] for hook, x in seen.items() if hook[-1] != "v" or by_values}
     return [found.get((c.hook, c.spot.read)) if c.spot.read else source[c.hook] for c in cells]
 
 
-def _values_read(model: Any, stream: str) -> bool:
-    return stream == "token" or model.config.residual.values != "token"
-
-
-def _add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+def add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
+    """An edit: x + δ."""
     return x + delta.to(x)
 
 
@@ -294,7 +292,7 @@ def sweep_pairs(
         own, source = both_runs(model, pair, names, direction)
         sweep = make(pair, own, source)
         real = [c for c, edits in enumerate(sweep) if edits is not None]
-        tokens = [pair.corrupt, pair.clean] if direction == "denoise" else [pair.clean, pair.corrupt]
+        tokens = pair.runs(direction)
         edits = [sweep[c] or {} for c in real]
         odds, other = _odds(model, tokens[0], pair, edits), _odds(model, tokens[1], pair, [])
         if not (np.isfinite(odds).all() and np.isfinite(other).all()):
@@ -308,8 +306,7 @@ def both_runs(
     model: Any, pair: PatchPair, names: Sequence[str], direction: Direction
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Activations (without batch axis) of the run to be patched, and of the other run."""
-    tokens = [pair.corrupt, pair.clean] if direction == "denoise" else [pair.clean, pair.corrupt]
-    found = run(model, Query(tokens=tokens, hooks=tuple(names))).hooks if names else {}
+    found = run(model, Query(tokens=pair.runs(direction), hooks=tuple(names))).hooks if names else {}
     return {name: x[0] for name, x in found.items()}, {name: x[1] for name, x in found.items()}
 
 
@@ -340,7 +337,7 @@ def attribute_pairs(
     found = np.full((len(cells), len(pairs)), np.nan)
     for i, pair in enumerate(progress(pairs)):
         own, source = both_runs(model, pair, names_of(cells), direction)
-        ids = pair.corrupt if direction == "denoise" else pair.clean
+        ids = pair.runs(direction)[0]
         tokens = torch.tensor([ids], device=model.cfg.device)
         with torch.enable_grad(), capture(model, hooks, grad=True) as live:
             logits = model(tokens, logits_at=torch.tensor([[pair.last]], device=tokens.device))[0, 0]

@@ -1,6 +1,5 @@
 """Patching: log-odds and recoveries as cells × pairs, with one row per patch and per path."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,19 +15,16 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
-from streamscope.interventions.patch import Patch
-from streamscope.interventions.patch.activations import (
-    Cell,
-    Direction,
-    PatchResults,
-    attribute_pairs,
-    default_spots,
-    patch_pairs,
-    plan,
-    spots,
-    sweep_pairs,
+from streamscope.interventions.patch import Patch, activations
+from streamscope.interventions.patch.pairs import (
+    Pairs,
+    PatchPair,
+    by_token,
+    choose_pairs,
+    make_pairs,
+    own_pair,
+    units_of,
 )
-from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.interventions.patch.paths import edges_of, every_edge, parse_senders, patch_edges
 from streamscope.models.head_spec import Head, parse_layers, score_names
 
@@ -49,7 +45,7 @@ class SweepResults:
     """
 
     labels: Sequence[Mapping[str, Any]]
-    exact: PatchResults
+    exact: activations.PatchResults
     guessed: np.ndarray | None = None
 
 
@@ -57,7 +53,7 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Instrum
     """Cells: clean, corrupted and every patched or guessed run. Units: pairs of prompts. Paths are further blocks."""
     how = with_resolved_heads(how, data)
     try:
-        chosen = spots(model, how.hooks)
+        chosen = activations.spots(model, how.hooks)
     except InputError as error:
         if data.like is None:
             raise
@@ -69,13 +65,22 @@ def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> Instrum
     layers = parse_layers(how.layers, model.config.n_layers) or None
     found, words = pairs_of(how, data)
     pairs = found.pairs
-    cells = plan(model, pairs, chosen, how.by if how.by != "token" else "role", layers)
+    cells = activations.plan(model, pairs, chosen, how.by if how.by != "token" else "role", layers)
     directions = tuple(dict.fromkeys(how.direction))
     if hasattr(progress, "say"):
-        both = sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
+        both = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
         if not (np.abs(both.clean - both.corrupt) >= how.threshold).any():
             say(progress, f"{_unclear(how.threshold)}: recovery will have no value; give other pairs, or --threshold")
-    swept = [sweep(how, model, pairs, cells, direction, progress) for direction in directions]
+    swept = []
+    for direction in directions:
+        if "exact" in how.method:
+            exact = activations.patch_pairs(model, pairs, cells, direction, progress=progress)
+        else:
+            exact = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, direction)
+        guessed = None
+        if "attribution" in how.method:
+            guessed = activations.attribute_pairs(model, pairs, cells, direction, progress=progress)
+        swept.append(SweepResults([cell_labels(cell, direction) for cell in cells], exact, guessed))
     seen = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": found.left_out})
     add_blocks(seen, "effect", "recovery", swept, pairs, how.threshold, "hook")
     if edges:
@@ -99,8 +104,8 @@ def with_resolved_heads(how: Patch, data: Opened) -> Patch:
         named = [spec for spec in how.senders if not score_names([spec])]
         edges_of(model, parse_senders([*named, "L0.H0"], model))  # refuses bad senders before heads are ranked
         pairs, direction = pairs_of(how, data)[0].pairs, how.direction[0]
-        cells = plan(model, pairs, spots(model, ["z"]), "head")
-        recovery = patch_pairs(model, pairs, cells, direction).recovery(how.threshold)
+        cells = activations.plan(model, pairs, activations.spots(model, ["z"]), "head")
+        recovery = activations.patch_pairs(model, pairs, cells, direction).recovery(how.threshold)
         clear = ~np.isnan(recovery).any(0)  # NaN marks undefined recoveries only
         if not clear.any():
             raise InputError(f"{_unclear(how.threshold)}, so heads cannot be ranked; give a smaller --threshold")
@@ -111,7 +116,7 @@ def with_resolved_heads(how: Patch, data: Opened) -> Patch:
         }
         chosen = parse_senders(how.senders, model, {"recovery": scores})
         how = replace(how, senders=tuple(sender.label.replace(" ", ".") for sender in chosen))
-    return replace(how, hooks=how.hooks or default_spots(model, "role" if how.by == "token" else how.by))
+    return replace(how, hooks=how.hooks or activations.default_spots(model, "role" if how.by == "token" else how.by))
 
 
 def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
@@ -153,22 +158,7 @@ def _counted(tokenizer: Any, continuation: str, ids: Sequence[int]) -> str:
     return repr(continuation) if first == continuation else f"{first!r}, the first token of {continuation!r},"
 
 
-def sweep(
-    how: Patch, model: Any, pairs: Sequence[PatchPair], cells: Sequence[Cell], direction: Direction, progress: Progress
-) -> SweepResults:
-    """Every cell of every pair in one direction: run, approximated, or both."""
-    labels = [cell_labels(cell, direction) for cell in cells]
-    if "exact" in how.method:
-        exact = patch_pairs(model, pairs, cells, direction, progress=progress)
-    else:
-        exact = sweep_pairs(model, pairs, [], lambda *_: [], 0, direction)
-    guessed = None
-    if "attribution" in how.method:
-        guessed = attribute_pairs(model, pairs, cells, direction, progress=progress)
-    return SweepResults(labels, exact, guessed)
-
-
-def cell_labels(cell: Cell, direction: Direction) -> dict[str, Any]:
+def cell_labels(cell: activations.Cell, direction: activations.Direction) -> dict[str, Any]:
     """The key columns of a cell."""
     head = f"L{cell.layer}.{'KV' if cell.spot.kv else 'H'}{cell.head}" if cell.head is not None else ""
     where = head or (f"L{cell.layer}" if cell.layer >= 0 else "")
@@ -176,13 +166,6 @@ def cell_labels(cell: Cell, direction: Direction) -> dict[str, Any]:
     index = -1 if cell.head is None else cell.head
     row = (direction, cell.spot.short, cell.layer, cell.place, head, index, name)
     return dict(zip(CELLS, row, strict=True))
-
-
-def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
-    """unit (the pair's id and a hash of its tokens, equal in every model) and cluster of every pair."""
-    tokens = [repr((p.clean, p.corrupt, p.answers, p.foils)) for p in pairs]
-    names = [f"{p.id}:{hashlib.sha1(t.encode()).hexdigest()[:10]}" for p, t in zip(pairs, tokens, strict=True)]
-    return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
 
 
 def add_blocks(

@@ -13,12 +13,14 @@ order   the two orders of a minimal pair (with their articles): clean names the 
 Position labels mean the same in every pair (`PLACES`), so that pairs of different lengths share a table.
 """
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import pandas as pd
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -68,6 +70,10 @@ class PatchPair:
         """The position that predicts the answer."""
         return len(self.clean) - 1
 
+    def runs(self, direction: str) -> list[tuple[int, ...]]:
+        """The tokens of the run that is patched, and of the one that patches it."""
+        return [self.corrupt, self.clean] if direction == "denoise" else [self.clean, self.corrupt]
+
     def log_odds(self, logits: Tensor) -> Tensor:
         """ln Σ p(answers) − ln Σ p(foils), in nats, of logits or log-probabilities [..., vocabulary]."""
         answers, foils = (logits[..., list(ids)].logsumexp(-1) for ids in (self.answers, self.foils))
@@ -115,15 +121,18 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
         reason = why[0][0] if why else "it has no minimal pairs"
         raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
     if not tokenizer.adds_bos:
-        found = [replace(pair, places=_without_bos(pair.places)) for pair in found]
+        for i, pair in enumerate(found):  # its first token is before the nouns
+            before = pair.places.get("BOS", ()) + pair.places.get("before", ())
+            rest = {label: at for label, at in pair.places.items() if label not in ("BOS", "before")}
+            found[i] = replace(pair, places={"before": before, **rest} if before else rest)
     return Pairs(tuple(found), tuple(filtered))
 
 
-def _without_bos(places: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The places of a text that begins without BOS: its first token is before the nouns."""
-    before = places.get("BOS", ()) + places.get("before", ())
-    rest = {label: at for label, at in places.items() if label not in ("BOS", "before")}
-    return {"before": before, **rest} if before else rest
+def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
+    """unit (the pair's id and a hash of its tokens, equal in every model) and cluster of every pair."""
+    tokens = [repr((p.clean, p.corrupt, p.answers, p.foils)) for p in pairs]
+    names = [f"{p.id}:{hashlib.sha1(t.encode()).hexdigest()[:10]}" for p, t in zip(pairs, tokens, strict=True)]
+    return pd.DataFrame({"unit": names, "cluster": pd.Series([p.cluster for p in pairs], dtype=object)})
 
 
 def choose_pairs(pairs: Pairs, n: int) -> Pairs:
@@ -141,9 +150,7 @@ def choose_pairs(pairs: Pairs, n: int) -> Pairs:
 
 def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
     """A pair from two texts and two continuations, compared by their first tokens; every position has its own label.
-
-    Raises `InputError` for texts of different lengths, and continuations that do not begin a new token.
-    """
+    Raises `InputError` for texts of different lengths, and continuations that do not begin a new token."""
     ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
     following = []
     for name, text in (("answer", answer), ("foil", foil)):
@@ -200,10 +207,8 @@ def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit)
     if not answers or not foils:
         return "answers and foils start with the same tokens"
     nouns = tuple(role for role in ("target", "distractor") if role in at)
-    return PatchPair(
-        id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=tuple(answers),
-        foils=tuple(foils), places=_places(at, len(ids), nouns), cut=any(len(row) > len(ids) + 1 for row in rows),
-    )  # fmt: skip
+    cut = any(len(row) > len(ids) + 1 for row in rows)
+    return _pair(prompt.id, cluster, (ids, changed), (answers, foils), _places(at, len(ids), nouns), cut)
 
 
 def _nouns(aligned: Aligned) -> dict[str, list[str]]:
@@ -260,10 +265,8 @@ def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, clu
         first = next(p for p, (_, end) in enumerate(spans) if end > split + start)
         if first != at["query"][0] or changed[: at["target"][-1] + 1] != ids[: at["target"][-1] + 1]:
             continue
-        return PatchPair(
-            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=(after[0][0],),
-            foils=(after[1][0],), places=_places(at, len(ids), ("target", "distractor")), cut=_several(*after),
-        )  # fmt: skip
+        places = _places(at, len(ids), ("target", "distractor"))
+        return _pair(prompt.id, cluster, (ids, changed), (after[0][:1], after[1][:1]), places, _several(*after))
     return "no clue for its competitor has as many tokens and its pronoun in the same place"
 
 
@@ -285,11 +288,8 @@ def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer,
         same = [p for p in range(min(len(ids), len(changed))) if p not in at["target"] and ids[p] != changed[p]]
         if len(changed) != len(ids) or same or longer[: len(ids)] != ids or longer[len(ids)] == after[0][0]:
             continue
-        return PatchPair(
-            id=prompt.id, cluster=cluster, clean=tuple(ids), corrupt=tuple(changed), answers=(after[0][0],),
-            foils=(longer[len(ids)],), places=_places(at, len(ids), ("target", "distractor")),
-            cut=_several(after[0], longer[len(ids) :]),
-        )  # fmt: skip
+        places, foil = _places(at, len(ids), ("target", "distractor")), longer[len(ids) :]
+        return _pair(prompt.id, cluster, (ids, changed), (after[0][:1], foil[:1]), places, _several(after[0], foil))
     return "no other noun of its relation has as many tokens"
 
 
@@ -305,11 +305,19 @@ def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> Patch
     if (at["target"], at["distractor"], at["query"]) != (swapped["distractor"], swapped["target"], swapped["query"]):
         return "the nouns have different numbers of tokens"
     where = {"first noun": at["target"], "second noun": at["distractor"], "query": at["query"]}
-    return PatchPair(
-        id=aligned.prompts[first].pair or aligned.prompts[first].id, cluster=cluster, clean=tuple(ids),
-        corrupt=tuple(other), answers=(after[0][0],), foils=(after[1][0],),
-        places=_places(where, len(ids), ("first noun", "second noun")), cut=_several(*after),
-    )  # fmt: skip
+    name = aligned.prompts[first].pair or aligned.prompts[first].id
+    places = _places(where, len(ids), ("first noun", "second noun"))
+    return _pair(name, cluster, (ids, other), (after[0][:1], after[1][:1]), places, _several(*after))
+
+
+def _pair(
+    name: str, cluster: Unit, texts: Sequence[Iterable[int]], answers: Sequence[Iterable[int]],
+    places: dict[str, tuple[int, ...]], cut: bool,
+) -> PatchPair:  # fmt: skip
+    """A pair of the clean and the corrupted text, with answers and foils."""
+    (clean, corrupt), (right, wrong) = (map(tuple, both) for both in (texts, answers))
+    return PatchPair(id=name, cluster=cluster, clean=clean, corrupt=corrupt, answers=right, foils=wrong, places=places,
+                     cut=cut)  # fmt: skip
 
 
 def _several(answer: Sequence[int], foil: Sequence[int]) -> bool:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.patch.activations import Direction, PatchResults, sweep_pairs
+from streamscope.interventions.patch.activations import Direction, PatchResults, add, sweep_pairs
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
 from streamscope.models.head_spec import Scores, parse_heads
@@ -159,7 +159,7 @@ def _edits(model: Any, edge: Edge, delta: Tensor, own: Mapping[str, Tensor]) -> 
         name = f"{last}hook_{'token' if to_token else 'context'}_post"
     else:
         name = f"{last}hook_resid_post"
-    return {name: partial(_add, delta=delta)}
+    return {name: partial(add, delta=delta)}
 
 
 def _through_connections(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n_layers: int) -> Tensor:
@@ -174,7 +174,3 @@ def _through_connections(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n
             return (own[f"{at}hook_pre"][..., None] * D).sum(-2)
         D = own[f"{at}hook_res"] @ D
     return D
-
-
-def _add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
-    return x + delta.to(x)

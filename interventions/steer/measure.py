@@ -13,18 +13,7 @@ from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Table, described, key
-from streamscope.interventions.changes import (
-    DELTA,
-    LOSS,
-    OF_DIRECTION,
-    RANDOM_DELTA,
-    TOKENS,
-    Change,
-    Effects,
-    effect_table,
-    measure_changes,
-    reverse_kl,
-)
+from streamscope.interventions import changes
 from streamscope.interventions.edits import add_direction, random_direction
 from streamscope.interventions.edits.means import chunks, document_rows
 from streamscope.interventions.observe import NATS
@@ -77,7 +66,7 @@ def with_resolved_heads(how: Steer, data: Opened) -> Steer:
     return replace(how, layers=(str(direction_of(how.direction, data, how.stream, how.method)[0].layer),))
 
 
-def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: the unedited model, every scale, and random directions at every scale. Units: documents."""
     direction, found_in = direction_of(how.direction, data, how.stream, how.method)
     layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
@@ -85,13 +74,13 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Effects
     d = direction.vector.to(model.cfg.device)
     norms = None if how.raw else mean_norms(model, document_rows(opened.batches()))
     random = [random_direction(len(d), how.seed, i).to(d) for i in range(how.draws)]
-    changes = [
-        Change({"scale": float(scale)}, [steering_edits(d, layers, streams, scale, norms)],
+    wanted = [
+        changes.Change({"scale": float(scale)}, [steering_edits(d, layers, streams, scale, norms)],
                [steering_edits(x, layers, streams, scale, norms) for x in random], fixed=BASELINE if scale == 0 else "")
         for scale in dict.fromkeys(how.scale)
     ]  # fmt: skip
-    seen = measure_changes(
-        model, opened, changes, measures={"loss": NATS} | OF_DIRECTION, kl="reverse", direction=d, controls=True,
+    seen = changes.measure_changes(
+        model, opened, wanted, measures={"loss": NATS} | changes.OF_DIRECTION, kl="reverse", direction=d, controls=True,
         progress=progress,
     )  # fmt: skip
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
@@ -105,19 +94,19 @@ def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> Effects
     }  # fmt: skip
     seen.arrays = {"direction": direction.vector.numpy()}
     if how.prompt:
-        edits: list[Any] = [edits for change in changes for edits in change.variants]
+        edits: list[Any] = [edits for change in wanted for edits in change.variants]
         texts = continuations(model, how.prompt, edits, tokens=how.sample_tokens, seed=how.seed)
-        seen.extra = pd.DataFrame({"scale": [change.labels["scale"] for change in changes], "sample": texts})
+        seen.extra = pd.DataFrame({"scale": [change.labels["scale"] for change in wanted], "sample": texts})
     return seen
 
 
-def tables(how: Steer, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Steer, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per scale, and the samples."""
     title = seen.about["title"]
     unit = "units of the residual stream" if how.raw else "mean norms of the residual stream"
     scale = key("scale", "dose", "dose c of the added direction", unit, "+g")
     columns = (scale, *STEER)
-    out = {"steer": effect_table(seen, estimates, columns, title)}
+    out = {"steer": changes.effect_table(seen, estimates, columns, title)}
     if seen.extra is not None:
         sample = key("sample", "sample", "the prompt, continued at this scale", "text")
         out["samples"] = Table(seen.extra, (scale, sample), title=f"Samples; {title}")
@@ -125,9 +114,9 @@ def tables(how: Steer, seen: Effects, estimates: Mapping[str, Estimates]) -> dic
 
 
 STEER = (
-    *reverse_kl("KL(P_c ‖ P_0)", "KL of next-token distributions, steered from unsteered"),
-    *LOSS, *DELTA, *RANDOM_DELTA,
+    *changes.reverse_kl("KL(P_c ‖ P_0)", "KL of next-token distributions, steered from unsteered"),
+    *changes.LOSS, *changes.DELTA, *changes.RANDOM_DELTA,
     *described("shift", "shift of d·x", "units of the residual stream",
                "change of d·x after the last layer, before the norm", format="+.4f", sd="documents"),
-    *TOKENS,
+    *changes.TOKENS,
 )  # fmt: skip

@@ -10,18 +10,10 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Tasks
-from streamscope.instruments.observations import (
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    Reasons,
-    bootstrap,
-    each,
-    estimate,
-)
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import rank_among
@@ -133,7 +125,7 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
 def monotonicity_contrasts(block: Observations) -> list[Contrast]:
     """The mean over the cases that change."""
     missing = ["" if some else NO_CHANGE for some in block.inside.sum(1)]
-    return each("spearman", block.cells, tested=False, missing=missing)
+    return observations.each("spearman", block.cells, tested=False, missing=missing)
 
 
 def curve_range(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -156,7 +148,7 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
     for name in (name for name in NAMES if name in blocks):
         block = blocks[name]
         own = monotonicity(block, within)
-        found = estimate(own, monotonicity_contrasts(own))
+        found = observations.estimate(own, monotonicity_contrasts(own))
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, why = _range(block, task, group, cells)
             estimated, moved, inside = found.frame.iloc[i], own.inside[i], block.inside[cells[0]]
@@ -178,9 +170,8 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
 
 def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
     """range with its interval, those of random groups, and reasons for missing values."""
-    found, lost = bootstrap(block, cells, curve_range)
-    row: dict[str, Any] = {"range": found["value"], "range_low": found["low"], "range_high": found["high"]}
-    why = {f"range_{end}": text for end, text in lost.items() if end != "value"}
+    row: dict[str, Any]
+    row, why = observations.interval_columns("range", observations.bootstrap(block, cells, curve_range))
     values = block.total[cells]
     if not (np.ptp(values, axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}
@@ -203,32 +194,28 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
 
 
 def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table:
-    """One row per measure, task and group of both models: control ranges and their ratio, over shared cases.
-
-    Raises `InputError` if the models share fewer than two cases of a task.
-    """
+    """One row per measure, task and group of both models: control ranges and their ratio, over shared cases. Raises
+    `InputError` if the models share fewer than two cases of a task."""
     rows, missing = list[dict[str, Any]](), Reasons()
     for name in (name for name in ("probability", "log_odds") if name in run and name in control):
-        mine, theirs = run[name], control[name]
+        mine, theirs = observations.on_shared_units(run[name], control[name])
         others = curves_of(theirs, within)
         for (task, group), cells in curves_of(mine, within).items():
             if (task, group) not in others:
                 continue
-            place = pd.Index(theirs.units["unit"]).get_indexer(mine.units["unit"])
-            both = np.flatnonzero(mine.inside[cells[0]] & (place >= 0))
-            if len(both) < 2:
+            both = mine.inside[cells[0]]
+            if both.sum() < 2:
                 raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
-            x, y = mine.total[cells][:, both], theirs.total[others[task, group]][:, place[both]]
+            x, y = mine.total[cells][:, both], theirs.total[others[task, group]][:, both]
             joint = replace(mine.at(both), cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
                             total=np.concatenate([x, y]), size=1.0)  # fmt: skip
-            found, why = bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
+            found = observations.bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
+            numbers, why = observations.interval_columns("leverage", found)
             row = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
-            names = {"value": "leverage", "low": "leverage_low", "high": "leverage_high"}
             if row["control_range"] <= mine.measure.resolution:
-                found |= dict.fromkeys(names, NAN)
-                why = dict.fromkeys(names, CONTROL_CONSTANT)
-            missing |= {(len(rows), names[of]): text for of, text in why.items()}
-            row |= {names.get(of, of): number for of, number in found.items()}
+                numbers, why = dict.fromkeys(numbers, NAN), dict.fromkeys(numbers, CONTROL_CONSTANT)
+            missing |= {(len(rows), column): text for column, text in why.items()}
+            row |= {**numbers, "n": found[0]["n"], "clusters": found[0]["clusters"]}
             rows.append({"measure": name, "task": task, "group": group, **row})
     return Table(pd.DataFrame(rows), LEVERAGE, missing, "Leverage: control range of the model divided by its control's")
 

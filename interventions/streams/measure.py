@@ -16,17 +16,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
-from streamscope.interventions.changes import (
-    DELTA,
-    DRAWS,
-    LOSS,
-    RELATIVE,
-    TOKENS,
-    Change,
-    Effects,
-    effect_table,
-    measure_changes,
-)
+from streamscope.interventions import changes
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.streams import EVERYWHERE, HEAD, Replacement, hook_names
@@ -95,9 +85,9 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
             return [int(shards.tokens[0]), *shards.tokens[at : at + n_ctx - 1].tolist()]
 
 
-def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Every stream, replaced by every method at every place, one variant per draw. Units: documents."""
-    opened, changes = data[Documents], list[Change]()
+    opened, wanted = data[Documents], list[changes.Change]()
     places = parse_places(how.where, how.reach, model.config.n_layers)
     for stream in chosen_streams(model, how.streams):
         for method in dict.fromkeys(how.method):
@@ -111,14 +101,14 @@ def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> Effec
                     "method": method, "where": f"L{where}" if isinstance(where, int) else where, "reach": reach,
                     "layer": where if isinstance(where, int) else -1,
                 }  # fmt: skip
-                changes.append(Change(
+                wanted.append(changes.Change(
                     labels, [e.replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
                     missing=EMPTY if stream == "context" and where == 0 and whole else "", family=f"{stream}, {method}",
                     undrawn="" if method in DRAWN else "the replacement is not random",
                 ))  # fmt: skip
-    if not changes:
+    if not wanted:
         raise InputError("nothing to measure: the context stream does not begin as embeddings; use --method resample")
-    seen = measure_changes(model, opened, changes, progress=progress)
+    seen = changes.measure_changes(model, opened, wanted, progress=progress)
     seen.about["title"] = f"{title_of(model)}: loss without a stream; {seen.documents}"
     return seen
 
@@ -129,10 +119,8 @@ def with_resolved_heads(how: Streams, data: Opened) -> Streams:
 
 
 def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
-    """The streams to remove; a single stream only if named.
-
-    Raises `InputError` for a stream the model lacks, and for a single stream that was not named.
-    """
+    """The streams to remove; a single stream only if named. Raises `InputError` for a stream the model lacks, and for a
+    single stream that was not named."""
     streams = streams_of(model, chosen)
     if streams == ("resid",) and not chosen:
         raise InputError(
@@ -166,10 +154,10 @@ def replacements(how: Streams, model: Any, opened: OpenDocuments, stream: str, m
     return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 
 
-def tables(how: Streams, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(how: Streams, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
     printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in seen.changes]
-    table = effect_table(seen, estimates, COLUMNS, seen.about["title"], known={"paper_percent": printed})
+    table = changes.effect_table(seen, estimates, COLUMNS, seen.about["title"], known={"paper_percent": printed})
     absent = np.flatnonzero(np.isnan(printed))
     return {"streams": replace(table, missing=table.missing | {(int(i), "paper_percent"): NOT_PRINTED for i in absent})}
 
@@ -181,8 +169,8 @@ COLUMNS = (
     key("where", "where", "a layer, the head, or everywhere", "place"),
     key("reach", "reach", "readers of the change: that layer only, or everything from there on"),
     number("layer", "layer", "layer", "from 0; −1 for head and everywhere", "d", False),
-    *LOSS, *DELTA, *RELATIVE, *DRAWS,
+    *changes.LOSS, *changes.DELTA, *changes.RELATIVE, *changes.DRAWS,
     number("paper_percent", "percent, paper", "percent of the unedited loss",
            "value in DST Table 4, for another model and corpus", "+.1f", False, source="DST Table 4"),
-    *TOKENS,
+    *changes.TOKENS,
 )  # fmt: skip

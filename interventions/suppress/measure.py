@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,15 +11,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Prompts
-from streamscope.instruments.observations import (
-    Contrast,
-    Estimates,
-    Measure,
-    Observations,
-    Reasons,
-    effect_contrasts,
-    ranks,
-)
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, effect_contrasts, ranks
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
@@ -34,47 +25,40 @@ from streamscope.models.hooks import Edits
 from streamscope.probes.pds import NOUNS, Pds
 from streamscope.probes.roles import sinks_sentence
 
-KEYS = ("selection", "group", "draw", "gate", "part")
+KEYS = ("measure", "selection", "group", "draw", "gate", "part")
+ORDERS = ("first", "last")
 OVER = "over"
 """The selection of all heads over the threshold; the others are top1, top3, …"""
-WHOLE = ("edited", "baseline", "delta")
 NO_DRAW, ONE_DRAW = "no draw can act", "fewer than two draws that can act"
 FLAT = "the mean response is the same at every gate"
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """Heads under a gate; `edit` is the index of their edit (None: the baseline), `draw` −1 unless they are random."""
 
     selection: str
     group: Literal["selected", "bottom", "random"]
     draw: int
-    heads: tuple[Head, ...]
     gate: float
+    heads: tuple[Head, ...]
     edit: int | None
 
     @property
     def labels(self) -> dict[str, Any]:
         """Keys of the cell, the same in every model although heads are each model's own."""
-        return {"selection": self.selection, "group": self.group, "draw": self.draw, "gate": self.gate}
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """The number of heads, and their names."""
-        return {"k": len(self.heads), "heads": "+".join(head.label for head in self.heads)}
+        return dict(zip(KEYS[1:5], self[:4], strict=True))
 
 
 @dataclass(frozen=True)
 class Protocol:
     """Selections of heads, each with its controls, under every gate.
 
-    edits: the sweep; gate 1 is the baseline and is not run. cells: selected and bottom-k heads under every gate. draws:
+    edits: the sweep; gate 1 is the baseline and is not run. cells: selected and bottom-k heads under every gate, then
     random sets of as many heads under the smallest gate. prefer_first: the heads that attend to the first noun more.
     """
 
     edits: list[Edits]
     cells: list[Cell]
-    draws: list[Cell]
     prefer_first: frozenset[str] = frozenset()
 
     @property
@@ -86,12 +70,18 @@ class Protocol:
 def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every selection with its controls under every gate, by part. Units: prompts, pairs of them, or
     documents."""
-    prompts = data[Prompts]
-    ranked = Pds().measure(model, _to_rank(how, data))
+    prompts = to_rank = data[Prompts]
+    if how.rank_on is not None:
+        suite = load_suite(how.rank_on)
+        to_rank = replace(prompts, aligned=align(suite, prompts.tokenizer, model.config.n_ctx), suite=suite)
+    ranked = Pds().measure(model, to_rank)
     ranking, names = ranked.table("heads"), ranked.about["sinks"]
     scores = pds_scores(ranking.frame)
     sinks = {head for head in scores if head.label in names}
-    protocol = design(scores, select(how, scores), how.gates, draws=how.draws, seed=how.seed, sinks=sinks)
+    selections = {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
+    if "threshold" in how.select:
+        selections[OVER] = heads_over(scores, how.threshold)
+    protocol = design(scores, selections, how.gates, draws=how.draws, seed=how.seed, sinks=sinks)
     first = ranking.frame.loc[ranking.frame["prefers"] == NOUNS[0], "head"]
     protocol = replace(protocol, prefer_first=frozenset(first))
     measures = [m for m in dict.fromkeys(how.measures) if m != "loss"]
@@ -113,26 +103,9 @@ def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> Inst
     return seen
 
 
-def _to_rank(how: Suppress, data: Opened) -> Any:
-    """The prompts of the measurement, or those of --rank-on."""
-    prompts = data[Prompts]
-    if how.rank_on is None:
-        return prompts
-    suite = load_suite(how.rank_on)
-    return replace(prompts, aligned=align(suite, prompts.tokenizer, data.model.config.n_ctx), suite=suite)
-
-
-def select(how: Suppress, scores: Mapping[Head, float]) -> dict[str, tuple[Head, ...]]:
-    """The heads to suppress, by selection: top1, top3, …, and `OVER`."""
-    found = {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
-    return {**found, OVER: heads_over(scores, how.threshold)} if "threshold" in how.select else found
-
-
 def rank_heads(scores: Mapping[Head, float], k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
-    """The k heads with the largest or smallest PDS, by layer and index; ties go to the earlier head.
-
-    Raises `InputError` if fewer than k other heads remain for the controls.
-    """
+    """The k heads with the largest or smallest PDS, by layer and index; ties go to the earlier head. Raises
+    `InputError` if fewer than k other heads remain for the controls."""
     if not 1 <= k <= len(scores) // 2:
         raise InputError(
             f"k={k} of {len(scores)} heads leave fewer than {k} others to compare with; give 1 to {len(scores) // 2}"
@@ -142,10 +115,8 @@ def rank_heads(scores: Mapping[Head, float], k: int, which: Literal["top", "bott
 
 
 def heads_over(scores: Mapping[Head, float], threshold: float | Literal["own"]) -> tuple[Head, ...]:
-    """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1.
-
-    Raises `InputError` for no head, and for more than half of them, which leave too few for the controls.
-    """
+    """The heads whose PDS exceeds the threshold (LFA Table 5: 0.075); "own" is μ+σ over the heads, σ with n−1. Raises
+    `InputError` for no head, and for more than half of them, which leave too few for the controls."""
     values = np.array(list(scores.values()))
     limit = float(values.mean() + values.std(ddof=1)) if threshold == "own" else float(threshold)
     chosen = tuple(sorted(head for head, pds in scores.items() if pds > limit))
@@ -173,18 +144,9 @@ def design(
     as bottom heads. Random sets (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D).
     Raises `InputError` for a k that leaves no controls.
     """
-    edits: list[Edits] = []
-    index: dict[tuple[tuple[Head, ...], float], int] = {}
-
-    def cell(selection: str, group: Any, heads: Sequence[Head], gate: float, draw: int = -1) -> Cell:
-        at = (tuple(heads), float(gate))
-        if gate != 1 and at not in index:
-            index[at] = len(edits)
-            edits.append(scale_heads(heads, gate))
-        return Cell(selection, group, draw, *at, index.get(at))
-
-    cells, random = [], []
     act = {head: pds for head, pds in scores.items() if head not in sinks}
+    sets: list[tuple[str, Any, int, float, tuple[Head, ...]]] = []
+    random = []
     for name, heads in selections.items():
         if sinks and len(heads) > len(act) // 2:
             raise InputError(
@@ -192,10 +154,13 @@ def design(
                 f"{len(heads)} and compare with {len(heads)} more; suppress at most {len(act) // 2}"
             )
         groups = {"selected": tuple(heads), "bottom": rank_heads(act, len(heads), "bottom")}
-        cells += [cell(name, group, some, gate) for group, some in groups.items() for gate in gates]
-        for i, some in enumerate(random_sets(scores, heads, len(heads), draws, seed)):
-            random.append(cell(name, "random", some, min(gates), i))
-    return Protocol(edits, cells, random)
+        sets += [(name, group, -1, float(gate), some) for group, some in groups.items() for gate in gates]
+        drawn = random_sets(scores, heads, len(heads), draws, seed)
+        random += [(name, "random", i, float(min(gates)), some) for i, some in enumerate(drawn)]
+    gated = list(dict.fromkeys((heads, gate) for *_, gate, heads in (*sets, *random) if gate != 1))
+    index = {at: i for i, at in enumerate(gated)}
+    cells = [Cell(*one, index.get((one[4], one[3]))) for one in (*sets, *random)]
+    return Protocol([scale_heads(heads, gate) for heads, gate in gated], cells)
 
 
 def add_measure(
@@ -206,150 +171,132 @@ def add_measure(
     Parts are all prompts, and at the smallest gate also each relation with two or more independent cases (LFA App. F)
     and each layer in which SPS is read. Holm's families are the effects of one group, gate and kind of part.
     """
-    name, hard = observed.measure, protocol.hard
-    units = observed.cases.rename(columns={"id": "unit"})
-    units["unit"] = units["unit"].map(name_of)
-    measure = MEASURES[name]
-    parts = _parts(observed)
-    lost = {cell: _no_effect(name, "all", cell, n_layers) for cell in (*protocol.cells, *protocol.draws)}
-    rows: list[tuple[dict[str, Any], np.ndarray, np.ndarray]] = []
-    contrasts: list[Contrast] = []
+    name, hard, cases = observed.measure, protocol.hard, observed.cases.reset_index(drop=True)
+    units = cases.rename(columns={"id": "unit"}).assign(unit=cases["id"].map(name_of))
+    every = np.ones(len(cases), bool)
+    parts = {"all": ("all", "all", every)}  # readout, kind of part, units in it
+    for relation in sorted(set(cases["relation"]) - {""}):
+        inside = (cases["relation"] == relation).to_numpy()
+        if read_clusters(cases["cluster"].to_numpy()[inside], int(inside.sum())).count > 1:
+            parts[relation] = ("all", "relation", inside)
+    parts |= {layer: (layer, "layer", every) for layer in observed.readouts[1:]}
 
-    def put(edit: int | None, part: str, **labels: Any) -> int:
-        readout, _, inside = parts[part]
-        rows.append(({**labels, "part": part}, np.where(inside, observed.under(edit, readout), 0.0), inside))
-        return len(rows) - 1
+    def unmoved(cell: Cell, readout: str = "all") -> str:
+        """The reason if the heads cannot change the readout, else ""."""
+        return inert_reason(name, readout, cell.heads, n_layers)
 
-    base = {part: put(None, part, selection="unedited", group="", draw=-1, gate=1.0) for part in parts}
-    at: dict[tuple[Cell, str], int] = {}
-    for cell in protocol.cells:
-        for part in parts if cell.gate == hard else ["all"]:
-            readout, kind, _ = parts[part]
-            edited = at[cell, part] = put(cell.edit, part, **cell.labels)
-            labels = {**cell.labels, "part": part}
-            contrasts += effect_contrasts(
-                "edited", {edited: 1.0}, base[part], labels, missing=_no_effect(name, readout, cell, n_layers),
-                family=f"{name}, {cell.group} at {cell.gate!r}, {kind}",
-            )  # fmt: skip
-    for cell in protocol.draws:
-        edited = at[cell, "all"] = put(cell.edit, "all", **cell.labels)
-        weights, labels = {edited: 1.0, base["all"]: -1.0}, {**cell.labels, "part": "all"}
-        contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=lost[cell]))
-    for cell in (cell for cell in protocol.cells if cell.gate == hard and cell.group == "selected"):
-        mine = [at[c, "all"] for c in protocol.draws if c.selection == cell.selection and not lost[c]]
-        share, none = dict.fromkeys(mine, 1 / max(1, len(mine))), "" if mine else NO_DRAW
-        beyond = {at[cell, "all"]: 1.0, **{i: -w for i, w in share.items()}}
-        described: dict[str, Any] = {"labels": {**cell.labels, "part": "all"}, "null": None}
-        contrasts += [
-            Contrast(quantity="random", weights={**share, base["all"]: -1.0}, missing=none, **described),
-            Contrast(quantity="above", weights=beyond, missing=lost[cell] or none, **described),
-        ]
-    keys, totals, sizes = zip(*rows, strict=True)
-    cells, total = pd.DataFrame(list(keys)), np.stack(totals)
-    block = Observations(measure=measure, cells=cells, units=units, total=total, size=np.stack(sizes))
-    seen.blocks[name], seen.contrasts[name] = block, contrasts
+    unedited = {"selection": "unedited", "group": "", "draw": -1, "gate": 1.0}
+    rows: list[tuple[Cell | None, str]] = [(None, part) for part in parts]
+    rows += [
+        (cell, part) for cell in protocol.cells
+        for part in (parts if cell.gate == hard and cell.group != "random" else ["all"])
+    ]  # fmt: skip
+    at = {row: i for i, row in enumerate(rows)}
+    contrasts = list[Contrast]()
+    for (cell, part), i in at.items():
+        if cell is None:
+            continue
+        base, why, labels = at[None, part], unmoved(cell, parts[part][0]), {**cell.labels, "part": part}
+        if cell.group == "random":
+            weights = {i: 1.0, base: -1.0}
+            contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=why))
+            continue
+        family = f"{name}, {cell.group} at {cell.gate!r}, {parts[part][1]}"
+        contrasts += effect_contrasts("edited", {i: 1.0}, base, labels, missing=why, family=family)
+        if part == "all" and cell.gate == hard and cell.group == "selected":
+            same = [c for c in protocol.cells if c.group == "random" and c.selection == cell.selection]
+            mine = [at[c, "all"] for c in same if not unmoved(c)]
+            share, none = dict.fromkeys(mine, 1 / max(1, len(mine))), "" if mine else NO_DRAW
+            beyond = {i: 1.0, **{j: -w for j, w in share.items()}}
+            plain: dict[str, Any] = {"labels": labels, "null": None}
+            contrasts += [
+                Contrast(quantity="random", weights={**share, base: -1.0}, missing=none, **plain),
+                Contrast(quantity="above", weights=beyond, missing=why or none, **plain),
+            ]
+    values = [observed.under(cell and cell.edit, parts[part][0]) for cell, part in rows]
+    inside = np.stack([parts[part][2] for _, part in rows])
+    block = seen.blocks[name] = Observations(
+        measure=MEASURES[name], units=units, total=np.where(inside, values, 0.0), size=inside,
+        cells=pd.DataFrame([{**(cell.labels if cell else unedited), "part": part} for cell, part in rows]),
+    )  # fmt: skip
+    seen.contrasts[name] = contrasts
     gates = sorted({cell.gate for cell in protocol.cells})
     if len(gates) > 2:
         seen.blocks[f"{name}-curves"] = block
-        seen.contrasts[f"{name}-curves"] = _curves(protocol, at, name, n_layers, gates)
-    if {"target_first", "target_last"} <= set(observed.cases["order"]):
-        _add_orders(seen, protocol, observed, measure, n_layers, name_of)
-
-
-def _no_effect(measure: str, readout: str, cell: Cell, n_layers: int) -> str:
-    """The reason if the heads cannot change the readout, else ""."""
-    return inert_reason(measure, readout, cell.heads, n_layers)
-
-
-def _parts(observed: Observed) -> dict[str, tuple[str, str, np.ndarray]]:
-    """part -> (readout, kind of part, which units are in it)."""
-    cases = observed.cases
-    every = np.ones(len(cases), bool)
-    parts = {"all": ("all", "all", every)}
-    for name in sorted(set(cases["relation"]) - {""}):
-        inside = (cases["relation"] == name).to_numpy()
-        if read_clusters(cases["cluster"].to_numpy()[inside], int(inside.sum())).count > 1:
-            parts[name] = ("all", "relation", inside)
-    return parts | {name: (name, "layer", every) for name in observed.readouts[1:]}
-
-
-def _curves(
-    protocol: Protocol, at: Mapping[tuple[Cell, str], int], name: str, n_layers: int, gates: Sequence[float]
-) -> list[Contrast]:
-    """Least-squares slope of the measure over the gate, and the coefficient of (g − ḡ)², per group of heads."""
-    x = np.array(gates) - np.mean(gates)
-    line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
-    bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
-    out = []
-    for (selection, group), some in groupby(protocol.cells, lambda cell: (cell.selection, cell.group)):
-        cells = list(some)
-        labels, why = {"selection": selection, "group": group}, _no_effect(name, "all", cells[0], n_layers)
-        for curve, weights in (("slope", line), ("curvature", bend)):
-            of = {at[cell, "all"]: float(weights[gates.index(cell.gate)]) for cell in cells}
-            family = f"{name}, {curve}, {group}"
-            out.append(Contrast(quantity=curve, weights=of, labels=labels, family=family, missing=why))
-    return out
-
-
-def _add_orders(
-    seen: InstrumentData, protocol: Protocol, observed: Observed, measure: Measure, n_layers: int,
-    name_of: Callable[..., str],
-) -> None:  # fmt: skip
-    """LFA App. F: the effect with the target first, with the target last, and first − last; pairs are the units."""
-    cases = observed.cases.reset_index(drop=True)
-    sides = [cases[cases["order"] == f"target_{order}"].groupby("pair").groups for order in ("first", "last")]
+        x, curves = np.array(gates) - np.mean(gates), seen.contrasts.setdefault(f"{name}-curves", [])
+        line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
+        bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
+        for cell in (c for c in protocol.cells if c.gate == hard and c.group != "random"):
+            own = [(c, at[c, "all"]) for c in protocol.cells if c[:3] == cell[:3]]
+            for curve, fit in (("slope", line), ("curvature", bend)):
+                curves.append(Contrast(
+                    quantity=curve, weights={i: float(fit[gates.index(c.gate)]) for c, i in own}, missing=unmoved(cell),
+                    labels={"selection": cell.selection, "group": cell.group}, family=f"{name}, {curve}, {cell.group}",
+                ))  # fmt: skip
+    if not {"target_first", "target_last"} <= set(cases["order"]):
+        return
+    sides = [set(cases.loc[cases["order"] == f"target_{order}", "pair"]) for order in ORDERS]
     pairs = [pair for pair in dict.fromkeys(cases["pair"]) if all(pair in side for side in sides)]
     if len(pairs) < 2:
         raise InputError(f"{counted(len(pairs), 'pair')} with both orders; an asymmetry needs at least two")
-    members = [list(cases.index[cases["pair"] == pair]) for pair in pairs]
-    columns = ["pair", "cluster", "category", "relation"]
-    units = cases.iloc[[rows[0] for rows in members]][columns].reset_index(drop=True)
-    units.insert(0, "unit", [name_of(*cases["id"].iloc[rows]) if name_of is not str else pair
-                             for pair, rows in zip(pairs, members, strict=True)])  # fmt: skip
+    of_pair = cases.groupby("pair")
+    units = of_pair[["cluster", "category", "relation"]].first().loc[pairs].reset_index()
+    ids = of_pair["id"].agg(list)
+    units.insert(0, "unit", [pair if name_of is str else name_of(*ids[pair]) for pair in pairs])
 
-    def both(edit: int | None) -> list[np.ndarray]:
-        values = observed.under(edit)
-        return [np.array([values[list(side[pair])].mean() for pair in pairs]) for side in sides]
+    def by_order(edit: int | None) -> list[np.ndarray]:
+        mean = pd.Series(observed.under(edit)).groupby([cases["order"], cases["pair"]]).mean()
+        return [mean[f"target_{order}"][pairs].to_numpy() for order in ORDERS]
 
-    keys: list[dict[str, Any]] = [
-        {"selection": "unedited", "group": "", "gate": 1.0, "order": order} for order in ("first", "last")
-    ]
-    totals, contrasts = both(None), []
-    for cell in (cell for cell in protocol.cells if cell.gate == protocol.hard):
-        labels = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}
-        i, why = len(keys), _no_effect(measure.name, "all", cell, n_layers)
-        keys += [{**labels, "order": order} for order in ("first", "last")]
-        totals += both(cell.edit)
-        first, last = {i: 1.0, 0: -1.0}, {i + 1: 1.0, 1: -1.0}
-        difference = {**first, **{at: -w for at, w in last.items()}}
+    totals, cells, contrasts = by_order(None), [{"selection": "unedited", "group": "", "gate": 1.0}], []
+    for cell in (c for c in protocol.cells if c.gate == hard and c.group != "random"):
+        labels, i = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}, len(totals)
+        totals += by_order(cell.edit)
+        cells.append(labels)
+        first, last, why = {i: 1.0, 0: -1.0}, {i + 1: -1.0, 1: 1.0}, unmoved(cell)
         contrasts += [
             Contrast(quantity="first", weights=first, labels=labels, null=None, missing=why),
-            Contrast(quantity="last", weights=last, labels=labels, null=None, missing=why),
-            Contrast(quantity="asymmetry", weights=difference, labels=labels, missing=why,
-                     family=f"{measure.name}, asymmetry, {cell.group}"),
+            Contrast(quantity="last", weights={j: -w for j, w in last.items()}, labels=labels, null=None, missing=why),
+            Contrast(quantity="asymmetry", weights={**first, **last}, labels=labels, missing=why,
+                     family=f"{name}, asymmetry, {cell.group}"),
         ]  # fmt: skip
-    block = Observations(measure=measure, cells=pd.DataFrame(keys), units=units, total=np.stack(totals), size=1.0)
-    seen.blocks[f"{measure.name}-orders"], seen.contrasts[f"{measure.name}-orders"] = block, contrasts
-
-
-Part = tuple[pd.DataFrame, Reasons]
+    seen.blocks[f"{name}-orders"] = Observations(
+        measure=MEASURES[name], cells=pd.DataFrame([{**cell, "order": order} for cell in cells for order in ORDERS]),
+        units=units, total=np.stack(totals), size=1.0,
+    )  # fmt: skip
+    seen.contrasts[f"{name}-orders"] = contrasts
 
 
 def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects, controls, parts, curves, asymmetry, draws, ranking: each holds all measures."""
     protocol, ranking = seen.extra
     measures = [name for name in seen.blocks if "-" not in name]
-    found: dict[str, list[Part]] = {}
-    for name in measures:
-        drawn = _draw_rows(protocol, name, estimates[name])
-        found.setdefault("effects", []).append(_effects(seen, name, estimates[name], protocol, how.resamples))
-        found.setdefault("controls", []).append(_controls(protocol, name, estimates[name], drawn))
-        if f"{name}-curves" in estimates:
-            found.setdefault("curves", []).append(_curve_rows(protocol, name, estimates))
-        if f"{name}-orders" in estimates:
-            frame, missing = estimates[f"{name}-orders"].wide(("selection", "group", "gate"))
-            found.setdefault("asymmetry", []).append((_with_names(protocol, frame, name), missing))
-        found.setdefault("draws", []).append(drawn)
+    found, curves, orders = (
+        stacked({name: estimates[f"{name}{kind}"] for name in measures if f"{name}{kind}" in estimates})
+        for kind in ("", "-curves", "-orders")
+    )
+    at_hard: dict[str, Any] = {"gate": protocol.hard, "part": "all"}
+
+    effects, no_effect = found.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
+    deltas = [c for c in found.contrasts if c.quantity == "delta"]
+    sizes = [
+        effect_sizes(seen.blocks[c.labels["measure"]], list(c.weights), row, no_effect, how.resamples)
+        for row, c in enumerate(deltas)
+    ]
+    effects = effects.assign(**pd.DataFrame(sizes))
+
+    draws, no_draws = found.where(quantity="drawn").wide(KEYS)
+    draws = draws.rename(columns={"drawn": "delta"})
+    selected = found.where(quantity="delta", group="selected", **at_hard).frame.set_index(["measure", "selection"])
+    draws["selected"] = selected["value"].reindex(pd.MultiIndex.from_frame(draws[["measure", "selection"]])).to_numpy()
+    no_draws = {(row, "delta"): why for (row, _), why in no_draws.items()}
+    no_draws |= {(int(row), "selected"): REASON for row in np.flatnonzero(draws["selected"].isna())}
+
+    made = {
+        "effects": (effects, no_effect), "controls": controls(found, draws, at_hard),
+        "curves": curve_rows(found, curves), "asymmetry": orders.wide(("measure", "selection", "group", "gate")),
+        "draws": (draws, no_draws),
+    }  # fmt: skip
     hard = f"gate {protocol.hard:g}"
     titles = {
         "effects": f"{seen.about['title']}; gated − unedited, 95 % over cases",
@@ -359,121 +306,88 @@ def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimate
         "asymmetry": f"{hard}: effect on prompts with the target first and with the target last",
         "draws": f"{hard}: effect of each random set of as many heads",
     }
-    made: dict[str, Table] = {}
-    for name, some in found.items():
-        frame, missing = _stacked(some)
-        of = [column for column in COLUMNS[name] if column.name in frame]
-        made[name] = Table(frame, tuple(of), missing, titles[name])
-    whole = (made["effects"].frame["part"] == "all").to_numpy()
-    made["parts"] = made["effects"].only(np.flatnonzero(~whole).tolist(), titles["parts"])
-    made["effects"] = made["effects"].only(np.flatnonzero(whole).tolist(), titles["effects"])
-    for name in LONG:
-        made[name] = replace(made[name], by="delta", most=10, per=("measure",))
-    made = {name: made[name] for name in titles if name in made and len(made[name].frame)}
+    heads = {c[:3]: [head.label for head in c.heads] for c in protocol.cells}
+    out: dict[str, Table] = {}
+    for name, (frame, missing) in made.items():
+        if len(frame):
+            draw = frame["draw"] if "draw" in frame else [-1] * len(frame)
+            names = [heads[row] for row in zip(frame["selection"], frame["group"], draw, strict=True)]
+            first = [len(protocol.prefer_first & set(some)) for some in names]
+            frame = frame.assign(k=list(map(len, names)), heads=list(map("+".join, names)), prefer_first=first)
+            shown = [column.name for column in COLUMNS[name]]
+            out[name] = Table(frame[shown], COLUMNS[name], missing, titles[name])
+    whole = (out["effects"].frame["part"] == "all").to_numpy()
+    out["parts"] = out["effects"].only(np.flatnonzero(~whole).tolist(), titles["parts"])
+    out["effects"] = out["effects"].only(np.flatnonzero(whole).tolist(), titles["effects"])
+    for name in ("parts", "draws"):
+        out[name] = replace(out[name], by="delta", most=10, per=("measure",))
     rows, missing = descending(ranking.frame, ranking.missing, ["pds"])
-    return {**made, "ranking": replace(ranking, frame=rows, missing=missing, by="pds", most=10)}
-
-
-def _stacked(parts: Sequence[Part]) -> Part:
-    """The rows of several frames in one, with their reasons."""
-    missing: Reasons = {}
-    start = 0
-    for frame, reasons in parts:
-        missing |= {(row + start, name): why for (row, name), why in reasons.items()}
-        start += len(frame)
-    return pd.concat([frame for frame, _ in parts], ignore_index=True), missing
-
-
-def _with_names(protocol: Protocol, frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """The frame with columns for the heads and the measure of every row."""
-    known = {(c.selection, c.group, c.draw): c.names for c in (*protocol.cells, *protocol.draws)}
-    draw = frame["draw"] if "draw" in frame else [-1] * len(frame)
-    names = [known[row] for row in zip(frame["selection"], frame["group"], draw, strict=True)]
-    frame = frame.copy()
-    frame.insert(2, "k", [one["k"] for one in names])
-    frame.insert(3, "heads", [one["heads"] for one in names])
-    first = [sum(head in protocol.prefer_first for head in one["heads"].split("+")) for one in names]
-    frame.insert(4, "prefer_first", first)
-    frame.insert(5, "measure", measure)
-    return frame
-
-
-def _effects(seen: InstrumentData, name: str, found: Estimates, protocol: Protocol, resamples: int) -> Part:
-    """One row per selection, group, gate and part, with Cohen's d."""
-    block = seen.blocks[name]
-    frame, missing = found.where(quantity=set(WHOLE)).wide(KEYS)
-    sizes = [
-        effect_sizes(block, list(c.weights), row, missing, resamples)
-        for row, c in enumerate(c for c in found.contrasts if c.quantity == "delta")
-    ]
-    return _with_names(protocol, frame, name).drop(columns="draw").assign(**pd.DataFrame(sizes)), missing
-
-
-def _draw_rows(protocol: Protocol, name: str, found: Estimates) -> Part:
-    """One row per random set, with the effect of the selected heads."""
-    frame, missing = found.where(quantity="drawn").wide(KEYS)
-    frame = frame.drop(columns=["part", "n", "clusters"]).rename(columns={"drawn": "delta"})
-    frame = _with_names(protocol, frame, name)
-    missing = {(row, "delta"): why for (row, _), why in missing.items()}
-    of = found.where(quantity="delta", group="selected", gate=protocol.hard, part="all").frame
-    frame["selected"] = frame["selection"].map(of.set_index("selection")["value"])
-    gone = {(row, "selected"): REASON for row, value in enumerate(frame["selected"]) if value != value}
-    return frame, missing | gone
-
-
-def _controls(protocol: Protocol, name: str, found: Estimates, drawn: Part) -> Part:
-    """One row per selection at the smallest gate: the effect of the selected heads, and of all controls."""
-    at: dict[str, Any] = {"gate": protocol.hard, "part": "all"}
-    frame, missing = found.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at).wide(
-        ("selection", "group", "gate"), describe=("low", "high")
-    )
-    frame = _with_names(protocol, frame, name).rename(columns={"delta": "selected"})
-    frame["bottom"] = found.where(quantity="delta", group="bottom", **at).frame["value"].to_numpy()
-    missing = {
-        (row, {"delta": "selected"}.get(column, column)): why
-        for (row, column), why in missing.items()
-        if column in ("delta", "random", "above", "above_low", "above_high")
+    return {
+        **{name: out[name] for name in titles if name in out and len(out[name].frame)},
+        "ranking": replace(ranking, frame=rows, missing=missing, by="pds", most=10),
     }
+
+
+def stacked(parts: Mapping[str, Estimates]) -> Estimates:
+    """The estimates of several measures in one, each with the label `measure`."""
+    frames = [part.frame.assign(measure=name) for name, part in parts.items()]
+    contrasts = [replace(c, labels={"measure": m, **c.labels}) for m, part in parts.items() for c in part.contrasts]
+    starts = np.cumsum([0, *map(len, frames)])
+    reasons = {
+        (int(start) + row, column): why
+        for start, part in zip(starts, parts.values(), strict=False) for (row, column), why in part.reasons.items()
+    }  # fmt: skip
+    return Estimates(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), reasons, tuple(contrasts))
+
+
+def controls(found: Estimates, draws: pd.DataFrame, at_hard: Mapping[str, Any]) -> tuple[pd.DataFrame, Reasons]:
+    """One row per selection at the smallest gate: the effect of the selected heads, and of all controls."""
+    wanted = found.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at_hard)
+    frame, lost = wanted.wide(("measure", "selection", "group", "gate"), describe=("low", "high"))
+    frame = frame.rename(columns={"delta": "selected"})
+    frame["bottom"] = found.where(quantity="delta", group="bottom", **at_hard).frame["value"].to_numpy()
+    missing = {
+        (row, {"delta": "selected"}.get(column, column)): why for (row, column), why in lost.items()
+        if column in ("delta", "random", "above", "above_low", "above_high")
+    }  # fmt: skip
     more: list[dict[str, float]] = []
     for row, one in frame.iterrows():
-        values = drawn[0].loc[drawn[0]["selection"] == one["selection"], "delta"].dropna()
-        random = {"random_sd": np.nan, "random_low": values.min(), "random_high": values.max()}
+        same = (draws["measure"] == one["measure"]) & (draws["selection"] == one["selection"])
+        values = draws.loc[same, "delta"].dropna()
+        random = {"random_sd": values.std(ddof=1), "random_low": values.min(), "random_high": values.max()}
         random |= {"p_rank": np.nan, "p_rank_min": np.nan, "draws": len(values)}
         if len(values) and one["selected"] == one["selected"]:
             random |= ranks(one["selected"], values.tolist())
-        if len(values) > 1:
-            random["random_sd"] = float(values.to_numpy().std(ddof=1))
         reasons = {"random_sd": ONE_DRAW, "random_low": NO_DRAW, "random_high": NO_DRAW, "bottom": REASON}
         reasons |= dict.fromkeys(("p_rank", "p_rank_min"), REASON if len(values) else NO_DRAW)
-        missing |= {(row, name): why for name, why in reasons.items() if np.isnan({**one, **random}[name])}
+        missing |= {(int(row), name): why for name, why in reasons.items() if np.isnan({**one, **random}[name])}
         more.append(random)
-    names = [column.name for column in CONTROLS]
-    return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more))[names], missing
+    return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more)), missing
 
 
-def _curve_rows(protocol: Protocol, name: str, estimates: Mapping[str, Estimates]) -> Part:
+def curve_rows(found: Estimates, curves: Estimates) -> tuple[pd.DataFrame, Reasons]:
     """One row per selection and group: slope and curvature, and r², departure and intercept of the mean curve.
 
     r² = 1 − Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure, because
     noise alone gives a flat curve a small r². A narrow interval of the curvature around 0 supports a line; a large p
     does not.
     """
-    frame, missing = estimates[f"{name}-curves"].wide(("selection", "group"))
-    more = []
-    for row, one in frame.iterrows():
-        of = estimates[name].where(quantity="delta", part="all", selection=one["selection"], group=one["group"]).frame
-        gates, y = of["gate"].to_numpy(float), of["value"].to_numpy(float)
-        residual = y - y.mean() - one["slope"] * (gates - gates.mean())
-        total = float(np.square(y - y.mean()).sum())
-        shape = {
-            "intercept": y.mean() - one["slope"] * gates.mean(),
-            "r2": 1 - float(np.square(residual).sum()) / total if total > SMALLEST[name] ** 2 else np.nan,
-            "departure": np.abs(residual).max(),
-        }
-        why = missing.get((row, "slope"), FLAT)
-        missing |= {(row, column): why for column, value in shape.items() if value != value}
-        more.append(shape)
-    return _with_names(protocol, frame, name).assign(**pd.DataFrame(more)), missing
+    keys = ["measure", "selection", "group"]
+    frame, missing = curves.wide(keys)
+    if not len(frame):
+        return frame, missing
+    mean = found.where(quantity="delta", part="all").frame.set_index([*keys, "gate"])["value"].unstack("gate")
+    y, gates = mean.loc[pd.MultiIndex.from_frame(frame[keys])].to_numpy(), mean.columns.to_numpy(float)
+    slope, middle = frame["slope"].to_numpy(), y.mean(1)
+    residual = y - middle[:, None] - slope[:, None] * (gates - gates.mean())
+    total, rounding = np.square(y - middle[:, None]).sum(1), frame["measure"].map(SMALLEST).to_numpy() ** 2
+    r2 = np.where(total > rounding, 1 - np.square(residual).sum(1) / np.maximum(total, rounding), np.nan)
+    shape = {"intercept": middle - slope * gates.mean(), "r2": r2, "departure": np.abs(residual).max(1)}
+    missing |= {
+        (int(row), name): missing.get((int(row), "slope"), FLAT)
+        for name, values in shape.items() for row in np.flatnonzero(np.isnan(values))
+    }  # fmt: skip
+    return frame.assign(**shape), missing
 
 
 MIXED = "units of the measure"
@@ -541,5 +455,3 @@ DRAWS = (
 )  # fmt: skip
 COLUMNS = {"effects": EFFECTS, "controls": CONTROLS, "curves": CURVES, "asymmetry": ASYMMETRY,
            "draws": DRAWS}  # fmt: skip
-LONG = ("parts", "draws")
-"""Tables that print only their largest rows."""

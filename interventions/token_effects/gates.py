@@ -24,7 +24,6 @@ from streamscope.instruments.open_data import Document
 from streamscope.instruments.table import counts, described, key, quantity, read_about, read_parquet
 from streamscope.interventions.observe import SMALLEST
 from streamscope.interventions.selection import Group
-from streamscope.models.head_spec import Head
 
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
 NO_GATE = "no gate varies within a document"
@@ -50,17 +49,14 @@ def gates_of(model: Any, one: Document) -> dict[int, np.ndarray]:
     }
 
 
-def single_heads(groups: Sequence[Group]) -> tuple[tuple[Head, ...], tuple[int, ...]]:
-    """The heads that are removed one at a time, and the indices of their edits."""
-    at = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
-    return tuple(groups[i].heads[0] for i in at), at
-
-
 class Halves:
     """|Δ loss| from removing single heads, at tokens where a gate is above its median of the document, and below."""
 
+    title = "|Δ loss| where the gate is open, minus where it is closed"
+
     def __init__(self, model: Any, groups: Sequence[Group], documents: int) -> None:
-        self.heads, self.edits = single_heads(groups)
+        self.edits = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
+        self.heads = tuple(groups[i].heads[0] for i in self.edits)
         shape = (len(self.heads), 2, 2, documents)
         # [heads, own or next head's gate, above or below, documents]
         self.total, self.size = np.zeros((2, *shape))
@@ -73,10 +69,6 @@ class Halves:
                 gate = gates[head.layer][:, which]
                 for j, half in enumerate((gate > np.median(gate), gate < np.median(gate))):
                     self.total[i, k, j, at], self.size[i, k, j, at] = size[edit][half].sum(), half.sum()
-
-    def title(self) -> str:
-        """The title of the table."""
-        return "|Δ loss| where the gate is open, minus where it is closed"
 
     def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
         """Cells: heads × gates × halves. Units: documents. Contrasts per head and for the mean over heads: own, above
@@ -113,7 +105,8 @@ class Modes:
     """
 
     def __init__(self, model: Any, groups: Sequence[Group], chosen: Sequence[Document], path: Path) -> None:
-        self.heads, self.edits = single_heads(groups)
+        self.edits = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
+        self.heads = tuple(groups[i].heads[0] for i in self.edits)
         self.cluster = read_modes(path, model, chosen)
         n = 1 + max(int(mode.max(initial=-1)) for mode in self.cluster)
         if not n:
@@ -138,8 +131,9 @@ class Modes:
                 inside = self.cluster[at] == mode
                 self.sums.append((at, int(mode), int(inside.sum()), size[list(self.edits)][:, inside].sum(1)))
 
+    @property
     def title(self) -> str:
-        """The title: how many heads have low modes, and how many tokens are in a mode."""
+        """How many heads have low modes, and how many tokens are in a mode."""
         held, tokens = sum(int((mode >= 0).sum()) for mode in self.cluster), sum(map(len, self.cluster))
         return (
             f"|Δ loss| in modes where the gate is low at {CONSISTENT:.0%} of the tokens, and in other modes: "
@@ -197,20 +191,14 @@ def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
         Contrast(quantity="other", weights={at + 1: 1.0}, labels=labels, null=None, missing=why),
         Contrast(quantity="own", weights=own, labels=labels, missing=why, own_units=True),
         Contrast(
-            quantity="beyond",
-            weights={**own, at + 2: -1.0, at + 3: 1.0},
-            labels=labels,
-            missing=beyond,
-            own_units=True,
+            quantity="beyond", weights={**own, at + 2: -1.0, at + 3: 1.0}, labels=labels, missing=beyond, own_units=True
         ),
     ]
 
 
 def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.ndarray, ...]:
-    """Mode of the positions [T] of each document from labels of `features.cluster`, −1 for none.
-
-    Raises `InputError` for another file, labels of other weights, and labels of other tokens.
-    """
+    """Mode of the positions [T] of each document from labels of `features.cluster`, −1 for none. Raises `InputError`
+    for another file, labels of other weights, and labels of other tokens."""
     about = read_about(path).get("about", {})
     table = read_parquet(path).to_pandas()
     if lacks := [name for name in LABELS if name not in table]:

@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
@@ -82,33 +80,23 @@ def token_effects(
         ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
         places, begin = torch.arange(ids.shape[1] - 1), torch.tensor([skipped[i] for i in rows])[:, None]
         at = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
-        values, prediction = _batch(model, ids, at.to(ids.device), [{}, *sweep], done)
+        at, unedited_first, by_member = at.to(ids.device), [{}, *sweep], []
+        prefix = prefix_of(model, ids[:, :-1], unedited_first)
+        predicted = map_logits(prefix.run({})[0][at], model.head, lambda logits, _: logits.argmax(-1).double()).long()
+        wanted = torch.stack([ids[:, 1:][at], predicted], 1)
+        for member, edits in enumerate(unedited_first):
+            h = prefix.run(edits)[0][at]
+            by_member.append(map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy())
+            done(member, len(h))
+        values = np.stack(by_member)  # [1 + edits, positions, 2]
+        if lost := int((~np.isfinite(values)).any(2).sum()):
+            raise InputError(f"log-probabilities are not finite at {counted(lost, 'position')}")
         cuts = np.cumsum([lengths[i] - skipped[i] for i in rows])[:-1]
-        parts = zip(np.split(values, cuts, axis=1), np.split(prediction, cuts), strict=True)
-        for i, (value, predicted) in zip(rows, parts, strict=True):
+        parts = zip(np.split(values, cuts, axis=1), np.split(predicted.cpu().numpy(), cuts), strict=True)
+        for i, (value, own_prediction) in zip(rows, parts, strict=True):
             y, own = value[..., 0], value[..., 1]
-            found[i] = Effects(-y[0], own[0], predicted, y[0] - y[1:], own[1:] - own[0])
+            found[i] = Effects(-y[0], own[0], own_prediction, y[0] - y[1:], own[1:] - own[0])
     return [found[i] for i in range(len(sequences))]
-
-
-def _batch(
-    model: Any, ids: Int[Tensor, "B T"], at: Tensor, sweep: Sequence[Edits], done: Callable[[int, int], None],
-) -> tuple[Float[np.ndarray, "one_plus_edits n two"], np.ndarray]:  # fmt: skip
-    """ln p of the next token and of the prediction at the n positions `at`, and the predictions [n]."""
-    prefix, found = prefix_of(model, ids[:, :-1], sweep), []
-    h = prefix.run({})[0][at]
-    predicted = map_logits(h, model.head, lambda logits, _: logits.argmax(-1).double()).long()
-    wanted = torch.stack([ids[:, 1:][at], predicted], 1)
-    for member, edits in enumerate(sweep):
-        h = prefix.run(edits)[0][at]
-        found.append(map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy())
-        done(member, len(h))
-    values = np.stack(found)
-    if not np.isfinite(values).all():
-        raise InputError(
-            f"log-probabilities are not finite at {counted(int((~np.isfinite(values)).any(2).sum()), 'position')}"
-        )
-    return values, predicted.cpu().numpy()
 
 
 def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -146,7 +134,7 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
         seen.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)
     for name, one in split.items():
         seen.blocks[name], seen.contrasts[name] = one.observe(units)
-        seen.about[name] = one.title()
+        seen.about[name] = one.title
     cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
     where = f"{counted(len(chosen), 'document')}, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
     if windows:

@@ -28,7 +28,7 @@ import tyro
 from annotated_types import Ge
 
 from streamscope.cli.parse import parse
-from streamscope.interventions.circuits.names import Method
+from streamscope.interventions.circuits import Method
 
 
 @dataclass(frozen=True, kw_only=True)

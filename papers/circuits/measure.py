@@ -28,8 +28,9 @@ from streamscope.instruments.table import check_own, read_parquet, write_table
 from streamscope.instruments.undefined_cells import note
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import graph_of
-from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, seconds_of, task_pairs, units_of
+from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, seconds_of, task_pairs
 from streamscope.interventions.observe import duration, peak_gigabytes
+from streamscope.interventions.patch.pairs import units_of
 from streamscope.models.checkpoint import bundled, load_for_instruments
 from streamscope.papers.circuits import Options
 

@@ -15,28 +15,9 @@ from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.table import HEAD, Column, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
+from streamscope.probes import roles
 from streamscope.probes.coreference import Coreference
-from streamscope.probes.roles import (
-    ALL,
-    BEST,
-    CATEGORY,
-    KEYS,
-    RESOLUTION,
-    Groups,
-    RoleQuery,
-    RoleTable,
-    attention_to,
-    best_heads,
-    best_table,
-    by_category,
-    exceeds,
-    groups_of,
-    left_out,
-    members,
-    role_query,
-    role_table,
-    up_to_query,
-)
+from streamscope.probes.roles import RoleQuery, RoleTable
 
 READINGS, HITS = ("jaccard", "over_total"), ("hit", "tie")
 RULED_BY, ENDS = ["chance", *RULES], ("low", "high")
@@ -48,7 +29,7 @@ NO_HIT_HERE = "no head hits the target in either order"
 def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns of the prompts with a target and, among candidates, with a distractor."""
     needs = ("target", "distractor")[: 2 if how.domain == "candidates" else 1]
-    return up_to_query(role_query(prompts, tokenizer, needs=needs))
+    return roles.up_to_query(roles.role_query(prompts, tokenizer, needs=needs))
 
 
 def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTable:
@@ -58,21 +39,28 @@ def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTab
     hit. `recency`, `first_mention`: the target is the last or first candidate; `longest`: it has most tokens (the last
     of equals); `chance`: 1/candidates, or the target's tokens / keys.
     """
-    positions, rules = query.aligned.positions, _rules(query.aligned)
+    positions = query.aligned.positions
+    each = [(at["target"], _others(at)) for at in positions]
+    rules: dict[str, list[Any]] = {
+        "chance": [1 / (1 + len(others)) for _, others in each],
+        "recency": [all(target > where for where in others) for target, others in each],
+        "first_mention": [all(target < where for where in others) for target, others in each],
+        "longest": [all((len(target), target) > (len(w), w) for w in others) for target, others in each],
+    }
+    if how.domain == "keys":
+        keys = [q + 1 for q in query.aligned.queries]
+        rules["chance"] = [len(target) / n for (target, _), n in zip(each, keys, strict=True)]
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        target = attention_to(rows, positions[i]["target"])
+        target = roles.attention_to(rows, positions[i]["target"])
         if how.domain == "candidates":
-            best, other = target, np.max([attention_to(rows, where) for where in _others(positions[i])], axis=0)
+            best, other = target, np.max([roles.attention_to(rows, where) for where in _others(positions[i])], axis=0)
         else:
             inside = np.isin(np.arange(rows.shape[-1]), positions[i]["target"])
             best, other = rows[..., inside].max(-1), rows[..., ~inside].max(-1)
-        return dict(zip(("attention", "hit", "tie"), (target, *exceeds(best, other)), strict=True))
+        return dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, other)), strict=True))
 
-    if how.domain == "keys":
-        each = zip(positions, query.aligned.queries, strict=True)
-        rules["chance"] = [len(at["target"]) / (q + 1) for at, q in each]
-    table = role_table(captures, query, of)
+    table = roles.role_table(captures, query, of)
     return replace(table, cases=table.cases.assign(**rules))
 
 
@@ -80,19 +68,6 @@ def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt and head of `attention`."""
     assert isinstance(query, RoleQuery)
     return attention(how, captures, query).frame()
-
-
-def _rules(aligned: Aligned) -> dict[str, list[Any]]:
-    """Chance among the candidates, and whether each position rule is right, for every prompt."""
-    each = [(at["target"], _others(at)) for at in aligned.positions]
-    return {
-        "chance": [1 / (1 + len(others)) for _, others in each],
-        "recency": [all(target > where for where in others) for target, others in each],
-        "first_mention": [all(target < where for where in others) for target, others in each],
-        "longest": [
-            all((len(target), target) > (len(where), where) for where in others) for target, others in each
-        ],
-    }  # fmt: skip
 
 
 def _others(at: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -105,34 +80,36 @@ def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) ->
     opened = data[Prompts]
     query = plan(how, opened.aligned, opened.tokenizer)
     table = attention(how, run(model, query, progress=progress), query)
-    seen = observed(how, table, query.aligned.pairs(), groups_of(opened.cases()), opened.unit)
-    seen.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target and distractor')}"
+    seen = observed(how, table, query.aligned.pairs(), roles.groups_of(opened.cases()), opened.unit)
+    seen.about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
     return seen
 
 
 def observed(
-    how: Coreference, table: RoleTable, pairs: Sequence[tuple[int, int]], groups: Groups, unit: Callable[..., str]
-) -> InstrumentData:
+    how: Coreference, table: RoleTable, pairs: Sequence[tuple[int, int]], groups: roles.Groups,
+    unit: Callable[..., str],
+) -> InstrumentData:  # fmt: skip
     """Observations and contrasts of `attention`: heads × cases, and readings and heads × minimal pairs.
 
     `pairs` are places of cases (target first, target last), `unit` names the unit of one case or of a pair.
     """
     names, heads = [unit(name) for name in table.cases["id"]], table.heads
-    weights = Measure(name="attention", unit="attention", resolution=RESOLUTION, limits=(0.0, 1.0))
+    weights = Measure(name="attention", unit="attention", resolution=roles.RESOLUTION, limits=(0.0, 1.0))
     hits = Measure(name="Top-1", unit="share of cases", resolution=0.0, kind="share")
     blocks = {"attention": table.block(weights, ["attention"], names), "top1": table.block(hits, HITS, names)}
     contrasts = {name: each(name, heads, null=None) for name in blocks}
     contrasts["top1"] += each("ties", heads, start=len(heads), null=None)
-    rules = {name: table.cases.loc[members(table.cases, group), RULED_BY].mean() for name, group in groups.items()}
-    seen = InstrumentData(blocks, contrasts, extra={"rules": pd.DataFrame(rules).T})
+    of_groups = {name: table.cases[roles.members(table.cases, group)] for name, group in groups.items()}
+    rules = pd.DataFrame({name: cases[RULED_BY].mean() for name, cases in of_groups.items()}).T
+    seen = InstrumentData(blocks, contrasts, extra={"rules": rules})
     if pairs:
         _add_pairs(seen, table, sorted(pairs, key=lambda pair: table.cases["pair"][pair[0]]), unit)
     for name, block in list(blocks.items()) if len(groups) > 1 else ():
         wanted = [c for c in contrasts[name] if c.quantity != "mean"]
-        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = by_category(
+        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = roles.by_category(
             block, wanted, groups, {"stable": NO_PAIRS}
         )
-    blocks["best"], contrasts["best"], seen.extra["best"] = best_heads(
+    blocks["best"], contrasts["best"], seen.extra["best"] = roles.best_heads(
         table, blocks["top1"], groups, "hit", "recency", seed=how.split_seed, ties=["attention"]
     )
     seen.extra["held-out"] = held_out(table.frame(), seed=how.split_seed)
@@ -170,7 +147,7 @@ def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estim
     """heads: one row per head, best first; held-out: chosen heads and rules; categories: heads within each category;
     best: the best head of each; stability, pairs: LFA Eq. 6."""
     title, of = seen.about["title"], seen.extra
-    rules = ", ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in of["rules"].loc[ALL].items())
+    rules = ", ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in of["rules"].loc[roles.ALL].items())
     among = f"{title}; Top-1 among {how.domain}"
     apart = of["held-out"]["apart"][0]
     words = f"The best head of one half of the cases, scored on the other; the halves share no {apart}"
@@ -185,7 +162,7 @@ def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estim
     if "top1-categories" in estimates:
         by = table_of(seen, estimates, categories=True)
         out["categories"] = replace(by, title=f"{among}, by category", by="top1", most=3, per=("category",))
-    out["best"] = best_table(estimates["best"], of["best"], BESTS, among)
+    out["best"] = roles.best_table(estimates["best"], of["best"], BESTS, among)
     if "stability" in estimates:
         out["stability"] = stability(seen, estimates["stability"])
         missing = {(int(i), "jaccard"): NO_HIT_HERE for i in np.flatnonzero(of["pairs"]["jaccard"].isna())}
@@ -197,8 +174,8 @@ def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estim
 def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, categories: bool = False) -> Table:
     """One row per head (of each category), best Top-1 first. Intervals are for a single head; `held_out` judges the
     best of many."""
-    end, first = ("-categories", (CATEGORY,)) if categories else ("", ())
-    columns, keys = (*first, *HEADS), [*(column.name for column in first), *KEYS]
+    end, first = ("-categories", (roles.CATEGORY,)) if categories else ("", ())
+    columns, keys = (*first, *HEADS), [*(column.name for column in first), *roles.KEYS]
     parts = [estimates[f"attention{end}"], *(estimates[f"top1{end}"].where(quantity=q) for q in ("top1", "ties"))]
     if f"stability{end}" in estimates:
         parts.append(estimates[f"stability{end}"].where(quantity="stable"))
@@ -206,7 +183,7 @@ def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, catego
     if "stable" not in frame:
         frame["stable"] = np.nan
         missing |= {(i, "stable"): NO_PAIRS for i in range(len(frame))}
-    place = seen.extra["rules"].index.get_indexer(frame["category"] if categories else [ALL] * len(frame))
+    place = seen.extra["rules"].index.get_indexer(frame["category"] if categories else [roles.ALL] * len(frame))
     frame[RULED_BY] = seen.extra["rules"].to_numpy()[place]
     missing |= {(int(i), rule): NOWHERE for rule in RULED_BY for i in np.flatnonzero(frame[rule].isna())}
     order = np.lexsort((-frame["attention"], -frame["top1"], place))
@@ -250,7 +227,7 @@ HEADS = (
     *counts("cases", INDEPENDENT),
 )  # fmt: skip
 BESTS = (
-    CATEGORY, BEST,
+    roles.CATEGORY, roles.BEST,
     *described("best", "Top-1, held out", CASES, "cases in which the head chosen without them is right", format=".3f",
                sd="independent cases"),
     *described("recency", "last-candidate rule", CASES, "cases in which the last candidate is right", format=".3f",

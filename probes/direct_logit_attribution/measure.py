@@ -48,10 +48,8 @@ def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Pro
 
 
 def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.ndarray]], np.ndarray]:
-    """(part, its nats in every case [N]) of a task, and the model's own logit differences [N].
-
-    Raises `InputError` for tasks of whole sentences, whose score is not one logit difference.
-    """
+    """(part, its nats in every case [N]) of a task, and the model's own logit differences [N]. Raises `InputError` for
+    tasks of whole sentences, whose score is not one logit difference."""
     if task.rule != "token":
         raise InputError(f"task {task.name!r} scores whole sentences, which is not one logit difference; use another")
     reads = task.reads

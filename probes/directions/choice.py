@@ -79,10 +79,8 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
 def pick(
     tensors: Mapping[str, Tensor], which: str, about: Mapping[str, Any], stream: str, method: str, where: str
 ) -> Direction:
-    """The direction of a layer, or of the best one by d or norm, from the arrays of `probes.directions`.
-
-    Raises `InputError` as `read_direction` does, with the origin `where`.
-    """
+    """The direction of a layer, or of the best one by d or norm, from the arrays of `probes.directions`. Raises
+    `InputError` as `read_direction` does, with the origin `where`."""
     if f"mean.{stream}" not in tensors:
         raise unknown("stream", stream, [k.removeprefix("mean.") for k in tensors if k.startswith("mean.")])
     layer = _layer(which, tensors, stream, where)
@@ -111,10 +109,8 @@ def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, where: str) -
 
 
 def check_direction(direction: Direction, model: Any) -> str:
-    """The origin of a direction from another run, "" for the model's own.
-
-    Raises `InputError` if its width differs from the model's residual stream.
-    """
+    """The origin of a direction from another run, "" for the model's own. Raises `InputError` if its width differs from
+    the model's residual stream."""
     if len(direction.vector) != model.cfg.d_model:
         raise InputError(
             f"the direction has {len(direction.vector)} dimensions, the residual stream {model.cfg.d_model}; "

@@ -21,7 +21,6 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
 from streamscope.instruments.observations import Estimates, Measure, Observations, Reasons, each
-from streamscope.instruments.open_data import OpenSets
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import (
     cluster_totals,
@@ -230,8 +229,6 @@ def find(
     prompts of both sets share, by default `lines_of`. `draws` label shuffles are the control of norm and stream_cosine;
     0 leaves the controls undefined.
     """
-    if a.streams != b.streams:
-        raise InputError("the two sets were not run on one model")
     of_a, of_b = lines or lines_of(len(a.values), len(b.values))
     vectors, svd, apart, rows = {}, {}, {}, list[dict[str, Any]]()
     missing: Reasons = {}
@@ -313,25 +310,20 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
         "title": f"{title_of(model)}: {sets.title()}; {pool}", "preset": getattr(config, "name", type(model).__name__),
         "folder": None if folder is None else run_label(folder), "massive": left_out,
     }  # fmt: skip
-    block = hits(found, sets)
-    missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]
-    contrasts = each("accuracy", block.cells, tested=False, missing=missing)
-    return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
-
-
-def hits(found: FoundDirections, sets: OpenSets) -> Observations:
-    """Whether held-out prompts lie on their own set's side; prompts of one line are a cluster."""
     one = found.held_out[RESID]
     texts = [f"a: {sets.a.texts[i]}" for i in one.of_a] + [f"b: {sets.b.texts[i]}" for i in one.of_b]
     names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in texts]
     lines = np.concatenate([of[at] for of, at in zip(sets.lines, (one.of_a, one.of_b), strict=True)])
     along = np.concatenate([np.concatenate([p.a, -p.b]).T for p in found.held_out.values()])  # [cells, prompts]
     there = ~np.isnan(along).all(1, keepdims=True)  # without a difference there is no direction
-    units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})
-    return Observations(
-        measure=HITS, cells=found.layers[["layer", "stream"]], units=units,
+    block = Observations(
+        measure=HITS, cells=found.layers[["layer", "stream"]],
+        units=pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]}),
         total=np.where(np.isnan(along), np.nan, along > 0), size=np.broadcast_to(there, along.shape),
     )  # fmt: skip
+    missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]
+    contrasts = each("accuracy", block.cells, tested=False, missing=missing)
+    return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
 
 
 def tables(how: Directions, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

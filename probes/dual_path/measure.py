@@ -38,72 +38,22 @@ def projections_of(model: Any) -> dict[str, HdplProjection]:
 def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: projections, their dimensions, and losses at μ and for every draw. Units: documents."""
     opened, projections, batches = data[Documents], projections_of(model), itertools.count()
+    device = torch.device(model.cfg.device)
+    devices = [device] if device.type == "cuda" else []
 
     def of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
         with torch.no_grad(), capture(model, [f"{name}.hook_{kind}" for name in projections for kind in READ]) as found:
             at_mean = loss(model, tokens, targets)
-        batch = next(batches)
-        drawn = [_loss_with_draw(how, model, projections, tokens, targets, batch, draw) for draw in range(how.draws)]
+        batch, drawn = next(batches), list[Tensor]()
+        for draw in range(how.draws):  # z = μ + σ ε, from a separate seed for every batch and draw
+            with torch.no_grad(), torch.random.fork_rng(devices), drawing(projections):
+                torch.manual_seed(int(np.random.SeedSequence([how.seed, batch, draw]).generate_state(1)[0]))
+                drawn.append(loss(model, tokens, targets))
         each = [sums_of(found, name, targets != IGNORE) for name in projections]
         sums = {name: torch.cat([one[name] for one in each]) for name in each[0]}
         return {**sums, "loss": torch.stack([at_mean, *drawn])}
 
     total, units = opened.sums(model.cfg.device, of, progress)
-    return observed(how, total, units, projections, f"{title_of(model)}: {opened.title()}")
-
-
-def sums_of(found: Mapping[str, Tensor], name: str, real: Bool[Tensor, "B T"]) -> dict[str, Float[Tensor, "cells B"]]:
-    """Sums over the positions with a target of each row, in double precision, for one projection; the last three are
-    by dimension."""
-    d, g, mu, logvar = (found[f"{name}.hook_{kind}"].double() for kind in READ)
-    y, kl = d + g, kl_by_dimension(mu, logvar)
-    token = kl.sum(-1)
-    values = {
-        "kl": token, "clamped": (token > LN2).double(), "global along": (g * y).sum(-1), "output": y.square().sum(-1),
-        "global": g.square().sum(-1), "detail": d.square().sum(-1),
-    }  # fmt: skip
-    by_dimension = {"dimensions": kl, "first": mu, "second": mu.square()}
-    return {
-        **{name: (x * real).sum(1)[None] for name, x in values.items()},
-        **{name: (x * real[..., None]).sum(1).T for name, x in by_dimension.items()},
-    }
-
-
-def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
-    """Summed loss of each row, in nats."""
-    return model.losses_from(model.segment(model.embed_tokens(tokens)), targets).double().sum(1)
-
-
-def _loss_with_draw(
-    how: DualPath, model: Any, projections: Mapping[str, HdplProjection], tokens: Tensor, targets: Tensor,
-    batch: int, draw: int,
-) -> Float[Tensor, " B"]:  # fmt: skip
-    """The loss with z = μ + σ ε, from a separate seed for every batch and draw."""
-    devices = [tokens.device] if tokens.device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices), drawing(projections):
-        torch.manual_seed(int(np.random.SeedSequence([how.seed, batch, draw]).generate_state(1)[0]))
-        return loss(model, tokens, targets)
-
-
-@contextmanager
-def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
-    """Within this context the projections draw z as in training; the rest of the model, such as dropout, does not."""
-    before = {name: one.training for name, one in projections.items()}
-    try:
-        for one in projections.values():
-            one.training = True
-        yield
-    finally:
-        for name, one in projections.items():
-            one.training = before[name]
-        take_penalties(list(projections.values()))
-
-
-def observed(
-    how: DualPath, total: Mapping[str, np.ndarray], units: pd.DataFrame, projections: Mapping[str, HdplProjection],
-    title: str,
-) -> InstrumentData:  # fmt: skip
-    """Observations from the sums [cells, documents]."""
     tokens, n = total["targets"], total["targets"].sum()
     names = [name.split(".") for name in projections]
     cells = pd.DataFrame([{"place": f"L{i}.{part}", "layer": int(i), "projection": part} for _, i, _, part in names])
@@ -113,7 +63,8 @@ def observed(
     ])  # fmt: skip
     mean = total["first"].sum(1) / n
     variance = np.maximum(total["second"].sum(1) / n - mean**2, 0.0)  # Var_t μ_r over all positions
-    seen = InstrumentData({}, {}, {"title": f"{title}, {counted(int(n), 'token', ',')}"}, extra={"variance": variance})
+    title = f"{title_of(model)}: {opened.title()}, {counted(int(n), 'token', ',')}"
+    seen = InstrumentData({}, {}, {"title": title}, extra={"variance": variance})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         limits = (0.0, 1.0) if name in ("clamped", "power") else (0.0, np.inf) if quantity or name == "kl" else None
@@ -139,6 +90,42 @@ def observed(
         Contrast(quantity="delta", weights={**drawn, 0: -1.0}),
     ]
     return seen
+
+
+def sums_of(found: Mapping[str, Tensor], name: str, real: Bool[Tensor, "B T"]) -> dict[str, Float[Tensor, "cells B"]]:
+    """Sums over the positions with a target of each row, in double precision, for one projection; the last three are
+    by dimension."""
+    d, g, mu, logvar = (found[f"{name}.hook_{kind}"].double() for kind in READ)
+    y, kl = d + g, kl_by_dimension(mu, logvar)
+    token = kl.sum(-1)
+    values = {
+        "kl": token, "clamped": (token > LN2).double(), "global along": (g * y).sum(-1), "output": y.square().sum(-1),
+        "global": g.square().sum(-1), "detail": d.square().sum(-1),
+    }  # fmt: skip
+    by_dimension = {"dimensions": kl, "first": mu, "second": mu.square()}
+    return {
+        **{name: (x * real).sum(1)[None] for name, x in values.items()},
+        **{name: (x * real[..., None]).sum(1).T for name, x in by_dimension.items()},
+    }
+
+
+def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
+    """Summed loss of each row, in nats."""
+    return model.losses_from(model.segment(model.embed_tokens(tokens)), targets).double().sum(1)
+
+
+@contextmanager
+def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
+    """Within this context the projections draw z as in training; the rest of the model, such as dropout, does not."""
+    before = {name: one.training for name, one in projections.items()}
+    try:
+        for one in projections.values():
+            one.training = True
+        yield
+    finally:
+        for name, one in projections.items():
+            one.training = before[name]
+        take_penalties(list(projections.values()))
 
 
 def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

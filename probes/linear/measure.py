@@ -28,10 +28,8 @@ GAINS = Measure(name="selectivity", unit="share of cases", resolution=0.0, infla
 
 
 def plan(how: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -> tuple[Query, list[Example]]:
-    """Each text once, up to its last labelled position; and the examples within the context, in query order.
-
-    Raises `InputError` for a span without tokens, and if no example lies within the context.
-    """
+    """Each text once, up to its last labelled position; and the examples within the context, in query order. Raises
+    `InputError` for a span without tokens, and if no example lies within the context."""
     by_text: dict[str, list[Example]] = {}
     for example in examples:
         by_text.setdefault(example.text, []).append(example)

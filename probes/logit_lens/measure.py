@@ -66,10 +66,8 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
 
 
 def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
-    """What to capture: the streams after the chosen layers, at every position of rows of token ids.
-
-    Raises `InputError` for a layer that the model lacks, and for more predictions than its vocabulary.
-    """
+    """What to capture: the streams after the chosen layers, at every position of rows of token ids. Raises `InputError`
+    for a layer that the model lacks, and for more predictions than its vocabulary."""
     if how.k > lens.d_vocab:
         raise InputError(f"k = {how.k}: give 1 to {lens.d_vocab}, the size of the vocabulary")
     for layer in how.layers:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,17 +16,7 @@ from streamscope.instruments.undefined_cells import note
 from streamscope.models.checkpoint import read_manifest
 from streamscope.models.mixing import METRICS, NO_MIXING, UNITS, inert_modules
 from streamscope.models.runs import evaluations
-from streamscope.probes.mixing import (
-    AT_REST,
-    by_module,
-    distances_without_gradient,
-    final,
-    kept_step,
-    kind,
-    log,
-    short,
-    streams,
-)
+from streamscope.probes import mixing
 from streamscope.probes.mixing_monitor import MixingMonitor
 
 
@@ -51,8 +40,8 @@ def watch(model: Any) -> RunMixing:
     folder = getattr(model, "run", None)
     if folder is None:
         raise InputError("this model was not loaded from a run and has no log of its mixing; save it, then load it")
-    step, logged = kept_step(folder), log(folder)
-    rows = final(model, logged, step)
+    step, logged = mixing.kept_step(folder), mixing.log(folder)
+    rows = mixing.final(model, logged, step)
     ends = evaluations(folder) if (folder / "metrics.jsonl").is_file() else []
     losses = [row["loss"] for row in ends if row["step"] == step]
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
@@ -60,16 +49,13 @@ def watch(model: Any) -> RunMixing:
         "preset": model.config.name, "seed": str(manifest.get("seed", "unknown")), "step": step,
         "bias": getattr(model.config.residual, "b_res", float("nan")), "loss": losses[-1] if losses else float("nan"),
     }  # fmt: skip
-    return RunMixing(logged, rows, about, inert_modules(model), _rest(folder, model, manifest, step))
-
-
-def _rest(folder: Path, model: Any, manifest: dict[str, Any], step: int) -> dict[str, float] | str:
     training = read_json(folder / "config.json", Config).get("training")
-    if "parent" in manifest:
-        return "made from other weights, whose decay is unknown"
-    if not training or "steps" not in manifest or step < 0:
-        return "the run records no training whose decay could be replayed"
-    return distances_without_gradient(model, training, int(manifest["steps"]), step)
+    rest: dict[str, float] | str = "made from other weights, whose decay is unknown"
+    if "parent" not in manifest:
+        rest = "the run records no training whose decay could be replayed"
+        if training and "steps" in manifest and step >= 0:
+            rest = mixing.distances_without_gradient(model, training, int(manifest["steps"]), step)
+    return RunMixing(logged, rows, about, inert_modules(model), rest)
 
 
 def overview(run: RunMixing) -> pd.DataFrame:
@@ -95,10 +81,10 @@ def overview(run: RunMixing) -> pd.DataFrame:
         row["streams"], why["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
     elif isinstance(run.rest, str):
         still = bool((used.max(axis=1) < NO_MIXING).all())  # without a replay of the decay nothing else can be shown
-        row["streams"], why["distance_decay"] = AT_REST if still else "not still; decay unknown", run.rest
+        row["streams"], why["distance_decay"] = mixing.AT_REST if still else "not still; decay unknown", run.rest
     else:
         row["distance_decay"] = sum(run.rest[name] for name in used.index) / len(used)
-        row["streams"] = streams(_kinds_of(used, run.rest))
+        row["streams"] = mixing.streams(_kinds_of(used, run.rest))
     return pd.DataFrame([{**row, "undefined": note(why)}])
 
 
@@ -107,7 +93,7 @@ def _kinds_of(used: pd.DataFrame, rest: dict[str, float]) -> list[str]:
     in_use = used["distance_static"]
     if "distance_dynamic" in used:
         in_use = used["distance_dynamic"].fillna(in_use)
-    return [kind(x, rest[name], NO_MIXING) for name, x in in_use.items()]
+    return [mixing.kind(x, rest[name], NO_MIXING) for name, x in in_use.items()]
 
 
 def kinds(run: RunMixing) -> list[str] | str:
@@ -133,9 +119,9 @@ def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) 
 def tables(how: MixingMonitor, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
     run, title = seen.extra, seen.about["title"]
-    modules, logged = by_module(run.final), run.log.rename(columns={"why": "reason"})
+    modules, logged = mixing.by_module(run.final), run.log.rename(columns={"why": "reason"})
     of_modules, of_log = (
-        [f"{short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
+        [f"{mixing.short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
         for frame in (modules, logged)
     )
     modules.insert(0, "name", of_modules)

@@ -18,26 +18,9 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import Captures, Query, run
+from streamscope.probes import roles
 from streamscope.probes.pds import FIXED, NOUNS, Pds
-from streamscope.probes.roles import (
-    BEST,
-    CATEGORY,
-    KEYS,
-    RESOLUTION,
-    RoleQuery,
-    RoleTable,
-    attention_to,
-    best_heads,
-    best_table,
-    by_category,
-    groups_of,
-    moved_d,
-    role_query,
-    role_table,
-    sink_names,
-    sinks_sentence,
-    up_to_query,
-)
+from streamscope.probes.roles import RoleQuery, RoleTable
 
 UNIT = "attention"
 ORDERS = ("first", "last", "moved")
@@ -48,14 +31,16 @@ NO_SPREAD = "attention does not vary, or there is one pair"
 def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
-    return up_to_query(role_query(aligned.only([i for pair in require_pairs(aligned) for i in pair]), tokenizer))
+    return roles.up_to_query(
+        roles.role_query(aligned.only([i for pair in require_pairs(aligned) for i in pair]), tokenizer)
+    )
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     """`ORDERS` and `difference` = last − first of every head on every pair, and mean attention to BOS [heads]."""
     targets = [at["target"] for at in query.aligned.positions]
-    prompts = role_table(
-        captures, query, lambda i, rows: {"target": attention_to(rows, targets[i]), "bos": rows[..., 0]}
+    prompts = roles.role_table(
+        captures, query, lambda i, rows: {"target": roles.attention_to(rows, targets[i]), "bos": rows[..., 0]}
     )
     at_first, at_last = zip(*query.aligned.pairs(), strict=True)
     first, last = (prompts.values["target"][:, list(at)] for at in (at_first, at_last))
@@ -86,20 +71,20 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
         about["threshold"] = mean_plus_sd(other.table().frame)
     query = plan(how, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
-    about["sinks"] = sink_names(bos.reshape(table.heads["layer"].nunique(), -1))
-    about["title"] = f"{title_of(model)} on {opened.title()}{sinks_sentence(about['sinks'], bos.size)}"
+    about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1))
+    about["title"] = f"{title_of(model)} on {opened.title()}{roles.sinks_sentence(about['sinks'], bos.size)}"
     names = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
     unit = [opened.unit(*ids) for ids in zip(names[::2], names[1::2], strict=True)]
-    measure = Measure(name="PDS", unit=UNIT, resolution=RESOLUTION, limits=(0.0, 1.0))
+    measure = Measure(name="PDS", unit=UNIT, resolution=roles.RESOLUTION, limits=(0.0, 1.0))
     block = table.block(measure, ORDERS, unit)
     contrasts = [c for name in ORDERS for c in table.contrasts(ORDERS, name, {name: 1.0}, null=None)]
     contrasts += table.contrasts(ORDERS, "difference", {"last": 1.0, "first": -1.0})
     seen = InstrumentData({"heads": block}, {"heads": contrasts}, about)
     cases = opened.cases()
-    groups = groups_of(cases[cases["pair"] != ""])
+    groups = roles.groups_of(cases[cases["pair"] != ""])
     if len(groups) > 1:
-        seen.blocks["categories"], seen.contrasts["categories"] = by_category(block, contrasts, groups)
-    seen.blocks["best"], seen.contrasts["best"], seen.extra = best_heads(
+        seen.blocks["categories"], seen.contrasts["categories"] = roles.by_category(block, contrasts, groups)
+    seen.blocks["best"], seen.contrasts["best"], seen.extra = roles.best_heads(
         table, block, groups, "difference", measure=replace(measure, limits=(-1.0, 1.0)), signs=NOUNS
     )
     return seen
@@ -108,9 +93,9 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
 def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1);
     categories: heads within each category; best: the best head of each, held out."""
-    frame, missing = _heads(how, estimates["heads"], KEYS)
+    frame, missing = _heads(how, estimates["heads"], roles.KEYS)
     first, last, _ = np.split(seen.blocks["heads"].total, len(ORDERS))
-    frame["d"] = [moved_d(*both) for both in zip(last, first, strict=True)]
+    frame["d"] = [roles.moved_d(*both) for both in zip(last, first, strict=True)]
     missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
     threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
@@ -125,11 +110,11 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
         "layers": Table(by_layer, LAYERS, {}, words),
     }
     if "categories" in estimates:
-        frame, missing = _heads(how, estimates["categories"], ("category", *KEYS))
+        frame, missing = _heads(how, estimates["categories"], ("category", *roles.KEYS))
         words = f"{title}; {drawn}, by category"
-        made["categories"] = Table(frame, (CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
+        made["categories"] = Table(frame, (roles.CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
     if "best" in estimates:
-        made["best"] = best_table(estimates["best"], seen.extra, BESTS, title)
+        made["best"] = roles.best_table(estimates["best"], seen.extra, BESTS, title)
     return made
 
 
@@ -147,7 +132,7 @@ def _heads(how: Pds, found: Estimates, keys: Sequence[str]) -> tuple[pd.DataFram
     """A row for each head, with PDS and the noun that it prefers."""
     frame, missing = found.wide(keys)
     frame.insert(len(keys), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
-    moved = frame["difference"].abs() > RESOLUTION
+    moved = frame["difference"].abs() > roles.RESOLUTION
     frame.insert(len(keys) + 1, "prefers", np.where(moved, np.take(NOUNS, frame["difference"] > 0), "neither"))
     missing |= {(i, "pds"): why for (i, name), why in missing.items() if name == "moved"}
     return frame.drop(columns="moved"), {at: why for at, why in missing.items() if at[1] != "moved"}
@@ -173,7 +158,7 @@ HEADS = (
     *OF_HEADS[-2:],
 )  # fmt: skip
 BESTS = (
-    CATEGORY, BEST,
+    roles.CATEGORY, roles.BEST,
     *quantity("best", "PDS, held out", UNIT, "attention to the target, the preferred place − the other", format="+.4f",
               sd="independent cases"),
     *OF_HEADS[-2:],

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -184,9 +184,8 @@ class Shared:
 
     def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
         self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
-        self._pairs: dict[str, pd.DataFrame | None] = {}
-        self._found: dict[str, pd.DataFrame] = {}
-        self._repetition: dict[int, tuple[Captures, np.ndarray]] = {}
+        self.pairs, self.in_both_orders = cache(self._pairs), cache(self._in_both_orders)
+        self.repetition = cache(self._repetition)
 
     @cached_property
     def trained_words(self) -> np.ndarray:
@@ -205,14 +204,13 @@ class Shared:
         name = RESERVED[self.how.suite] if suite == "reserved" else self.how.suite
         return align(load_suite(name, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
 
-    def pairs(self, suite: str) -> pd.DataFrame | None:
+    def _pairs(self, suite: str) -> pd.DataFrame | None:
         """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
-        if suite not in self._pairs:
-            aligned = self.prompts(suite)
-            others = aligned_control(aligned, self.tokenizer, self.model.config.n_ctx)
-            found = None if others is None else coherence_rows(self.model, aligned, others, self.tokenizer)
-            self._pairs[suite] = None if found is None else found.dropna(subset="due")
-        return self._pairs[suite]
+        aligned = self.prompts(suite)
+        others = aligned_control(aligned, self.tokenizer, self.model.config.n_ctx)
+        if others is None:
+            return None
+        return coherence_rows(self.model, aligned, others, self.tokenizer).dropna(subset="due")
 
     @cached_property
     def documents(self) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
@@ -224,41 +222,36 @@ class Shared:
         """`probes.pds` over the pairs, a row per pair and head."""
         return measure(self.model, Pds(), self.prompts("stories"), tokenizer=self.tokenizer)
 
-    def found_in_both_orders(self, suite: str) -> pd.DataFrame:
+    def _in_both_orders(self, suite: str) -> pd.DataFrame:
         """A row per pair and head: `both`, whether it attends most, of all keys, to the antecedent in both orders."""
-        if suite not in self._found:
-            rows = measure(self.model, Coreference(domain="keys"), self.prompts(suite), tokenizer=self.tokenizer)
-            kept = ["head", "pair", "cluster", "category", "relation"]
-            hits = rows[rows["pair"] != ""].groupby(["head", "pair"], sort=False)["hit"].agg(both="min", orders="size")
-            pairs = rows.drop_duplicates(["head", "pair"])[kept].merge(hits.reset_index(), on=["head", "pair"])
-            self._found[suite] = pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
-        return self._found[suite]
+        rows = measure(self.model, Coreference(domain="keys"), self.prompts(suite), tokenizer=self.tokenizer)
+        kept = ["head", "pair", "cluster", "category", "relation"]
+        hits = rows[rows["pair"] != ""].groupby(["head", "pair"], sort=False)["hit"].agg(both="min", orders="size")
+        pairs = rows.drop_duplicates(["head", "pair"])[kept].merge(hits.reset_index(), on=["head", "pair"])
+        return pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
 
-    def repetition(self, name: str) -> tuple[Captures, np.ndarray]:
+    def _repetition(self, period: int) -> tuple[Captures, np.ndarray]:
         """The patterns on repeated words, and how much better the repetition is predicted, nats [N], for `repeats`.
 
         One pass gives what is asked for of the longest period.
         """
-        period = PERIODS.get(name, LONGEST)  # type: ignore[call-overload]
-        if period not in self._repetition:
-            probe, query = self.repeated(period)
-            induction = any(PERIODS.get(one) == period for one in self.how.only)
-            gains = period == LONGEST and "repeats" in self.how.only
-            names = match(self.model, query.hooks) if induction else []
-            found: dict[str, list[torch.Tensor]] = {hook: [] for hook in names}
-            n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
-            gained = [np.zeros(0)]
-            for first in range(0, len(query.tokens), n):
-                some = list(query.tokens[first : first + n])
-                wanted = [list(range(len(ids))) for ids in some] if gains else None
-                at = None if query.positions is None else list(query.positions[first : first + n])
-                seen = run(self.model, Query(tokens=some, hooks=tuple(names), positions=at, logits=wanted))
-                for hook in names:
-                    found[hook] += seen.hooks[hook]
-                if wanted is not None:
-                    gained.append(repetition_gain(seen.logits, some, probe.length))
-            self._repetition[period] = Captures(found, None), np.concatenate(gained)
-        return self._repetition[period]
+        probe, query = self.repeated(period)
+        induction = any(PERIODS.get(one) == period for one in self.how.only)
+        gains = period == LONGEST and "repeats" in self.how.only
+        names = match(self.model, query.hooks) if induction else []
+        found: dict[str, list[torch.Tensor]] = {hook: [] for hook in names}
+        n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
+        gained = [np.zeros(0)]
+        for first in range(0, len(query.tokens), n):
+            some = list(query.tokens[first : first + n])
+            wanted = [list(range(len(ids))) for ids in some] if gains else None
+            at = None if query.positions is None else list(query.positions[first : first + n])
+            seen = run(self.model, Query(tokens=some, hooks=tuple(names), positions=at, logits=wanted))
+            for hook in names:
+                found[hook] += seen.hooks[hook]
+            if wanted is not None:
+                gained.append(repetition_gain(seen.logits, some, probe.length))
+        return Captures(found, None), np.concatenate(gained)
 
     @cached_property
     def every(self) -> int:
@@ -374,8 +367,9 @@ def _copying(of: Shared, name: str) -> PhenomenonObservations:
 
 
 def _induction(of: Shared, name: str) -> PhenomenonObservations:
-    probe, query = of.repeated(PERIODS[name])  # type: ignore[index]
-    table = probe.read(of.repetition(name)[0], query)
+    period = PERIODS[name]  # type: ignore[index]
+    probe, query = of.repeated(period)
+    table = probe.read(of.repetition(period)[0], query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     chosen, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
@@ -413,7 +407,7 @@ def _position(of: Shared, name: str) -> PhenomenonObservations:
 
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
-    table = of.found_in_both_orders("reserved" if name == "coreference-reserved" else "stories")
+    table = of.in_both_orders("reserved" if name == "coreference-reserved" else "stories")
     category = COREFERENCE[name]  # type: ignore[index]
     table = table[table["category"] == category] if category else table
     if table.empty:
@@ -446,7 +440,7 @@ def _mixing(of: Shared, name: str) -> PhenomenonObservations:
 
 LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
-    "repeats": lambda of, name: PhenomenonObservations(of.repetition(name)[1]), "depth": _depth, "mixing": _mixing,
+    "repeats": lambda of, name: PhenomenonObservations(of.repetition(LONGEST)[1]), "depth": _depth, "mixing": _mixing,
     **dict.fromkeys(PERIODS, _induction), **dict.fromkeys(POSITION, _position),
     **dict.fromkeys(COREFERENCE, _coreference),
 }  # fmt: skip

@@ -41,9 +41,7 @@ class PicturePrompt:
 
     def position(self, query: str | int | None) -> int:
         """The token that attends: a word (its last token) or a position; None: the prompt's own query, or the last.
-
-        Raises `InputError` for a word that is not in the text, or occurs several times.
-        """
+        Raises `InputError` for a word that is not in the text, or occurs several times."""
         if query is None:
             return max((p for p, role in self.roles.items() if role == "query"), default=len(self.ids) - 1)
         if isinstance(query, int):
@@ -66,10 +64,8 @@ class PicturePrompt:
 
 
 def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int | None = None) -> PicturePrompt:
-    """A text (cut to `most` tokens), or an `Aligned` of one prompt with its roles.
-
-    Raises `InputError` for an empty text, several prompts, and a text longer than the context.
-    """
+    """A text (cut to `most` tokens), or an `Aligned` of one prompt with its roles. Raises `InputError` for an empty
+    text, several prompts, and a text longer than the context."""
     if not isinstance(prompt, str) and len(prompt.prompts) != 1:
         raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (Aligned.only)")
     text, at = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])

@@ -53,18 +53,15 @@ def observed(scores: pd.DataFrame) -> InstrumentData:
 def tables(how: Routing, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """layers; heads: hub scores over layers; growth with depth; hubs: of every layer; cells: the matrices."""
     title, scores, by_layer = seen.about["title"], seen.extra["hubs"], seen.extra["by layer"]
-    heads = hub_excess_table(seen, estimates["hub"])
     even = f"the uniform hub score is {scores['even'].iloc[0]:.3f}"
-    parts = {
+    hubs = Table.noted(scores, HUBS, f"Hub scores by layer and head; {even}")
+    return {
         "layers": Table.noted(by_layer, LAYERS, f"{title}: routing by layer; {even}"),
-        "heads": heads,
+        "heads": hub_excess_table(seen, estimates["hub"]),
         "growth": Table.noted(growth(by_layer), GROWTH, "Growth with depth, per layer"),
-        "hubs": Table.noted(scores, HUBS, f"Hub scores by layer and head; {even}"),
-        "cells": Table(seen.extra["cells"], CELLS, {}, "Routing weights from head to head"),
+        "hubs": replace(hubs, by="score", most=10),
+        "cells": Table(seen.extra["cells"], CELLS, {}, "Routing weights from head to head", by="value", most=10),
     }
-    parts["hubs"] = replace(parts["hubs"], by="score", most=10)
-    parts["cells"] = replace(parts["cells"], by="value", most=10)
-    return parts
 
 
 def hub_excess_table(seen: InstrumentData, found: Estimates) -> Table:
@@ -158,20 +155,15 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
                     nothing = "shuffling its cells changes nothing"
                     why |= dict.fromkeys(("hub_chance", "hub_p", "hub_p_holm"), nothing)
                 else:
-                    chance = _shuffled_hubs(a[~eye], eye, shuffles, rng)
+                    dealt = np.zeros((shuffles, *W.shape))
+                    dealt[:, ~eye] = rng.permuted(np.broadcast_to(a[~eye], (shuffles, len(a[~eye]))), axis=1)
+                    chance = hub_scores(dealt).max(-1)  # the largest of every shuffle
                     row["hub_chance"] = chance.mean()
                     row["hub_p"] = (1 + (chance >= score.max() - 1e-12).sum()) / (1 + shuffles)
             rows.append({**row, "undefined": note(why)})
     table = pd.DataFrame(rows)
     table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", holm(table["hub_p"]))
     return table
-
-
-def _shuffled_hubs(values: np.ndarray, eye: np.ndarray, shuffles: int, rng: np.random.Generator) -> np.ndarray:
-    """The largest hub score in each of many shuffles of the off-diagonal cells."""
-    W = np.zeros((shuffles, *eye.shape))
-    W[:, ~eye] = rng.permuted(np.broadcast_to(values, (shuffles, len(values))), axis=1)
-    return hub_scores(W).max(-1)
 
 
 def _no_routing(W: np.ndarray) -> str:
@@ -193,9 +185,7 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
             row |= dict.fromkeys(SLOPE, float("nan"))
             if len(y) < 3:
                 nothing = {} if len(y) else dict.fromkeys(("first", "last"), NOTHING_ROUTED)
-                why = (
-                    dict.fromkeys(("slope", "slope_low", "slope_high", "slope_p"), "fewer than three layers") | nothing
-                )
+                why = dict.fromkeys(SLOPE, "fewer than three layers") | nothing
             else:
                 fit, why = stats.linregress(x, y), {}
                 row["slope"] = fit.slope

@@ -69,10 +69,8 @@ class Sums:
 
 
 def distances(a: Tensor) -> Tensor:
-    """1 − cosine between every two rows of a [heads, numbers]; HSS (DST Eq. 18) is its mean over pairs of heads.
-
-    Raises `InputError` for a pattern that is zero everywhere or not finite.
-    """
+    """1 − cosine between every two rows of a [heads, numbers]; HSS (DST Eq. 18) is its mean over pairs of heads. Raises
+    `InputError` for a pattern that is zero everywhere or not finite."""
     norms = a.norm(dim=1, keepdim=True)
     if not (norms.isfinite() & (norms > 0)).all():
         raise InputError("an attention pattern is not finite or zero everywhere, so it has no direction to compare")

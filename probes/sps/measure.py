@@ -14,23 +14,8 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
-from streamscope.probes.roles import (
-    BEST,
-    CATEGORY,
-    KEYS,
-    RESOLUTION,
-    RoleQuery,
-    RoleTable,
-    attention_to,
-    best_heads,
-    best_table,
-    by_category,
-    groups_of,
-    left_out,
-    moved_d,
-    role_query,
-    role_table,
-)
+from streamscope.probes import roles
+from streamscope.probes.roles import RoleQuery, RoleTable
 from streamscope.probes.sps import Sps
 
 LEVELS = {"all": "all heads", "layers": "the heads of each layer", "heads": "each head"}
@@ -41,7 +26,7 @@ NO_SPREAD = "attention does not vary, or there is one prompt"
 
 def plan(how: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns at the query, and gates if they are used."""
-    return role_query(prompts, tokenizer, needs=("target", "distractor"), gated=how.attention == "gated")
+    return roles.role_query(prompts, tokenizer, needs=("target", "distractor"), gated=how.attention == "gated")
 
 
 def attention(how: Sps, captures: Captures, query: RoleQuery) -> RoleTable:
@@ -49,12 +34,12 @@ def attention(how: Sps, captures: Captures, query: RoleQuery) -> RoleTable:
     positions = query.aligned.positions
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        semantic, distractor = (attention_to(rows, positions[i][role]) for role in ("target", "distractor"))
+        semantic, distractor = (roles.attention_to(rows, positions[i][role]) for role in ("target", "distractor"))
         longer = len(positions[i]["target"]) - len(positions[i]["distractor"])
         even = np.full_like(semantic, longer / rows.shape[-1])
         return {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}
 
-    return role_table(captures, query, of, gated=how.attention == "gated")
+    return roles.role_table(captures, query, of, gated=how.attention == "gated")
 
 
 def read(how: Sps, captures: Captures, query: Query) -> pd.DataFrame:
@@ -70,17 +55,16 @@ def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> Instrum
         raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
     query = plan(how, opened.aligned, opened.tokenizer)
     table = attention(how, run(model, query, progress=progress), query)
-    block = table.block(
-        Measure(name="SPS", unit=UNIT, resolution=RESOLUTION), ROLES, [opened.unit(name) for name in table.cases["id"]]
-    )
+    measure = Measure(name="SPS", unit=UNIT, resolution=roles.RESOLUTION)
+    block = table.block(measure, ROLES, [opened.unit(name) for name in table.cases["id"]])
     wanted = contrasts(table)
-    lost = left_out(query, "target and distractor")
+    lost = roles.left_out(query, "target and distractor")
     title = f"{title_of(model)} on {opened.title()}{lost}; {how.attention} attention"
-    seen, groups = InstrumentData({"sps": block}, {"sps": wanted}, {"title": title}), groups_of(opened.cases())
+    seen, groups = InstrumentData({"sps": block}, {"sps": wanted}, {"title": title}), roles.groups_of(opened.cases())
     if len(groups) > 1:
         some = [c for c in wanted if c.labels["level"] != "layers"]
-        seen.blocks["categories"], seen.contrasts["categories"] = by_category(block, some, groups)
-    seen.blocks["best"], seen.contrasts["best"], seen.extra = best_heads(table, block, groups, "sps")
+        seen.blocks["categories"], seen.contrasts["categories"] = roles.by_category(block, some, groups)
+    seen.blocks["best"], seen.contrasts["best"], seen.extra = roles.best_heads(table, block, groups, "sps")
     return seen
 
 
@@ -107,19 +91,19 @@ def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     block, out = seen.blocks["sps"], {}
     for level, what in LEVELS.items():
         found = estimates["sps"].where(level=level)
-        frame, missing = found.wide(KEYS)
-        roles = ([block.total[list(c.weights)].mean(0) for c in found.where(quantity=role).contrasts]
+        frame, missing = found.wide(roles.KEYS)
+        attended = ([block.total[list(c.weights)].mean(0) for c in found.where(quantity=role).contrasts]
                  for role in ("semantic", "distractor"))  # fmt: skip
-        frame.insert(len(frame.columns) - 2, "d", [moved_d(*both) for both in zip(*roles, strict=True)])
+        frame.insert(len(frame.columns) - 2, "d", [roles.moved_d(*both) for both in zip(*attended, strict=True)])
         missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
         out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}", "sps")
     title = seen.about["title"]
     if "categories" in estimates:
         for name, level in (("all-categories", "all"), ("categories", "heads")):
-            frame, missing = estimates["categories"].where(level=level).wide(("category", *KEYS))
+            frame, missing = estimates["categories"].where(level=level).wide(("category", *roles.KEYS))
             words = f"{title}; SPS of {LEVELS[level]}, by category"
-            out[name] = Table(frame, (CATEGORY, *OF_HEADS), missing, words, "sps", 3, ("category",))
-    out["best"] = best_table(estimates["best"], seen.extra, BESTS, title)
+            out[name] = Table(frame, (roles.CATEGORY, *OF_HEADS), missing, words, "sps", 3, ("category",))
+    out["best"] = roles.best_table(estimates["best"], seen.extra, BESTS, title)
     return out
 
 
@@ -144,7 +128,7 @@ COLUMNS = (
     *OF_HEADS[-2:],
 )  # fmt: skip
 BESTS = (
-    CATEGORY, BEST,
+    roles.CATEGORY, roles.BEST,
     *quantity("best", "SPS, held out", UNIT, "SPS of the head chosen without these prompts", sd="independent cases"),
     *OF_HEADS[-2:],
 )  # fmt: skip

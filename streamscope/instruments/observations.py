@@ -468,14 +468,10 @@ def compare(
     lost = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
     if run.measure != control.measure or not run.cells.equals(control.cells):
         raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
-    there = set(control.units["unit"])
-    common = [name for name in run.units["unit"] if name in there]
+    mine, theirs = on_shared_units(run, control)
     nothing = all(c.missing or lost.get((c.quantity, *c.labels.items())) for c in contrasts)
-    if len(common) < 2 and not nothing:
-        raise InputError(
-            f"{run.measure.name}: {counted(len(common), 'unit')} in both the run and its control, two are needed"
-        )
-    mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
+    if (n := len(mine.units)) < 2 and not nothing:
+        raise InputError(f"{run.measure.name}: {counted(n, 'unit')} in both the run and its control, two are needed")
     k = len(run.cells)
     both = Observations(
         measure=run.measure,
@@ -496,6 +492,16 @@ def compare(
             replace(c, quantity=f"{c.quantity}_difference", weights={**c.weights, **other}, null=0.0, tested=True),
         ]
     return estimate(both, out)
+
+
+def on_shared_units(run: Observations, control: Observations) -> tuple[Observations, Observations]:
+    """Both on the units that both have, in the order of the run; raises `InputError` where there is none."""
+    there = set(control.units["unit"])
+    common = [name for name in run.units["unit"] if name in there]
+    if not common:
+        raise InputError(f"{run.measure.name}: 0 units in both the run and its control, two are needed")
+    mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
+    return mine, theirs
 
 
 def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure) -> Estimates:
@@ -569,6 +575,14 @@ def bootstrap(
     )
     row |= {"low": float(low), "high": float(high)}
     return row, {} if np.isfinite(row["low"]) else dict.fromkeys(("low", "high"), SAME)
+
+
+def interval_columns(
+    name: str, found: tuple[Mapping[str, float], Mapping[str, str]]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """What `bootstrap` found as the columns name, name_low and name_high, and why some have no value."""
+    (numbers, lost), columns = found, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
+    return {column: numbers[of] for of, column in columns.items()}, {columns[of]: why for of, why in lost.items()}
 
 
 def _by_cell(

@@ -1,5 +1,8 @@
 """Two prompts of random tokens as a pair, both ways, and a planted model in which one head moves the answer."""
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,3 +46,19 @@ def one_head_moves_it() -> Any:
             block.attn.v.weight[8 + j, 3 + j] = 1
             block.attn.o.weight[9 + j, 8 + j] = 5
     return model.double()
+
+
+def suite_of_the_corpus(
+    path: Path, nouns: Sequence[str] = ("cat", "dog", "bird", "red", "big", "tree", "blue")
+) -> Path:
+    """A file of minimal pairs in the words of the tiny corpus: each noun and the next one, in both orders."""
+    rows = []
+    for i, (a, b) in enumerate(zip(nouns, (*nouns[1:], nouns[0]), strict=True)):
+        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
+            text = f"the {x} and the {y} sat on it. the"
+            roles = {"target": a, "distractor": b, "query": " it"}
+            at = {r: (text.index(w) + (r == "query"), text.index(w) + len(w)) for r, w in roles.items()}
+            row = {"id": f"{i}-{order}", "text": text, "roles": at, "pair": str(i), "order": order}
+            rows.append({**row, "category": "competing-nouns", "coherent": f" {a}", "incoherent": f" {b}"})
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path

@@ -3,7 +3,6 @@
 import re
 from importlib import import_module
 from pathlib import Path
-from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,6 @@ from streamscope.models.hooks import edit
 from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
-from tests.instruments.estimates import ratio_of_sums
 from tests.tiny import corpus_text
 
 
@@ -159,20 +157,9 @@ def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_
     assert not table.loc["L1.H1", "delta_low"] <= 0 <= table.loc["L1.H1", "delta_high"]
 
 
-def test_scaling_is_pure_and_exact(measured) -> None:
-    z = torch.randn(2, 5, 4, 8)
-    kept = z.clone()
-    (fn,) = scale_heads([Head(0, 1), Head(0, 3)], 0.25).values()
-    out = fn(z, None)
-    assert torch.equal(z, kept)
-    assert torch.equal(out[:, :, [0, 2]], z[:, :, [0, 2]])
-    assert torch.equal(out[:, :, [1, 3]], z[:, :, [1, 3]] * 0.25)
-
-
 @pytest.mark.parametrize(
     ("spec", "heads"),
     [
-        ("L1.H2", "L1.H2"),
         ("L1.H2", "L1.H2"),
         ("L0.*", "L0.H0 L0.H1 L0.H2 L0.H3"),
         ("L0-1.H1-2", "L0.H1 L0.H2 L1.H1 L1.H2"),
@@ -199,24 +186,6 @@ def test_head_grammar_all_random_and_union() -> None:
     assert parse_heads(["L1.H0", "L0.*", "L1.H0"], 2, 2) == [Head(0, 0), Head(0, 1), Head(1, 0)]
 
 
-def test_command_writes_table_and_figure(tiny_run: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "deep" / "heads.parquet"
-    page, scales = out.with_suffix(".html"), ["--scale", "0", "0.5", "1"]
-    main([str(tiny_run), "--heads", *scales, "--max-documents", "10", "--out", str(out), "--figure", str(page)])
-    assert "L1.H3" in capsys.readouterr().out
-    found = Result.load(out)
-    assert len(found.table().frame) == 2 * 4 * 3
-    assert found.about["argv"]
-    assert found.figure("delta-over-scale").data
-    assert "plotly" in page.read_text()
-    assert [p.name for p in out.parent.iterdir() if p.name.startswith(".")] == []
-
-
-def test_together_is_one_row(tiny_run: Path, capsys) -> None:
-    main([str(tiny_run), "--heads", "L0.H0", "L1.H1", "--together", "--max-documents", "5"])
-    assert "L0.H0+L1.H1" in capsys.readouterr().out
-
-
 def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None:
     result = Ablate(heads=("L1.*",), draws=2).measure(load(tiny_run), Documents(max_documents=8))
     heat = result.figure("delta").data[0]  # behind it the texts of its cells
@@ -227,29 +196,6 @@ def test_in_a_notebook_it_is_the_command(tiny_run: Path, tmp_path: Path) -> None
     )
     pd.testing.assert_frame_equal(Result.load(tmp_path / "x.parquet").table().frame, result.table().frame)
     assert "Δ loss" in result.table()._repr_html_()
-
-
-def test_several_runs_are_one_table_and_their_mean(tiny_run: Path, tmp_path: Path) -> None:
-    out, twin = tmp_path / "x.parquet", tmp_path / "twin"
-    copytree(tiny_run, twin)
-    main([str(tiny_run), str(twin), "--heads", "L1.*", "--draws", "0", "--max-documents", "6", "--out", str(out)])
-    found = Result.load(out)
-    assert len(found.table().frame) == 8 and found.table().frame["run"].nunique() == 2
-    mean = found.table("loss-runs").frame
-    assert mean["n"].tolist() == [2] * 4
-    np.testing.assert_allclose(mean["delta"], found.table().frame["delta"][:4])
-    assert mean["delta_p"].isna().all(), "two runs that are one do not differ"
-
-
-def test_interval_covers_the_truth_19_times_in_20() -> None:
-    rng = np.random.default_rng(0)
-    hits, runs = 0, 2000
-    for _ in range(runs):
-        n = rng.integers(20, 200, 60)
-        effect = 0.3 + rng.normal(0, 0.5, 60)  # documents differ
-        estimate = ratio_of_sums(n * effect + rng.normal(0, 1, 60) * np.sqrt(n), n)
-        hits += estimate.low <= 0.3 <= estimate.high
-    assert 0.93 <= hits / runs <= 0.97
 
 
 @pytest.mark.parametrize("torchs", [False, True])

@@ -153,7 +153,9 @@ def test_models_are_compared_on_the_cases_both_can_score(effects: Result) -> Non
     one = table(effects.blocks, half, resamples=100).frame.set_index(["measure", "group"]).loc[("log_odds", "copier")]
     assert one["n"] == 16
     assert (one["sd_ratio"], one["mean_ratio"]) == (pytest.approx(2), pytest.approx(2))
-    units = effects.blocks["log_odds"].units.assign(unit=lambda frame: "other " + frame["unit"])
+    units = effects.blocks["log_odds"].units.assign(
+        unit=lambda of: of["unit"].where(of.index == 0, "other " + of["unit"])
+    )
     none = {name: replace(block, units=units) for name, block in effects.blocks.items()}
     with pytest.raises(InputError, match="fewer than two cases"):
         table(effects.blocks, none)

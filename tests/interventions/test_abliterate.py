@@ -17,7 +17,6 @@ from streamscope.interventions.abliterate.measure import abliterate_weights, lar
 from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.readout import divergences
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
@@ -126,14 +125,6 @@ def test_channelized_projections_are_refused_or_made_dense_exactly() -> None:
         abliterate_weights(model, d[:-1], dense=True)
     with pytest.raises(InputError, match="not 0"):
         abliterate_weights(model, 0 * d, dense=True)
-
-
-def test_kl_by_hand() -> None:
-    h, g = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)).split(20)
-    w = torch.randn(30, 6, generator=torch.Generator().manual_seed(1))
-    p, q = (h @ w.T).softmax(-1), (g @ w.T).softmax(-1)
-    torch.testing.assert_close(divergences(h, g, w).float(), (p * (p / q).log()).sum(-1), rtol=1e-4, atol=1e-6)
-    assert (divergences(h, h, w, w) == 0).all()
 
 
 def test_one_changed_model_exists_at_a_time(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,8 +185,6 @@ def test_areas_have_the_intervals_of_their_documents() -> None:
         row = area_table(x, per_token * tokens, tokens).loc[("perplexity", "linear")]
         hits += row["low"] <= truth <= row["high"]
     assert 0.9 <= hits / 150 <= 0.99
-    with pytest.raises(InputError, match="at least two α that ascend from 1, not 2, 4"):
-        area_table([2.0, 4.0], np.ones((2, 9)), np.ones(9))
 
 
 def test_the_curve(tiny_run: Path) -> None:
@@ -207,9 +205,8 @@ def test_the_curve(tiny_run: Path) -> None:
     row = table.loc[8.0]
     assert row["percent"] == pytest.approx(100 * (sums[1].sum() / sums[0].sum() - 1), abs=1e-3)
     assert row["delta"] == pytest.approx((sums[1] - sums[0]).sum() / row["tokens"], abs=1e-5)
-    assert (
-        np.isnan(row["unchanged"]) and "by construction" in found.missing[1, "unchanged"]
-    )  # only the last layer is amplified
+    assert np.isnan(row["unchanged"]), "only the last layer is amplified"
+    assert "by construction" in found.missing[1, "unchanged"]
     assert table.loc[1.0, "delta"] == 0 and "baseline" in found.missing[0, "delta_p"]
     of_heads = result.table("heads").frame.set_index(["alpha", "head"])
     both = [of_heads.loc[(a, "L1.H1"), "entropy"] for a in alphas]
@@ -230,50 +227,26 @@ def test_command_on_every_preset(
     overrides = {"n_ctx": 48, **({"positions": "alibi"} if preset == "alibi" else {})}
     run = untrained("dst-kron" if preset == "alibi" else preset, tiny_run, tmp_path / "run", **overrides)
     out = tmp_path / "amplify.parquet"
-    argv = ["--data", str(corpus[1]), "--max-documents", "2", "--alpha", "4", "0.5", "--sample-tokens", "2"]
-    main(
-        [
-            str(run),
-            *argv,
-            "--text",
-            "the cat sat on the dog",
-            "--picture",
-            "L1.H2",
-            "--out",
-            str(out),
-            "--figure",
-            str(out.with_suffix(".html")),
-        ]
-    )
+    page, text = out.with_suffix(".html"), "the cat sat on the dog"
+    argv = f"{run} --data {corpus[1]} --max-documents 2 --alpha 4 0.5 --sample-tokens 2 --picture L1.H2".split()
+    main([*argv, "--text", text, "--out", str(out), "--figure", str(page)])
     printed, table = capsys.readouterr().out, pd.read_parquet(out)
     assert table["alpha"].tolist() == [0.5, 1.0, 4.0] and {column.name for column in CURVE} <= set(table)
-    assert (
-        "Once upon" in printed
-        and pd.read_parquet(out.with_stem("amplify-samples"))["sample"].str.startswith("Once upon").all()
-    )
+    samples = pd.read_parquet(out.with_stem("amplify-samples"))["sample"]
+    assert "Once upon" in printed and samples.str.startswith("Once upon").all()
     assert table["entropy"].is_monotonic_decreasing
     seen = pd.read_parquet(out.with_stem("amplify-picture"))
     assert list(dict.fromkeys(seen["head"])) == ["L1.H2, α = 0.5", "L1.H2, α = 1", "L1.H2, α = 4"]
     sums = seen.groupby(["head", "query"])["attention"].sum()
     assert np.allclose(sums, 1, atol=1e-5)
     assert set(pd.read_parquet(out.with_stem("amplify-areas"))["kind"]) >= {"raw", "excess", "relative"}
-    assert out.with_suffix(".html").exists()
+    assert page.exists()
     axes = Result.load(out).figure("picture-attention").layout
     tokens = seen.drop_duplicates("key")["key_token"].tolist()
     assert list(axes.xaxis.ticktext) == list(axes.yaxis.ticktext) == tokens
 
 
-def test_bad_input(tiny_run: Path) -> None:
-    for alpha in ("0", "-2", "nan", "inf"):
-        with pytest.raises(InputError, match="alpha must be (above 0|a finite number)|alpha: "):
-            main([str(tiny_run), "--alpha", alpha])
-    for argv, message in (
-        (["--heads", "L7.H0"], "this model has layers 0 to 1"),
-        (["--sample-tokens", "99"], "room"),
-        (["--out", "x.html"], "parquet"),
-    ):
-        with pytest.raises(InputError, match=message):
-            main([str(tiny_run), *argv])
+def test_factors_are_above_0_and_1_is_among_them() -> None:
     with pytest.raises(InputError, match="above 0"):
         amplify_heads([Head(0, 0)], float("nan"))
     assert amplify_heads([], 2) == {} and Amplify(alpha=(4.0, 2.0, 4.0)).alphas == [1.0, 2.0, 4.0]

@@ -35,12 +35,6 @@ def test_equals_one_forward_per_case_and_edit(preset: str) -> None:
     assert np.abs(found[1:] - found[:1]).max() > 1e-6
 
 
-def test_unequal_lists_say_what_to_give() -> None:
-    model = streamscope.models.build("lfa", scale="tiny")
-    with pytest.raises(InputError, match="one of each per case"):
-        answer_log_probs(model, PROMPTS, POSITIONS[:2], ANSWERS, [])
-
-
 HEADS = [Head(layer, h) for layer in (0, 1) for h in range(4)]
 PRESETS = ("std-t", "lfa", "dst-kron", "pls", "llama", "hdpl", "canon", "kromhc", "kromcanon")
 
@@ -109,6 +103,8 @@ def test_what_changes_nothing_gives_the_same_number() -> None:
 
 def test_bad_input_is_told() -> None:
     model = streamscope.models.build("lfa", scale="tiny")
+    with pytest.raises(InputError, match="one of each per case"):
+        answer_log_probs(model, PROMPTS, POSITIONS[:2], ANSWERS, [])
     with pytest.raises(InputError, match="ids are 0 to 255"):
         answer_log_probs(model, PROMPTS, POSITIONS, [[1, 256], [0, 0], [0, 0]], [])
     with pytest.raises(InputError, match="lie outside its 4 tokens"):

@@ -9,9 +9,15 @@ import pytest
 import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
+from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablation_effects import main as ablation_effects
+from streamscope.interventions.amplify import main as amplify
 from streamscope.interventions.hydra import main as hydra
+from streamscope.interventions.latents import main as latents
+from streamscope.interventions.patch import main as patch
 from streamscope.interventions.steer_heads import main as steer_heads
+from streamscope.interventions.streams import main as streams
+from streamscope.interventions.token_effects import main as token_effects
 from streamscope.probes.head_groups import main as head_groups
 from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import MOST_PARTS, some
@@ -19,6 +25,7 @@ from tests.tiny import MOST_PARTS, some
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
 SMALL = ["--tasks", "capitalization-8", "gender-16"]
+OWN = ["--clean", "The cat saw the", "--corrupt", "The dog saw the", "--answer", " cat", "--foil", " dog"]
 TWO = ["--groups", "entity=L0.H0+L1.H1", "anchor=L1.H2"]
 
 
@@ -115,15 +122,39 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
         (ablation_effects, ["lfa", "--groups"], "at least one group"),
         (ablation_effects, ["lfa", "--tasks", "coreference"], "no case of 'coreference' can be scored"),
         (ablation_effects, ["lfa", "--diagonal", "gender:anchor"], "give TASK=GROUP"),
-        (ablation_effects, ["lfa", "--draws", "-1"], "draws must be at least 0"),
-        (ablation_effects, ["lfa", "--out", "x.xlsx"], "a table is parquet or CSV"),
         (ablation_effects, ["no/such/run"], "no/such/run"),
         (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
         (steer_heads, ["lfa", "--measures"], "^measures: give at least one"),
-        (steer_heads, ["lfa", "--control", "no/such/run"], "no/such/run"),
         (hydra, ["lfa", "--heads", "L7.*"], "this model has layers 0 to 5"),
-        (head_groups, ["lfa", "--k", "0"], "k must be at least 1"),
         (head_groups, ["OTHER", "--k", "2"], "need 6 heads, here are 4"),
+        (amplify, ["lfa", "--alpha", "0"], "alpha must be above 0"),
+        (amplify, ["lfa", "--heads", "L7.H0"], "this model has layers 0 to 5"),
+        (amplify, ["lfa", "--sample-tokens", "999"], "room"),
+        (streams, ["lfa", "--streams", "s1"], "s1"),
+        (streams, ["lfa", "--streams", "resid"], "token"),
+        (streams, ["lfa", "--where", "7"], "--where 7.*layers 0 to 5"),
+        (streams, ["lfa", "--where", "hed"], "head or everywhere"),
+        (streams, ["lfa", "--streams", "context", "--method", "random"], "resample"),
+        (latents, ["lfa"], "lfa has no HDPL projection .*python -m models.train hdpl"),
+        (latents, ["stories/hdpl", "--blend", "1"], "--blend takes latents from another prompt"),
+        (latents, ["stories/hdpl", "--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
+        (latents, ["stories/hdpl", "--text", "a b", "--position", "9"], "position 9 is outside a text"),
+        (latents, ["stories/hdpl", "--each", "--together"], "leave out --together"),
+        (latents, ["stories/hdpl", "--dims", "999"], "L0.q has latent dimensions 0 to .*, not 999"),
+        (latents, ["stories/hdpl", "--text", "a cat", "--source", "a cat on a bed"], "tokens: give --position"),
+        (token_effects, ["lfa", "--heads", "L9.H0"], "this model has layers 0 to"),
+        (token_effects, ["lfa", "--groups", "L0.H1=L0.H0", "--heads", "L0.H1"], "name of a single head"),
+        (token_effects, ["lfa", "--out", "effects.xlsx"], "effects.parquet"),
+        (ablate, ["lfa", "--together", "--size", "2"], "leave out --size and --sets"),
+        (ablate, ["lfa", "--sets", "3"], "give a --size of 2 or more"),
+        (ablate, ["lfa", "--heads", "top2:foo"], "unknown head score 'foo': known: pds"),
+        (ablate, ["lfa", "--scale"], "^scale: give at least one"),
+        (patch, ["lfa", "--clean", "x"], "needs all of"),
+        (patch, ["lfa", *OWN, "--layers", "7"], "layers 0 to 5"),
+        (patch, ["lfa", *OWN, "--hooks", "resid_pre"], "token_pre or context_pre"),
+        (patch, ["lfa", *OWN, "--senders", "top1:pds"], "recovery"),
+        (patch, ["lfa", *OWN, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
+        (patch, ["lfa", *OWN, "--senders", "L7.mlp"], "this model has layers 0 to 5"),
     ],
 )
 def test_bad_input_is_one_line(main: Callable, argv: list[str], message: str, run: Callable[..., str]) -> None:

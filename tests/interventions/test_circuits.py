@@ -31,7 +31,7 @@ from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_wh
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import bytes_per_token, score_edges
-from streamscope.interventions.circuits.worth import auroc, auroc_as_mib
+from streamscope.interventions.circuits.worth import auroc
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build, load
 from streamscope.models.config import Hyper
@@ -531,14 +531,6 @@ def test_auroc_by_hand() -> None:
     true = np.array([True, False, True, False])
     assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
     assert auroc(np.array([1.0, 1.0, 1.0, 1.0]), true) == 0.5
-    assert auroc_as_mib(np.array([4.0, 1.0, 3.0, 2.0]), true) == pytest.approx(1.0)
-
-
-def test_a_planted_model_is_a_run_like_any_other(tmp_path: Path) -> None:
-    build_planted("two-hop", 0.1).save(tmp_path / "two-hop")
-    model = load(str(tmp_path / "two-hop"))
-    for p, q in zip(model.parameters(), build_planted("two-hop", 0.1).parameters(), strict=True):
-        assert torch.equal(p, q)
 
 
 # ---- what a circuit is worth -------------------------------------------------------------------
@@ -680,11 +672,6 @@ def test_how_many_pairs_f_needs_is_that_of_t() -> None:
     assert measure.outlook(replace(both, total=0 * values), np.arange(40) < 20).endswith(
         "give other pairs, or many more"
     )
-
-
-def test_one_pair_is_refused_before_a_model_is_opened() -> None:
-    with pytest.raises(InputError, match="^pairs must be at least 2, got 1$"):  # half of them judge
-        Circuits(pairs=1)
 
 
 def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:

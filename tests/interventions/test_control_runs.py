@@ -11,30 +11,13 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Documents, Tasks
-from streamscope.instruments.pool_results import compare as beside
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.result import Result
-from streamscope.interventions import (
-    ablate,
-    ablation_effects,
-    amplify,
-    hydra,
-    patch,
-    steer_heads,
-    streams,
-)
-from streamscope.interventions.amplify import Amplify
-from streamscope.interventions.edits.streams import replace_everywhere, zero
-from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.hydra.measure import PARTS
-from streamscope.interventions.observe import document_losses
-from streamscope.interventions.streams import Streams
+from streamscope.interventions import ablate, ablation_effects, amplify, hydra, patch, steer_heads, streams
 from streamscope.models.checkpoint import load
-from streamscope.models.training.data import evaluation_shards
-from tests.instruments.estimates import clustered_t
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
+from tests.interventions.swapped import suite_of_the_corpus
 from tests.tiny import some, untrained, with_options
 
 
@@ -58,16 +41,8 @@ def write_suite(path: Path, prompts: list[Prompt]) -> Path:
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Minimal pairs in the words of the tiny corpus."""
-    prompts = []
     nouns = ("cat", "dog", "bird", "red", "big", "tree", "blue", "ran")
-    for i, (a, b) in enumerate(zip(nouns, (*nouns[1:], nouns[0]), strict=True)):
-        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
-            text = f"the {x} and the {y} sat on it. the"
-            roles = {"target": a, "distractor": b, "query": " it"}
-            at = {r: (text.index(w) + (r == "query"), text.index(w) + len(w)) for r, w in roles.items()}
-            names = {"id": f"{i}-{order}", "pair": str(i), "order": order, "category": "competing-nouns"}
-            prompts.append(Prompt(text=text, roles=at, coherent=f" {a}", incoherent=f" {b}", **names))
-    return write_suite(tmp_path_factory.mktemp("suite") / "words.jsonl", prompts)
+    return suite_of_the_corpus(tmp_path_factory.mktemp("suite") / "words.jsonl", nouns)
 
 
 def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | None = None) -> Result:
@@ -79,44 +54,6 @@ def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | N
 
 
 # ---- over documents ----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_streams(tiny_run: Path, changed: Path, corpus: tuple[Path, Path]) -> None:
-    how = Streams(where=("0-1", "everywhere"), draws=2)
-    data = Documents(data=str(corpus[1]), max_documents=6)
-    single = [how.measure(load(run), data) for run in (tiny_run, changed)]
-    both = beside(*single)
-    for name, block in (("delta", "loss"), ("percent", "percent")):
-        found = both.table(f"{block}-control").frame
-        mine, theirs = (one.table().frame[name].to_numpy() for one in single)
-        np.testing.assert_allclose(found[f"{name}_difference"], mine - theirs, atol=1e-9)
-    shards = evaluation_shards(tiny_run, load(tiny_run).tokenizer, str(corpus[1]))
-    edits = [replace_everywhere("token", zero, 2)]
-    losses = [document_losses(load(run), shards, edits, max_documents=6) for run in (tiny_run, changed)]
-    a, b = (one.edited[0] - one.baseline for one in losses)
-    table = both.table("loss-control")
-    row = table.frame.set_index(["definition", "where"]).loc[("x_t → 0", "everywhere")]
-    assert row["delta_difference_p"] == pytest.approx(float(clustered_t(a - b, losses[0].tokens.astype(float)).p))
-    at = ["x_e → 0", "L0", "onwards"]
-    empty = int(np.flatnonzero((table.frame[["definition", "where", "reach"]] == at).all(axis=1))[0])
-    assert "by construction" in table.missing[empty, "delta_difference"]
-
-
-def test_amplify(tiny_run: Path, changed: Path, corpus: tuple[Path, Path]) -> None:
-    """Every α and area of the run minus the control's; at α = 1 nothing has changed yet, in neither."""
-    how, data = Amplify(alpha=(0.5, 4.0), text="", prompt=""), Documents(data=str(corpus[1]), max_documents=6)
-    single = [how.measure(load(run), data) for run in (tiny_run, changed)]
-    both = beside(*single)
-    quantities = [("loss", "amplify"), ("percent", "amplify"), ("entropy", "amplify"), ("area", "areas")]
-    for name, table in quantities:
-        found = both.table(f"{'areas' if name == 'area' else name}-control").frame
-        mine, theirs = (one.table(table).frame[name].to_numpy() for one in single)
-        np.testing.assert_allclose(found[f"{name}_run"], mine, atol=1e-9)
-        np.testing.assert_allclose(found[f"{name}_control"], theirs, atol=1e-9)
-        np.testing.assert_allclose(found[f"{name}_difference"], mine - theirs, atol=1e-9)
-    delta = both.table("delta-control")
-    assert delta.frame["delta_difference"][1] == 0 and "baseline" in delta.missing[1, "delta_difference_p"]
 
 
 HEADS = ["--heads", "L0.*", "L1.H1"]
@@ -214,17 +151,6 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
     assert row.loc["L0.H1", "compensation_difference"] == pytest.approx(made_up, abs=1e-5)
     assert row.loc["L0.H1", "direct_difference"] == pytest.approx(0, abs=1e-6)
     assert row.loc["both", "total_difference"] == pytest.approx(0, abs=1e-5)
-
-
-def test_hydra_of_other_heads(tiny_run: Path, changed: Path, words: Path) -> None:
-    how, data = Hydra(heads=("L0.*",)), Tasks((str(words),))
-    single = [how.measure(load(run), data) for run in (tiny_run, changed)]
-    both = beside(*single).table("effects-control").frame
-    for part in PARTS:
-        mine, theirs = (one.table().frame[part].to_numpy() for one in single)
-        np.testing.assert_allclose(both[f"{part}_run"], mine, atol=1e-9)
-        np.testing.assert_allclose(both[f"{part}_difference"], mine - theirs, atol=1e-9)
-    assert (both["n"] == 16).all() and (both["clusters"] == 8).all() and both["total_difference_p"].notna().any()
 
 
 @pytest.mark.parametrize("method", some(["exact", "attribution"], ["attribution"]))

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.models import build
 from streamscope.models.checkpoint import load
-from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.head_spec import parse_heads
 from streamscope.models.training.data import evaluation_shards
 from tests.instruments.estimates import clustered_t
 from tests.interventions.test_ablate import opened
@@ -92,9 +91,3 @@ def test_cells_without_controls_say_why(measured) -> None:
     assert np.isnan(without.frame["control"][0]) and without.frame["draws"][0] == 0
     most = Ablate(together=True).measure(model, few).table()  # there is no other set of all heads
     assert most.missing[0, "above"] == NO_DRAWS
-
-
-@pytest.mark.parametrize(("scales", "draws", "message"), [([float("nan")], 3, "not a finite"), ([0.0], -1, "draws")])
-def test_bad_input(scales: list[float], draws: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        plan([[Head(0, 0)]], scales, HEADS, scale_heads, draws=draws)

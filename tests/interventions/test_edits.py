@@ -1,16 +1,18 @@
 """Zero, mean and resample ablation against loops that replace one number at a time."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.ablate import main
+from streamscope.instruments.data import Documents
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
 from streamscope.models.checkpoint import load
-from streamscope.models.head_spec import Head, score_names
+from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
@@ -110,14 +112,8 @@ def test_bad_input() -> None:
         mean_outputs(None, [])
 
 
-def test_score_names() -> None:
-    assert score_names(["L0.*", "top3:pds", "bottom1:sps"]) == {"pds", "sps"}
-    assert score_names("all") == set()
-
-
 @pytest.mark.parametrize("method", ["mean", "resample"])
-def test_command_with_another_method(tiny_run: Path, method: str, capsys: pytest.CaptureFixture) -> None:
-    main([str(tiny_run), "--heads", "L0.H0", "--method", method, "--max-documents", "6", "--scale", "0", "1"])
-    printed = capsys.readouterr().out
-    assert "L0.H0" in printed
-    assert "undefined" in printed  # scale 1 changes nothing: there is no p
+def test_ablate_moves_heads_towards_their_mean_or_another_row(tiny_run: Path, method: Any) -> None:
+    how = Ablate(heads=("L0.H0",), method=method, scale=(0.0, 1.0), draws=0)
+    removed, same = how.measure(load(tiny_run), Documents(max_documents=6)).table().frame["delta"]
+    assert removed != 0 == same

@@ -45,7 +45,7 @@ def test_pairs_are_630_and_random_sets_are_different_and_reproducible() -> None:
 
 @pytest.mark.parametrize(
     ("size", "sets", "message"),
-    [(0, None, "1 to 36"), (37, None, "1 to 36"), (2, 0, "at least 1"), (5, None, "376,992 sets of 5"),
+    [(0, None, "1 to 36"), (37, None, "1 to 36"), (5, None, "376,992 sets of 5"),
      (5, MOST_SETS + 1, "give --sets N")],
 )  # fmt: skip
 def test_sets_that_there_are_not_or_too_many_of(size: int, sets: int | None, message: str) -> None:
@@ -122,33 +122,6 @@ def test_scale_one_has_no_interaction(measured: tuple) -> None:
     same = how.measure(net, opened(net, shards)).table()
     assert same.frame["interaction"][0] == 0.0
     assert same.missing[0, "interaction_p"] == "the same in every independent case"
-
-
-def test_command_on_pairs(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "pairs.parquet"
-    main([str(tiny_run), "--heads", "--size", "2", "--max-documents", "6", "--draws", "3", "--out", str(out)])
-    found = Result.load(out)
-    assert len(found.table().frame) == 28 and found.table().frame["interaction"].notna().all()
-    assert found.table().column("interaction").unit.startswith("nats/token")
-    drawn = [one.name for one in found.figures if draw(one, found) is not None]
-    assert {"delta-against-alone", "interaction-pairs"} <= set(drawn)
-    main([str(tiny_run), "--size", "3", "--sets", "4", "--max-documents", "6", "--draws", "0", "--out", str(out)])
-    assert len(pd.read_parquet(out)) == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--together", "--size", "2"], "leave out --size and --sets"),
-        (["--sets", "3"], "give a --size of 2 or more"),
-        (["--heads", "top2:foo"], "unknown head score 'foo': known: pds"),
-        (["--scale"], "^scale: give at least one"),
-        (["--scale", "nan"], "scale must be a finite number"),
-    ],
-)
-def test_bad_options_are_told_what_to_change(tiny_run: Path, options: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        main([str(tiny_run), *options])
 
 
 def test_a_scale_given_twice_is_one_and_of_many_sets_the_strongest_are_shown(

@@ -14,11 +14,9 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_documents
 from streamscope.instruments.result import Result
-from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
-from streamscope.interventions.latents import Latents, main
+from streamscope.interventions.latents import Latents
 from streamscope.interventions.latents.measure import aligned_positions
-from streamscope.interventions.observe import document_losses
 from streamscope.models import build, preset
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture, edit
@@ -191,14 +189,6 @@ def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not divergences(h, h, w).any()
 
 
-def test_a_sweep_without_divergence_has_none(measured: Any) -> None:
-    model, shards = measured[0], measured[1].shards
-    losses = document_losses(model, shards, [scale_latents([UP], 0.0)])
-    assert not losses.kl.any() and losses.kl.shape == losses.edited.shape
-    heads = Ablate(heads=("L1.H1",)).measure(model, Documents(max_documents=5)).table().frame
-    assert len(heads) == 1, "heads of HDPL as of any model"
-
-
 # ---- texts -------------------------------------------------------------------------------------
 
 
@@ -266,27 +256,6 @@ def test_alignment() -> None:
 # ---- the command -------------------------------------------------------------------------------
 
 
-def test_default_switches_off_every_global_path(run: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "latents.parquet"
-    main([str(run), "--max-documents", "10", "--out", str(out), "--figure", str(out.with_suffix(".html"))])
-    table = pd.read_parquet(out)
-    assert table["place"].tolist() == [p.label for p in parse_places("all", preset("hdpl", "tiny"))]
-    assert set(table["edit"]) == {"scale"} and (table["amount"] == 0).all() and (table["kl"] > 0).all()
-    assert "L1.gate" in capsys.readouterr().out and "plotly" in out.with_suffix(".html").read_text()
-
-
-def test_command_on_texts(run: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "swap.parquet"
-    more = ["--text", "the cat sat", "--source", "the dog ran", "--out", str(out)]
-    main([str(run), "--at", "*.v", "--blend", "0.5", "1", *more, "--k", "2"])
-    following = pd.read_parquet(out.with_stem("swap-next"))
-    assert len(following) == 2 + 2 * 2 * 2 and set(following["edit"]) == {"none", "blend"}
-    tokens = len(load(run).tokenizer.encode("the cat sat"))  # type: ignore[union-attr]
-    assert len(pd.read_parquet(out.with_stem("swap-positions"))) == 2 * 2 * tokens
-    assert len(pd.read_parquet(out)) == 2 * 2
-    assert "L1.v" in capsys.readouterr().out
-
-
 def test_one_dimension_at_a_time_and_values(measured: Any) -> None:
     model, few = measured[0], (Documents(max_documents=4), Text(text=("the",)))
     each = Latents(at=("L1.up",), each=True, clamp=(-2.0, 2.0)).measure(model, *few)
@@ -303,30 +272,3 @@ def test_a_family_of_p_is_one_edit_and_amount(measured: Any) -> None:
     table = Latents(at=("L1.*",), scale=(0.0, 2.0)).measure(model, *few).table().frame
     alone = Latents(at=("L1.*",), scale=(2.0,)).measure(model, *few).table().frame
     np.testing.assert_allclose(table["delta_p_holm"][table["amount"] == 2], alone["delta_p_holm"])
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--blend", "1"], "--blend takes latents from another prompt"),
-        (["--text", "a", "--source", "b", "c"], "1 --text and 2 --source"),
-        (["--text", "a b", "--position", "9"], "position 9 is outside a text"),
-        (["--each", "--together"], "leave out --together"),
-        (["--clamp", "0", "nan"], "clamp must be a finite number, got nan"),
-        (["--dims", "8"], "L0.q has latent dimensions 0 to 7, not 8"),
-        (["--text", "the cat", "--source", "the cat sat on the"], "tokens: give --position"),
-    ],
-)
-def test_bad_input(run: Path, argv: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        main([str(run), *argv])
-
-
-def test_negative_positions_can_be_given(run: Path, capsys: Any) -> None:
-    main([str(run), "--at", "L1.v", "--text", "the cat", "--source", "the cat sat on", "--position", "-1"])
-    assert "blend" in capsys.readouterr().out
-
-
-def test_a_model_without_latents_says_how_to_train_one(tiny_run: Path) -> None:
-    with pytest.raises(InputError, match="lfa has no HDPL projection .*python -m models.train hdpl"):
-        main([str(tiny_run)])

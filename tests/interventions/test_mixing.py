@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -24,14 +23,13 @@ from streamscope.interventions.edits.mixing import (
     permutations,
     permute_streams,
 )
-from streamscope.interventions.mixing import Change, Mixing, main
+from streamscope.interventions.mixing import Change, Mixing
 from streamscope.interventions.mixing.measure import constants_of, edits_of, placed_changes
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections
 from streamscope.papers.krom.tables import set_bias
-from tests.interventions.test_ablate import interrupt_pass
-from tests.tiny import some, untrained
+from tests.tiny import some
 
 DATA = Documents(data="stories:1:6", batch_size=4, stride=0)
 KINDS = ("kromhc", "hc", "mhc", "mhc_lite")
@@ -205,17 +203,6 @@ def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
     )
 
 
-def test_an_interrupted_command_has_the_spread_of_permutations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_pass(monkeypatch, 3)
-    argv = ["stories/kromcanon", "--change", "permute", "--where", "everywhere", "--draws", "2", "--batch-size", "2"]
-    with pytest.raises(KeyboardInterrupt):
-        main([*argv, "--max-documents", "8", "--out", str(tmp_path / "part.parquet")])
-    monkeypatch.undo()
-    main([*argv, "--max-documents", "4", "--out", str(tmp_path / "four.parquet")])
-    part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
-    assert part == pytest.approx(four, rel=1e-4) and part > 0
-
-
 # ---- what cannot act ---------------------------------------------------------------------------
 
 
@@ -308,28 +295,7 @@ def test_places_and_refusals() -> None:
     tokens = torch.tensor([[1, 2, 3]])
     for edits, message in (
         (permute_streams([PlacedConnection(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is not an order of 4 streams"),
-        (
-            constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}),
-            r"have shape \[3\], the model has \[4\]",
-        ),
+        (constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}), r"have shape \[3\], the model has \[4\]"),
     ):
         with pytest.raises(InputError, match=message), edit(model, edits):
             model(tokens)
-
-
-@pytest.mark.parametrize("preset", some(["kromhc", "kromcanon"], ("kromcanon",)))
-def test_command(
-    preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "mixing.parquet"
-    argv = [str(run), "--data", str(corpus[1]), "--max-documents", "3", "--draws", "1", "--where", "L1.*", "everywhere"]
-    main([*argv, "--out", str(out), "--figure", str(out.with_suffix(".html"))])
-    printed, read = capsys.readouterr().out, Result.load(out)
-    assert "H_res → I" in printed and "everywhere" in printed and out.with_suffix(".html").exists()
-    assert list(read.tables) == ["everywhere", "modules"] and len(read.table().frame) == len(CHANGES)
-    assert read.table().frame["delta"].notna().all() and set(read.table("modules").frame["where"]) == {
-        "L1.attn",
-        "L1.mlp",
-    }
-    with pytest.raises(InputError, match="^mixing measures parallel streams, which this model lacks: give one"):
-        main([str(tiny_run)])

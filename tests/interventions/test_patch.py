@@ -1,6 +1,5 @@
 """Pairs of prompts, the table and the command of `interventions.patch`."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from streamscope.interventions.patch.measure import SweepResults, add_blocks, ce
 from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models.checkpoint import load
 from tests.instruments.estimates import mean
-from tests.interventions.swapped import PAIRS, make
+from tests.interventions.swapped import PAIRS, make, suite_of_the_corpus
 from tests.probes import planted
 from tests.tiny import MOST_PARTS, WORDS, some, untrained
 
@@ -134,16 +133,7 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Minimal pairs in the words of the tiny corpus."""
-    path, rows = tmp_path_factory.mktemp("suite") / "words.jsonl", []
-    for i, (a, b) in enumerate((("cat", "dog"), ("bird", "cat"), ("dog", "bird"), ("tree", "river"))):
-        for order, (x, y) in (("target_first", (a, b)), ("target_last", (b, a))):
-            text = f"the {x} and the {y} sat on it. the"
-            roles = {"target": a, "distractor": b, "query": " it"}
-            at = {r: [text.index(w) + (r == "query"), text.index(w) + len(w)] for r, w in roles.items()}
-            row = {"id": f"{i}-{order}", "text": text, "roles": at, "pair": str(i), "order": order}
-            rows.append({**row, "category": "competing-nouns", "coherent": f" {a}", "incoherent": f" {b}"})
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
+    return suite_of_the_corpus(tmp_path_factory.mktemp("suite") / "words.jsonl", ("cat", "dog", "bird", "tree"))
 
 
 @pytest.mark.parametrize(
@@ -215,21 +205,8 @@ def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest
 
 
 def test_bad_input(tiny_run: Path, suite: Path) -> None:
-    own = texts(tiny_run)
-    for argv, message in (
-        (["--clean", "x"], "needs all of"),
-        ([*own, "--layers", "7"], "layers 0 to 1"),
-        ([*own, "--hooks", "resid_pre"], "token_pre or context_pre"),
-        ([*own, "--threshold", "0"], "threshold must be above 0"),
-        ([*own, "--senders", "top1:pds"], "recovery"),
-        ([*own, "--senders", "top1:recovery", "--threshold", "1000"], "heads cannot be ranked"),
-        ([*own, "--senders", "L7.mlp"], "this model has layers 0 to 1"),
-        (["--suite", str(suite), "--pairs", "0"], "at least 1"),
-        (["--suite", str(suite), "--contrast", "clue"], "query is in the sentence"),
-        (["--out", "x.xlsx"], "parquet"),
-    ):
-        with pytest.raises(InputError, match=message):
-            main([str(tiny_run), *argv])
+    with pytest.raises(InputError, match="query is in the sentence"):
+        main([str(tiny_run), "--suite", str(suite), "--contrast", "clue"])
     with pytest.raises(InputError, match="at least 1"):
         choose_pairs(Pairs(tuple(PAIRS)), 0)
     with pytest.raises(InputError, match="no pairs"):

@@ -7,15 +7,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.patch.paths import (
-    READERS,
-    Edge,
-    Sender,
-    connected,
-    edges_of,
-    parse_senders,
-    patch_edges,
-)
+from streamscope.interventions.patch.paths import READERS, Edge, Sender, connected, edges_of, parse_senders, patch_edges
 from streamscope.models.hooks import capture, edit
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -11,17 +10,14 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.interventions.abliterate import Abliterate
 from streamscope.interventions.edits import add_direction, random_direction
-from streamscope.interventions.steer import Steer, main
+from streamscope.interventions.steer import Steer
 from streamscope.interventions.steer.measure import mean_norms, steering_edits
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import capture, edit
-from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
-from streamscope.probes.directions import main as directions
-from streamscope.probes.stream_states import streams_of
-from tests.tiny import arguments, randomise
+from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 200, (2, 9), generator=torch.Generator().manual_seed(0))
 
@@ -58,14 +54,6 @@ def test_what_is_added_is_c_d_in_those_streams_only(preset: str, streams: tuple,
         steered = model(TOKENS)
     with torch.no_grad():
         assert torch.equal(steered, model(TOKENS)), "scale 0 is the baseline, bit for bit"
-
-
-def test_streams_by_name() -> None:
-    assert streams_of(build("kromhc", "tiny")) == ("s0", "s1", "s2", "s3")
-    assert streams_of(build("lfa", "tiny")) == ("token", "context")
-    assert streams_of(build("gpt2", "tiny"), ("resid",)) == ("resid",)
-    with pytest.raises(InputError, match="s7.*did you mean s"):
-        streams_of(build("kromhc", "tiny"), ("s7",))
 
 
 def test_bad_edits() -> None:
@@ -148,28 +136,3 @@ def test_the_usual_doses_leave_a_model_whole_and_are_said_in_norms_of_the_stream
     assert (columns[0].title, columns[0].unit) == ("dose", "mean norms of the residual stream")
     assert [row[0] for row in cells] == ["-0.2", "-0.1", "0", "+0.1", "+0.2"]
     assert len({column.title for column in columns}) == len(columns)
-
-
-@pytest.mark.slow  # the README runs it
-def test_command(corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    run, out = tmp_path / "krom", tmp_path / "steer.parquet"
-    train(arguments(corpus, run, "--set", "n_ctx=64", preset="kromhc"))
-    directions([str(run), "--draws", "0", "--out", str(tmp_path / "d.parquet")])
-    file = str(tmp_path / "d.safetensors")
-    capsys.readouterr()
-    short = ["--max-documents", "6", "--sample-tokens", "5", "--draws", "1"]
-    main([str(run), "--direction", file, "--layers", "0-1", "--streams", "s0", "s2", "--out", str(out), *short])
-    printed = capsys.readouterr().out
-    assert "layers 0, 1 to s0, s2" in printed and "Once upon" in printed
-    table = pd.read_parquet(out)
-    assert list(table["scale"]) == [-0.2, -0.1, 0, 0.1, 0.2]
-    assert pd.read_parquet(out.with_stem("steer-samples"))["sample"].str.startswith("Once upon").all()
-    for argv, message in (
-        (["--direction", "nowhere"], "not a file of directions"),
-        (["--direction", file, "--layers", "5"], "layers 0 to 1"),
-        (["--direction", file, "--stream", "joint"], "dimensions"),
-        (["--direction", file, "--streams", "resid"], "s0"),
-        (["--direction", file, "--sample-tokens", "99"], "room"),
-    ):
-        with pytest.raises(InputError, match=message):
-            main([str(run), *argv])

@@ -149,19 +149,6 @@ def test_hyper_connections_as_in_the_loop(where: Any, reach: str) -> None:
             assert (found - model(TOKENS)).abs().max() > 1e-4
 
 
-def test_how_far_an_edit_of_a_frozen_stream_reaches() -> None:
-    model = make("lfa", n_layers=3)
-    names = [f"blocks.{layer}.hook_token_pre" for layer in range(3)]
-    with torch.no_grad(), capture(model, names) as plain:
-        model(TOKENS)
-    with torch.no_grad(), capture(model, names) as once, edit(model, e.replace_in_layer("token", e.zero, 1)):
-        model(TOKENS)
-    with torch.no_grad(), capture(model, names) as onwards, edit(model, e.replace_onwards("token", e.zero, 1)):
-        model(TOKENS)
-    assert torch.equal(once[names[2]], plain[names[2]]) and torch.equal(once[names[0]], plain[names[0]])
-    assert torch.equal(onwards[names[0]], plain[names[0]]) and not onwards[names[2]].any()
-
-
 def test_what_is_known_on_paper() -> None:
     """Without x_e everywhere a frozen model is softmax(W_U ln(E[token])); without x_t it says the same everywhere."""
     model = make("lfa")
@@ -253,18 +240,9 @@ def test_command_on_every_preset(
     preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "streams.parquet"
-    argv = [str(run), "--data", str(corpus[1]), "--max-documents", "2", "--draws", "1", "--where", "1", "everywhere"]
-    argv += [
-        "--method",
-        "zero",
-        "random",
-        "mean",
-        "resample",
-        "--out",
-        str(out),
-        "--figure",
-        str(out.with_suffix(".html")),
-    ]
+    page = out.with_suffix(".html")
+    argv = f"{run} --data {corpus[1]} --max-documents 2 --draws 1 --where 1 everywhere --out {out} --figure {page}"
+    argv = [*argv.split(), "--method", "zero", "random", "mean", "resample"]
     if preset in ("std-t", "llama", "hdpl", "gpt2"):
         with pytest.raises(InputError, match=r"one residual stream.*interventions\.ablate.*--streams resid"):
             main(argv)
@@ -273,26 +251,11 @@ def test_command_on_every_preset(
     printed, table = capsys.readouterr().out, pd.read_parquet(out)
     streams = {"kromcanon": ["s0", "s1", "s2", "s3"], "lfa": ["token", "context"]}
     assert list(dict.fromkeys(table["stream"])) == streams.get(preset, list(dict.fromkeys(table["stream"])))
-    assert (
-        {column.name for column in COLUMNS} <= set(table)
-        and "everywhere" in printed
-        and out.with_suffix(".html").exists()
-    )
+    assert {column.name for column in COLUMNS} <= set(table) and "everywhere" in printed and page.exists()
     assert np.isfinite(table["loss"]).all() and (table["delta"].abs() > 1e-4).any()
 
 
-def test_bad_input(tiny_run: Path) -> None:
-    for argv, message in (
-        (["--streams", "s1"], "s1"),
-        (["--streams", "resid"], "token"),
-        (["--where", "7"], "--where 7.*layers 0 to 1"),
-        (["--where", "hed"], "head or everywhere"),
-        (["--draws", "0"], "draws must be at least 1"),
-        (["--streams", "context", "--method", "random"], "resample"),
-        (["--out", "x.xlsx"], "parquet"),
-    ):
-        with pytest.raises(InputError, match=message):
-            main([str(tiny_run), *argv])
+def test_bad_input() -> None:
     with pytest.raises(InputError, match="s0 to s3"):
         model = make("kromhc")
         with edit(model, e.replace_onwards("s4", e.zero, 0)):

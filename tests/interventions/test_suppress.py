@@ -33,7 +33,7 @@ from streamscope.interventions.controls import inert_reason
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
-from streamscope.interventions.suppress import Suppress, main
+from streamscope.interventions.suppress import Suppress
 from streamscope.interventions.suppress.measure import Protocol, add_measure, design, rank_heads, tables
 from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
@@ -238,7 +238,7 @@ def test_by_construction(measure: str, readout: str, layers: list[int], cannot: 
 
 def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(found: tuple) -> None:
     protocol, result, _ = found
-    for cell in protocol.draws:
+    for cell in (c for c in protocol.cells if c.group == "random"):
         chosen = next(c.heads for c in protocol.cells if c.selection == cell.selection)
         assert not set(cell.heads) & set(chosen)
     controls = result.table("controls").frame
@@ -286,37 +286,6 @@ def test_loss_of_documents_is_a_measure_like_the_others() -> None:
     assert row["measure"] == "loss"
 
 
-def test_command_and_its_tables(tmp_path: Path, net: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("streamscope.models.run_names.run_folder", Path)
-    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
-    monkeypatch.setattr("streamscope.instruments.open_data.load_suite", lambda name, n=None, seed=None: planted.suite())
-    out = tmp_path / "s.parquet"
-    main(["run", "--k", "1", "2", "--draws", "20", "--gates", "1", "0.5", "0", "--out", str(out)])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "heads ranked on the same prompts: L0.H0 1.000" in printed
-    assert "undefined" in printed
-    effects, controls = pd.read_parquet(out), pd.read_parquet(tmp_path / "s-controls.parquet")
-    assert set(effects["gate"]) == {0.0, 0.5, 1.0}
-    assert len(controls) == 4
-    for name in ("curves", "asymmetry", "draws", "ranking"):
-        assert len(pd.read_parquet(tmp_path / f"s-{name}.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "--draws", "0"], "at least 1"),
-        (["run", "--out", "table.xlsx"], "a table is parquet or CSV"),
-        (["run", "--k"], "at least one"),
-        (["no/such/run"], "no/such/run"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        main(arguments)
-    assert "\n" not in str(caught.value)
-
-
 def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
     net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -330,13 +299,6 @@ def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
     assert list(table.index) == ["L0.H0", "L0.H1", "L1.H0"]
     assert table["delta"].tolist() == pytest.approx([0, -shift(1), 0], abs=1e-5)
     assert list(Result.load(out).tables) == ["sps", "coherence"]  # the loss was not asked for
-
-
-def test_unknown_measure_and_suite(net: Any, aligned: Aligned, tiny_run: Path) -> None:
-    with pytest.raises(InputError, match="loudness"):
-        observe_prompts(net, ["loudness"], [], aligned, net.tokenizer)
-    with pytest.raises(InputError, match="nonsense"):
-        ablate([str(tiny_run), "--heads", "--measures", "sps", "--suite", "nonsense"])
 
 
 def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:

@@ -13,12 +13,14 @@ score of key k at distance d is β noun(k) + γ tool(k) − m d, so over the two
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import tokenizers
 import torch
 from tokenizers import pre_tokenizers
 
+from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelConfig, Readout
@@ -103,9 +105,7 @@ def model(gate: Gate | None = None) -> Any:
 
 def set_pattern(weights: Callable[[int], torch.Tensor]) -> dict[str, Any]:
     """An edit of every pattern: at all positions and heads the row weights(T) [T]."""
-    return {
-        "blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x),
-    }
+    return {"blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x)}
 
 
 # ---- the paper's formulas, one prompt and one head at a time -----------------------------------
@@ -132,3 +132,9 @@ def mass(row: list[float], positions: tuple[int, ...]) -> float:
     for position in positions:
         total += row[position]
     return total
+
+
+@cache
+def split_words(suite: str) -> Tokenizer:
+    """A tokenizer that cuts the nouns of a bundled suite into several tokens."""
+    return Tokenizer.train([p.text for p in load_suite(suite).prompts], 300)

@@ -8,22 +8,14 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
-from streamscope.models import build, load, preset
+from streamscope.models import build, preset
 from streamscope.models.hooks import capture
 from streamscope.models.mixing import connections
 from streamscope.papers.krom.tables import set_bias
 from streamscope.probes.contraction import Contraction
 from streamscope.probes.contraction.measure import EQUAL, UNBOUND, by_module
-
-DATA = Documents(data="stories:1:6", batch_size=4, stride=0)
-
-
-def model_of(residual: str = "kromhc") -> Any:
-    """An untrained model with parallel streams and the words of the bundled ones."""
-    tokenizer = load("stories/kromcanon").tokenizer
-    return build("kromhc", "tiny", tokenizer=tokenizer, seed=3, residual=residual, d_vocab=2048)
+from tests.interventions.test_mixing import DATA, model_of
 
 
 def table(model: Any) -> pd.DataFrame:

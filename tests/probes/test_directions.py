@@ -19,7 +19,6 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import ModelConfig, NoPositions
 from streamscope.models.hooks import Query, capture, run
-from streamscope.models.train import main as train
 from streamscope.probes.directions import Directions, main
 from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
 from streamscope.probes.directions.measure import (
@@ -38,7 +37,8 @@ from streamscope.probes.directions.measure import (
     unit,
 )
 from streamscope.probes.stream_states import States, ordinary, stream_states
-from tests.tiny import arguments, randomise
+from tests.probes.bridges import gpt2_and_bridge
+from tests.tiny import randomise
 
 WORDS = 40
 
@@ -258,17 +258,11 @@ def test_what_counterparts_share_does_not_count_against_the_direction() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_on_a_bridge() -> None:
     """A Hugging Face model's residual stream, from its own hidden states."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32)
-    inner = GPT2LMHeadModel(config).eval()
+    inner, bridge = gpt2_and_bridge()
     rows = [[3, 4, 90, 2], [3, 7]]
     with torch.no_grad():
         hidden = [inner.transformer.h[0](inner.transformer.drop(inner.transformer.wte(torch.tensor([row]))
                   + inner.transformer.wpe(torch.arange(len(row)))))[0] for row in rows]  # fmt: skip
-    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
     states = stream_states(bridge, rows)
     assert states.streams == ("resid",) and states.values.shape == (2, 2, 1, 32)
     for i, x in enumerate(hidden):
@@ -350,6 +344,10 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
     assert direction.about["folder"] == "stories/lfa"
     assert check_direction(direction, load("stories/lfa")) == ""
     assert check_direction(direction, load("stories/d-cas")) == "found in stories/lfa"
+    for spec, message in ((":7", "layers 0 to 5"), (":first", "best or norm"), ("x", "not a file of directions")):
+        with pytest.raises(InputError, match=message):
+            read_direction(f"{arrays}{spec}")
+    assert read_direction(f"{arrays}:1", "token", "svd").vector.norm() == pytest.approx(1)
     with pytest.raises(InputError, match=f"{table} is a table; its arrays are in {arrays}$"):
         read_direction(str(table))
     arrays.write_bytes(arrays.read_bytes()[:-8])
@@ -360,44 +358,6 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
     arrays.unlink()
     with pytest.raises(InputError, match=f"{table} is a table; make one with python -m probes.directions"):
         read_direction(str(table))
-
-
-@pytest.mark.slow  # the README runs it
-def test_command(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    krom = tmp_path / "krom"
-    train(arguments(corpus, krom, "--set", "n_ctx=64", preset="kromhc"))
-    wide = tmp_path / "lfa"
-    train(arguments(corpus, wide, "--seed", "1", "--set", "n_ctx=64"))
-    out = tmp_path / "found.parquet"
-    main([str(krom), str(wide), "--draws", "3", "--out", str(out)])
-    printed = capsys.readouterr().out
-    assert "concentration" in printed and "best layer of resid by d" not in printed
-    table = pd.read_parquet(out)
-    assert set(table["stream"]) == {"s0", "s1", "s2", "s3", "joint", "resid", "token", "context"}
-    assert len(pd.read_parquet(tmp_path / "found-runs.parquet")) == 2
-    assert len(pd.read_parquet(tmp_path / "found-streams.parquet")) == 4
-    assert "run1-mean.token" in Result.load(out).arrays
-    with pytest.raises(InputError, match="several runs"):
-        read_direction(str(out.with_suffix(".safetensors")))
-    main([str(krom), "--a", "happy", "--b", "sad", "--pool", "last", "--draws", "0", "--out", str(out)])
-    direction = read_direction(f"{out.with_suffix('.safetensors')}:1", "s3", "svd")
-    assert direction.layer == 1 and direction.vector.norm() == pytest.approx(1)
-    assert json.loads(json.dumps(direction.about))["options"]["pool"] == "last"
-    main([str(wide), "--draws", "3", "--out", str(out)])
-    assert "best layer of resid by d" in capsys.readouterr().out
-    best = read_direction(str(out.with_suffix(".safetensors")))
-    assert best.layer == best_layer(pd.read_parquet(out))
-    for spec, message in ((":7", "layers 0 to 1"), (":first", "best or norm"), ("x", "not a file of directions")):
-        with pytest.raises(InputError, match=message):
-            read_direction(f"{out.with_suffix('.safetensors')}{spec}")
-    with pytest.raises(
-        InputError, match="not a file of directions; make one with python -m probes.directions RUN --out"
-    ):
-        read_direction(str(tiny_run / "model.safetensors"))
-    assert check_direction(best, load(wide)) == ""
-    assert check_direction(best, load(krom)) == f"found in {wide}"
-    with pytest.raises(InputError, match="parquet"):
-        main([str(krom), "--out", "x.xlsx"])
 
 
 def test_sets_of_unequal_size_count_by_their_texts() -> None:

@@ -17,6 +17,7 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
+from tests.probes.bridges import gpt2_and_bridge
 
 torch.set_num_threads(1)
 N = 6
@@ -167,18 +168,12 @@ def test_one_prompt_has_no_interval(model: StreamTransformer) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_on_a_bridge() -> None:
     """The same numbers as from the attentions that the library itself returns."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
-    config._attn_implementation = "eager"
-    inner = GPT2LMHeadModel(config).eval()
+    inner, bridge = gpt2_and_bridge()
     probe = Heads(sequences=2, length=N)
     query = probe.plan([], Ids(100))
     with torch.no_grad():
         attentions = inner(torch.tensor(query.tokens), output_attentions=True).attentions
-    table = measure(build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config), probe, [], tokenizer=Ids(100))
+    table = measure(bridge, probe, [], tokenizer=Ids(100))
     expected = torch.stack(list(attentions), 1)[..., N + 1 :, :].diagonal(2, -2, -1).mean(-1)  # [B, L, H]
     got = table[table["score"] == "induction"].sort_values(["prompt", "layer", "index"])["value"]
     np.testing.assert_allclose(got, expected.flatten(), atol=1e-6)

@@ -16,16 +16,8 @@ from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.logit_lens.measure import (
-    Lens,
-    candidates,
-    lens_of,
-    observed,
-    plan,
-    read,
-    tables,
-    visible,
-)
+from streamscope.probes.logit_lens.measure import Lens, candidates, lens_of, observed, plan, read, tables, visible
+from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
@@ -149,27 +141,20 @@ def test_under_edits_the_streams_are_edited(model: StreamTransformer) -> None:
     torch.testing.assert_close(spread(table, 0, 0), spread(table, 0, 1), rtol=0, atol=1e-6)
 
 
-def test_picture() -> None:
-    """A cell per layer and position; what comes true is underlined; HTML in a token stays text."""
+@pytest.mark.parametrize(
+    ("pieces", "texts"), [(["a", "b", "c", "d"], ["<u>d</u>", "a"]), (["\n", "", "", "  "], ["<u>␣␣</u>", "⏎"])]
+)
+def test_picture(pieces: list[str], texts: list[str]) -> None:
+    """A cell per layer and position, none empty; what comes true is underlined; HTML in a token stays text."""
     lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
-    query = Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))
-    table = read(LogitLens(k=3), lens, captures, query)
-    seen = observed(table)
-    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
-    heat = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures).figure().data[0]
-    assert np.asarray(heat.text).tolist() == [["<u>d</u>", "a"]]
-    np.testing.assert_allclose(np.asarray(heat.z, float), [[0.4, 0.4]], rtol=1e-6)
-    assert visible("<b>\n") == "&lt;b&gt;⏎"
-
-
-def test_a_token_of_spaces_is_seen_in_the_picture() -> None:
-    """A line and two spaces are no empty cell, and the caption counts the tokens of the loss."""
-    lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
-    lens = Lens(1, 4, lambda layer, x: x, lambda ids: ["  " if int(i) == 3 else "\n" for i in ids])
+    lens = Lens(1, 4, lens.logits, lambda ids: [pieces[int(i)] for i in ids])
     seen = observed(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
     result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
-    assert np.asarray(result.figure().data[0].text).tolist() == [["<u>␣␣</u>", "⏎"]]
+    heat = result.figure().data[0]
+    assert np.asarray(heat.text).tolist() == [texts]
+    np.testing.assert_allclose(np.asarray(heat.z, float), [[0.4, 0.4]], rtol=1e-6)
+    assert visible("<b>\n") == "&lt;b&gt;⏎"
     assert result.table("layers").title.endswith("after each layer; 1 tokens")
 
 
@@ -186,17 +171,11 @@ def test_bad_input(model: StreamTransformer) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_on_a_bridge() -> None:
     """The last layer is the library's own prediction; layer 0 is ln_f and lm_head of its hidden state."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
-    inner = GPT2LMHeadModel(config).eval()
+    inner, bridge = gpt2_and_bridge()
     tokens = torch.tensor([[3, 4, 90, 2]])
     with torch.no_grad():
         out = inner(tokens, output_hidden_states=True)
         first = inner.lm_head(inner.transformer.ln_f(out.hidden_states[1]))
-    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
     table = candidates(bridge, LogitLens(k=100), tokens.tolist())
     for layer, logits in enumerate((first, out.logits)):
         torch.testing.assert_close(spread(table, 0, layer), logits[0].double().softmax(-1), rtol=0, atol=1e-5)

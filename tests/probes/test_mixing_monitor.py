@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
 from streamscope.models.make import build
 from streamscope.models.mixing import inert_modules
@@ -30,24 +29,6 @@ def runs(corpus, tmp_path_factory) -> dict[int, Path]:
     for b in (-8, -2):
         train(arguments(corpus, folder / f"krom{b}", "--set", f"residual.b_res={b}", preset="kromhc"))
     return {b: folder / f"krom{b}" for b in (-8, -2)}
-
-
-@pytest.mark.slow  # the README runs it
-def test_the_command_writes_tables_and_figures(runs: dict, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "m.parquet"
-    main([str(runs[-8]), str(runs[-2]), "--out", str(out)])
-    printed = capsys.readouterr().out
-    assert "NaN" not in printed and "its streams are equal" in printed
-    modules, steps, each = (pd.read_parquet(out.with_stem(f"m{name}")) for name in ("", "-log", "-runs"))
-    assert len(modules) == 2 * 4 * 2 and modules["run"].nunique() == 2
-    assert set(steps["step"]) == {6, 12}
-    assert each["streams"].tolist() == ["still", "no more than decay alone"], "twelve steps add nothing to a bias of −2"
-    assert each["bias"].tolist() == [-8.0, -2.0] and each["modules"].tolist() == [3, 3]
-    found = Result.load(out)
-    assert found.table().column("swap_best").unit == "probability"
-    sweep = found.figure("runs-swap_best-over-bias").data[-1]
-    assert list(sweep.x) == [-8.0, -2.0] and list(sweep.y) == each["swap_best"].tolist()
-    assert found.figure("log-value-over-step") is not None
 
 
 def test_the_overview_is_that_of_the_log(runs: dict) -> None:
@@ -219,10 +200,3 @@ def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> N
     train(arguments(corpus, tmp_path / "a", preset="gpt2"))
     with pytest.raises(InputError, match="no mixing matrices.*kromhc.*pls.*dst-kron"):
         main([str(tmp_path / "a")])
-
-
-@pytest.mark.slow
-def test_without_a_run_the_bundled_ones_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    main([])
-    said = capsys.readouterr().out
-    assert "stories/kromcanon" in said and "stories/kromcanon-b2" in said

@@ -83,37 +83,6 @@ def test_verdicts_by_hand() -> None:
     assert [verdict(v, nan, nan, 0.0) for v in (0.1, 0.0, nan)] == ["present", "absent", ""]
 
 
-def noise(seed: int, heads: int = 200, cases: int = 20) -> pd.DataFrame:
-    values = np.random.default_rng(seed).normal(size=(cases, heads)).ravel()
-    names = np.tile([f"h{i}" for i in range(heads)], cases)
-    return pd.DataFrame({"head": names, "case": np.repeat(np.arange(cases), heads), "value": values})
-
-
-@pytest.mark.parametrize("signs", [None, ("down", "up")])
-def test_the_best_of_many_noisy_heads_is_none(signs: tuple[str, str] | None) -> None:
-    """200 heads of noise: the best of all cases has .6, the one that is scored on the other half 0 on average."""
-    luck, fair = [], []
-    for seed in range(20):
-        table = noise(seed)
-        means = table.groupby("head")["value"].mean()
-        luck.append((means.abs() if signs else means).max())
-        chosen, _ = best_head_held_out(table, ["value"], (table["case"] % 2).to_numpy(), signs=signs)
-        assert len(chosen) == 20
-        fair.append(chosen["value"].mean())
-    # 20 means of standard error 1 / sqrt(20), or twice that where both halves choose one head: .05 to .1
-    assert min(luck) > 0.4 and abs(np.mean(fair)) < 0.2
-
-
-def test_a_head_that_moves_downwards_is_found_by_its_size() -> None:
-    table = noise(1)
-    side, moved = (table["case"] % 2).to_numpy(), table["head"] == "h7"
-    table.loc[moved, "value"] -= 3.0
-    chosen, head = best_head_held_out(table, ["value"], side, signs=("down", "up"))
-    assert head == "h7 (down) / h7 (down)"
-    assert chosen["value"].mean() == pytest.approx(-table.loc[moved, "value"].mean())
-    assert best_head_held_out(table, ["value"], side)[1] != "h7 / h7"
-
-
 def test_what_a_repeat_saves_by_hand() -> None:
     """Losses set to 3 nats the first time and 1 the second; the first token of each saying does not count."""
     n, vocabulary = 4, 9
@@ -256,21 +225,6 @@ def test_copying_is_what_coherence_says_is_due_to_the_nouns(one: object, run: Pa
     assert lift["value"] == pytest.approx(row["lift"], rel=1e-9) and lift["value_low"] < lift["value"]
 
 
-def test_coreference_is_what_the_probe_says_of_both_orders() -> None:
-    from streamscope.instruments.prompts import align, load_suite
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.probe import measure
-
-    model = load("lfa")
-    rows = measure(model, Coreference(domain="keys"), align(load_suite("stories", n=60), model.tokenizer, 128))
-    found, heads = look(model, "coreference"), set()
-    pairs = {name: rows[rows["head"] == name].groupby("pair")["hit"].all() for name in set(rows["head"])}
-    best = max(pairs.values(), key=lambda both: both.mean())
-    heads = set(found["head"].split(" / "))
-    assert 0.3 < found["value"] <= best.mean() and found["n"] == 60
-    assert found["value"] >= min(pairs[name].mean() for name in heads) - 0.1
-
-
 def test_settling_by_hand() -> None:
     #                    token   0  1  2  3
     predicted = torch.tensor([[5, 1, 7, 9], [5, 2, 7, 9], [5, 3, 8, 9], [5, 3, 7, 4]])
@@ -386,19 +340,6 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
 def test_mixing_is_that_of_the_monitor(one: object) -> None:
     found = look(one, "mixing")  # twelve steps add nothing to a bias of −2
     assert (found["value"], found["verdict"], found["n"]) == (0.0, "absent", 3)
-
-
-def test_position_of_a_planted_head() -> None:
-    """The hand-set model of `planted`: its recency head has PDS 1 on pairs of its own suite."""
-    from streamscope.instruments.prompts import align
-    from streamscope.instruments.stats.held_out import halves
-    from streamscope.probes.pds import NOUNS, Pds
-    from streamscope.probes.probe import measure
-
-    model = planted.model()
-    table = measure(model, Pds(), align(planted.suite(12), model.tokenizer, planted.CONTEXT))
-    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
-    assert head == "L0.H0 (last) / L0.H0 (last)" and chosen["difference"].mean() == pytest.approx(1.0)
 
 
 def test_position_is_pds_of_the_stories(one: object) -> None:

@@ -19,6 +19,7 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.roles import sinks_sentence
 from streamscope.probes.specialization import Specialization, measure
 from streamscope.probes.specialization.measure import Sums, distances, observed, stream, tables
+from tests.probes.bridges import gpt2_and_bridge
 
 torch.set_num_threads(1)
 T = 8
@@ -233,16 +234,9 @@ def test_bad_input(model: StreamTransformer) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_on_a_bridge() -> None:
     """The same as from the attentions that the library itself returns."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=256, n_positions=32, initializer_range=0.2)
-    config._attn_implementation = "eager"
-    inner = GPT2LMHeadModel(config).eval()
+    inner, bridge = gpt2_and_bridge(256)
     with torch.no_grad():
         attentions = inner(torch.tensor(SAMPLES)[:, :T], output_attentions=True).attentions
-    bridge = build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
     probe = Specialization(length=T)
     got = values(summary(stream(bridge, probe, SAMPLES)), "HSS")
     assert got == pytest.approx(naive(torch.stack(list(attentions), 1))[0], abs=1e-6)

@@ -50,10 +50,8 @@ class Planted:
 
 
 def plant(name: str, *, noise: float | None = None, seed: int = 0, pairs: int = 36) -> Planted:
-    """A planted circuit, with noise in all weights; default: that of the specification.
-
-    Raises `InputError` for an unknown name.
-    """
+    """A planted circuit, with noise in all weights; default: that of the specification. Raises `InputError` for an
+    unknown name."""
     spec = specification()
     if name not in spec["circuits"]:
         raise unknown("planted circuit", name, list(spec["circuits"]))
