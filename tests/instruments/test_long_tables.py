@@ -52,7 +52,7 @@ def test_the_first_rows_are_shown(capsys: pytest.CaptureFixture) -> None:
     made.print()
     shown = capsys.readouterr().out
     assert "5 of 30" in shown and "t4" in shown and "t5" not in shown
-    assert "t4" in made.table().markdown() and "t5" not in made._repr_html_()
+    assert "t4" in made.table().markdown() and "t5" not in made.table()._repr_html_()
 
 
 def test_the_first_rows_end_where_they_are_asked_to() -> None:
