@@ -1,12 +1,13 @@
 """A small GPT-2 of the library, and TransformerLens' bridge around it."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 
 
 def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2) -> tuple[Any, Any]:
-    """The library's model, with attention that can be read, and its bridge."""
+    """The library's model, whose attention can be read, and a bridge of a copy, because a bridge returns none."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -15,4 +16,4 @@ def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2) -> tuple[Any, Any]:
     config = GPT2Config(**sizes)
     config._attn_implementation = "eager"
     inner = GPT2LMHeadModel(config).eval()
-    return inner, build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+    return inner, build_bridge_from_module(deepcopy(inner), "GPT2LMHeadModel", hf_config=config)
