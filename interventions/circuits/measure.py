@@ -301,7 +301,7 @@ def _summary(values: Observations, found: Estimates, curve: Table, flat: str, ti
     for name, which in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
         one = found.where(ranking="whole model", quantity=which)
         why = {of: text for (_, of), text in one.reasons.items() if of in ("value", "low", "high")}
-        numbers, why = observations.interval_columns("value", (one.frame.iloc[0], why))
+        numbers, why = observations.interval_columns("value", (one.frame.iloc[0].to_dict(), why))
         missing |= {(len(rows), c): text for c, text in why.items()}
         others = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
         missing |= {(len(rows), c): "not of a circuit" for c in others}

@@ -226,10 +226,11 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     for task, group in run.table("effects").frame[list(KEYS)].itertuples(index=False):
         shares = [made_up(block, task, group) for block in blocks]
         why = {name: UNSURE for name, (_, lost) in zip(("run", "control"), shares, strict=True) if "made_up" in lost}
-        found = observations.bootstrap(
-            both, shares_of(task, group, *blocks), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
-            resamples=RESAMPLES,
-        )  # fmt: skip
+        with np.errstate(invalid="ignore"):  # without a direct effect there is no share, which `why` says
+            found = observations.bootstrap(
+                both, shares_of(task, group, *blocks), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
+                resamples=RESAMPLES,
+            )  # fmt: skip
         difference, lost = observations.interval_columns("difference", found)
         lost = dict.fromkeys(difference, UNSURE) if why else dict.fromkeys(lost, FEW)
         missing |= {(len(rows), column): text for column, text in {**why, **lost}.items()}

@@ -578,7 +578,7 @@ def bootstrap(
 
 
 def interval_columns(
-    name: str, found: tuple[Mapping[str, float], Mapping[str, str]]
+    name: str, found: tuple[Mapping[str, Any], Mapping[str, str]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """What `bootstrap` found as the columns name, name_low and name_high, and why some have no value."""
     (numbers, lost), columns = found, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
