@@ -6,6 +6,7 @@ from streamscope.interventions.abliterate import Abliterate as Abliterate
 from streamscope.interventions.amplify import Amplify as Amplify
 from streamscope.interventions.circuits import Circuits as Circuits
 from streamscope.interventions.hydra import Hydra as Hydra
+from streamscope.interventions.interchange import Interchange as Interchange
 from streamscope.interventions.latents import Latents as Latents
 from streamscope.interventions.mixing import Mixing as Mixing
 from streamscope.interventions.patch import Patch as Patch

@@ -47,6 +47,7 @@ SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end i
     "probes.dual_path": ["--max-documents", "2", "--draws", "1"],
     "interventions.streams": ["--max-documents", "4", "--draws", "1"],
     "interventions.amplify": ["--max-documents", "2", "--alpha", "8", "--sample-tokens", "2"],
+    "interventions.interchange": ["--pairs", "20", "--basis", "whole", "means", "--n", "400"],
     "interventions.patch": ["--pairs", "1", "--hooks", "z", "--direction", "denoise", "--senders", "top1:recovery"],
     "interventions.steer": ["--max-documents", "2", "--draws", "1", "--sample-tokens", "4"],
     "interventions.abliterate": ["--max-documents", "4"],

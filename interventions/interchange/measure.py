@@ -1,0 +1,501 @@
+"""Interchange: pairs of prompts, what is put from one into the other, and which answer follows.
+
+delta = P (h_source − h_base)         at one hook, stream and position of the base prompt
+answer = ln Σ p(answers) − ln Σ p(foils) > 0        of the base prompt, with delta added
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
+from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
+from streamscope.instruments.data import Opened, Prompts
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
+from streamscope.instruments.open_data import OpenPrompts
+from streamscope.instruments.prompts.suite import Prompt
+from streamscope.instruments.prompts.suite import units as units_of
+from streamscope.instruments.table import Table, counts, described, key, quantity
+from streamscope.interventions.interchange import Interchange
+from streamscope.interventions.patch.pairs import make_pairs
+from streamscope.models import build
+from streamscope.models.hooks import Query, edit, match, pad, run
+from streamscope.models.layers.head import unembed
+from streamscope.models.sweep import prefix_of
+from streamscope.probes.stream_states import RESID, streams_of
+
+BATCH, HELD_OUT, PATIENCE = 64, 0.2, 3
+"""Pairs of a training step, share of the training pairs that are held out, and looks without an improvement."""
+LEARNING_RATE, EVERY = 3e-3, 10
+"""Of Adam on a basis of unit vectors, and steps between two looks at held-out pairs."""
+DIRECTIONS = 0.35
+"""Share of the words that are kept for directions."""
+LEAST = 4
+"""Prompts of each value of the variable from which directions are made and on which they are measured."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Prompts with a variable of two values."""
+
+    tokens: list[list[int]]
+    position: np.ndarray
+    """[prompts] where the state is put."""
+    answers: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    """Tokens that are right, and those that are right for the other value."""
+    right: np.ndarray
+    """[prompts] the value of the variable that makes `answers` right: 0 or 1."""
+    value: np.ndarray
+    """[prompts] the value that the prompt has: that of the model's own answer, or `right`."""
+    words: list[frozenset[str]]
+    """Words that no prompt for directions may share with one that is measured."""
+    units: list[tuple[str, ...]]
+    names: list[str]
+    variable: str
+    """What has two values."""
+
+    def own_answer(self, pairs: Int[np.ndarray, "pairs 2"]) -> Bool[np.ndarray, " pairs"]:
+        """Whether the source's value calls for the base prompt's `answers`."""
+        return np.asarray(self.value[pairs[:, 1]] == self.right[pairs[:, 0]])
+
+    def only(self, rows: Sequence[int]) -> "Cases":
+        """Some of the prompts."""
+        lists = ("tokens", "answers", "words", "units", "names")
+        chosen: dict[str, Any] = {name: [getattr(self, name)[i] for i in rows] for name in lists}
+        chosen |= {name: getattr(self, name)[list(rows)] for name in ("position", "right", "value")}
+        return replace(self, **chosen)
+
+
+def cases_of(how: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
+    """The prompts of each relation (or category) that has a variable of two values (`variable_of`).
+
+    Raises `InputError` if none has, and for a position that prompts lack.
+    """
+    aligned = opened.aligned
+    if any(prompt.corrupt is not None for prompt in aligned.prompts):
+        sides = {p.id: (p.answers, p.foils) for p in make_pairs(aligned, opened.tokenizer, "corrupt").pairs}
+    else:
+        scored = zip(aligned.prompts, aligned.continuations, strict=True)
+        sides = {p.id: ((after[0][0],), (after[1][0],)) for p, after in scored if after is not None}
+    if how.position != "last" and (lost := [p.id for p in aligned.prompts if how.position not in p.roles]):
+        raise InputError(f"prompt {lost[0]!r} has no {how.position}: give --position last")
+    labels = [one if isinstance(one, tuple) else (one,) for one in units_of(aligned.prompts)]
+    two_lists = len({frozenset(right) for right, _ in sides.values()}) == 2
+    groups: dict[str, list[int]] = {}
+    for i, prompt in enumerate(aligned.prompts):
+        if prompt.id in sides:
+            groups.setdefault(prompt.category if two_lists else prompt.relation or prompt.category, []).append(i)
+    cases = dict[str, Cases]()
+    for group, rows in groups.items():
+        prompts, answers = [aligned.prompts[i] for i in rows], [sides[aligned.prompts[i].id] for i in rows]
+        variable, value = variable_of(prompts, answers)
+        ends = [len(aligned.tokens[i]) - 1 if how.position == "last" else aligned.positions[i][how.position][-1]
+                for i in rows]  # fmt: skip
+        if variable:
+            cases[group] = Cases(
+                tokens=[aligned.tokens[i] for i in rows], position=np.array(ends), answers=answers, right=value,
+                value=value, words=[words_of(prompt) for prompt in prompts], units=[labels[i] for i in rows],
+                names=[opened.unit(prompt.id) for prompt in prompts], variable=variable,
+            )  # fmt: skip
+    if not cases:
+        raise InputError(
+            "interchange needs a variable of two values: prompts with two kinds of nouns or both orders of two nouns, "
+            "as stories, or with two lists of answers, as pronouns or agreement"
+        )
+    return cases
+
+
+def words_of(prompt: Prompt) -> frozenset[str]:
+    """The words that other prompts may have as well."""
+    roles = (prompt.text[start:end] for role, (start, end) in prompt.roles.items() if role != "query")
+    return frozenset((prompt.words or {}).values()) or frozenset(roles)
+
+
+def variable_of(
+    prompts: Sequence[Prompt], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> tuple[str, np.ndarray]:
+    """What has two values, by name, and its value in every prompt; an empty name if nothing has.
+
+    answer: one of two lists of answers is right. kind: each prompt names two nouns, of either kind one, and means one
+    of them (a tool or a container); kinds are the two colours of the graph of nouns that stand together. order: which
+    of the two nouns comes first, the one that is meant or the other.
+    """
+    lists = sorted({frozenset(right) for right, _ in answers}, key=sorted)
+    if len(lists) == 2:
+        return "answer", np.array([lists.index(frozenset(right)) for right, _ in answers])
+    if not all("target" in prompt.roles and "distractor" in prompt.roles for prompt in prompts):
+        return "", np.zeros(0)
+    nouns = [[prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor")] for prompt in prompts]
+    kind, todo = {nouns[0][0]: 0}, True
+    while todo:
+        known = [(a, b) for a, b in nouns if (a in kind) != (b in kind)]
+        for a, b in known:
+            kind.setdefault(a, 1 - kind.get(b, 0))
+            kind.setdefault(b, 1 - kind[a])
+        todo = bool(known)
+    if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in nouns):
+        return "kind of noun", np.array([kind[target] for target, _ in nouns])
+    if all(prompt.order for prompt in prompts):
+        return "order", np.array([int(prompt.order == "target_last") for prompt in prompts])
+    return "", np.zeros(0)
+
+
+def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:
+    """Prompts for directions and prompts to measure on, which share no word; those with words of both are left out."""
+    known = sorted(set().union(*cases.words)) if any(cases.words) else []
+    labels = cases.words if known else [frozenset(one) for one in cases.units]
+    known = known or sorted(set().union(*labels))
+    order = np.random.default_rng([seed, 1]).permutation(len(known))
+    chosen = {known[i] for i in order[: round(DIRECTIONS * len(known))]}
+    parts = [
+        [i for i, one in enumerate(labels) if one <= chosen],
+        [i for i, one in enumerate(labels) if not one & chosen],
+    ]
+    return cases.only(parts[0]), cases.only(parts[1])
+
+
+def with_values(how: Interchange, model: Any, cases: Cases) -> Cases:
+    """The prompts with the value of the model's own answer, or of the right one.
+
+    Raises `InputError` for fewer than `LEAST` prompts of either value.
+    """
+    if how.variable == "chosen":
+        logits = run(model, Query(tokens=cases.tokens, logits=[[len(ids) - 1] for ids in cases.tokens])).logits
+        assert logits is not None
+        chosen = (margins(torch.cat(logits), cases.answers) > 0).cpu().numpy()
+        cases = replace(cases, value=np.where(chosen, cases.right, 1 - cases.right))
+    if (few := min(int((cases.value == value).sum()) for value in (0, 1))) < LEAST:
+        raise InputError(
+            f"{counted(few, 'prompt')} of {len(cases.value)} have one value of the {cases.variable}, not {LEAST}: "
+            "give --n more, --variable right, or another suite"
+        )
+    return cases
+
+
+def draw_pairs(cases: Cases, n: int, rng: np.random.Generator) -> Int[np.ndarray, "pairs 2"]:
+    """Different pairs (base, source) of prompts, at most `n`, drawn at random."""
+    size = len(cases.tokens)
+    if size * (size - 1) <= n:
+        return np.array([(i, j) for i in range(size) for j in range(size) if i != j])
+    drawn: dict[tuple[int, int], None] = {}
+    while len(drawn) < n:
+        base, source = (int(x) for x in rng.integers(0, size, 2))
+        if base != source:
+            drawn[base, source] = None
+    return np.array(list(drawn))
+
+
+# ---- where ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """One stream at one hook."""
+
+    hook: str
+    stream: str
+    layer: int
+
+    @property
+    def part(self) -> int | None:
+        """The number of a parallel stream."""
+        return int(self.stream[1:]) if self.stream[1:].isdigit() else None
+
+    def of(self, x: Tensor) -> Tensor:
+        """The stream's part of a hook's activation."""
+        return x if self.part is None else x[..., self.part, :]
+
+    def add(self, x: Tensor, delta: Float[Tensor, "B D"], position: Int[Tensor, " B"]) -> Tensor:
+        """The activation with delta added at each prompt's position."""
+        rows = torch.arange(len(delta), device=x.device)
+        change = torch.zeros_like(x)
+        index = (rows, position) if self.part is None else (rows, position, torch.full_like(rows, self.part))
+        return x + change.index_put(index, delta.to(x))
+
+
+def stream_hooks(model: Any, hooks: Sequence[str]) -> list[Place]:
+    """The streams to change: those after every layer, or those of named hooks. `InputError` for other hooks."""
+    streams = streams_of(model)
+    kind = "streams" if streams[0] == "s0" else None
+    names = match(model, hooks) if hooks else [
+        f"blocks.{layer}.hook_{name}_post"
+        for layer in range(model.cfg.n_layers) for name in ([kind] if kind else streams)
+    ]  # fmt: skip
+    places = list[Place]()
+    for name in names:
+        stream = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
+        if stream not in ((kind,) if kind else streams):
+            which = kind or " or ".join(streams)
+            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{which}_post")
+        places += [Place(name, one, int(name.split(".")[1])) for one in (streams if kind else (stream,))]
+    return places
+
+
+# ---- bases ------------------------------------------------------------------------------------
+
+
+def orthonormal(W: Float[Tensor, "D k"]) -> Float[Tensor, "D k"]:
+    """Columns that span what W spans."""
+    return torch.linalg.qr(W)[0]
+
+
+def first_basis(
+    states: Float[Tensor, "prompts D"], value: np.ndarray, rank: int, rng: np.random.Generator
+) -> Float[Tensor, "D k"]:
+    """The difference of the means of both values, and random directions orthogonal to it."""
+    other = torch.as_tensor(value == 1)
+    direction = states[other].mean(0) - states[~other].mean(0)
+    if not direction.norm() > 0:
+        direction = torch.as_tensor(rng.standard_normal(len(direction))).to(states)
+    rest = torch.as_tensor(rng.standard_normal((len(direction), rank - 1))).to(states)
+    return orthonormal(torch.cat([direction[:, None] / direction.norm(), rest], 1))
+
+
+def margins(
+    logits: Float[Tensor, "B V"], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> Float[Tensor, " B"]:
+    """ln Σ p(answers) − ln Σ p(foils), in nats."""
+    rows = zip(logits, answers, strict=True)
+    return torch.stack([row[list(a)].logsumexp(0) - row[list(b)].logsumexp(0) for row, (a, b) in rows])
+
+
+class Search:
+    """Distributed alignment search at one place: pairs of prompts, and the states before its layer, computed once."""
+
+    def __init__(self, model: Any, cases: Cases, place: Place, states: Float[Tensor, "prompts D"]) -> None:
+        self.model, self.cases, self.place, self.states = model, cases, place, states
+        tokens = pad(cases.tokens).to(model.cfg.device)
+        self.last = torch.tensor([len(ids) - 1 for ids in cases.tokens], device=tokens.device)
+        self.position = torch.as_tensor(cases.position, device=tokens.device)
+        self.whole = not hasattr(model, "segment")
+        with torch.no_grad():
+            self.before = tokens if self.whole else model.segment(model.embed_tokens(tokens), 0, place.layer)
+
+    def loss(self, U: Float[Tensor, "D k"], pairs: Int[np.ndarray, "pairs 2"]) -> Float[Tensor, ""]:
+        """Mean of ln(1 + exp(−m)), m the log-odds of the answer that the source's value calls for."""
+        base, source = (torch.as_tensor(x, device=self.last.device) for x in pairs.T)
+        difference = self.states[source] - self.states[base]
+        change = partial(self.place.add, delta=difference @ U @ U.T, position=self.position[base])
+        with edit(self.model, {self.place.hook: lambda x, hook: change(x)}):
+            logits = self._logits(base)
+        m = margins(logits, [self.cases.answers[i] for i in pairs[:, 0]])
+        own = torch.as_tensor(self.cases.own_answer(pairs), device=m.device)
+        return functional.softplus(torch.where(own, -m, m)).mean()
+
+    def _logits(self, base: Tensor) -> Float[Tensor, "B V"]:
+        rows = torch.arange(len(base), device=base.device)
+        if self.whole:
+            return self.model(self.before[base])[rows, self.last[base]]
+        model = self.model
+        state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x[base], self.before)
+        x = model.readout(model.segment(state, self.place.layer))
+        return unembed(model.ln_final(x[rows, self.last[base]][:, None])[:, 0], model.head)
+
+    def train(self, start: Float[Tensor, "D k"], steps: int, rng: np.random.Generator) -> Float[Tensor, "D k"]:
+        """The basis with the least loss on held-out pairs, from `start` on."""
+        pairs = draw_pairs(self.cases, 50 * BATCH, rng)
+        pairs = rng.permutation(pairs)
+        n = min(4 * BATCH, max(1, round(HELD_OUT * len(pairs))))
+        held, rest = pairs[:n], pairs[n:]
+        W = start.clone().requires_grad_()
+        optimizer = torch.optim.Adam([W], lr=LEARNING_RATE)
+        with torch.no_grad():
+            best, least, worse = start, float(self.loss(start, held)), 0
+        for step in range(1, steps + 1):
+            loss = self.loss(orthonormal(W), rest[rng.integers(0, len(rest), BATCH)])
+            (W.grad,) = torch.autograd.grad(loss, W)
+            optimizer.step()
+            if step % EVERY == 0 or step == steps:
+                with torch.no_grad():
+                    U = orthonormal(W)
+                    now = float(self.loss(U, held))
+                best, least, worse = (U, now, 0) if now < least else (best, least, worse + 1)
+                if worse == PATIENCE:
+                    break
+        return best.detach()
+
+
+# ---- measuring --------------------------------------------------------------------------------
+
+
+def states_at(model: Any, cases: Cases, places: Sequence[Place]) -> dict[Place, Float[Tensor, "prompts D"]]:
+    """The state of every prompt at its position, at every place."""
+    names = tuple(dict.fromkeys(place.hook for place in places))
+    positions = [[int(at)] for at in cases.position]
+    seen = run(model, Query(tokens=cases.tokens, hooks=names, positions=positions)).hooks
+    return {place: torch.stack([place.of(x[0]) for x in seen[place.hook]]) for place in places}
+
+
+def bases_of(
+    how: Interchange, model: Any, cases: Cases, places: Sequence[Place], wanted: Sequence[str], done: Any
+) -> Iterator[tuple[Place, str, Tensor | None]]:
+    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions."""
+    states = states_at(model, cases, places)
+    coin = np.random.default_rng([how.seed, 2]).integers(0, 2, len(cases.value))
+    for i, place in enumerate(places):
+        rng = np.random.default_rng([how.seed, 3, i])
+        h = states[place].to(torch.float32)
+        for basis in wanted:
+            if basis == "whole":
+                yield place, basis, None
+            elif basis == "means":
+                yield place, basis, first_basis(h, cases.value, 1, rng)
+            elif basis == "random":
+                drawn = torch.as_tensor(rng.standard_normal((h.shape[1], how.rank))).to(h)
+                yield place, basis, orthonormal(drawn)
+            else:
+                trained = replace(cases, value=coin, right=coin) if basis == "arbitrary" else cases
+                start = first_basis(h, trained.value, how.rank, rng)
+                yield place, basis, Search(model, trained, place, h).train(start, how.steps, rng)
+            done(1)
+
+
+def answered(
+    model: Any, cases: Cases, pairs: Int[np.ndarray, "pairs 2"],
+    bases: Sequence[tuple[Place, str, Tensor | None]], places: Sequence[Place],
+) -> Bool[np.ndarray, "cells pairs"]:  # fmt: skip
+    """Whether the model prefers the base prompt's own answer: unedited, and under the interchange in each basis."""
+    states = states_at(model, cases, places)
+    prefers = np.zeros((1 + len(bases), len(pairs)), bool)
+    order = np.argsort([len(cases.tokens[base]) for base, _ in pairs], kind="stable")
+    for rows in np.array_split(order, max(1, len(order) // BATCH)):
+        base, source = pairs[rows].T
+        tokens = pad([cases.tokens[i] for i in base]).to(model.cfg.device)
+        position = torch.as_tensor(cases.position[base], device=tokens.device)
+        last = torch.tensor([[len(cases.tokens[i]) - 1] for i in base], device=tokens.device)
+        sweep = list[Any]([{}])
+        for place, _, U in bases:
+            delta = states[place][source] - states[place][base]
+            delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
+            change = partial(place.add, delta=delta, position=position)
+            sweep.append({place.hook: lambda x, hook, change=change: change(x)})
+        prefix = prefix_of(model, tokens, sweep, **({"at": last} if hasattr(model, "segment") else {}))
+        for cell, edits in enumerate(sweep):
+            h, _ = prefix.run(edits)
+            if not hasattr(model, "segment"):
+                h = h[torch.arange(len(rows)), last[:, 0]][:, None]
+            with torch.no_grad():
+                m = margins(unembed(h[:, 0], model.head), [cases.answers[i] for i in base])
+            prefers[cell, rows] = (m > 0).cpu().numpy()
+    return prefers
+
+
+KEYS = ("relation", "hook", "stream", "layer", "basis")
+HITS = Measure(name="accuracy", unit="share of pairs", resolution=0.0, kind="share")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A relation under one interchange, or unedited: what was right among its pairs."""
+
+    label: dict[str, Any]
+    right: Bool[np.ndarray, " pairs"]
+    must_flip: Bool[np.ndarray, " pairs"]
+    unedited: int
+    """The number of the cell of the same model and relation without an edit."""
+
+
+def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+    """Cells: of every relation the unedited model, and each place and basis. Units: pairs of prompts, with the words of
+    both. The untrained model is asked for the right answers, since its own hardly differ."""
+    places, groups = stream_hooks(model, how.hooks), cases_of(how, data[Prompts])
+    done = ticks(progress, len(groups) * len(places) * len(how.basis))
+    nets = [(model, how, tuple(basis for basis in how.basis if basis != "untrained"))]
+    if "untrained" in how.basis:
+        nets.append((untrained(model, how.seed), replace(how, variable="right"), ("untrained",)))
+    cells, units, words, arrays = list[Cell](), list[pd.DataFrame](), list[str](), dict[str, np.ndarray]()
+    for relation, cases in groups.items():
+        directions, measured = split(cases, how.seed)
+        pairs = draw_pairs(measured, how.pairs, np.random.default_rng([how.seed, 4]))
+        for net, options, wanted in nets:
+            bases = list(bases_of(options, net, with_values(options, net, directions), places, wanted, done))
+            own = with_values(options, net, measured)
+            names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
+            must_flip, unedited = own.value[pairs[:, 0]] != own.value[pairs[:, 1]], len(cells)
+            for name, prefers in zip(names, answered(net, own, pairs, bases, places), strict=True):
+                label = dict(zip(KEYS, (relation, *name), strict=True))
+                cells.append(Cell(label, prefers == own.own_answer(pairs), must_flip, unedited))
+            arrays |= {
+                f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
+                for place, basis, U in bases if U is not None
+            }  # fmt: skip
+            if net is model:
+                words.append(f"{relation} by {cases.variable} ({must_flip.mean():.3f} must flip)")
+        clusters = [(*measured.units[base], *measured.units[source]) for base, source in pairs]
+        units.append(pd.DataFrame({
+            "unit": [f"{measured.names[base]} ← {measured.names[source]}" for base, source in pairs],
+            "cluster": pd.Series(clusters, dtype=object), "relation": relation,
+        }))  # fmt: skip
+    done(0)
+    table = pd.concat(units, ignore_index=True)
+    title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {how.variable} value of "
+    title += f"{', '.join(words)}; position: {how.position}"
+    seen = InstrumentData({}, {}, {"title": title}, arrays)
+    measured_in = np.stack([(table["relation"] == cell.label["relation"]).to_numpy() for cell in cells])
+    right, must_flip = np.zeros(measured_in.shape), np.zeros(measured_in.shape, bool)
+    for row, (mine, cell) in enumerate(zip(measured_in, cells, strict=True)):
+        right[row, mine], must_flip[row, mine] = cell.right, cell.must_flip
+    sizes = {"accuracy": measured_in, "flips": must_flip, "stays": measured_in & ~must_flip}
+    for name, inside in sizes.items():
+        seen.blocks[name] = Observations(
+            measure=HITS, cells=pd.DataFrame([{**cell.label, "cell": i} for i, cell in enumerate(cells)]),
+            units=table[["unit", "cluster"]], total=np.where(inside, right, np.nan), size=inside,
+        )  # fmt: skip
+        edited = [(i, cell) for i, cell in enumerate(cells) if i != cell.unedited]
+        seen.contrasts[name] = [contrast for i, cell in edited for contrast in _contrasts(name, i, cell)]
+    return seen
+
+
+def _contrasts(name: str, i: int, cell: Cell) -> list[Contrast]:
+    """The value of a cell; of the accuracy also that of doing nothing and the difference."""
+    value = Contrast(quantity=name, weights={i: 1.0}, labels=cell.label, null=None)
+    if name != "accuracy":
+        return [value]
+    nothing = Contrast(quantity="nothing", weights={cell.unedited: 1.0}, labels=cell.label, null=None)
+    weights, family = {i: 1.0, cell.unedited: -1.0}, str(cell.label["basis"])
+    return [value, nothing, Contrast(quantity="above", weights=weights, labels=cell.label, family=family)]
+
+
+def untrained(model: Any, seed: int) -> Any:
+    """A model of the same architecture and vocabulary with random weights."""
+    if not hasattr(model, "segment"):
+        raise InputError("an untrained control needs one of our architectures: leave --basis untrained out")
+    twin = build(model.config, seed=seed)
+    twin.tokenizer = model.tokenizer
+    return twin.to(model.cfg.device).eval()
+
+
+def tables(how: Interchange, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """One row per hook, stream and basis."""
+    parts = [estimates[name] for name in ("accuracy", "flips", "stays")]
+    frame, missing = joined(parts, KEYS, COLUMNS)
+    return {"interchange": Table(frame, COLUMNS, missing, seen.about["title"])}
+
+
+COLUMNS = (
+    key("relation", "relation", "relation or category of the prompts"),
+    key("hook", "hook", "where the state is put", shown=False),
+    key("layer", "layer", "counted from 0", "layer", "d"),
+    key("stream", "stream", f"the stream; {RESID}: a single one"),
+    key("basis", "basis", "what of the source's state is put into the base"),
+    *described("accuracy", "accuracy", "share of pairs", "pairs with the answer that the source's variable calls for",
+               format=".3f", sd="pairs"),
+    *described("flips", "flips", "share of pairs with different variables", "accuracy where the answer must change",
+               format=".3f", sd="pairs"),
+    *described("stays", "stays", "share of pairs with equal variables", "accuracy where the answer must stay",
+               format=".3f", sd="pairs"),
+    *described("nothing", "doing nothing", "share of pairs", "accuracy of the unedited model", format=".3f", sd="pairs",
+               shown=False),
+    *quantity("above", "accuracy − doing nothing", "share of pairs", "gain over the unedited model", format="+.3f",
+              sd="pairs"),
+    *counts("pairs of prompts", "independent pairs, or the fewest words of a kind"),
+)  # fmt: skip

@@ -1,0 +1,184 @@
+"""Interchange: one direction of a stream that decides, plain passes with another prompt's state, what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.instruments.data import Prompts
+from streamscope.instruments.open_data import OpenPrompts
+from streamscope.instruments.prompts import Prompt, Suite
+from streamscope.instruments.prompts.alignment import align
+from streamscope.interventions.interchange import Interchange
+from streamscope.interventions.interchange.measure import (
+    Place,
+    answered,
+    cases_of,
+    draw_pairs,
+    first_basis,
+    margins,
+    split,
+    states_at,
+    stream_hooks,
+    variable_of,
+    with_values,
+)
+from streamscope.models import build, load
+from streamscope.models.hooks import capture
+from tests.tiny import randomise, refused, some
+
+NAMES = ["Mia", "Lily", "Dora", "Anna", "Ella", "Lucy", "Rose", "Sara", "Amy", "Zoe", "Eva", "Ruth",
+         "Tom", "Tim", "Ben", "Sam", "Max", "Leo", "Jack", "Finn", "Paul", "Mark", "Dan", "Luke"]  # fmt: skip
+WORDS = {"key": (" the", " a"), "box": (" a", " the")}
+"""The last word of a prompt, with its answer and its foil."""
+CONTEXT, TOKEN = "blocks.0.hook_context_post", "blocks.0.hook_token_post"
+
+
+def suite() -> Suite:
+    """Prompts that end in one of two words, which decides the answer; every name has both."""
+    prompts = []
+    for name in NAMES:
+        for word, (answer, foil) in WORDS.items():
+            text, other = (f"{name} saw a {noun}" for noun in (word, "box" if word == "key" else "key"))
+            end = (len(text) - 3, len(text))
+            prompts.append(Prompt(
+                id=f"{name}-{word}", text=text, corrupt=other, roles={"query": end}, category="c",
+                coherent=answer, incoherent=foil, answers=(answer,), foils=(foil,), words={"name": name}, cluster=name,
+            ))  # fmt: skip
+    return Suite("planted", tuple(prompts), "by hand")
+
+
+def opened(model: Any) -> OpenPrompts:
+    return OpenPrompts(align(suite(), model.tokenizer, model.config.n_ctx), model.tokenizer, suite())
+
+
+def planted() -> Any:
+    """The FFN of layer 0 writes the direction u into the context after a key, −u after a box. Only u reaches the
+    answer: attention and the other FFN write nothing, the head reads nothing else of these words' embeddings."""
+    tokenizer = load("stories/lfa").tokenizer
+    assert tokenizer is not None
+    changes: dict[str, Any] = {"mlp.activation": "relu", "readout.tied": False}
+    model = build("lfa", "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, **changes).eval()
+    d = model.config.d_model
+    u, e = torch.zeros(d), torch.zeros(d)
+    u[0], u[1], e[d // 2], e[d // 2 + 1] = 1.0, -1.0, 1.0, -1.0
+    ids = {word: tokenizer.encode(f"Mia saw a {word}")[-1] for word in WORDS}
+    after = [tokenizer.encode(f"Mia saw a key{answer}")[-1] for answer in WORDS["key"]]
+    with torch.no_grad():
+        for block in model.blocks:
+            for parameter in (*block.attn.o.parameters(), *block.mlp.parameters()):
+                parameter.zero_()
+        model.embed.weight.mul_(0.1)
+        model.embed.weight[:, [0, 1, d // 2, d // 2 + 1]] = 0.0
+        model.embed.weight[ids["key"]] += e
+        model.embed.weight[ids["box"]] -= e
+        up, down = model.blocks[0].mlp.up.weight, model.blocks[0].mlp.down.weight  # [d_mlp, d] or its transpose
+        rows = up if up.shape[1] == d else up.T
+        columns = down if down.shape[0] == d else down.T
+        rows[0], rows[1], columns[:, 0], columns[:, 1] = e, -e, u, -u
+        head = model.head
+        head[:, [0, 1, d // 2, d // 2 + 1]] = 0.0
+        head[after[0]], head[after[1]] = 5 * u, -5 * u
+    return model
+
+
+def test_a_planted_direction_decides() -> None:
+    model = planted()
+    how = Interchange(
+        hooks=(CONTEXT, TOKEN), basis=("whole", "means", "das", "random", "untrained"), pairs=200, steps=20
+    )
+    result = how.measure(model, opened(model))
+    table = result.table().frame.set_index(["stream", "basis"])
+    for basis in ("whole", "means", "das"):
+        assert table.loc[("context", basis), ["accuracy", "flips", "stays"]].tolist() == [1.0, 1.0, 1.0]
+        token = table.loc[("token", basis)]
+        assert token["accuracy"] == token["nothing"] and token["flips"] == 0.0 and token["stays"] == 1.0
+    assert table.loc[("context", "random"), "flips"] < 0.3
+    assert 0.4 < table.loc[("context", "whole"), "nothing"] < 0.6
+    u = result.arrays[f"means.c.{CONTEXT}.context"][0]
+    assert abs(abs(u[0] - u[1]) / 2**0.5 - 1) < 1e-3, "the direction is u"
+
+
+def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
+    from streamscope.interventions.interchange.measure import Search
+
+    model, place = planted(), Place(CONTEXT, "context", 0)
+    cases = with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
+    states = states_at(model, cases, [place])[place]
+    rng = np.random.default_rng(0)
+    start = torch.linalg.qr(torch.as_tensor(rng.standard_normal((states.shape[1], 1))).float())[0]
+    found = Search(model, cases, place, states).train(start, 400, rng)
+    pairs = draw_pairs(cases, 200, rng)
+    prefers = answered(model, cases, pairs, [(place, "random", start), (place, "das", found)], [place])
+    of_start, of_das = (prefers == cases.own_answer(pairs)).mean(1)[1:]
+    assert of_start < 0.7 and of_das == 1.0
+
+
+@pytest.mark.parametrize("preset", some(("std-t", "lfa", "dst-kron", "pls", "kromcanon"), ("lfa", "kromcanon")))
+def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
+    """Every base prompt alone, in one pass from its tokens, with the source's state written in by hand."""
+    tokenizer = load("stories/lfa").tokenizer
+    assert tokenizer is not None
+    model = randomise(build(preset, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, init_std=0.2).eval())
+    how = Interchange(variable="right")
+    cases = cases_of(how, opened(model))["c"]
+    place = stream_hooks(model, ())[-1] if preset == "std-t" else stream_hooks(model, ())[0]
+    pairs = draw_pairs(cases, 12, np.random.default_rng(0))
+    U = first_basis(states_at(model, cases, [place])[place], cases.value, 2, np.random.default_rng(1))
+    prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])
+    for k, (base, source) in enumerate(pairs):
+        rows = [torch.tensor([cases.tokens[i]]) for i in (base, source)]
+        states = []
+        for tokens in rows:
+            with capture(model, place.hook) as seen, torch.no_grad():
+                model(tokens)
+            states.append(place.of(seen[place.hook])[0, -1])
+        difference = states[1] - states[0]
+        for cell, change in ((0, 0 * difference), (1, difference), (2, U @ (U.T @ difference))):
+
+            def write(x: torch.Tensor, hook: Any, change: torch.Tensor = change) -> torch.Tensor:
+                x = x.clone()
+                place.of(x)[0, -1] += change
+                return x
+
+            with torch.no_grad():
+                logits = model.run_with_hooks(rows[0], fwd_hooks=[(place.hook, write)])
+            assert prefers[cell, k] == (float(margins(logits[:, -1], [cases.answers[base]])) > 0)
+
+
+def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
+    model = load("stories/lfa")
+    how = Interchange()
+    from streamscope.instruments.open_data import open_data
+
+    for cases in cases_of(how, open_data(Prompts("stories", n=400), model)).values():
+        directions, measured = split(cases, 0)
+        assert not set().union(*directions.words) & set().union(*measured.words)
+        assert len(directions.tokens) and len(measured.tokens) and cases.variable == "kind of noun"
+
+
+def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
+    def prompt(name: str, target: str, other: str) -> Prompt:
+        text = f"A {target} and a {other}. It"
+        start = len(f"A {target} and a ")
+        at = {"target": (2, 2 + len(target)), "distractor": (start, start + len(other))}
+        return Prompt(id=name, text=text, roles={**at, "query": (len(text) - 2, len(text))}, category="c")
+
+    two = [prompt("a", "key", "box"), prompt("b", "box", "saw"), prompt("c", "saw", "jar"), prompt("d", "jar", "key")]
+    answers = [((i,), (9,)) for i in range(4)]
+    variable, value = variable_of(two, answers)
+    assert variable == "kind of noun" and value.tolist() == [0, 1, 0, 1]
+    assert variable_of([*two, prompt("e", "key", "saw")], [*answers, ((4,), (9,))])[0] == ""
+
+
+def test_what_has_no_variable_and_what_is_no_stream_is_refused() -> None:
+    model = load("stories/lfa")
+    with refused("interchange needs a variable of two values"):
+        Interchange().measure(model, Prompts("induction", n=40))
+    with refused(
+        "blocks.0.hook_attn_out is no stream that can be changed: give hooks as blocks.3.hook_token or context"
+    ):
+        Interchange(hooks=("blocks.0.hook_attn_out",)).measure(model, Prompts("stories", n=60))
+    with refused("has no target: give --position last"):
+        Interchange(position="target").measure(model, Prompts("letter-case", n=40))
