@@ -38,9 +38,7 @@ BATCH, HELD_OUT, PATIENCE = 64, 0.2, 3
 LEARNING_RATE, EVERY = 3e-3, 10
 """Of Adam on a basis of unit vectors, and steps between two looks at held-out pairs."""
 DIRECTIONS = 0.35
-"""Share of the words that are kept for directions."""
-LEAST = 4
-"""Prompts of each value of the variable from which directions are made and on which they are measured."""
+"""Share of the prompts that are kept for directions, where prompts share no words."""
 
 
 @dataclass(frozen=True)
@@ -150,35 +148,35 @@ def variable_of(
 
 
 def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:
-    """Prompts for directions and prompts to measure on, which share no word; those with words of both are left out."""
-    known = sorted(set().union(*cases.words)) if any(cases.words) else []
-    labels = cases.words if known else [frozenset(one) for one in cases.units]
-    known = known or sorted(set().union(*labels))
-    order = np.random.default_rng([seed, 1]).permutation(len(known))
-    chosen = {known[i] for i in order[: round(DIRECTIONS * len(known))]}
-    parts = [
-        [i for i, one in enumerate(labels) if one <= chosen],
-        [i for i, one in enumerate(labels) if not one & chosen],
-    ]
-    return cases.only(parts[0]), cases.only(parts[1])
+    """Prompts for directions, about `DIRECTIONS` of each right value, and prompts to measure on, which share no word.
+
+    In random order a prompt goes where its words are, a prompt of new words where prompts of its value are wanted;
+    prompts with words of both are left out.
+    """
+    words: tuple[set[str], set[str]] = (set(), set())
+    rows: tuple[list[int], list[int]] = ([], [])
+    sizes = np.zeros((2, 2))
+    for i in np.random.default_rng([seed, 1]).permutation(len(cases.words)):
+        own, value = cases.words[i] or frozenset(cases.units[i]), int(cases.right[i])
+        known = [side for side in (0, 1) if own & words[side]]
+        if len(known) == 2:
+            continue
+        wanted = int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
+        side = known[0] if known else wanted
+        words[side].update(own)
+        rows[side].append(int(i))
+        sizes[side, value] += 1
+    return cases.only(sorted(rows[0])), cases.only(sorted(rows[1]))
 
 
 def with_values(how: Interchange, model: Any, cases: Cases) -> Cases:
-    """The prompts with the value of the model's own answer, or of the right one.
-
-    Raises `InputError` for fewer than `LEAST` prompts of either value.
-    """
-    if how.variable == "chosen":
-        logits = run(model, Query(tokens=cases.tokens, logits=[[len(ids) - 1] for ids in cases.tokens])).logits
-        assert logits is not None
-        chosen = (margins(torch.cat(logits), cases.answers) > 0).cpu().numpy()
-        cases = replace(cases, value=np.where(chosen, cases.right, 1 - cases.right))
-    if (few := min(int((cases.value == value).sum()) for value in (0, 1))) < LEAST:
-        raise InputError(
-            f"{counted(few, 'prompt')} of {len(cases.value)} have one value of the {cases.variable}, not {LEAST}: "
-            "give --n more, --variable right, or another suite"
-        )
-    return cases
+    """The prompts with the value of the model's own answer, or of the right one."""
+    if how.variable == "right":
+        return replace(cases, value=cases.right)
+    logits = run(model, Query(tokens=cases.tokens, logits=[[len(ids) - 1] for ids in cases.tokens])).logits
+    assert logits is not None
+    chosen = (margins(torch.cat(logits), cases.answers) > 0).cpu().numpy()
+    return replace(cases, value=np.where(chosen, cases.right, 1 - cases.right))
 
 
 def draw_pairs(cases: Cases, n: int, rng: np.random.Generator) -> Int[np.ndarray, "pairs 2"]:
@@ -409,20 +407,24 @@ def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> I
     both. The untrained model is asked for the right answers, since its own hardly differ."""
     places, groups = stream_hooks(model, how.hooks), cases_of(how, data[Prompts])
     done = ticks(progress, len(groups) * len(places) * len(how.basis))
+    nets: list[tuple[Any, Interchange, tuple[str, ...]]]
     nets = [(model, how, tuple(basis for basis in how.basis if basis != "untrained"))]
     if "untrained" in how.basis:
         nets.append((untrained(model, how.seed), replace(how, variable="right"), ("untrained",)))
     cells, units, words, arrays = list[Cell](), list[pd.DataFrame](), list[str](), dict[str, np.ndarray]()
     for relation, cases in groups.items():
-        directions, measured = split(cases, how.seed)
+        directions, measured = (with_values(how, model, part) for part in split(cases, how.seed))
+        if min(len(set(part.value)) for part in (directions, measured)) < 2:
+            words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
+            continue
         pairs = draw_pairs(measured, how.pairs, np.random.default_rng([how.seed, 4]))
         for net, options, wanted in nets:
             bases = list(bases_of(options, net, with_values(options, net, directions), places, wanted, done))
             own = with_values(options, net, measured)
             names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
             must_flip, unedited = own.value[pairs[:, 0]] != own.value[pairs[:, 1]], len(cells)
-            for name, prefers in zip(names, answered(net, own, pairs, bases, places), strict=True):
-                label = dict(zip(KEYS, (relation, *name), strict=True))
+            for keys, prefers in zip(names, answered(net, own, pairs, bases, places), strict=True):
+                label = dict(zip(KEYS, (relation, *keys), strict=True))
                 cells.append(Cell(label, prefers == own.own_answer(pairs), must_flip, unedited))
             arrays |= {
                 f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
@@ -436,6 +438,8 @@ def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> I
             "cluster": pd.Series(clusters, dtype=object), "relation": relation,
         }))  # fmt: skip
     done(0)
+    if not cells:
+        raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
     table = pd.concat(units, ignore_index=True)
     title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {how.variable} value of "
     title += f"{', '.join(words)}; position: {how.position}"

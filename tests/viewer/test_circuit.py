@@ -21,6 +21,7 @@ from streamscope.viewer.screenshot import Answers
 from streamscope.viewer.server import application
 from streamscope.viewer.session import Session, Shown, open_models, page_data
 from streamscope.viewer.view import main
+from tests.tiny import refused
 from tests.viewer.pages import TEXT, Page, browser, write_circuit_of
 
 
@@ -226,19 +227,19 @@ def test_circuits_of_other_models_and_bad_files_are_refused_in_one_line(tmp_path
     write_circuit_of(path, lfa)
     data = json.loads(path.read_text())
 
-    def refused(line: str, **changes: Any) -> None:
+    def refuses(line: str, **changes: Any) -> None:
         path.write_text(json.dumps({**data, **changes}))
         with refused(line):
             circuit_for_page(lfa, "stories/lfa", path)
 
     one = {"score": 1.0, "in_graph": True}
-    refused("is of another model: 'a9.h0->logits' is no edge of stories/lfa", edges={"a9.h0->logits": one})
-    refused("'m1->m0' is no edge of stories/lfa", edges={"m1->m0": one})
-    refused("has n_layers 4, and stories/lfa 6", cfg=data["cfg"] | {"n_layers": 4})
-    refused("the score of m0->m1 is no number", edges={"m0->m1": one | {"score": float("nan")}})
-    refused("has no edges", edges={})
-    refused("is no circuit of MIB's form", edges=3)
-    refused("is no circuit of MIB's form", faithfulness=[{"share": "a"}])
+    refuses("is of another model: 'a9.h0->logits' is no edge of stories/lfa", edges={"a9.h0->logits": one})
+    refuses("'m1->m0' is no edge of stories/lfa", edges={"m1->m0": one})
+    refuses("has n_layers 4, and stories/lfa 6", cfg=data["cfg"] | {"n_layers": 4})
+    refuses("the score of m0->m1 is no number", edges={"m0->m1": one | {"score": float("nan")}})
+    refuses("has no edges", edges={})
+    refuses("is no circuit of MIB's form", edges=3)
+    refuses("is no circuit of MIB's form", faithfulness=[{"share": "a"}])
     path.write_text(json.dumps(data))
     with pytest.raises(InputError, match="there are 2 circuits for 1 models"):
         main(["stories/lfa", "--circuit", str(path), str(path)])
