@@ -162,8 +162,8 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         line = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
         print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, how in left.items():
-        began, bar = time.process_time(), progress_bar(f"{run}, {task}")
-        result = how.measure(model, progress=partial(bar))  # which announces no cost once more
+        began = time.process_time()
+        result = how.measure(model, progress=partial(progress_bar(f"{run}, {task}")))  # announces no cost once more
         cost = {"seconds": time.process_time() - began, "memory": peak_gigabytes(), "commit": commit()}
         found[task] = replace(result, about={**result.about, **made, **cost})
         files[task].parent.mkdir(parents=True, exist_ok=True)

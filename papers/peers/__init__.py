@@ -67,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.manual_seed(options.seed)  # what theirs starts from
     rows = [row for name, folder in folders.items() if folder is not None for row in PEERS[name](folder, options.seed)]
 
-    def described(name: str, title: str, unit: str, doc: str, form: str = "") -> Column:
-        return Column(name=name, title=title, unit=unit, doc=doc, format=form)
-
     title = "largest difference between our outputs and theirs, with their weights"
-    table = Table(pd.DataFrame(rows), tuple(described(*column) for column in COLUMNS), title=title)
+    columns = [Column(name=n, title=t, unit=u, doc=d, format="".join(f)) for n, t, u, d, *f in COLUMNS]
+    table = Table(pd.DataFrame(rows), tuple(columns), title=title)
     finish(Result({"peers": table}), options.out, provenance("cpu"))

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 
-def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2) -> tuple[Any, Any]:
-    """The library's model, whose attention can be read, and a bridge of a copy, because a bridge returns none."""
+def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2, of_a_copy: bool = False) -> tuple[Any, Any]:
+    """The library's model and its bridge. In a bridge it returns no attention; one `of_a_copy` leaves it alone."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -16,4 +16,4 @@ def gpt2_and_bridge(vocabulary: int = 100, std: float = 0.2) -> tuple[Any, Any]:
     config = GPT2Config(**sizes)
     config._attn_implementation = "eager"
     inner = GPT2LMHeadModel(config).eval()
-    return inner, build_bridge_from_module(deepcopy(inner), "GPT2LMHeadModel", hf_config=config)
+    return inner, build_bridge_from_module(deepcopy(inner) if of_a_copy else inner, "GPT2LMHeadModel", hf_config=config)

@@ -168,7 +168,7 @@ def test_one_prompt_has_no_interval(model: StreamTransformer) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_on_a_bridge() -> None:
     """The same numbers as from the attentions that the library itself returns."""
-    inner, bridge = gpt2_and_bridge()
+    inner, bridge = gpt2_and_bridge(of_a_copy=True)
     probe = Heads(sequences=2, length=N)
     query = probe.plan([], Ids(100))
     with torch.no_grad():

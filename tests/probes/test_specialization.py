@@ -234,7 +234,7 @@ def test_bad_input(model: StreamTransformer) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_on_a_bridge() -> None:
     """The same as from the attentions that the library itself returns."""
-    inner, bridge = gpt2_and_bridge(256)
+    inner, bridge = gpt2_and_bridge(256, of_a_copy=True)
     with torch.no_grad():
         attentions = inner(torch.tensor(SAMPLES)[:, :T], output_attentions=True).attentions
     probe = Specialization(length=T)
