@@ -121,11 +121,11 @@ def words_of(prompt: Prompt) -> frozenset[str]:
 def variable_of(
     prompts: Sequence[Prompt], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> tuple[str, np.ndarray]:
-    """What has two values, by name, and its value in every prompt; an empty name if nothing has.
+    """The variable of two values, by name, and its value in every prompt; an empty name if there is none.
 
-    answer: one of two lists of answers is right. kind: each prompt names two nouns, of either kind one, and means one
-    of them (a tool or a container); kinds are the two colours of the graph of nouns that stand together. order: which
-    of the two nouns comes first, the one that is meant or the other.
+    answer: which of two lists of answers is right. kind of noun: each prompt names a noun of each kind, such as a tool
+    and a container, and one of the two is meant; kinds are the two colours of the graph that joins the nouns of a
+    prompt. order: whether the noun that is meant comes first or last.
     """
     lists = sorted({frozenset(right) for right, _ in answers}, key=sorted)
     if len(lists) == 2:
@@ -148,10 +148,10 @@ def variable_of(
 
 
 def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:
-    """Prompts for directions, about `DIRECTIONS` of each right value, and prompts to measure on, which share no word.
+    """Prompts for directions, about `DIRECTIONS` of each right value, and prompts to measure on; they share no word.
 
-    In random order a prompt goes where its words are, a prompt of new words where prompts of its value are wanted;
-    prompts with words of both are left out.
+    Prompts come in random order. One whose words are on a side goes there, one of new words where its value is too
+    rare; a prompt with words of both sides is left out.
     """
     words: tuple[set[str], set[str]] = (set(), set())
     rows: tuple[list[int], list[int]] = ([], [])
@@ -393,7 +393,7 @@ HITS = Measure(name="accuracy", unit="share of pairs", resolution=0.0, kind="sha
 
 @dataclass(frozen=True)
 class Cell:
-    """A relation under one interchange, or unedited: what was right among its pairs."""
+    """A relation under one interchange, or unedited: which of its pairs were right."""
 
     label: dict[str, Any]
     right: Bool[np.ndarray, " pairs"]
@@ -403,8 +403,11 @@ class Cell:
 
 
 def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: of every relation the unedited model, and each place and basis. Units: pairs of prompts, with the words of
-    both. The untrained model is asked for the right answers, since its own hardly differ."""
+    """Cells: the unedited model in every relation, and each place and basis. Units: pairs of prompts.
+
+    The untrained model is asked for the right answers, because its own answers hardly vary. A relation whose variable
+    has one value in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left.
+    """
     places, groups = stream_hooks(model, how.hooks), cases_of(how, data[Prompts])
     done = ticks(progress, len(groups) * len(places) * len(how.basis))
     nets: list[tuple[Any, Interchange, tuple[str, ...]]]
@@ -419,8 +422,9 @@ def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> I
             continue
         pairs = draw_pairs(measured, how.pairs, np.random.default_rng([how.seed, 4]))
         for net, options, wanted in nets:
-            bases = list(bases_of(options, net, with_values(options, net, directions), places, wanted, done))
-            own = with_values(options, net, measured)
+            fitted, own = ((directions, measured) if net is model else
+                           (with_values(options, net, part) for part in (directions, measured)))  # fmt: skip
+            bases = list(bases_of(options, net, fitted, places, wanted, done))
             names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
             must_flip, unedited = own.value[pairs[:, 0]] != own.value[pairs[:, 1]], len(cells)
             for keys, prefers in zip(names, answered(net, own, pairs, bases, places), strict=True):

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from streamscope.instruments.data import Prompts
-from streamscope.instruments.open_data import OpenPrompts
+from streamscope.instruments.open_data import OpenPrompts, open_data
 from streamscope.instruments.prompts import Prompt, Suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.interchange.measure import (
     Place,
+    Search,
     answered,
     cases_of,
     draw_pairs,
@@ -101,8 +102,6 @@ def test_a_planted_direction_decides() -> None:
 
 
 def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
-    from streamscope.interventions.interchange.measure import Search
-
     model, place = planted(), Place(CONTEXT, "context", 0)
     cases = with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
     states = states_at(model, cases, [place])[place]
@@ -150,12 +149,31 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
 def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
     model = load("stories/lfa")
     how = Interchange()
-    from streamscope.instruments.open_data import open_data
-
     for cases in cases_of(how, open_data(Prompts("stories", n=400), model)).values():
         directions, measured = split(cases, 0)
         assert not set().union(*directions.words) & set().union(*measured.words)
         assert len(directions.tokens) and len(measured.tokens) and cases.variable == "kind of noun"
+
+
+def test_the_state_is_put_where_the_option_says() -> None:
+    model = planted()
+    aligned = opened(model).aligned
+    for position, wanted in (("last", [len(ids) - 1 for ids in aligned.tokens]), ("query", aligned.queries)):
+        assert cases_of(Interchange(position=position), opened(model))["c"].position.tolist() == wanted
+    suite = Prompts("stories", n=60)
+    prompts = open_data(suite, load("stories/lfa")).aligned
+    at = {tuple(ids): roles["target"][-1] for ids, roles in zip(prompts.tokens, prompts.positions, strict=True)}
+    for cases in cases_of(Interchange(position="target"), open_data(suite, load("stories/lfa"))).values():
+        assert cases.position.tolist() == [at[tuple(ids)] for ids in cases.tokens]
+
+
+def test_the_value_is_that_of_the_models_own_answer_or_the_right_one() -> None:
+    model = planted()
+    with torch.no_grad():
+        model.head.neg_()  # it answers the other way round
+    cases = cases_of(Interchange(), opened(model))["c"]
+    assert (with_values(Interchange(), model, cases).value == 1 - cases.right).all()
+    assert (with_values(Interchange(variable="right"), model, cases).value == cases.right).all()
 
 
 def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
