@@ -1,11 +1,11 @@
 """Text whose only regularity is repetition; a model with the precursor of induction learns to copy from it.
 
-    python -m models.train std-t --start stories/std-t-rope --data "stories*.8 + echo*.2" --scale zoo --out runs/copying
+    python -m models.train d-cas --data "stories5*.4 + echo*.6" --scale zoo --out runs/copying
 
-A document has 60 to 140 words, each drawn uniformly from `WORDS`; one in ten is a fragment instead: one to three
-letters, a number or a mark. Half of the documents repeat one list of words to the end. The others alternate 1 to 12
-fresh words with a copy of 3 to 24 words from 2 to 60 words back. Lengths and distances are log-uniform, because long
-distances alone teach nothing. `document(seed, index)` is a pure function of its arguments.
+A document has 60 to 140 words, each drawn uniformly from `WORDS`. Half of the documents repeat one list of 2 to 24 words
+to the end. The others alternate 1 to 10 fresh words with a copy of 3 to 14 words from 2 to 28 words back. Lengths and
+distances are log-uniform, because long distances alone teach nothing. `document(seed, index)` is a pure function of its
+arguments.
 """
 
 import math
@@ -13,10 +13,10 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 WORDS = tuple(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
-"""The 4,130 words that occur at least 30 times in stories:10:60000, stories4:10:20000:0 and stories4:11:20000:.5."""
-LETTERS, MARKS = "abcdefghijklmnopqrstuvwxyz", ".,!?:;-\"'()"
+"""The words that occur at least 30 times in stories5:0:5000:0, "the" and "of" among them: a model that is trained on the
+nouns and verbs alone does not find the others when they are repeated."""
 LEAST, MOST = 60, 140
 """Number of words in a document."""
 
@@ -28,12 +28,7 @@ def log_uniform(rng: random.Random, low: int, high: int) -> int:
 
 def fresh_words(rng: random.Random, n: int) -> list[str]:
     """Draw n words independently."""
-    fragments = (
-        lambda: "".join(rng.choices(LETTERS, k=rng.randint(1, 3))),
-        lambda: str(rng.randrange(1000)),
-        lambda: rng.choice(MARKS),
-    )
-    return [fragments[rng.randrange(3)]() if rng.random() < 0.1 else rng.choice(WORDS) for _ in range(n)]
+    return [rng.choice(WORDS) for _ in range(n)]
 
 
 def document(seed: int, index: int) -> str:
@@ -41,11 +36,11 @@ def document(seed: int, index: int) -> str:
     rng = random.Random(f"echo-{VERSION}-{seed}-{index}")
     size, words = rng.randint(LEAST, MOST), list[str]()
     if rng.random() < 0.5:
-        again = fresh_words(rng, log_uniform(rng, 2, 60))
+        again = fresh_words(rng, log_uniform(rng, 2, 24))
         words = again * math.ceil(size / len(again))
     while len(words) < size:
-        words += fresh_words(rng, log_uniform(rng, 1, 12))
-        distance, length = min(len(words), log_uniform(rng, 2, 60)), log_uniform(rng, 3, 24)
+        words += fresh_words(rng, log_uniform(rng, 1, 10))
+        distance, length = min(len(words), log_uniform(rng, 2, 28)), log_uniform(rng, 3, 14)
         for _ in range(length):
             words.append(words[-distance])
     return " ".join(words[:size])
