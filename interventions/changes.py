@@ -1,4 +1,4 @@
-"""Change something and measure the loss: what every such instrument shares.
+"""Change something and measure the loss: what every such instrument shares. The shortest is `streams`.
 
     changes = [Change({"where": "L2", "draw of": "x_t"}, [edits of each draw], family="token, zero"), ...]
     seen = measure_changes(model, data[Documents], changes, progress=progress, kl="forward")
@@ -44,7 +44,7 @@ class Change:
     labels: the columns that name it. variants: one per draw, the row is their mean; None is not measured, but has a
     cell, so that a control has the same ones. controls: random changes of the same size. missing: why it cannot have an
     effect. fixed: why its effect is known. family: changes whose p are corrected together, of all by default. undrawn:
-    why there is one variant only; empty for draws.
+    for tables with draws, why nothing was drawn; empty where the variants are draws.
     """
 
     labels: Mapping[str, Any]

@@ -150,10 +150,10 @@ class Losses:
         Sizes are tokens; those of `percent` the unedited losses.
         """
         made, nothing = {}, np.zeros_like(self.baseline)
-        changes = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
+        from_zero = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
         rows = [0, *(range(1, len(cells)) if at is None else at)]
         for name, measure in measures.items():
-            first, others = changes.get(name, (self.baseline, self.edited))
+            first, others = from_zero.get(name, (self.baseline, self.edited))
             total, size = np.zeros((2, len(cells), len(units)))
             total[rows] = np.concatenate([first[None], others])
             size[rows] = self.baseline if name == "percent" else self.tokens

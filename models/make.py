@@ -27,3 +27,12 @@ def build(
     else:
         config = override(name_or_config, overrides)
     return StreamTransformer(config, tokenizer, seed=seed).eval()
+
+
+def untrained(model: Any, seed: int = 0) -> StreamTransformer:
+    """A model of the same architecture and vocabulary with random weights."""
+    if not isinstance(model, StreamTransformer):
+        raise InputError("an untrained control needs one of our architectures: leave untrained out")
+    twin = build(model.config, seed=seed)
+    twin.tokenizer = model.tokenizer
+    return twin.to(model.cfg.device).eval()

@@ -8,6 +8,7 @@ from streamscope.probes.directions import Directions as Directions
 from streamscope.probes.dual_path import DualPath as DualPath
 from streamscope.probes.head_groups import HeadGroups as HeadGroups
 from streamscope.probes.heads import Heads as Heads
+from streamscope.probes.lenses import Lenses as Lenses
 from streamscope.probes.linear import Linear as Linear
 from streamscope.probes.logit_lens import LogitLens as LogitLens
 from streamscope.probes.mixing_monitor import MixingMonitor as MixingMonitor

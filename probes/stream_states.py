@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.models.hooks import Query, run
+from streamscope.models.hooks import Query, match, run
 
 NAMED = ("token", "context")
 PARALLEL = "streams"
@@ -73,6 +73,54 @@ def streams_of(model: Any, chosen: Sequence[str] = ()) -> tuple[str, ...]:
         if stream not in have:
             raise unknown("stream", stream, list(have))
     return tuple(dict.fromkeys(chosen)) or have
+
+
+@dataclass(frozen=True)
+class Place:
+    """One stream at one hook."""
+
+    hook: str
+    stream: str
+    layer: int
+
+    @property
+    def name(self) -> str:
+        """The hook and, of parallel streams, the stream: `blocks.3.hook_streams_post:s0`."""
+        return self.hook if self.part is None else f"{self.hook}:{self.stream}"
+
+    @property
+    def part(self) -> int | None:
+        """The number of a parallel stream."""
+        return int(self.stream[1:]) if self.stream[1:].isdigit() else None
+
+    def of(self, x: Tensor) -> Tensor:
+        """The stream's part of a hook's activation."""
+        return x if self.part is None else x[..., self.part, :]
+
+    def add(self, x: Tensor, delta: Float[Tensor, "B D"], position: Int[Tensor, " B"]) -> Tensor:
+        """The activation with delta added at each prompt's position."""
+        rows = torch.arange(len(delta), device=x.device)
+        change = torch.zeros_like(x)
+        index = (rows, position) if self.part is None else (rows, position, torch.full_like(rows, self.part))
+        return x + change.index_put(index, delta.to(x))
+
+
+def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
+    """The streams after every layer, or those of named hooks. Raises `InputError` for other hooks."""
+    streams = streams_of(model)
+    kind = "streams" if streams[0] == "s0" else None
+    names = match(model, hooks) if hooks else [
+        f"blocks.{layer}.hook_{name}_post"
+        for layer in range(model.cfg.n_layers) for name in ([kind] if kind else streams)
+    ]  # fmt: skip
+    places = list[Place]()
+    for name in names:
+        stream = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
+        if stream not in ((kind,) if kind else streams):
+            which = kind or " or ".join(streams)
+            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{which}_post")
+        places += [Place(name, one, int(name.split(".")[1])) for one in (streams if kind else (stream,))]
+    return places
 
 
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:

@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, str] = {
     "heads": "--max-documents 4",
     "hydra": "--heads L18.H6 --tasks gender-16",
     "interchange": "--suite pronouns --hooks blocks.20.hook_resid_post --pairs 40 --basis whole means --n 100",
+    "lenses": "--hooks blocks.20.hook_resid_post --kinds logit ridge --max-documents 8",
     "linear": "--task gender --stories 40 --hooks blocks.20.hook_resid_post",
     "logit_lens": "",
     "needed_context": "--max-tokens 500",

@@ -61,7 +61,9 @@ class Interchange(Instrument):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for hooks that are not editable streams of the model."""
-        self.body().stream_hooks(model, self.hooks)
+        from streamscope.probes.stream_states import places_of
+
+        places_of(model, self.hooks)
 
     @staticmethod
     def body() -> ModuleType:

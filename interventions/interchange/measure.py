@@ -27,11 +27,11 @@ from streamscope.instruments.prompts.suite import units as units_of
 from streamscope.instruments.table import Table, counts, described, key, quantity
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.patch.pairs import make_pairs
-from streamscope.models import build
-from streamscope.models.hooks import Query, edit, match, pad, run
+from streamscope.models.hooks import Query, edit, pad, run
 from streamscope.models.layers.head import unembed
+from streamscope.models.make import untrained
 from streamscope.models.sweep import prefix_of
-from streamscope.probes.stream_states import RESID, streams_of
+from streamscope.probes.stream_states import RESID, Place, places_of
 
 BATCH, HELD_OUT, PATIENCE = 64, 0.2, 3
 """Pairs of a training step, share of the training pairs that are held out, and looks without an improvement."""
@@ -190,52 +190,6 @@ def draw_pairs(cases: Cases, n: int, rng: np.random.Generator) -> Int[np.ndarray
         if base != source:
             drawn[base, source] = None
     return np.array(list(drawn))
-
-
-# ---- where ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Place:
-    """One stream at one hook."""
-
-    hook: str
-    stream: str
-    layer: int
-
-    @property
-    def part(self) -> int | None:
-        """The number of a parallel stream."""
-        return int(self.stream[1:]) if self.stream[1:].isdigit() else None
-
-    def of(self, x: Tensor) -> Tensor:
-        """The stream's part of a hook's activation."""
-        return x if self.part is None else x[..., self.part, :]
-
-    def add(self, x: Tensor, delta: Float[Tensor, "B D"], position: Int[Tensor, " B"]) -> Tensor:
-        """The activation with delta added at each prompt's position."""
-        rows = torch.arange(len(delta), device=x.device)
-        change = torch.zeros_like(x)
-        index = (rows, position) if self.part is None else (rows, position, torch.full_like(rows, self.part))
-        return x + change.index_put(index, delta.to(x))
-
-
-def stream_hooks(model: Any, hooks: Sequence[str]) -> list[Place]:
-    """The streams to change: those after every layer, or those of named hooks. `InputError` for other hooks."""
-    streams = streams_of(model)
-    kind = "streams" if streams[0] == "s0" else None
-    names = match(model, hooks) if hooks else [
-        f"blocks.{layer}.hook_{name}_post"
-        for layer in range(model.cfg.n_layers) for name in ([kind] if kind else streams)
-    ]  # fmt: skip
-    places = list[Place]()
-    for name in names:
-        stream = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
-        if stream not in ((kind,) if kind else streams):
-            which = kind or " or ".join(streams)
-            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{which}_post")
-        places += [Place(name, one, int(name.split(".")[1])) for one in (streams if kind else (stream,))]
-    return places
 
 
 # ---- bases ------------------------------------------------------------------------------------
@@ -408,7 +362,7 @@ def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> I
     The untrained model is asked for the right answers, because its own answers hardly vary. A relation whose variable
     has one value in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left.
     """
-    places, groups = stream_hooks(model, how.hooks), cases_of(how, data[Prompts])
+    places, groups = places_of(model, how.hooks), cases_of(how, data[Prompts])
     done = ticks(progress, len(groups) * len(places) * len(how.basis))
     nets: list[tuple[Any, Interchange, tuple[str, ...]]]
     nets = [(model, how, tuple(basis for basis in how.basis if basis != "untrained"))]
@@ -471,15 +425,6 @@ def _contrasts(name: str, i: int, cell: Cell) -> list[Contrast]:
     nothing = Contrast(quantity="nothing", weights={cell.unedited: 1.0}, labels=cell.label, null=None)
     weights, family = {i: 1.0, cell.unedited: -1.0}, str(cell.label["basis"])
     return [value, nothing, Contrast(quantity="above", weights=weights, labels=cell.label, family=family)]
-
-
-def untrained(model: Any, seed: int) -> Any:
-    """A model of the same architecture and vocabulary with random weights."""
-    if not hasattr(model, "segment"):
-        raise InputError("an untrained control needs one of our architectures: leave --basis untrained out")
-    twin = build(model.config, seed=seed)
-    twin.tokenizer = model.tokenizer
-    return twin.to(model.cfg.device).eval()
 
 
 def tables(how: Interchange, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.models.layers.head import unembed
+from streamscope.models.lenses import Map, read_lenses
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text import is_bos
 
@@ -36,21 +38,37 @@ class Lens:
     pieces: Callable[[Any], list[str]]
 
 
-def lens_of(model: Any, tokenizer: Any = None) -> Lens:
+def maps_of(how: LogitLens, model: Any) -> dict[int, Map]:
+    """The maps of `--lens FILE:KIND` by layer; none for the logit lens. Raises `InputError` as `read_lenses` does."""
+    if not how.lens:
+        return {}
+    path, colon, kind = how.lens.rpartition(":")
+    if not colon or not path:
+        raise InputError(f"--lens {how.lens}: give FILE:KIND, such as lenses.safetensors:tuned")
+    lenses = read_lenses(Path(path), model)
+    return {
+        layer: lenses.at(kind, STREAM.format(layer)) for layer in sorted(set(how.layers)) or range(model.cfg.n_layers)
+    }
+
+
+def check(how: LogitLens, model: Any) -> None:
+    """Raise `InputError` for a file of lenses that is not this model's, or lacks a layer."""
+    maps_of(how, model)
+
+
+def lens_of(model: Any, tokenizer: Any = None, maps: Mapping[int, Map] | None = None) -> Lens:
     """The lens of our models (norms of the layers, shared head) or of a TransformerLens bridge (ln_final, unembed).
 
-    Without a tokenizer, tokens are written as numbers.
+    `maps` take the stream of a layer to the last layer's state, which the final norm reads. Without a tokenizer, tokens
+    are written as numbers.
     """
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
     device = model.cfg.device
 
     @torch.no_grad()
     def logits(layer: int, x: Any) -> Any:
-        x = x.to(device)[None]
-        if hasattr(model, "layer_norm"):
-            found = unembed(model.layer_norm(layer)(x), model.head)[0]
-        else:  # some families scale or cap the logits
-            found = model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x)))[0]
+        x = x.to(device)
+        found = head_of(model)(maps[layer].to_last(x)) if maps else head_of(model, layer)(x)
         if not bool(found.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
             raise InputError(
                 f"the logits of layer {layer} are not finite: the weights of its norm or of the head are damaged"
@@ -63,6 +81,16 @@ def lens_of(model: Any, tokenizer: Any = None) -> Lens:
         return [tokenizer.decode([int(i)]) if tokenizer is not None else str(int(i)) for i in ids]
 
     return Lens(model.cfg.n_layers, model.cfg.d_vocab, logits, pieces)
+
+
+def head_of(model: Any, layer: int | None = None) -> Callable[[Any], Any]:
+    """States [N, D] -> logits [N, V], through the norm of a layer, where layers have norms of their own, or the final
+    one."""
+    if hasattr(model, "layer_norm"):
+        norm = model.layer_norm(model.cfg.n_layers - 1 if layer is None else layer)
+        return lambda x: unembed(norm(x[None]), model.head)[0]
+    # some families scale or cap the logits
+    return lambda x: model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x[None])))[0]
 
 
 def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
@@ -128,7 +156,7 @@ def candidates(
     progress: Any = iter,
 ) -> pd.DataFrame:  # fmt: skip
     """`read` for rows of token ids, BOS first; under edits the streams are those of the edited pass."""
-    lens = lens_of(model, tokenizer)
+    lens = lens_of(model, tokenizer, maps_of(how, model))
     query = plan(how, lens, rows)
     return read(how, lens, run(model, query, edits, progress=progress), query)
 
@@ -138,7 +166,7 @@ def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> I
     opened = data[Text]
     found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer, progress=progress)
     seen = observed(found, opened.names)
-    seen.about["title"] = title_of(model) + opened.title()
+    seen.about["title"] = title_of(model) + opened.title() + (f"; lens {how.lens}" if how.lens else "")
     return seen
 
 

@@ -6,7 +6,7 @@
 
 PDS of a head = |mean over pairs of α(query → target | target last) − mean of α(query → target | target first)| (LFA Eq.
 7, App. C). A head that attends to the last noun has 1, and so has one that attends to the first: `prefers` says which,
-and only the former is a recency head. A head that follows the tool wherever it stands has 0. A head that attends to
+and only the former is a recency head. A head that follows the target wherever it stands has 0. A head that attends to
 neither, or uniformly, also has 0: read PDS together with `probes.coreference`. The title counts the BOS sinks, heads
 with at least 90 % of their attention on BOS: their PDS is near 0 whatever the text says.
 

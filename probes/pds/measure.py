@@ -23,7 +23,7 @@ from streamscope.probes.pds import FIXED, NOUNS, Pds
 from streamscope.probes.roles import RoleQuery, RoleTable
 
 UNIT = "attention"
-ORDERS = ("first", "last", "moved")
+CELLS = ("first", "last", "moved")
 """Attention to the target if it stands first, if it stands last, and |last − first| of the pair."""
 NO_SPREAD = "attention does not vary, or there is one pair"
 
@@ -37,7 +37,7 @@ def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
-    """`ORDERS` and `difference` = last − first of every head on every pair, and mean attention to BOS [heads]."""
+    """`CELLS` and `difference` = last − first of every head on every pair, and mean attention to BOS [heads]."""
     targets = [at["target"] for at in query.aligned.positions]
     prompts = roles.role_table(
         captures, query, lambda i, rows: {"target": roles.attention_to(rows, targets[i]), "bos": rows[..., 0]}
@@ -50,7 +50,7 @@ def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
 
 
 def read(how: Pds, captures: Captures, query: Query) -> pd.DataFrame:
-    """One row per pair and head: attention `first` and `last`, and `difference` = last − first."""
+    """One row per pair and head: attention `first`, `last`, `difference` = last − first, and `moved`, its size."""
     assert isinstance(query, RoleQuery)
     return pairs(captures, query)[0].frame()
 
@@ -76,9 +76,9 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     names = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
     unit = [opened.unit(*ids) for ids in zip(names[::2], names[1::2], strict=True)]
     measure = Measure(name="PDS", unit=UNIT, resolution=roles.RESOLUTION, limits=(0.0, 1.0))
-    block = table.block(measure, ORDERS, unit)
-    contrasts = [c for name in ORDERS for c in table.contrasts(ORDERS, name, {name: 1.0}, null=None)]
-    contrasts += table.contrasts(ORDERS, "difference", {"last": 1.0, "first": -1.0})
+    block = table.block(measure, CELLS, unit)
+    contrasts = [c for name in CELLS for c in table.contrasts(CELLS, name, {name: 1.0}, null=None)]
+    contrasts += table.contrasts(CELLS, "difference", {"last": 1.0, "first": -1.0})
     seen = InstrumentData({"heads": block}, {"heads": contrasts}, about)
     cases = opened.cases()
     groups = roles.groups_of(cases[cases["pair"] != ""])
@@ -94,7 +94,7 @@ def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -
     """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1);
     categories: heads within each category; best: the best head of each, held out."""
     frame, missing = _heads(how, estimates["heads"], roles.KEYS)
-    first, last, _ = np.split(seen.blocks["heads"].total, len(ORDERS))
+    first, last, *_ = np.split(seen.blocks["heads"].total, len(CELLS))
     frame["d"] = [roles.moved_d(*both) for both in zip(last, first, strict=True)]
     missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
     threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)

@@ -16,7 +16,8 @@ MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
 """What makes a package a command (`aliases`)."""
 
 SYNONYMS = {
-    "induction": "heads", "previous-token": "heads", "lens": "logit_lens", "tuned-lens": "logit_lens",
+    "induction": "heads", "previous-token": "heads", "lens": "logit_lens lenses",
+    "tuned-lens": "lenses", "jacobian": "lenses",
     "attention": "picture heads", "attn": "picture heads", "pattern": "picture heads", "entropy": "specialization",
     "dla": "direct_logit_attribution", "attribution": "direct_logit_attribution circuits",
     "sae": "latents cluster", "dictionary": "latents cluster", "neurons": "latents", "probe": "linear",

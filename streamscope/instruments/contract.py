@@ -241,7 +241,7 @@ class Instrument(ValidatedOptions):
         return {}
 
     def with_resolved_heads(self, data: Opened) -> "Instrument":
-        """This instrument with what depends on a model fixed (heads that are ranked in it), for its control."""
+        """This instrument for its control, with what depends on a model fixed: ranked heads, default streams or layers."""
         resolve = self._in_body("with_resolved_heads")
         return resolve(self, data) if resolve else self
 

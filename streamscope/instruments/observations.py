@@ -80,7 +80,7 @@ class Measure:
     """Added to every value; differences do not change."""
     kind: Literal["ratio", "share"] = "ratio"
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
-    (`proportions.proportion`), and there also where all or none hit; its p is the score test's."""
+    (`proportions.wilson`), and there also where all or none hit; its p is the score test's."""
     inflation: float = 1.0
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
     folds share training data (`cross_validation.SHARED`)."""
@@ -276,8 +276,9 @@ class Estimates:
     def wide(self, keys: Sequence[str], *, describe: Sequence[str] = ()) -> tuple[pd.DataFrame, Reasons]:
         """One row per combination of `keys`, one group of columns per quantity; and why cells have no value.
 
-        A quantity q has the columns q, q_sd, q_low, q_high, q_p and q_p_holm; one that is not tested the first four,
-        the described ones only q and those of `describe`. n and clusters are the largest of the row's.
+        A quantity q has the columns q, q_sd, q_low, q_high, q_p and q_p_holm; with `tested=False` q, q_sd, q_low
+        and q_high; with `null=None` only q, and those of `describe` the first four. n and clusters are the largest of
+        the row's.
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         reasons: dict[tuple[Any, ...], dict[str, str]] = {}
@@ -416,16 +417,16 @@ def _contrast(
         return row, dict.fromkeys(("sd", *TESTED), ONE_UNIT)
     y, n = within.totals(total)[0], within.totals(size)[0]  # [cells, clusters]
     parts = w[:, None] * m.factor * (y - ratio * n) / sums
-    own = row["value"] + parts.sum(0) * n.sum() / n.sum(0) if own_units else w @ (m.factor * y / n + m.shift)
-    row["sd"] = float(own.std(ddof=1))
+    by_cluster = row["value"] + parts.sum(0) * n.sum() / n.sum(0) if own_units else w @ (m.factor * y / n + m.shift)
+    row["sd"] = float(by_cluster.std(ddof=1))
     scale = max(float(np.abs(m.factor * w[:, None] * y / np.where(n > 0, n, 1.0)).max()), abs(row["value"]))
-    if np.ptp(own) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
+    if np.ptp(by_cluster) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
         return row, dict.fromkeys(TESTED, SAME)
     if own_units:
         parts *= np.sqrt(counts / (counts - 1) * (within.count - 1) / within.count)[:, None]
     error = float(np.sqrt(m.inflation * clustered_square(parts.sum(0), within.shared)))
-    share = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
-    df = float(degrees_of_freedom(share, within.shared))
+    cluster_weights = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
+    df = float(degrees_of_freedom(cluster_weights, within.shared))
     if error == 0 or not df > 0:
         return row, dict.fromkeys(TESTED, SAME)
     if own_units:

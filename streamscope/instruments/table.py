@@ -140,7 +140,8 @@ def quantity(
     name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", tested: bool = True, sd: str = "units",
     source: str = "", shown: bool = True,
 ) -> tuple[Column, ...]:  # fmt: skip
-    """The columns of an estimate as `Estimates.wide` names them; of a described one the value alone."""
+    """The columns of an estimate as `Estimates.wide` names them; with `tested=False` the value alone, for
+    contrasts with `null=None` (`described` for those that have an interval and no p)."""
     if not tested:
         return (number(name, title, unit, doc, format, shown, source=source),)
     return (

@@ -3,7 +3,7 @@
 A number that does not exist (the attention of heads in the last layer after that layer was gated; a p with one
 training seed) is NaN in its column, and the row says so in a text column `undefined`:
 
-    ci_low, ci_high, p: one training seed in a group; r2: the mean response is the same at every gate
+    delta_low, delta_high, delta_p: one training seed in a group; r2: the mean response is the same at every gate
 
 Parquet keeps both. A table (`instruments.table`) shows such a cell as "undefined", with the reason below.
 Corrections for several tests leave the cells out and count them (`instruments.stats.estimators`).

@@ -12,7 +12,6 @@ from streamscope.instruments.prompts import Prompt, Suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.interchange.measure import (
-    Place,
     Search,
     answered,
     cases_of,
@@ -21,12 +20,12 @@ from streamscope.interventions.interchange.measure import (
     margins,
     split,
     states_at,
-    stream_hooks,
     variable_of,
     with_values,
 )
 from streamscope.models import build, load
 from streamscope.models.hooks import capture
+from streamscope.probes.stream_states import Place, places_of
 from tests.tiny import randomise, refused, some
 
 NAMES = ["Mia", "Lily", "Dora", "Anna", "Ella", "Lucy", "Rose", "Sara", "Amy", "Zoe", "Eva", "Ruth",
@@ -122,7 +121,7 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
     model = randomise(build(preset, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, init_std=0.2).eval())
     how = Interchange(variable="right")
     cases = cases_of(how, opened(model))["c"]
-    place = stream_hooks(model, ())[-1] if preset == "std-t" else stream_hooks(model, ())[0]
+    place = places_of(model, ())[-1] if preset == "std-t" else places_of(model, ())[0]
     pairs = draw_pairs(cases, 12, np.random.default_rng(0))
     U = first_basis(states_at(model, cases, [place])[place], cases.value, 2, np.random.default_rng(1))
     prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])

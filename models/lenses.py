@@ -1,0 +1,113 @@
+"""Lenses: what a state of a stream says about the next token, through a linear map to the last layer's state.
+
+    x̂ = x A + b                     A [D, D], b [D]; x a stream after a layer
+    p = softmax(head(norm(x̂)))
+
+    lenses = read_lenses(Path("lenses.safetensors"), model)     a file of `streamscope lenses RUN --out lenses.parquet`
+    lenses.at("tuned", "blocks.3.hook_resid_post").to_last(x)
+
+A file names the weights that its maps belong to, and is refused for others. A published file of Jacobian lenses (.pt,
+one matrix per layer) is read as the kind jacobian of `blocks.L.hook_resid_post`, and written by `to_published`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.cli.disk import write_atomically
+from streamscope.cli.errors import InputError, reading, unknown
+from streamscope.models.tensors import digest, read_tensors
+
+MAKE_ONE = "write one with `streamscope lenses RUN --out FILE.parquet`"
+PUBLISHED = ".pt"
+"""Suffix of the published format."""
+
+
+@dataclass(frozen=True)
+class Map:
+    """x̂ = x A + b, from a stream after a layer to the state after the last layer."""
+
+    A: Float[Tensor, "D D"]
+    b: Float[Tensor, " D"]
+
+    def to_last(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        """The state after the last layer that the lens reads in x."""
+        return x @ self.A.to(x) + self.b.to(x)
+
+
+@dataclass(frozen=True)
+class Lenses:
+    """Maps by kind and place; a place is the name of a hook and, of parallel streams, the stream: `hook:s0`."""
+
+    maps: Mapping[tuple[str, str], Map]
+    where: str
+
+    def at(self, kind: str, place: str) -> Map:
+        """One map. Raises `InputError` for a kind or a place that the file lacks."""
+        kinds, places = sorted({k for k, _ in self.maps}), [p for k, p in self.maps if k == kind]
+        if not places:
+            raise unknown(f"kind of lens in {self.where}", kind, kinds)
+        if place not in places:
+            raise InputError(f"{self.where} has no {kind} lens of {place}; it has {', '.join(places)}")
+        return self.maps[kind, place]
+
+
+def weights_digest(model: Any) -> str:
+    """sha256 over names, dtypes, shapes and bytes of the weights."""
+    return digest(dict(model.state_dict()))
+
+
+def names_of(kind: str, place: str) -> tuple[str, str]:
+    """The names of A and b in a file."""
+    return f"{kind}.{place}.A", f"{kind}.{place}.b"
+
+
+def read_lenses(path: Path, model: Any) -> Lenses:
+    """The lenses of a file, for the model that they were fitted on.
+
+    Raises `InputError` for another file, maps of another width, and other weights; a published file names no weights.
+    """
+    if path.suffix == PUBLISHED:
+        maps = _published(path)
+    else:
+        tensors, metadata = read_tensors(path, MAKE_ONE)
+        with reading(path, MAKE_ONE):
+            owner = json.loads(metadata.get("about", "{}")).get("weights_digest")
+        if not owner or not any(name.endswith(".A") for name in tensors):
+            raise InputError(f"{path} holds no lenses: {MAKE_ONE}")
+        if owner != weights_digest(model):
+            raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")
+        keys = [tuple(name[:-2].split(".", 1)) for name in tensors if name.endswith(".A")]
+        maps = {(kind, place): Map(*(tensors[name] for name in names_of(kind, place))) for kind, place in keys}
+    for (_, place), one in maps.items():
+        if one.A.shape != (model.cfg.d_model, model.cfg.d_model):
+            raise InputError(
+                f"{path}: the lens of {place} maps {len(one.A)} dimensions, the model has {model.cfg.d_model}"
+            )
+    return Lenses(maps, str(path))
+
+
+def _published(path: Path) -> dict[tuple[str, str], Map]:
+    """x̂ = J x: matrices `J` by layer."""
+    with reading(path, "give a file with the matrices J of layers"):
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+        matrices = {int(layer): J.float() for layer, J in payload["J"].items()}
+    return {
+        ("jacobian", f"blocks.{layer}.hook_resid_post"): Map(J.T.contiguous(), torch.zeros(len(J)))
+        for layer, J in matrices.items()
+    }
+
+
+def to_published(maps: Mapping[int, Map], texts: int, about: Mapping[str, Any], path: Path) -> None:
+    """Write the Jacobian lenses of a model with one stream in the published format, in fp16."""
+    payload = {
+        "J": {layer: one.A.T.contiguous().half() for layer, one in maps.items()}, "n_prompts": texts,
+        "source_layers": sorted(maps), "d_model": len(next(iter(maps.values())).A), "metadata": dict(about),
+    }  # fmt: skip
+    write_atomically(path, lambda part: torch.save(payload, part))

@@ -1,0 +1,380 @@
+"""Lenses of every stream after every layer: fitted on some documents, compared with the model on others."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
+from streamscope.instruments.data import Documents, Opened
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
+from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.table import Table, counts, described, key
+from streamscope.models.hooks import capture, edit, pad
+from streamscope.models.lenses import Map, names_of, weights_digest
+from streamscope.models.make import untrained
+from streamscope.models.readout import IGNORE, chunk_rows
+from streamscope.probes.lenses import Lenses
+from streamscope.probes.logit_lens.measure import head_of
+from streamscope.probes.stream_states import RESID, Place, places_of
+
+MEASURED = 0.25
+"""Share of the documents to measure on."""
+DAMPING = 1e-4
+"""λ of ridge, in units of the mean variance of a dimension."""
+SOURCES = {"ridge": "own", "tuned": "own", "untrained": "untrained"}
+"""Whose states a fitted lens reads."""
+KEPT, BATCH, LEARNING_RATE = 16_384, 1024, 1e-3
+"""Positions that are kept to train tuned, those of a step, and the first learning rate, which falls to 0."""
+
+
+def places(how: Lenses, model: Any) -> list[Place]:
+    """The streams to read: those of `hooks`, or all after every layer and, of several, their sum (resid)."""
+    if how.hooks:
+        return places_of(model, how.hooks)
+    streams = places_of(model)
+    if streams[0].stream == RESID:
+        return streams
+    return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
+
+
+def last_hook(layer: int) -> str:
+    """The sum of the streams after a layer, as the head reads it."""
+    return f"blocks.{layer}.hook_resid_post"
+
+
+def check(how: Lenses, model: Any) -> None:
+    """Raise `InputError` for hooks that are no streams, and for an untrained twin of a foreign architecture."""
+    places(how, model)
+    if "untrained" in how.kinds:
+        untrained(model, how.seed)
+
+
+# ---- states -----------------------------------------------------------------------------------
+
+
+Source = tuple[str, Place]
+"""Whose state, the model's ("own") or that of its "untrained" twin, and where."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The positions of some documents that have a next token: states [N, D], the model's last one, and the document."""
+
+    states: dict[Source, Float[Tensor, "N D"]]
+    last: Float[Tensor, "N D"]
+    document: Int[Tensor, " N"]
+
+
+@torch.no_grad()
+def batches(nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place]) -> Iterator[Batch]:
+    """The states of the model ("own") and perhaps of its twin at every position that has a next token, BOS too."""
+    names = list(dict.fromkeys(place.hook for place in read))
+    for index, tokens, targets in opened.batches():
+        device = nets["own"].cfg.device
+        real, states, last = (targets != IGNORE).to(device), dict[Source, Tensor](), dict[str, Tensor]()
+        for net, model in nets.items():
+            with capture(model, names) as seen:
+                last[net] = last_state(model, tokens.to(device))
+            states |= {(net, place): place.of(seen[place.hook])[real].float() for place in read}
+        document = torch.as_tensor(np.asarray(index))[:, None].expand(real.shape)[real.cpu()]
+        yield Batch(states, last["own"][real].float(), document)
+
+
+def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    """The state after the last layer, before the final norm."""
+    if hasattr(model, "segment"):
+        return model.readout(model.segment(model.embed_tokens(tokens), 0))
+    name = last_hook(model.cfg.n_layers - 1)
+    with capture(model, [name]) as seen:
+        model(tokens)
+    return seen[name]
+
+
+# ---- fitting ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Moments:
+    """Sums over positions of what least squares needs, in float64, of a state x and the last layer's state y."""
+
+    n: int = 0
+    x: Any = 0.0
+    y: Any = 0.0
+    xx: Any = 0.0
+    xy: Any = 0.0
+
+    def add(self, x: Float[Tensor, "N D"], y: Float[Tensor, "N D"]) -> None:
+        """Add positions."""
+        x, y = x.double(), y.double()
+        self.n, self.x, self.y = self.n + len(x), self.x + x.sum(0), self.y + y.sum(0)
+        self.xx, self.xy = self.xx + x.T @ x, self.xy + x.T @ y
+
+    def ridge(self) -> Map:
+        """argmin over A, b of Σ |y − x A − b|² / n + λ |A|², λ = `DAMPING` · mean variance of x."""
+        mean_x, mean_y = self.x / self.n, self.y / self.n
+        cxx = self.xx / self.n - mean_x[:, None] * mean_x
+        cxy = self.xy / self.n - mean_x[:, None] * mean_y
+        penalty = DAMPING * cxx.diagonal().mean().clamp(min=1e-12)
+        A = torch.linalg.solve(cxx + penalty * torch.eye(len(cxx)).to(cxx), cxy)
+        return Map(A.float(), (mean_y - mean_x @ A).float())
+
+
+@dataclass
+class Fitted:
+    """The maps by kind and place, the mean prediction, and the places whose state is that of an earlier layer."""
+
+    maps: dict[tuple[str, Place], Map] = field(default_factory=dict)
+    constant: Any = None
+    """[V] ln of the mean of the model's probabilities."""
+    repeated: set[Place] = field(default_factory=set)
+    positions: int = 0
+
+
+def fit(
+    how: Lenses, nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place], done: Callable[[int], None]
+) -> Fitted:
+    """The lenses from these documents."""
+    model, found = nets["own"], Fitted(constant=0.0)
+    head, first = head_of(model), {place.stream: place for place in reversed(read)}
+    found.repeated = {place for place in read if place != first[place.stream]}
+    chosen = thinned(sum(len(ids) - 1 for ids in opened.rows()), how.seed)
+    moments, kept, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
+    for batch in batches(nets, opened, read):
+        own = {place: batch.states["own", place] for place in read}
+        found.repeated = {place for place in found.repeated if torch.equal(own[place], own[first[place.stream]])}
+        found.constant = found.constant + probabilities(head, batch.last, model.cfg.d_vocab)
+        rows = chosen[found.positions : found.positions + len(batch.last)].to(batch.last.device)
+        found.positions += len(batch.last)
+        kept_last.append(batch.last[rows])
+        for source, x in batch.states.items():
+            moments[source].add(x, batch.last)
+            kept[source].append(x[rows])
+    found.constant = (found.constant / found.positions).clamp(min=1e-45).log()
+    last = torch.cat(kept_last)
+    for place in read:
+        for kind, net in SOURCES.items():
+            if kind in how.kinds and place not in found.repeated:
+                start = moments[net, place].ridge()
+                found.maps[kind, place] = (
+                    start if kind == "ridge" else tuned(how, head, start, torch.cat(kept[net, place]), last)
+                )
+        done(1)
+    if "jacobian" in how.kinds:
+        texts = list(islice(opened.rows(), how.texts))
+        found.maps |= {("jacobian", place): one for place, one in jacobians(model, texts, read).items()}
+    return found
+
+
+def chunks(d_vocab: int, h: Float[Tensor, "N D"]) -> Iterator[slice]:
+    """Rows whose logits are held at once."""
+    size = chunk_rows(d_vocab)
+    return (slice(start, start + size) for start in range(0, len(h), size))
+
+
+@torch.no_grad()
+def probabilities(head: Callable[[Tensor], Tensor], h: Float[Tensor, "N D"], d_vocab: int) -> Float[Tensor, " V"]:
+    """The model's probabilities, summed over positions."""
+    return sum(head(h[rows]).double().softmax(-1).sum(0) for rows in chunks(d_vocab, h))  # type: ignore[return-value]
+
+
+def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
+    """`KEPT` of n positions, drawn at random."""
+    chosen = torch.zeros(n, dtype=torch.bool)
+    chosen[torch.as_tensor(np.random.default_rng([seed, 1]).permutation(n)[:KEPT])] = True
+    return chosen
+
+
+def tuned(
+    how: Lenses, head: Callable[[Tensor], Tensor], start: Map, x: Float[Tensor, "N D"], last: Float[Tensor, "N D"]
+) -> Map:
+    """The map of least KL(model ‖ lens): Adam from `start`, its learning rate falling to 0 along a line."""
+    rng = np.random.default_rng([how.seed, 2])
+    A, b = start.A.clone().to(x).requires_grad_(), start.b.clone().to(x).requires_grad_()
+    optimizer = torch.optim.Adam([A, b], lr=LEARNING_RATE)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / how.steps)
+    for _ in range(how.steps):
+        rows = torch.as_tensor(rng.integers(0, len(x), min(BATCH, len(x))))
+        with torch.no_grad():
+            p = head(last[rows]).softmax(-1)
+        loss = -(p * head(Map(A, b).to_last(x[rows])).log_softmax(-1)).sum(-1).mean()
+        A.grad, b.grad = torch.autograd.grad(loss, [A, b])
+        optimizer.step()
+        falling.step()
+    return Map(A.detach(), b.detach())
+
+
+def jacobians(model: Any, rows: Sequence[Sequence[int]], read: Sequence[Place]) -> dict[Place, Map]:
+    """x̂ = J x with J = mean over texts of the mean over positions t of Σ_t' ∂x_last,t' / ∂x_t, t' ≥ t.
+
+    Positions are those after BOS that have a next token. One backward pass per dimension of the last state gives a row
+    of J for every layer and stream. A sum of several streams is no variable of the model: it has no J of its own.
+    """
+    live = [place for place in read if place.hook in {one.hook for one in places_of(model)}]
+    ids = [list(row)[: model.cfg.n_ctx] for row in rows if len(row) > 2]
+    if not ids:
+        raise InputError("no text has a position after BOS with a next token: give longer texts")
+    tokens = pad(ids).to(model.cfg.device)
+    weight = torch.zeros(tokens.shape, device=tokens.device)
+    for i, row in enumerate(ids):
+        weight[i, 1 : len(row) - 1] = 1 / (len(row) - 2)
+    sources: dict[str, Tensor] = {}
+
+    def keep(x: Tensor, hook: Any, name: str) -> Tensor:
+        sources[name] = x if x.requires_grad else x.detach().requires_grad_()
+        return sources[name]
+
+    with edit(model, {name: partial(keep, name=name) for name in dict.fromkeys(place.hook for place in live)}):
+        h = last_state(model, tokens)
+    target = (h * (weight > 0)[..., None]).sum((0, 1))  # [D]
+    hooks = list(sources)
+    matrices = {place: torch.zeros(model.cfg.d_model, model.cfg.d_model) for place in live}
+    for d in range(model.cfg.d_model):
+        grads = torch.autograd.grad(target[d], [sources[h] for h in hooks], retain_graph=True, allow_unused=True)
+        by_hook = dict(zip(hooks, grads, strict=True))
+        for place in live:
+            g = by_hook[place.hook]
+            if g is not None:
+                matrices[place][d] = (place.of(g).float() * weight[..., None]).sum((0, 1)).cpu() / len(ids)
+    return {place: Map(J.T.contiguous(), torch.zeros(len(J))) for place, J in matrices.items()}
+
+
+# ---- measuring --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One lens of one place: its logits [n, V] at some rows of the states of a batch."""
+
+    lens: str
+    place: Place
+    logits: Callable[[dict[Source, Tensor], slice], Tensor]
+
+
+def cells_of(how: Lenses, model: Any, read: Sequence[Place], found: Fitted) -> list[Cell]:
+    """What is compared with the model: the wanted lenses, of places that are not repeated."""
+    head, cells = head_of(model), list[Cell]()
+
+    def own_norm(place: Place, states: dict[Source, Tensor], rows: slice) -> Tensor:
+        return head_of(model, place.layer)(states["own", place][rows])
+
+    def through(sources: Sequence[Source], maps: Sequence[Map], states: dict[Source, Tensor], rows: slice) -> Tensor:
+        parts = [one.to_last(states[source][rows]) for source, one in zip(sources, maps, strict=True)]
+        return head(torch.stack(parts).sum(0))
+
+    for kind in how.kinds:
+        for place in (place for place in read if place not in found.repeated):
+            live = [one for one in read if one.layer == place.layer and ("jacobian", one) in found.maps]
+            parts = live if kind == "jacobian" and place not in live else [place]
+            if kind == "logit":
+                cells.append(Cell(kind, place, partial(own_norm, place)))
+            elif parts:
+                sources = [(SOURCES.get(kind, "own"), one) for one in parts]
+                cells.append(Cell(kind, place, partial(through, sources, [found.maps[kind, one] for one in parts])))
+    return cells
+
+
+def observe(how: Lenses, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+    """Cells: lenses of places, and the constant lens. Units: documents, with a sum over their positions."""
+    opened, read = data[Documents], places(how, model)
+    cluster = opened.cases()["cluster"].to_numpy()
+    names = np.random.default_rng([how.seed, 3]).permutation(np.unique(cluster))
+    if len(names) < 2:
+        raise InputError("lenses are fitted on some documents and measured on others: one document is too few")
+    held = np.isin(cluster, names[: max(1, round(MEASURED * len(names)))])
+    nets = {"own": model} | ({"untrained": untrained(model, how.seed)} if "untrained" in how.kinds else {})
+    done = ticks(progress, len(read) + 1)
+    found = fit(how, nets, opened.only(np.flatnonzero(~held).tolist()), read, done)
+    cells, measured = cells_of(how, model, read, found), opened.only(np.flatnonzero(held).tolist())
+    sums = compare(nets, measured, read, cells, found)
+    done(0)
+    units = measured.units()
+    kept = sums["n"] > 0
+    sizes = sums["n"][kept]
+    labels = pd.DataFrame(
+        [{"lens": one.lens, "stream": one.place.stream, "layer": one.place.layer, "hook": one.place.hook}
+         for one in cells]
+    )  # fmt: skip
+    title = f"{title_of(model)} on {measured.title()}; fitted on {found.positions:,} positions of other documents"
+    if found.repeated:
+        streams = sorted({place.stream for place in found.repeated})
+        title += f"; no layer changes {', '.join(streams)}: one row each"
+    about = {"title": title, "weights_digest": weights_digest(model), "texts": how.texts, "layers": model.cfg.n_layers}
+    seen = InstrumentData({}, {}, about, arrays_of(found))
+    constant = pd.DataFrame([{"lens": "constant", "stream": "", "layer": -1, "hook": ""}])
+    for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
+        seen.blocks[name] = Observations(
+            measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
+            cells=pd.concat([constant, labels], ignore_index=True), units=units[kept].reset_index(drop=True),
+            total=sums[name][:, kept], size=sizes,
+        )  # fmt: skip
+        contrasts = list[Contrast]()
+        for i, keys in enumerate(labels.to_dict("records"), 1):
+            contrasts.append(Contrast(quantity=name, weights={i: 1.0}, labels=keys, null=None))
+            if name == "kl":
+                contrasts.append(Contrast(quantity="constant", weights={0: 1.0}, labels=keys, null=None))
+        seen.contrasts[name] = contrasts
+    return seen
+
+
+@torch.no_grad()
+def compare(
+    nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place], cells: Sequence[Cell], found: Fitted
+) -> dict[str, np.ndarray]:
+    """Sums over the positions of each document: KL(model ‖ lens) and equal first tokens [1 + cells, documents], n."""
+    head, size = head_of(nets["own"]), len(opened.units())
+    sums = {name: torch.zeros(1 + len(cells), size, dtype=torch.float64) for name in ("kl", "agreement")}
+    n = torch.zeros(size, dtype=torch.float64)
+    for batch in batches(nets, opened, read):
+        for rows in chunks(nets["own"].cfg.d_vocab, batch.last):
+            document = batch.document[rows]
+            log_p = head(batch.last[rows]).double().log_softmax(-1)
+            p, first = log_p.exp(), log_p.argmax(-1)
+            n.index_add_(0, document, torch.ones(len(document), dtype=torch.float64))
+            for i, cell in enumerate([None, *cells]):
+                logits = found.constant.expand_as(log_p) if cell is None else cell.logits(batch.states, rows)
+                log_q = logits.double().log_softmax(-1)
+                kl = (p * (log_p - log_q)).sum(-1)
+                sums["kl"][i].index_add_(0, document, kl.cpu())
+                sums["agreement"][i].index_add_(0, document, (log_q.argmax(-1) == first).double().cpu())
+    return {name: x.numpy() for name, x in sums.items()} | {"n": n.numpy()}
+
+
+def arrays_of(found: Fitted) -> dict[str, np.ndarray]:
+    """The maps by their names in a file, and `constant` [V]."""
+    arrays = {"constant": found.constant.float().cpu().numpy()}
+    for (kind, place), one in found.maps.items():
+        for name, x in zip(names_of(kind, place.name), (one.A, one.b), strict=True):
+            arrays[name] = x.cpu().numpy()
+    return arrays
+
+
+def tables(how: Lenses, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """One row per stream, layer and lens."""
+    frame, missing = joined([estimates["kl"], estimates["agreement"]], KEYS, COLUMNS)
+    return {"lenses": Table(frame, COLUMNS, missing, seen.about["title"])}
+
+
+KEYS = ("lens", "stream", "layer", "hook")
+COLUMNS = (
+    key("stream", "stream", f"the stream; {RESID}: the sum of the streams, or a single one"),
+    key("layer", "layer", "counted from 0", "layer", "d"),
+    key("lens", "lens", "how the state is read"),
+    key("hook", "hook", "where the state is read", shown=False),
+    *described("kl", "KL to the model", "nats/token", "KL of the model's prediction to the lens'", format=".3f",
+               sd="documents"),
+    *described("agreement", "agreement", "share of positions", "positions with the same most probable token",
+               format=".3f", sd="documents"),
+    *described("constant", "KL of a constant", "nats/token", "KL of the model's prediction to its mean", format=".3f",
+               sd="documents", shown=False),
+    *counts("documents", "independent documents"),
+)  # fmt: skip

@@ -1,0 +1,240 @@
+"""Lenses: known maps, derivatives and divergences against plain ones, files, what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd.functional import jacobian
+
+from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents, Text
+from streamscope.instruments.open_data import open_data
+from streamscope.models import build, load
+from streamscope.models.hooks import capture, edit
+from streamscope.models.lenses import Map, names_of, read_lenses, to_published, weights_digest
+from streamscope.probes.lenses import Lenses
+from streamscope.probes.lenses.measure import Moments, jacobians, last_hook, last_state, places, thinned
+from streamscope.probes.logit_lens import LogitLens
+from streamscope.probes.stream_states import Place
+from tests.tiny import randomise
+
+TOPOLOGIES = ("std-t", "lfa", "dst-kron", "kromcanon", "pls")
+DATA = Documents("stories:1:24", max_documents=24)
+
+
+def model_of(name: str, **changes: Any) -> Any:
+    tokenizer = load("stories/lfa").tokenizer
+    assert tokenizer is not None
+    model = build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, **changes)
+    return randomise(model)
+
+
+def test_a_known_map_is_found() -> None:
+    """Least squares of a linear function of correlated states with unequal variances is that function."""
+    generator = torch.Generator().manual_seed(3)
+    mix, A = torch.randn(12, 12, generator=generator), torch.randn(12, 12, generator=generator)
+    b, moments = torch.randn(12, generator=generator), Moments()
+    for n in (700, 1, 299):
+        x = 2 + torch.randn(n, 12, generator=generator) @ mix
+        moments.add(x, x @ A + b)
+    found = moments.ridge()
+    x = 2 + torch.randn(500, 12, generator=generator) @ mix
+    wanted = x @ A + b
+    assert (found.to_last(x) - wanted).norm() / wanted.norm() < 1e-3
+    assert torch.allclose(found.A[0], torch.linalg.lstsq(x - x.mean(0), wanted - wanted.mean(0)).solution[0], atol=0.05)
+
+
+def silent_after(model: Any, layer: int) -> Any:
+    """The model whose later layers write nothing."""
+    with torch.no_grad():
+        for block in model.blocks[layer + 1 :]:
+            for parameter in (*block.attn.o.parameters(), *block.mlp.down.parameters()):
+                parameter.zero_()
+    return model
+
+
+def test_the_lens_of_layers_that_write_nothing_is_the_identity() -> None:
+    model = silent_after(model_of("std-t", n_layers=3), 0)
+    how = Lenses(kinds=("ridge", "jacobian", "logit"), hooks=("blocks.0.*", "blocks.1.hook_resid_post"), texts=3)
+    with pytest.raises(InputError, match="no stream"):
+        how.measure(model, DATA)
+    how = Lenses(kinds=("ridge", "jacobian", "logit"), hooks=("blocks.[01].hook_resid_post",), texts=3)
+    result = how.measure(model, DATA)
+    frame = result.table().frame
+    assert (frame["kl"] < 1e-4).all() and (frame["agreement"] > 0.99).all()
+    J, b = (result.arrays[name] for name in names_of("jacobian", "blocks.0.hook_resid_post"))
+    np.testing.assert_allclose(J, np.eye(len(J)), atol=1e-5)
+    assert not b.any()
+    assert "no layer changes resid: one row each" in result.table().title, "layers 0 and 1 have one state"
+    assert frame["layer"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_jacobians_are_those_of_torch(name: str) -> None:
+    """Mean over texts and positions t of Σ_t' ∂ last(t') / ∂ x(t); BOS and the last position are left out."""
+    model = model_of(name)
+    rows = [[0, 5, 9, 11, 30], [0, 8, 300, 12]]
+    read = [place for place in places(Lenses(), model) if place.layer == 0]
+    found = jacobians(model, rows, read)
+    streams = [place for place in read if place.stream != "resid" or len(read) == 1]
+    assert set(found) == set(streams)
+    for place in streams:
+        wanted = torch.zeros(model.config.d_model, model.config.d_model)
+        for row in rows:
+            tokens = torch.tensor([row])
+            with torch.no_grad(), capture(model, [place.hook]) as seen:
+                last_state(model, tokens)
+            start = seen[place.hook].clone()
+
+            def final(x: torch.Tensor, tokens: Any = tokens, start: Any = start, place: Place = place) -> torch.Tensor:
+                whole = x if place.part is None else start.index_copy(2, torch.tensor([place.part]), x[:, :, None])
+                with edit(model, {place.hook: lambda _, hook: whole}):
+                    return last_state(model, tokens)[0, 1:-1].sum(0)
+
+            J = jacobian(final, place.of(start))  # [D, 1, T, D]
+            wanted += J[:, 0, 1:-1].mean(1) / len(rows)
+        torch.testing.assert_close(found[place].A.T, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_divergences_are_plain_ones(name: str) -> None:
+    """KL and first tokens at every position of every held-out document, from the maps in the result's arrays."""
+    model = model_of(name)
+    how = Lenses(texts=2, steps=3)
+    result = how.measure(model, DATA)
+    opened = open_data(DATA, model)
+    texts, measured = (units["unit"].str.split(":").str[1] for units in (opened.units(), result.blocks["kl"].units))
+    held = texts.isin(measured)
+    rows = [row for row, chosen in zip(opened.rows(), held, strict=True) if chosen]
+    fitted = [row for row, chosen in zip(opened.rows(), held, strict=True) if not chosen]
+    assert len(rows) == 6 and len(fitted) == 18
+    twin = build(model.config, seed=how.seed)
+
+    def p_of(h: torch.Tensor, layer: int) -> torch.Tensor:
+        return torch.softmax(model.layer_norm(layer)(h[None])[0] @ model.head.T, -1)
+
+    last = model.config.n_layers - 1
+    with torch.no_grad():
+        mean = torch.cat([p_of(last_state(model, torch.tensor([row[:-1]]))[0], last) for row in fitted]).mean(0)
+        for record in result.table().frame.to_dict("records"):
+            kl, same, constant, n = 0.0, 0, 0.0, 0
+            net = twin if record["lens"] == "untrained" else model
+            place = next(p for p in places(how, model) if (p.hook, p.stream) == (record["hook"], record["stream"]))
+            live = [
+                p
+                for p in places(how, model)
+                if p.layer == place.layer and names_of("jacobian", p.name)[0] in result.arrays
+            ]
+            parts = live if record["lens"] == "jacobian" and place not in live else [place]
+            for row in rows:
+                tokens = torch.tensor([row[:-1]])
+                p = p_of(last_state(model, tokens)[0], last)
+                with capture(net, [one.hook for one in parts]) as seen:
+                    last_state(net, tokens)
+                if record["lens"] == "logit":
+                    q = p_of(
+                        seen[place.hook][0] if place.part is None else seen[place.hook][0][:, place.part], place.layer
+                    )
+                else:
+                    h = torch.zeros_like(p[:, :1])
+                    for one in parts:
+                        A, b = (torch.from_numpy(result.arrays[x]) for x in names_of(record["lens"], one.name))
+                        h = h + one.of(seen[one.hook])[0] @ A + b
+                    q = p_of(h, last)
+                kl += float((p * (p.log() - q.log())).sum())
+                constant += float((p * (p.log() - mean.log())).sum())
+                same += int((p.argmax(-1) == q.argmax(-1)).sum())
+                n += len(p)
+            assert record["kl"] == pytest.approx(kl / n, rel=1e-4, abs=1e-5), record
+            assert record["agreement"] == pytest.approx(same / n, abs=1.5 / n), record
+            assert record["constant"] == pytest.approx(constant / n, rel=1e-4), record
+
+
+def test_a_tuned_lens_knows_more_than_least_squares_and_an_untrained_model_less() -> None:
+    how = Lenses(hooks=("blocks.2.hook_context_post",), kinds=("ridge", "tuned", "untrained"), steps=40)
+    result = how.measure(load("stories/lfa"), Documents(max_documents=40))
+    kl = result.table().frame.set_index("lens")["kl"]
+    assert kl["tuned"] < 0.95 * kl["ridge"] < kl["untrained"]
+
+
+def test_positions_for_training_are_drawn_from_all() -> None:
+    chosen = thinned(50_000, 0)
+    assert chosen.sum() == 16_384 and 0.45 < chosen[:25_000].sum() / chosen.sum() < 0.55
+    assert thinned(100, 0).all() and not torch.equal(chosen, thinned(50_000, 1))
+
+
+def test_a_file_serves_the_logit_lens_and_no_other_model(tmp_path: Path) -> None:
+    model = model_of("std-t")
+    path = tmp_path / "lenses.parquet"
+    Lenses(kinds=("tuned", "ridge"), steps=3).measure(model, DATA).save(path)
+    file = path.with_suffix(".safetensors")
+    lenses = read_lenses(file, model)
+    assert {kind for kind, _ in lenses.maps} == {"tuned", "ridge"}
+    text = Text(text=("Tom saw a cat. He ran.",))
+    plain, tuned = (LogitLens(k=3, lens=lens).measure(model, text) for lens in ("", f"{file}:tuned"))
+    ids = torch.tensor([model.tokenizer.encode("Tom saw a cat. He ran.")])
+    with torch.no_grad(), capture(model, ["blocks.0.hook_resid_post"]) as seen:
+        model(ids)
+    h = lenses.at("tuned", "blocks.0.hook_resid_post").to_last(seen["blocks.0.hook_resid_post"][0])
+    p = torch.softmax(model.ln_final(h[None])[0] @ model.head.T, -1)
+    frame = tuned.tables["candidates"].frame.query("layer == 0 and top == 1").sort_values("position")
+    np.testing.assert_allclose(frame["probability"], p.amax(-1).detach(), rtol=1e-4)
+    assert "lens " in tuned.table().title and "lens " not in plain.table().title.replace("logit lens", "")
+    for spec, message in (
+        (f"{file}:tunde", "did you mean tuned"),
+        (f"{file}:jacobian", "unknown kind of lens"),
+        (str(file), "did you mean|no such|give FILE:KIND|missing"),
+        (f"{path}:tuned", "write one with|cannot be read|is no"),
+    ):
+        with pytest.raises(InputError, match=message):
+            LogitLens(lens=spec).measure(model, text)
+    other = model_of("std-t")
+    with torch.no_grad():
+        other.embed.weight[7, 7] += 1e-3
+    with pytest.raises(InputError, match="fitted on other weights"):
+        LogitLens(lens=f"{file}:tuned").measure(other, text)
+    with pytest.raises(InputError, match="has no tuned lens of blocks.9"):
+        lenses.at("tuned", "blocks.9.hook_resid_post")
+
+
+def test_published_files(tmp_path: Path) -> None:
+    """TransformerLens reads ours, and we read what it writes; a model of several streams has none."""
+    from transformer_lens.tools.analysis import JacobianLens
+
+    model = model_of("std-t", n_layers=2)
+    result = Lenses(kinds=("jacobian",), texts=2).measure(model, DATA)
+    result.save(tmp_path / "lens.pt")
+    theirs = JacobianLens.load(str(tmp_path / "lens.pt"))
+    assert theirs.source_layers == [0, 1] and theirs.n_prompts == 2
+    J = torch.from_numpy(result.arrays[names_of("jacobian", last_hook(0))[0]]).T
+    torch.testing.assert_close(theirs.jacobians[0].float(), J, atol=2e-3, rtol=1e-3)
+    theirs.save(str(tmp_path / "theirs.pt"))
+    ours = read_lenses(tmp_path / "theirs.pt", model).at("jacobian", last_hook(0))
+    x = torch.randn(5, model.config.d_model)
+    torch.testing.assert_close(ours.to_last(x), x @ J.half().float().T, atol=1e-4, rtol=1e-3)
+    with pytest.raises(InputError, match="one stream"):
+        Lenses(kinds=("jacobian",), texts=1).measure(model_of("lfa"), DATA).save(tmp_path / "several.pt")
+    (tmp_path / "bad.pt").write_bytes(b"no")
+    with pytest.raises(InputError, match=r"bad\.pt"):
+        read_lenses(tmp_path / "bad.pt", model)
+    to_published({0: Map(torch.eye(8), torch.zeros(8))}, 1, {}, tmp_path / "narrow.pt")
+    with pytest.raises(InputError, match="maps 8 dimensions"):
+        read_lenses(tmp_path / "narrow.pt", model)
+
+
+def test_a_frozen_stream_has_one_row() -> None:
+    result = Lenses(kinds=("logit",)).measure(model_of("lfa"), DATA)
+    frame = result.table().frame
+    assert frame.groupby("stream")["layer"].count().to_dict() == {"token": 1, "context": 2, "resid": 2}
+    assert "no layer changes token" in result.table().title
+
+
+def test_what_cannot_be_fitted_says_so() -> None:
+    model = model_of("std-t")
+    with pytest.raises(InputError, match="one document is too few"):
+        Lenses(kinds=("logit",)).measure(model, Documents("stories:1:1"))
+    with pytest.raises(InputError, match="longer texts"):
+        jacobians(model, [[0, 5]], places(Lenses(), model))
+    assert weights_digest(model) != weights_digest(model_of("std-t", n_layers=1))
