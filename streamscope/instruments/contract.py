@@ -241,7 +241,7 @@ class Instrument(ValidatedOptions):
         return {}
 
     def with_resolved_heads(self, data: Opened) -> "Instrument":
-        """This instrument for its control, with what depends on a model fixed: ranked heads, default streams or layers."""
+        """This instrument for its control: ranked heads, default streams and layers are those of this model."""
         resolve = self._in_body("with_resolved_heads")
         return resolve(self, data) if resolve else self
 
