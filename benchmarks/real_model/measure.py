@@ -27,6 +27,8 @@ ARGUMENTS: dict[str, str] = {
     "circuits": "--task induction --pairs 8 --method eap --draws 1",
     "coherence": "",
     "coreference": "",
+    "dictionaries": "--max-tokens 600 --width 64 --k 4 --batch 128",
+    "dictionary_quality": "--max-documents 8",
     "direct_logit_attribution": "--tasks gender-16",
     "directions": "--a happy --b sad",
     "extract": "--max-tokens 500 --out FOLDER/features.parquet",

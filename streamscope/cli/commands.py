@@ -20,7 +20,7 @@ SYNONYMS = {
     "tuned-lens": "lenses", "jacobian": "lenses",
     "attention": "picture heads", "attn": "picture heads", "pattern": "picture heads", "entropy": "specialization",
     "dla": "direct_logit_attribution", "attribution": "direct_logit_attribution circuits",
-    "sae": "latents cluster", "dictionary": "latents cluster", "neurons": "latents", "probe": "linear",
+    "sae": "dictionaries dictionary_quality", "transcoder": "dictionaries", "neurons": "latents", "probe": "linear",
     "probing": "linear", "classifier": "linear", "patching": "patch", "tracing": "patch", "causal": "patch interchange",
     "das": "interchange", "knockout": "ablate", "zero": "ablate", "mean-ablation": "ablate",
     "prune": "ablate circuits",

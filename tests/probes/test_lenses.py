@@ -101,7 +101,7 @@ def test_jacobians_are_those_of_torch(name: str) -> None:
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_divergences_are_plain_ones(name: str) -> None:
     """KL and first tokens at every position of every held-out document, from the maps in the result's arrays."""
-    model = model_of(name)
+    model = model_of(name, **({"readout.layer_norms": "own"} if name == "pls" else {}))
     how = Lenses(texts=2, steps=3)
     result = how.measure(model, DATA)
     opened = open_data(DATA, model)

@@ -61,6 +61,8 @@ COMMANDS = {
     "--streams s0 s2 --raw --scale 0 5 --max-documents 4 --draws 0 --sample-tokens 4",
     "head_groups": "probes.head_groups lfa --n 60",
     "ablation_effects": "interventions.ablation_effects pls --draws 2 --tasks capitalization-8 gender-16",
+    "dictionaries": "features.dictionaries lfa --data stories:1:60 --max-tokens 6000 --width 64 --batch 256",
+    "dictionary_quality": "features.dictionary_quality lfa --max-documents 12",
     "lenses": "probes.lenses lfa --hooks blocks.[03].* --max-documents 12 --steps 4 --texts 2",
     "interchange": "interventions.interchange lfa --hooks blocks.3.hook_context_post --pairs 60 --n 400",
     "steer_heads": "interventions.steer_heads lfa --groups entity anchor --draws 0 --tasks capitalization-8 "

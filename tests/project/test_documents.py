@@ -52,6 +52,7 @@ SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end i
     "interventions.steer": ["--max-documents", "2", "--draws", "1", "--sample-tokens", "4"],
     "interventions.abliterate": ["--max-documents", "4"],
     "probes.directions": ["--draws", "2"],
+    "features.dictionaries": ["--data", "stories:1:60", "--max-tokens", "3000", "--width", "32", "--batch", "128"],
     "probes.lenses": ["--max-documents", "4", "--kinds", "logit", "ridge"],
     "interventions.ablation_effects": ["--draws", "1", "--tasks", "capitalization-8", "gender-16"],
     "interventions.steer_heads": ["--draws", "0", "--tasks", "capitalization-8", "--max-documents", "4"],

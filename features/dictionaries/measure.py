@@ -1,0 +1,341 @@
+"""Dictionaries: states are harvested once, then each hook, seed and control is trained, measured and written."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.cli.disk import read_json, write_text
+from streamscope.cli.errors import InputError, reading
+from streamscope.cli.terminal import counted
+from streamscope.features.dictionaries import STATES, Dictionaries
+from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
+from streamscope.instruments.data import Opened, Tokens
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.open_data import Document, OpenTokens
+from streamscope.instruments.table import Table, counts, described, key, number
+from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
+from streamscope.models.hooks import capture, match, pad
+from streamscope.models.lenses import weights_digest
+from streamscope.probes.stream_states import Place, places_of
+
+TEXTS = 32
+"""Documents of a pass that harvests states."""
+HELD_OUT = 0.1
+"""Share of the positions, from the last documents, that the table is measured on."""
+AUXILIARY = 1 / 32
+"""Weight of the loss of dead latents (Gao et al. 2024, App. A.2)."""
+DEAD = 0.1
+"""Share of training after which a latent that has not fired counts as dead."""
+CALIBRATION = 2**23
+"""Latents of single positions from which the threshold is read at the end of training: k of them per position exceed
+it."""
+DECAY = 0.2
+"""Share of the steps over which the learning rate falls to 0."""
+
+
+# ---- states -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class States:
+    """Harvested states [N, D] by place, in the order of the documents, and the document of each row."""
+
+    rows: dict[Place, np.ndarray]
+    document: np.ndarray
+
+
+def places(how: Dictionaries, model: Any) -> list[Place]:
+    """The streams to read, with --target the hook to read and the one to rebuild.
+
+    Raises `InputError` for hooks that are no streams, and for a target with several hooks that are read.
+    """
+    if not how.target:
+        return places_of(model, how.hooks) if how.hooks else places_of(model, [middle(model)])
+    names = match(model, [*how.hooks, how.target])
+    if len(names) != 2 or how.target not in names:
+        raise InputError(f"--target {how.target} is rebuilt from one hook: give it as --hooks")
+    return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == how.target)]
+
+
+def middle(model: Any) -> str:
+    """The hook of the live stream after the middle layer."""
+    at = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
+    return at[-1]
+
+
+def check(how: Dictionaries, model: Any) -> None:
+    """Raise `InputError` for hooks that the model lacks."""
+    places(how, model)
+
+
+def scored(document: Document) -> slice:
+    """The rows of a document whose states are kept: those that are read, without BOS."""
+    first = document.unscored
+    return slice(max(first, 1) if document.offset == 0 else first, len(document.ids) - 1)
+
+
+def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path, done: Callable[[int], None]) -> States:
+    """The states at every position but BOS, as files in a folder; goes on where a killed command stopped."""
+    documents = list(opened.documents())
+    sizes = [max(0, part.stop - part.start) for part in map(scored, documents)]
+    n, d = sum(sizes), model.cfg.d_model
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"weights": weights_digest(model), "places": [place.name for place in read], "text": opened.title(), "n": n}
+    log, finished = folder / "done.json", 0
+    if log.is_file():
+        with reading(log, "remove the folder"):
+            kept = read_json(log, dict[str, Any])
+        finished = kept.pop("documents")
+        if kept != about:
+            raise InputError(f"{folder} holds states of another command: remove it")
+    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in read}
+    mode: Any = "r+" if finished else "w+"
+    rows = {place: np.memmap(path, np.float32, mode, shape=(n, d)) for place, path in files.items()}
+    at = sum(sizes[:finished])
+    done(at)
+    while finished < len(documents):
+        some = documents[finished : finished + TEXTS]
+        tokens = pad([document.ids[:-1] for document in some]).to(model.cfg.device)
+        with torch.no_grad(), capture(model, list(dict.fromkeys(place.hook for place in read))) as seen:
+            _run(model, tokens)
+        start = at
+        for i, document in enumerate(some):
+            part = scored(document)
+            for place in read:
+                rows[place][at : at + sizes[finished + i]] = place.of(seen[place.hook])[i, part].float().cpu().numpy()
+            at += sizes[finished + i]
+        finished += len(some)
+        for array in rows.values():
+            array.flush()
+        write_text(log, json.dumps({**about, "documents": finished}))
+        done(at - start)
+    return States(dict(rows), np.repeat(np.arange(len(documents)), sizes))
+
+
+def _run(model: Any, tokens: Tensor) -> None:
+    if hasattr(model, "segment"):
+        model.readout(model.segment(model.embed_tokens(tokens), 0))
+    else:
+        model(tokens)
+
+
+# ---- training ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Scale:
+    """x' = (x − mean) factor has mean 0 and mean square norm D."""
+
+    mean: Float[Tensor, " D"]
+    factor: float
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "N D"]) -> "Scale":
+        """From a sample of states."""
+        mean = x.mean(0)
+        square = float((x - mean).square().sum(1).mean())
+        return cls(mean, (x.shape[1] / square) ** 0.5 if square > 0 else 1.0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x - self.mean) * self.factor
+
+
+def train(
+    how: Dictionaries, x: np.ndarray, seed: int, *, target: np.ndarray | None = None, frozen: bool = False,
+    done: Callable[[int], None],
+) -> Dictionary:  # fmt: skip
+    """A dictionary of states x [N, D] that rebuilds them, or `target` [N, D], in one pass in random order."""
+    rng, generator = np.random.default_rng([seed, 11]), torch.Generator().manual_seed(seed * 7919 + 11)
+    n, width, transcoder, y = len(x), how.width, target is not None, x if target is None else target
+    sample = np.sort(rng.permutation(n)[:100_000])
+    to_x, to_y = (Scale.of(torch.from_numpy(np.asarray(rows[sample]))) for rows in (x, y))
+    W_dec = torch.nn.functional.normalize(torch.randn(width, y.shape[1], generator=generator), dim=1)
+    start = W_dec if not transcoder else torch.randn(width, x.shape[1], generator=generator)
+    W = {"W_enc": torch.nn.functional.normalize(start, dim=1).T.clone(), "b_enc": torch.zeros(width),
+         "W_dec": W_dec.clone(), "b_dec": torch.zeros(y.shape[1])}  # fmt: skip
+    if transcoder:
+        W["W_skip"] = torch.zeros(x.shape[1], y.shape[1])
+    trained = [p.requires_grad_() for name, p in W.items() if not (frozen and name == "W_dec")]
+    optimizer = torch.optim.Adam(trained, lr=how.lr)
+    steps = max(1, n // how.batch)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
+    silent, order = torch.zeros(width), rng.permutation(n)
+    for step in range(steps):
+        rows = np.sort(order[step * how.batch : (step + 1) * how.batch])
+        bx = to_x(torch.from_numpy(np.asarray(x[rows])))
+        by = to_y(torch.from_numpy(np.asarray(y[rows]))) if transcoder else bx
+        pre = torch.relu(bx @ W["W_enc"] + W["b_enc"])
+        least = pre.detach().flatten().topk(min(how.k * len(rows), pre.numel())).values[-1].clamp(min=1e-12)
+        z = torch.where(pre >= least, pre, 0.0)
+        skip = bx @ W["W_skip"] if transcoder else 0.0
+        errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in prefixes(how)]
+        loss = torch.stack([e.square().sum(1).mean() for e in errors]).mean()
+        fired = (z > 0).any(0)
+        silent = torch.where(fired, 0.0, silent + len(rows))
+        dead = silent > DEAD * n
+        if dead.any():
+            waiting = pre * dead
+            best = waiting.topk(min(y.shape[1] // 2, int(dead.sum())), 1)
+            rest = errors[-1].detach() - torch.zeros_like(z).scatter(1, best.indices, best.values) @ W["W_dec"]
+            loss = loss + AUXILIARY * rest.square().sum(1).mean()
+        for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            p.grad = g
+        if not frozen:  # the length of a row is no freedom
+            D, along = W["W_dec"].detach(), W["W_dec"].grad
+            assert along is not None
+            W["W_dec"].grad = along - (along * D).sum(1, keepdim=True) * D
+        optimizer.step()
+        falling.step()
+        with torch.no_grad():
+            W["W_dec"].div_(W["W_dec"].norm(dim=1, keepdim=True))
+        done(len(rows))
+    final = {name: p.detach() for name, p in W.items()}
+    last = to_x(torch.from_numpy(np.asarray(x[np.sort(order[-max(how.batch, CALIBRATION // width) :])])))
+    pre = torch.relu(last @ final["W_enc"] + final["b_enc"]).flatten()
+    threshold = float(pre.kthvalue(max(1, pre.numel() - how.k * len(last))).values)
+    return folded(final, threshold, to_x, to_y)
+
+
+def prefixes(how: Dictionaries) -> list[int]:
+    """The numbers of latents that are to rebuild the state: all, or nested parts as well."""
+    return [how.width // part for part in (8, 4, 2)] + [how.width] if how.matryoshka else [how.width]
+
+
+def folded(W: Mapping[str, Tensor], threshold: float, to_x: Scale, to_y: Scale) -> Dictionary:
+    """The dictionary of states as they are: both scales are in its weights."""
+    W_enc = to_x.factor * W["W_enc"]
+    W_dec, b_dec, W_skip = W["W_dec"] / to_y.factor, W["b_dec"] / to_y.factor + to_y.mean, None
+    if "W_skip" in W:
+        W_skip = W["W_skip"] * to_x.factor / to_y.factor
+        b_dec = b_dec - to_x.mean @ W_skip
+    theta = torch.full((len(W["b_enc"]),), threshold)
+    return Dictionary(W_enc, W["b_enc"] - to_x.mean @ W_enc, W_dec, b_dec, theta, W_skip)
+
+
+# ---- the instrument ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One dictionary to train."""
+
+    source: Place
+    target: Place
+    seed: int
+    frozen: bool
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        return f"{self.source.name.replace(':', '-')}-s{self.seed}" + "-frozen" * self.frozen
+
+
+def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+    """Cells: dictionaries. Units: held-out documents, with sums over their positions."""
+    opened, read = data[Tokens], places(how, model)
+    pairs = [(read[0], read[1])] if how.target else [(place, place) for place in read]
+    kinds = (False, True) if how.controls else (False,)
+    wanted = [Wanted(*pair, seed, frozen) for pair in pairs for seed in how.seeds for frozen in kinds]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (how.to if how.to is not None else Path(temporary)) / STATES
+        total = sum(max(0, part.stop - part.start) for part in map(scored, opened.documents()))
+        done = ticks(progress, total * (1 + len(wanted)))
+        states = harvest(model, opened, read, folder, done)
+        held = states.document >= np.searchsorted(np.cumsum(np.bincount(states.document)), (1 - HELD_OUT) * total)
+        n = int((~held).sum())
+        if n < how.batch or held.sum() < 2:
+            raise InputError(
+                f"{counted(n, 'position', ',')} to train on: a step needs --batch {how.batch}; give more text"
+            )
+        about = {"weights_digest": weights_digest(model), "model_name": str(model.run or model.config.name),
+                 "text": opened.title(), "threads": torch.get_num_threads(),
+                 "context_size": model.cfg.n_ctx}  # fmt: skip
+        found = dict[Wanted, Dictionary]()
+        for one in wanted:
+            path = None if how.to is None else how.to / one.name
+            if path is not None and (path / CONFIG).is_file():
+                found[one] = read_dictionary(str(path), model)
+                say(progress, f"{path} is there")
+            else:
+                y = None if one.source == one.target else states.rows[one.target][:n]
+                made = train(how, states.rows[one.source][:n], one.seed, target=y, frozen=one.frozen, done=done)
+                mine = {**about, "frozen": one.frozen, "seed": one.seed, "k": how.k, "positions": n}
+                source, target = one.source, one.target
+                found[one] = replace(made, hook=source.hook, target=target.hook, stream=source.stream, about=mine)
+                if path is not None:
+                    write_dictionary(path, found[one])
+        seen = _observed(found, {place: rows[n:] for place, rows in states.rows.items()}, states.document[n:])
+        done(0)
+        del states
+        shutil.rmtree(folder, ignore_errors=True)
+    seen.about["title"] = (
+        f"{title_of(model)}: {opened.title()}; {how.width} latents, trained on {n:,} positions, held out"
+    )
+    return seen
+
+
+def _observed(
+    found: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
+) -> InstrumentData:
+    documents, at = np.unique(document, return_inverse=True)
+    names = {"fvu": "share of variance", "l0": "latents per position"}
+    total = {name: np.zeros((len(found), len(documents))) for name in names}
+    size = {name: np.zeros((len(found), len(documents))) for name in names}
+    dead = []
+    for i, (one, dictionary) in enumerate(found.items()):
+        mean, alive = torch.from_numpy(np.asarray(rows[one.target])).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
+        for part in np.array_split(np.arange(len(document)), max(1, len(document) // 8192)):
+            x, y = (torch.from_numpy(np.asarray(rows[place][part])) for place in (one.source, one.target))
+            z = dictionary.encode(x)
+            alive |= (z > 0).any(0)
+            parts = {"fvu": ((y - dictionary.decode(z, x)).square().sum(1), (y - mean).square().sum(1)),
+                     "l0": ((z > 0).sum(1), torch.ones(len(z)))}  # fmt: skip
+            for name, (a, b) in parts.items():
+                np.add.at(total[name][i], at[part], a.double().numpy())
+                np.add.at(size[name][i], at[part], b.double().numpy())
+        dead.append(1 - float(alive.float().mean()))
+    cells = pd.DataFrame([
+        {"hook": one.source.hook, "stream": one.source.stream, "seed": one.seed,
+         "decoder": "frozen" if one.frozen else "trained", "dictionary": one.name} for one in found
+    ])  # fmt: skip
+    units = pd.DataFrame({"unit": [str(i) for i in documents]}).assign(cluster=lambda table: table["unit"])
+    seen = InstrumentData({}, {}, extra=dead)
+    for name, unit in names.items():
+        seen.blocks[name] = Observations(
+            measure=Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf)), cells=cells, units=units,
+            total=total[name], size=size[name],
+        )  # fmt: skip
+        seen.contrasts[name] = each(name, cells, null=None)
+    return seen
+
+
+def tables(how: Dictionaries, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """One row per dictionary."""
+    frame, missing = joined([estimates["fvu"], estimates["l0"]], KEYS, COLUMNS)
+    frame["dead"] = seen.extra
+    return {"dictionaries": Table(frame, COLUMNS, missing, seen.about["title"])}
+
+
+KEYS = ("dictionary", "hook", "stream", "seed", "decoder")
+COLUMNS = (
+    key("dictionary", "dictionary", "its folder"),
+    key("hook", "hook", "what it reads", shown=False),
+    key("stream", "stream", "stream of the hook", shown=False),
+    key("seed", "seed", "seed of the start and of the order", shown=False),
+    key("decoder", "decoder", "trained, or frozen at random: the control"),
+    *described("fvu", "variance not explained", "share of variance", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
+               sd="documents"),
+    *described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents"),
+    number("dead", "dead", "share of latents", "latents that no held-out position has", ".3f"),
+    *counts("documents", "independent documents"),
+)  # fmt: skip

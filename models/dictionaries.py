@@ -1,0 +1,156 @@
+"""Sparse dictionaries of a stream: which few of many directions add up to a state.
+
+    z = JumpReLU(x W_enc + b_enc)           z_i = pre_i where pre_i > θ_i, else 0      x [D], z [F]
+    x̂ = z W_dec + b_dec (+ x W_skip)        a transcoder's x̂ is the output of the part whose input is x
+
+    dictionary = read_dictionary("runs/lfa-dictionaries/blocks.3.hook_context_post-s0")
+    z = dictionary.encode(x); x̂ = dictionary.decode(z, x)
+
+A folder is one of SAELens: cfg.json and sae_weights.safetensors. The architectures standard, topk, batchtopk, jumprelu,
+transcoder and skip_transcoder are read, from a folder or hf:ID/FOLDER; written are jumprelu and the transcoders. A
+folder of ours also names the weights of its model, and is refused for others.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from streamscope.cli.disk import write_text
+from streamscope.cli.errors import InputError, reading, unknown
+from streamscope.models.lenses import weights_digest
+from streamscope.models.tensors import read_tensors, write_tensors
+
+CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
+ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",
+                 "jumprelu_skip_transcoder")  # fmt: skip
+SAE_LENS = "6.54.0"
+"""The version whose format is written: its loader drops the hook of a file that names none."""
+MAKE_ONE = "give a folder of `streamscope dictionaries`, of SAELens, or hf:ID/FOLDER"
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """One dictionary; `hook` is read, `target` is rebuilt (the same but for a transcoder), of the stream `stream`."""
+
+    W_enc: Float[Tensor, "D F"]
+    b_enc: Float[Tensor, " F"]
+    W_dec: Float[Tensor, "F D"]
+    b_dec: Float[Tensor, " D"]
+    threshold: Float[Tensor, " F"]
+    W_skip: Float[Tensor, "D D"] | None = None
+    k: int = 0
+    """At most so many latents at a position; 0: as many as exceed their thresholds."""
+    hook: str = ""
+    target: str = ""
+    stream: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def encode(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows F"]:
+        """The latents of states."""
+        pre = x @ self.W_enc.to(x) + self.b_enc.to(x)
+        z = torch.where(pre > self.threshold.to(x), pre, 0.0)
+        if self.k and self.k < z.shape[-1]:
+            largest = z.topk(self.k, -1)
+            z = torch.zeros_like(z).scatter(-1, largest.indices, largest.values)
+        return z
+
+    def decode(self, z: Float[Tensor, "*rows F"], x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        """What the latents add up to; `x` is the state that they are of, which a skip connection reads."""
+        out = z @ self.W_dec.to(z) + self.b_dec.to(z)
+        return out if self.W_skip is None else out + x @ self.W_skip.to(x)
+
+    def to(self, device: Any) -> "Dictionary":
+        """The same on a device."""
+        names = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "W_skip")
+        moved = {name: x.to(device) for name in names if (x := getattr(self, name)) is not None}
+        return Dictionary(**{**vars(self), **moved})
+
+
+def read_dictionary(spec: str, model: Any = None) -> Dictionary:
+    """The dictionary of a folder, for this model if one is given.
+
+    Raises `InputError` for another folder, an architecture or a normalisation that is not read, damaged weights,
+    another width than the model's, and a dictionary of other weights.
+    """
+    folder = _folder(spec)
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InputError(f"{spec} holds no {CONFIG}: {MAKE_ONE}")
+    with reading(path, MAKE_ONE):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        architecture, metadata = str(config["architecture"]), {**config, **(config.get("metadata") or {})}
+    if architecture not in ARCHITECTURES:
+        raise unknown(f"architecture of the dictionary {spec}", architecture, list(ARCHITECTURES))
+    normalise = config.get("normalize_activations") or "none"
+    if normalise != "none":
+        raise InputError(f"{spec}: normalize_activations {normalise} is not read: fold it into the weights first")
+    tensors, _ = read_tensors(folder / WEIGHTS, MAKE_ONE)
+    W = {name: x.float() for name, x in tensors.items()}
+    if missing := {"W_enc", "W_dec", "b_dec"} - set(W):
+        raise InputError(f"{folder / WEIGHTS} has no {', '.join(sorted(missing))}")
+    b_enc = W.get("b_enc", torch.zeros(W["W_enc"].shape[1]))
+    if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
+        b_enc = b_enc - W["b_dec"] @ W["W_enc"]
+    k = int(config.get("k") or 0) if architecture == "topk" else 0
+    found = Dictionary(
+        W["W_enc"], b_enc, W["W_dec"], W["b_dec"], W.get("threshold", torch.zeros(len(b_enc))),
+        W["W_skip"].T.contiguous() if "W_skip" in W else None, k,
+        str(metadata.get("hook_name") or ""), str(metadata.get("hook_name_out") or metadata.get("hook_name") or ""),
+        str(metadata.get("stream") or ""), metadata,
+    )  # fmt: skip
+    if model is not None:
+        check(spec, found, model)
+    return found
+
+
+def check(spec: str, found: Dictionary, model: Any) -> None:
+    """Raise `InputError` for another width than the model's, and for a dictionary of other weights."""
+    if len(found.W_enc) != model.cfg.d_model:
+        raise InputError(f"{spec} reads {len(found.W_enc)} dimensions, the model has {model.cfg.d_model}")
+    owner = found.about.get("weights_digest")
+    if owner and owner != weights_digest(model):
+        raise InputError(f"{spec}: this dictionary was trained on other weights; {MAKE_ONE}")
+
+
+def _folder(spec: str) -> Path:
+    if not spec.startswith("hf:"):
+        return Path(spec).expanduser()
+    parts = spec[3:].split("/")
+    if len(parts) < 2:
+        raise InputError(f"{spec}: write hf:ORG/NAME/FOLDER")
+    from huggingface_hub import snapshot_download
+
+    with reading(Path(spec), "is the hub reachable?"):
+        root = snapshot_download("/".join(parts[:2]), allow_patterns=["/".join([*parts[2:], "*"])])
+    return Path(root).joinpath(*parts[2:])
+
+
+def write_dictionary(folder: Path, found: Dictionary) -> None:
+    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection."""
+    transcoder = found.target != found.hook
+    skip = "skip_" if found.W_skip is not None else ""
+    config = {
+        "architecture": f"jumprelu_{skip}transcoder" if transcoder else "jumprelu",
+        "d_in": len(found.W_enc), "d_sae": len(found.b_enc), "dtype": "float32", "device": "cpu",
+        **({"d_out": found.W_dec.shape[1]} if transcoder else {}), "apply_b_dec_to_input": False,
+        "normalize_activations": "none", "reshape_activations": "none",
+        "metadata": {
+            **found.about, "hook_name": found.hook, **({"hook_name_out": found.target} if transcoder else {}),
+            "stream": found.stream, "prepend_bos": True, "sae_lens_version": SAE_LENS,
+            "streamscope_version": version("streamscope"),
+        },
+    }  # fmt: skip
+    names = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "W_skip")
+    tensors = {name: x for name in names if (x := getattr(found, name)) is not None}
+    if found.W_skip is not None:  # theirs is [D out, D in]
+        tensors["W_skip"] = found.W_skip.T
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / WEIGHTS, tensors, {})
+    write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")

@@ -1,0 +1,223 @@
+"""Dictionaries: planted features are found, files are SAELens', killed commands go on, what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from streamscope.cli.errors import InputError
+from streamscope.features.dictionaries import Dictionaries
+from streamscope.features.dictionaries import measure as training
+from streamscope.features.dictionaries.measure import harvest, places, scored, train
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.open_data import open_data
+from streamscope.models import build, load
+from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
+from streamscope.models.hooks import capture
+from streamscope.models.tensors import read_tensors
+from tests.tiny import randomise, some
+
+DATA = Tokens("stories:1:40", max_tokens=1500)
+SMALL: dict[str, Any] = {"width": 48, "k": 4, "batch": 128}
+SAE_LENS = Path(__file__).with_name("sae_lens.json")
+
+
+def planted(n: int, features: int = 128, d: int = 96, active: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    """Unit directions [F, D], and states of a few of them each; rates fall by a power law."""
+    rng = np.random.default_rng(4242)
+    V = rng.standard_normal((features, d)).astype(np.float32)
+    V /= np.linalg.norm(V, axis=1, keepdims=True)
+    rate = 1 / np.sqrt(np.arange(1, features + 1))
+    x = np.empty((n, d), np.float32)
+    for rows in np.array_split(np.arange(n), 40):
+        on = rng.random((len(rows), features)) < rate * active / rate.sum()
+        x[rows] = (on * (0.5 + rng.random(on.shape))) @ V + 0.02 * rng.standard_normal((len(rows), d)) + 0.3
+    return V, x
+
+
+def similarity(V: np.ndarray, found: Dictionary) -> np.ndarray:
+    """Of each planted direction the largest cosine with a row of the decoder."""
+    W = torch.nn.functional.normalize(found.W_dec, dim=1).numpy()
+    largest: np.ndarray = (V @ W.T).max(1)
+    return largest
+
+
+@pytest.mark.parametrize("seed", some((0, 1, 2), fast=(0,)))
+def test_planted_features_are_found(seed: int) -> None:
+    """And neither by a decoder that stays random nor by one that is not trained."""
+    V, x = planted(800_000)
+    how = Dictionaries(width=160, k=3, batch=512, lr=3e-3)
+    found = train(how, x, seed, done=lambda n: None)
+    cosines = similarity(V, found)
+    assert cosines.mean() >= 0.95 and (cosines > 0.9).mean() >= 0.9
+    z = found.encode(torch.from_numpy(x[:4000]))
+    assert 2.5 < (z > 0).sum(1).float().mean() < 3.5
+    frozen = train(how, x[:100_000], seed, frozen=True, done=lambda n: None)
+    start = train(Dictionaries(width=160, k=3, batch=512, lr=0.0), x[:600], seed, done=lambda n: None)
+    assert similarity(V, frozen).mean() <= 0.3 and similarity(V, start).mean() <= 0.3
+    rows = torch.from_numpy(x[:4000])
+    error = [float((rows - one.decode(one.encode(rows), rows)).square().sum()) for one in (found, frozen)]
+    assert error[0] < 0.15 * float((rows - rows.mean(0)).square().sum()) < error[1]
+
+
+def test_a_transcoder_rebuilds_a_function_of_other_states() -> None:
+    _, x = planted(60_000, 40, 24)
+    y = (2 * np.roll(x, 3, axis=1) - 1).astype(np.float32)
+    how = Dictionaries(hooks=("a",), target="b", width=64, k=4, batch=256, lr=3e-3)
+    found = train(how, x, 0, target=y, done=lambda n: None)
+    rows, wanted = torch.from_numpy(x[:2000]), torch.from_numpy(y[:2000])
+    rest = (wanted - found.decode(found.encode(rows), rows)).square().sum() / (wanted - wanted.mean(0)).square().sum()
+    assert found.W_skip is not None and rest < 0.1, "a linear map is what the skip connection is for"
+
+
+def test_nested_latents_rebuild_too() -> None:
+    _, x = planted(60_000, 40, 24)
+    rows = torch.from_numpy(x[:2000])
+    rest = {}
+    for matryoshka in (False, True):
+        found = train(Dictionaries(width=64, k=4, batch=256, lr=3e-3, matryoshka=matryoshka), x, 0, done=lambda n: None)
+        z = found.encode(rows)
+        z[:, 8:] = 0
+        rest[matryoshka] = float((rows - found.decode(z, rows)).square().sum())
+    assert rest[True] < 0.95 * rest[False]
+
+
+def model_of(name: str = "lfa") -> Any:
+    tokenizer = load("stories/lfa").tokenizer
+    assert tokenizer is not None
+    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab))
+
+
+@pytest.mark.parametrize("name", ["std-t", "lfa", "kromcanon"])
+def test_states_are_those_of_every_position_but_bos(name: str, tmp_path: Path) -> None:
+    model = model_of(name)
+    opened, read = open_data(DATA, model), places(Dictionaries(), model)
+    states = harvest(model, opened, read, tmp_path / "s", lambda n: None)
+    for place in read:
+        at = 0
+        for document in opened.documents():
+            with torch.no_grad(), capture(model, [place.hook]) as seen:
+                model(torch.tensor([document.ids[:-1]]))
+            wanted = place.of(seen[place.hook])[0][[p - document.offset for p in document.positions if p > 0]]
+            np.testing.assert_allclose(states.rows[place][at : at + len(wanted)], wanted, atol=1e-4)
+            at += len(wanted)
+        assert at == len(states.document) == len(states.rows[place])
+
+
+def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States that are there are not harvested again, dictionaries not trained again; the result is the same."""
+    model, how = model_of(), Dictionaries(to=tmp_path / "found", seeds=(0, 1), **SMALL)
+    whole = Dictionaries(seeds=(0, 1), **SMALL).measure(model, DATA).table().frame
+    passes, trained = [], []
+    run, real = training._run, training.train
+
+    def killed_pass(model: Any, tokens: Any) -> None:
+        passes.append(len(tokens))
+        if len(passes) == 2:
+            raise KeyboardInterrupt
+        run(model, tokens)
+
+    def killed_training(*given: Any, **named: Any) -> Any:
+        trained.append(given[2])
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(training, "TEXTS", 4)
+    monkeypatch.setattr(training, "_run", killed_pass)
+    monkeypatch.setattr(training, "train", killed_training)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            how.measure(model, DATA)
+    documents = len(list(open_data(DATA, model).documents()))
+    assert sum(passes) - passes[1] == documents, "each document once, but for the pass that was killed"
+    frame = how.measure(model, DATA).table().frame
+    assert trained == [0, 0, 1, 1, 1], "the third is begun again"
+    np.testing.assert_allclose(frame["fvu"], whole["fvu"], rtol=1e-5)
+    assert sorted(one.name for one in (tmp_path / "found").iterdir()) == [
+        f"blocks.1.hook_context_post-s{seed}{frozen}" for seed in (0, 1) for frozen in ("", "-frozen")
+    ]
+    (tmp_path / "found" / ".states").mkdir()
+    (tmp_path / "found" / ".states" / "done.json").write_text(json.dumps({"documents": 1, "n": 3}))
+    with pytest.raises(InputError, match="states of another command"):
+        how.measure(model, DATA)
+
+
+def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
+    model = model_of()
+    Dictionaries(to=tmp_path / "found", controls=False, **SMALL).measure(model, DATA)
+    folder = tmp_path / "found" / "blocks.1.hook_context_post-s0"
+    found = read_dictionary(str(folder), model)
+    write_dictionary(tmp_path / "again", found)
+    again = read_dictionary(str(tmp_path / "again"), model)
+    x = torch.randn(9, model.config.d_model)
+    assert torch.equal(found.encode(x), again.encode(x)) and found.hook == again.hook == "blocks.1.hook_context_post"
+    other = model_of()
+    with torch.no_grad():
+        other.embed.weight[3, 3] += 1
+    with pytest.raises(InputError, match="trained on other weights"):
+        read_dictionary(str(folder), other)
+    with pytest.raises(InputError, match="reads 16 dimensions|reads 32 dimensions|dimensions, the model has"):
+        read_dictionary(str(folder), load("stories/lfa"))
+
+
+def test_equals_the_code_of_sae_lens(tmp_path: Path) -> None:
+    """Latents and states of sae_lens' own classes, recorded: of folders that it wrote, and of ours as it read them."""
+    record = json.loads(SAE_LENS.read_text())
+    x = torch.tensor(record["x"])
+    for i, one in enumerate([*record["theirs"], *record["ours"]]):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        (folder / "cfg.json").write_text(json.dumps(one["config"]))
+        save_file({name: torch.tensor(w) for name, w in one["weights"].items()}, folder / "sae_weights.safetensors")
+        found = read_dictionary(str(folder))
+        z = found.encode(x)
+        torch.testing.assert_close(z, torch.tensor(one["latents"]), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(found.decode(z, x), torch.tensor(one["rebuilt"]), atol=1e-6, rtol=1e-6)
+        if one in record["ours"]:  # and today's folder is the one that it read
+            write_dictionary(tmp_path / "again", found)
+            assert json.loads((tmp_path / "again" / "cfg.json").read_text()).keys() == one["config"].keys()
+            weights, _ = read_tensors(tmp_path / "again" / "sae_weights.safetensors")
+            assert all(torch.equal(w, torch.tensor(one["weights"][name])) for name, w in weights.items())
+            assert (found.hook, found.target) == (one["hook"], one["target"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "gated"}, "unknown architecture"),
+        ({"normalize_activations": "layer_norm"}, "normalize_activations layer_norm is not read"),
+        (None, "holds no cfg.json"),
+    ],
+)
+def test_folders_that_are_refused(changes: dict[str, str] | None, message: str, tmp_path: Path) -> None:
+    weights = {name: torch.randn(*size) for name, size in (("W_enc", (8, 16)), ("W_dec", (16, 8)))}
+    write_dictionary(
+        tmp_path, Dictionary(**weights, b_enc=torch.zeros(16), b_dec=torch.zeros(8), threshold=torch.zeros(16))
+    )
+    path = tmp_path / "cfg.json"
+    if changes is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(InputError, match=message):
+        read_dictionary(str(tmp_path))
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    model = model_of()
+    with pytest.raises(InputError, match="fewer than the 48 latents"):
+        Dictionaries(width=48, k=48)
+    with pytest.raises(InputError, match="give more text"):
+        Dictionaries(batch=4096).measure(model, DATA)
+    with pytest.raises(InputError, match="give it as --hooks"):
+        Dictionaries(target="blocks.0.hook_mlp_out").measure(model, DATA)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match="other things than dictionaries"):
+        Dictionaries(to=tmp_path).check_sources()
+    documents = list(open_data(DATA, model).documents())
+    assert scored(documents[0]).start == 1

@@ -1,0 +1,147 @@
+"""What rebuilt states cost: plain passes, a stream that is a table of tokens, what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from streamscope.cli.errors import InputError
+from streamscope.features.dictionary_quality import DictionaryQuality
+from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
+from streamscope.models import build, load
+from streamscope.models.dictionaries import Dictionary, write_dictionary
+from streamscope.models.hooks import capture, edit
+from streamscope.models.lenses import weights_digest
+from tests.tiny import randomise
+
+DATA = Documents("stories:1:24", max_documents=24)
+
+
+def model_of(name: str) -> Any:
+    tokenizer = load("stories/lfa").tokenizer
+    assert tokenizer is not None
+    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab))
+
+
+def drawn(folder: Path, model: Any, hook: str, target: str = "", stream: str = "", **about: Any) -> Dictionary:
+    """A dictionary of random weights, written to a folder."""
+    d, generator = model.config.d_model, torch.Generator().manual_seed(7)
+    sizes = {"W_enc": (d, 40), "b_enc": (40,), "W_dec": (40, d), "b_dec": (d,)} | ({"W_skip": (d, d)} if target else {})
+    weights = {name: torch.randn(size, generator=generator) / 4 for name, size in sizes.items()}
+    found = Dictionary(**weights, threshold=torch.full((40,), 0.3), hook=hook, target=target or hook, stream=stream,
+                       about={"k": 5, "weights_digest": weights_digest(model), **about})  # fmt: skip
+    write_dictionary(folder, found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "hook", "target", "stream"),
+    [
+        ("std-t", "blocks.0.hook_resid_post", "", "resid"),
+        ("lfa", "blocks.1.hook_context_post", "", "context"),
+        ("kromcanon", "blocks.0.hook_streams_post", "", "s1"),
+        ("std-t", "blocks.1.hook_mlp_in", "blocks.1.hook_mlp_out", ""),
+    ],
+)
+def test_equals_plain_passes(name: str, hook: str, target: str, stream: str, tmp_path: Path) -> None:
+    """Losses, KL and squares, document by document, of the dictionary and of what needs none."""
+    model = model_of(name)
+    found = drawn(tmp_path / "d", model, hook, target, stream)
+    result = DictionaryQuality(dictionary=(str(tmp_path / "d"),)).measure(model, DATA)
+    frame = result.table().frame.set_index("dictionary")
+    opened = open_data(DATA, model)
+    texts, measured = (u["unit"].str.split(":").str[1] for u in (opened.units(), result.blocks["loss"].units))
+    held = texts.isin(measured).tolist()
+    rows = {side: [row for row, h in zip(opened.rows(), held, strict=True) if h == side] for side in (True, False)}
+    part = int(stream[1:]) if stream[1:].isdigit() else None
+    at = target or hook
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return x if part is None else x[..., part, :]
+
+    def states(row: list[int], where: str) -> torch.Tensor:
+        with torch.no_grad(), capture(model, [where]) as seen:
+            model(torch.tensor([row[:-1]]))
+        return own(seen[where])[0, 1:]
+
+    known = torch.cat([states(row, at) for row in rows[False]]).double()
+    ids = torch.cat([torch.tensor(row[1:-1]) for row in rows[False]])
+    mean = known.mean(0)
+    _, vectors = torch.linalg.eigh(torch.cov(known.T, correction=0))
+    V = vectors[:, -5:]
+
+    def by_token(row: list[int]) -> torch.Tensor:
+        return torch.stack([known[ids == i].mean(0) if (ids == i).any() else mean for i in row[1:-1]])
+
+    ways = {
+        "d": lambda row, x, y: found.decode(found.encode(x.float()), x.float()),
+        "mean per token": lambda row, x, y: by_token(row),
+        "5 principal components": lambda row, x, y: mean + (y - mean) @ V @ V.T,
+        "mean": lambda row, x, y: mean.expand_as(y),
+    }
+    assert set(frame.index) == set(ways)
+    for way, rebuild in ways.items():
+        sums = np.zeros(6)
+        for row in rows[True]:
+            tokens, targets = torch.tensor([row[:-1]]), torch.tensor(row[1:])
+            x, y = states(row, hook), states(row, at)
+            new = rebuild(row, x.double(), y.double()).float()
+
+            def put(z: torch.Tensor, hook: Any, new: torch.Tensor = new) -> torch.Tensor:
+                z = z.clone()
+                own(z)[0, 1:] = new
+                return z
+
+            with torch.no_grad():
+                before = model(tokens)[0].double().log_softmax(-1)
+                with edit(model, {at: put}):
+                    after = model(tokens)[0].double().log_softmax(-1)
+            n = torch.arange(len(targets))
+            sums += [
+                float((before[n, targets] - after[n, targets]).sum()), float((before.exp() * (before - after)).sum()),
+                len(targets), float((y - new).square().sum()), float((y - mean).square().sum()),
+                float((found.encode(x) > 0).sum()),
+            ]  # fmt: skip
+        assert frame.loc[way, "increase"] == pytest.approx(sums[0] / sums[2], rel=2e-4, abs=1e-5), way
+        assert frame.loc[way, "kl"] == pytest.approx(sums[1] / sums[2], rel=2e-4, abs=1e-5), way
+        assert frame.loc[way, "fvu"] == pytest.approx(sums[3] / sums[4], rel=1e-4), way
+        positions = sum(len(row) - 2 for row in rows[True])
+        assert way != "d" or frame.loc[way, "l0"] == pytest.approx(sums[5] / positions, rel=1e-6)
+        wanted = 1 - frame.loc[way, "increase"] / frame.loc["mean", "increase"]
+        assert frame.loc[way, "recovered"] == pytest.approx(wanted, abs=1e-4)
+    seen = torch.cat([found.encode(states(row, hook)) for row in rows[True]])
+    assert frame.loc["d", "dead"] == pytest.approx(1 - float((seen > 0).any(0).float().mean()))
+    assert np.isnan(frame.loc["mean", "dead"]) and np.isnan(frame.loc["mean", "l0"])
+
+
+def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> None:
+    model = model_of("lfa")
+    drawn(tmp_path / "token", model, "blocks.1.hook_token_post", stream="token")
+    drawn(tmp_path / "context", model, "blocks.1.hook_context_post", stream="context")
+    how = DictionaryQuality(dictionary=(str(tmp_path / "token"), str(tmp_path / "context")))
+    result = how.measure(model, Documents("stories:1:1500", max_documents=1500))
+    title = result.table().title
+    assert "blocks.1.hook_token_post holds only a table of tokens" in title
+    assert "at blocks.1.hook_context_post the token alone tells more" in title
+    assert len(result.table().frame) == 8
+    plain = DictionaryQuality().measure(model, DATA).table().frame
+    assert plain["place"].unique().tolist() == ["blocks.1.hook_token_post", "blocks.1.hook_context_post"]
+    assert "16 principal components" in plain["dictionary"].tolist()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    model = model_of("std-t")
+    drawn(tmp_path / "other", model, "blocks.0.hook_resid_post", weights_digest="0")
+    with pytest.raises(InputError, match="trained on other weights"):
+        DictionaryQuality(dictionary=(str(tmp_path / "other"),)).measure(model, DATA)
+    drawn(tmp_path / "lost", model, "blocks.7.hook_resid_post")
+    with pytest.raises(InputError, match=r"blocks\.7"):
+        DictionaryQuality(dictionary=(str(tmp_path / "lost"),)).measure(model, DATA)
+    drawn(tmp_path / "none", model, "")
+    with pytest.raises(InputError, match="names no hook"):
+        DictionaryQuality(dictionary=(str(tmp_path / "none"),)).measure(model, DATA)
+    with pytest.raises(InputError, match="too few"):
+        DictionaryQuality().measure(model, Documents("stories:1:2"))
