@@ -251,7 +251,8 @@ def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> 
         total = sum(max(0, part.stop - part.start) for part in map(scored, opened.documents()))
         done = ticks(progress, total * (1 + len(wanted)))
         states = harvest(model, opened, read, folder, done)
-        held = states.document >= np.searchsorted(np.cumsum(np.bincount(states.document)), (1 - HELD_OUT) * total)
+        ends = np.cumsum(np.bincount(states.document))
+        held = states.document >= min(np.searchsorted(ends, (1 - HELD_OUT) * total), len(ends) - 2)
         n = int((~held).sum())
         if n < how.batch or held.sum() < 2:
             raise InputError(
@@ -288,7 +289,7 @@ def _observed(
     found: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
 ) -> InstrumentData:
     documents, at = np.unique(document, return_inverse=True)
-    names = {"fvu": "share of variance", "l0": "latents per position"}
+    names = {"fvu": "ratio of variances", "l0": "latents per position"}
     total = {name: np.zeros((len(found), len(documents))) for name in names}
     size = {name: np.zeros((len(found), len(documents))) for name in names}
     dead = []
@@ -333,7 +334,7 @@ COLUMNS = (
     key("stream", "stream", "stream of the hook", shown=False),
     key("seed", "seed", "seed of the start and of the order", shown=False),
     key("decoder", "decoder", "trained, or frozen at random: the control"),
-    *described("fvu", "variance not explained", "share of variance", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
+    *described("fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
                sd="documents"),
     *described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents"),
     number("dead", "dead", "share of latents", "latents that no held-out position has", ".3f"),

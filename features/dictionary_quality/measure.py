@@ -264,7 +264,7 @@ def _observed(
     blocks: dict[str, tuple[Any, Any, str]] = {
         "loss": (np.vstack([base, sums["loss"]]), targets, "nats/token"),
         "kl": (sums["kl"], targets, "nats/token"),
-        "fvu": (sums["error"], sums["variance"], "share of variance"),
+        "fvu": (sums["error"], sums["variance"], "ratio of variances"),
         "l0": (np.where(has_latents, sums["l0"], np.nan), np.where(has_latents, sums["positions"], 0.0), "latents"),
     }
     units = measured.units().reset_index(drop=True)
@@ -272,7 +272,8 @@ def _observed(
     for name, (total, size, unit) in blocks.items():
         rows = [{"place": "", "dictionary": ""}, *labels] if name == "loss" else labels
         seen.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-6), cells=pd.DataFrame(rows), units=units,
+            measure=Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf)),
+            cells=pd.DataFrame(rows), units=units,
             total=total, size=np.broadcast_to(size, total.shape),
         )  # fmt: skip
         if name == "loss":
@@ -336,13 +337,13 @@ COLUMNS = (
     key("dictionary", "rebuilt by", "the dictionary, or what needs none"),
     *quantity("increase", "loss increase", "nats/token", "loss with the rebuilt state − loss", format="+.3f",
               sd="documents"),
-    *described("fvu", "variance not explained", "share of variance", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
+    *described("fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
                sd="documents"),
     *described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents"),
     number("dead", "dead", "share of latents", "latents that no position has", ".3f"),
     *described("kl", "KL", "nats/token", "KL of the model to the model with the rebuilt state", format=".3f",
                sd="documents", shown=False),
-    *described("recovered", "loss recovered", "share", "(loss by the mean − loss by x̂) / (loss by the mean − loss)",
+    *described("recovered", "loss recovered", "ratio", "(loss by the mean − loss by x̂) / (loss by the mean − loss)",
                format=".3f"),
     *counts("documents", "independent documents"),
 )  # fmt: skip

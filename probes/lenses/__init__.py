@@ -1,4 +1,4 @@
-"""Ask what each stream says about the next token, through lenses: linear maps to the last layer's state.
+"""Ask what each stream says about the next token, by lenses: linear maps to the last layer's state.
 
     python -m probes.lenses stories/lfa                     every stream after every layer, five lenses
     python -m probes.lenses stories/lfa --kinds ridge jacobian --out lenses.parquet
@@ -55,7 +55,7 @@ class Lenses(Instrument):
         Curve("agreement", x="layer", by="lens", each=("stream",),
               title="Positions where lens and model have the same most probable token"),
     )  # fmt: skip
-    quick: ClassVar = {"kinds": ("logit", "ridge"), "steps": 2, "texts": 1}
+    quick: ClassVar = {"kinds": ("logit", "ridge")}
     planted: ClassVar = "tests/probes/test_lenses.py::test_a_known_map_is_found"
     exports: ClassVar = (".pt",)
 

@@ -288,9 +288,9 @@ def observe(how: Lenses, model: Any, data: Opened, progress: Progress) -> Instru
     opened, read = data[Documents], places(how, model)
     cluster = opened.cases()["cluster"].to_numpy()
     names = np.random.default_rng([how.seed, 3]).permutation(np.unique(cluster))
-    if len(names) < 2:
-        raise InputError("lenses are fitted on some documents and measured on others: one document is too few")
-    held = np.isin(cluster, names[: max(1, round(MEASURED * len(names)))])
+    if len(names) < 3:
+        raise InputError(f"lenses are fitted on some documents and measured on two others: give 3, not {len(names)}")
+    held = np.isin(cluster, names[: max(2, round(MEASURED * len(names)))])
     nets = {"own": model} | ({"untrained": untrained(model, how.seed)} if "untrained" in how.kinds else {})
     done = ticks(progress, len(read) + 1)
     found = fit(how, nets, opened.only(np.flatnonzero(~held).tolist()), read, done)

@@ -233,7 +233,7 @@ def test_a_frozen_stream_has_one_row() -> None:
 
 def test_what_cannot_be_fitted_says_so() -> None:
     model = model_of("std-t")
-    with pytest.raises(InputError, match="one document is too few"):
+    with pytest.raises(InputError, match="give 3, not 1"):
         Lenses(kinds=("logit",)).measure(model, Documents("stories:1:1"))
     with pytest.raises(InputError, match="longer texts"):
         jacobians(model, [[0, 5]], places(Lenses(), model))
