@@ -23,6 +23,7 @@ from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import Document, OpenTokens
 from streamscope.instruments.table import Table, counts, described, key, number
+from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, match, pad
 from streamscope.models.lenses import weights_digest
@@ -102,7 +103,8 @@ def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path,
     mode: Any = "r+" if finished else "w+"
     rows = {place: np.memmap(path, np.float32, mode, shape=(n, d)) for place, path in files.items()}
     at = sum(sizes[:finished])
-    done(at)
+    if at:
+        done(at)
     while finished < len(documents):
         some = documents[finished : finished + TEXTS]
         tokens = pad([document.ids[:-1] for document in some]).to(model.cfg.device)
@@ -258,7 +260,8 @@ def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> 
             raise InputError(
                 f"{counted(n, 'position', ',')} to train on: a step needs --batch {how.batch}; give more text"
             )
-        about = {"weights_digest": weights_digest(model), "model_name": str(model.run or model.config.name),
+        name = run_label(model.run) if model.run else model.config.name
+        about = {"weights_digest": weights_digest(model), "model_name": name,
                  "text": opened.title(), "threads": torch.get_num_threads(),
                  "context_size": model.cfg.n_ctx}  # fmt: skip
         found = dict[Wanted, Dictionary]()

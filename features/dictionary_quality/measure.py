@@ -37,6 +37,8 @@ MEASURED = 0.25
 """Share of the documents to measure on."""
 K = 16
 """Principal components where there is no dictionary."""
+SAME = 0.9
+"""Cosine above which two latents count as the same."""
 TABLE = 0.01
 """Variance not explained by the token below which a stream is a table of tokens."""
 TOKEN, COMPONENTS, MEAN = "mean per token", "{} principal components", "mean"
@@ -185,7 +187,9 @@ def observe(how: DictionaryQuality, model: Any, data: Opened, progress: Progress
                 _add(cell, token_losses(h, model.head, targets).double().sum(1), kl.sum(1), tables, tokens, real, seen)
                 done(1)
     done(0)
-    return _observed(model, measured, cells, tables, torch.cat(loss, 1), np.argsort(order))
+    seen_data = _observed(model, measured, cells, tables, torch.cat(loss, 1), np.argsort(order))
+    seen_data.extra = (*seen_data.extra, matches(found, how.seed))
+    return seen_data
 
 
 def tables_of(model: Any, opened: OpenDocuments, targets: Sequence[Place]) -> dict[Place, Tables]:
@@ -320,7 +324,7 @@ def recovered(total: np.ndarray, size: np.ndarray, axis: int) -> np.ndarray:
 def tables(how: DictionaryQuality, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per way to rebuild."""
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
-    means, dead = seen.extra
+    means, dead, pairs = seen.extra
     for i, mean in enumerate(means):
         row, why = interval_columns("recovered", bootstrap(seen.blocks["loss"], [0, mean, i + 1], recovered))
         for name, value in row.items():
@@ -328,7 +332,26 @@ def tables(how: DictionaryQuality, seen: InstrumentData, estimates: Mapping[str,
         missing |= {(i, name): reason for name, reason in why.items()}
     frame["dead"] = dead
     missing |= {(i, "dead"): "it has no latents" for i, value in enumerate(dead) if value != value}
-    return {"quality": Table(frame, COLUMNS, missing, seen.about["title"])}
+    quality = {"quality": Table(frame, COLUMNS, missing, seen.about["title"])}
+    if len(pairs) == 0:
+        return quality
+    title = f"{seen.about['title']}: latents of one dictionary in another"
+    return quality | {"matches": Table(pd.DataFrame(pairs), MATCHES, {}, title)}
+
+
+def matches(found: Mapping[str, Dictionary], seed: int) -> list[dict[str, Any]]:
+    """Of every two dictionaries the mean, over the latents of one, of the largest cosine of what they write, and the
+    same with the entries of each row of the other shuffled."""
+    rows = list[dict[str, Any]]()
+    generator = torch.Generator().manual_seed(seed)
+    for a, one in found.items():
+        for b, other in ((b, other) for b, other in found.items() if b != a):
+            W, V = (torch.nn.functional.normalize(x.W_dec.cpu(), dim=1) for x in (one, other))
+            shuffled = torch.stack([row[torch.randperm(len(row), generator=generator)] for row in V])
+            largest, control = ((W @ x.T).amax(1) for x in (V, shuffled))
+            values = {"cosine": largest.mean(), "shuffled": control.mean(), "found": (largest > SAME).float().mean()}
+            rows.append({"dictionary": a, "other": b, **{k: float(v) for k, v in values.items()}, "latents": len(W)})
+    return rows
 
 
 KEYS = ("place", "dictionary")
@@ -347,3 +370,11 @@ COLUMNS = (
                format=".3f"),
     *counts("documents", "independent documents"),
 )  # fmt: skip
+MATCHES = (
+    key("dictionary", "dictionary", "whose latents are looked for"),
+    key("other", "in", "the dictionary in which they are looked for"),
+    number("cosine", "largest cosine", "cosine", "mean over latents of the largest cosine with a latent there", ".3f"),
+    number("shuffled", "shuffled", "cosine", "the same with the entries of each latent there shuffled", ".3f"),
+    number("found", "found", "share of latents", f"latents with a cosine above {SAME}", ".3f"),
+    number("latents", "latents", "latents", "latents of the dictionary", "d"),
+)

@@ -30,8 +30,8 @@ from streamscope.probes.directions.names import check_direction_name, in_model
 @instrument("steer", Documents(batch_size=16), Sets())
 class Steer(Instrument):
     direction: str = "best"
-    """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
-    probes.directions."""
+    """Direction between the sets at layer best (by d), norm or a number; FILE[:LAYER|best|norm], a file of
+    probes.directions; or FOLDER:17, a latent of a dictionary."""
     stream: str = "resid"
     """Stream of the direction: resid, s0, token, …"""
     method: Literal["mean", "svd"] = "mean"

@@ -13,6 +13,7 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import counted
 from streamscope.instruments.data import Opened, Sets
 from streamscope.models.checkpoint import run_label
+from streamscope.models.dictionaries import read_dictionary
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions import Directions
 from streamscope.probes.directions.names import CHOICES, MAKE_ONE, NO_FILE, file_of, in_model
@@ -57,13 +58,15 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
 
 
 def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:
-    """The direction FILE[:LAYER|best|norm] of a stream; FILE alone is FILE:best.
+    """The direction FILE[:LAYER|best|norm] of a stream, FILE alone is FILE:best; or FOLDER:17, what latent 17 writes.
 
     best is the layer with the largest d on held-out prompts, norm that with the largest difference of means (SPEC
     §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for another file, a layer or stream
     that it lacks, and a layer without a direction.
     """
     path, which = file_of(spec)
+    if path.is_dir():
+        return _latent(path, int(which))
     if path.suffix == ".parquet":
         arrays = path.with_suffix(".safetensors")
         raise InputError(f"{path} is a table; {f'its arrays are in {arrays}' if arrays.is_file() else MAKE_ONE}")
@@ -74,6 +77,22 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
         raise InputError(f"{path} {NO_FILE}")
     about = parse(meta["about"], dict[str, Any], f"about of {path}")
     return pick(tensors, which, about, stream, method, str(path))
+
+
+def _latent(folder: Path, latent: int) -> Direction:
+    """The row of a dictionary's decoder, as a unit vector, at the layer of its hook."""
+    found = read_dictionary(str(folder))
+    if latent >= len(found.W_dec):
+        raise InputError(f"{folder}:{latent}: give one of the latents 0 to {len(found.W_dec) - 1}")
+    about = {
+        "folder": None,
+        "model": found.about.get("model_name"),
+        "from": str(folder),
+        "latent": latent,
+        "stream": found.stream,
+    }
+    vector = found.W_dec[latent].double()
+    return Direction((vector / vector.norm()).float(), int(found.target.split(".")[1]), about)
 
 
 def pick(

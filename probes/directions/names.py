@@ -1,4 +1,5 @@
-"""How a direction is named: best, norm or a layer, found in the model, or FILE[:LAYER|best|norm]; nothing heavy."""
+"""How a direction is named: best, norm or a layer, found in the model, FILE[:LAYER|best|norm], or FOLDER:LATENT of a
+dictionary; nothing heavy."""
 
 from pathlib import Path
 
@@ -15,10 +16,13 @@ def in_model(spec: str) -> bool:
 
 
 def file_of(spec: str) -> tuple[Path, str]:
-    """The file of a direction, and which of its directions; `InputError` where it is not there."""
+    """The file or folder of a direction, and which of its directions; `InputError` where it is not there."""
     name, _, which = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
     path = Path(name or spec)
-    if not path.is_file():
+    if path.is_dir() and (path / "cfg.json").is_file():
+        if not which.isdigit():
+            raise InputError(f"{spec}: give a latent of the dictionary, as {path}:17")
+    elif not path.is_file():
         raise InputError(f"{path} {NO_FILE}")
     return path, which
 

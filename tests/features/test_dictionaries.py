@@ -13,12 +13,14 @@ from streamscope.cli.errors import InputError
 from streamscope.features.dictionaries import Dictionaries
 from streamscope.features.dictionaries import measure as training
 from streamscope.features.dictionaries.measure import harvest, places, scored, train
-from streamscope.instruments.data import Tokens
+from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
+from streamscope.interventions.steer import Steer
 from streamscope.models import build, load
 from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture
 from streamscope.models.tensors import read_tensors
+from streamscope.probes.directions.choice import read_direction
 from tests.tiny import randomise, some
 
 DATA = Tokens("stories:1:40", max_tokens=1500)
@@ -152,6 +154,14 @@ def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     Dictionaries(to=tmp_path / "found", controls=False, **SMALL).measure(model, DATA)
     folder = tmp_path / "found" / "blocks.1.hook_context_post-s0"
     found = read_dictionary(str(folder), model)
+    direction = read_direction(f"{folder}:17")
+    torch.testing.assert_close(direction.vector, found.W_dec[17] / found.W_dec[17].norm(), atol=1e-6, rtol=0)
+    assert direction.layer == 1
+    how = Steer(direction=f"{folder}:17", streams=("context",), scale=(0.0, 1.0), draws=0, prompt="")
+    assert how.measure(model, Documents("stories:1:4")).table().frame["kl"].max() > 1e-4
+    for latent, message in (("", "give a latent of the dictionary"), (":48", "one of the latents 0 to 47")):
+        with pytest.raises(InputError, match=message):
+            Steer(direction=f"{folder}{latent}").measure(model, Documents("stories:1:4"))
     write_dictionary(tmp_path / "again", found)
     again = read_dictionary(str(tmp_path / "again"), model)
     x = torch.randn(9, model.config.d_model)

@@ -127,6 +127,9 @@ def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> 
     assert "blocks.1.hook_token_post holds only a table of tokens" in title
     assert "at blocks.1.hook_context_post the token alone tells more" in title
     assert len(result.table().frame) == 8
+    match = result.tables["matches"].frame
+    assert match["cosine"].tolist() == pytest.approx([1, 1]) and (match["found"] == 1).all(), "drawn by one seed"
+    assert (match["shuffled"] < 0.75).all()
     plain = DictionaryQuality().measure(model, DATA).table().frame
     assert plain["place"].unique().tolist() == ["blocks.1.hook_token_post", "blocks.1.hook_context_post"]
     assert "16 principal components" in plain["dictionary"].tolist()
