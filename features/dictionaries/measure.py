@@ -156,8 +156,9 @@ def train(
     how: Dictionaries, x: np.ndarray, seed: int, *, target: np.ndarray | None = None, frozen: bool = False,
     done: Callable[[int], None],
 ) -> Dictionary:  # fmt: skip
-    """A dictionary of states x [N, D] that rebuilds them, or `target` [N, D], in one pass in random order."""
-    rng, generator = np.random.default_rng([seed, 11]), torch.Generator().manual_seed(seed * 7919 + 11)
+    """A dictionary of states x [N, D] that rebuilds them, or `target` [N, D], in one pass in random order. A frozen one
+    has a start of its own, so that its directions are not those from which the trained ones came."""
+    rng, generator = np.random.default_rng([seed, 11]), torch.Generator().manual_seed(seed * 7919 + 11 + frozen)
     n, width, transcoder, y = len(x), how.width, target is not None, x if target is None else target
     sample = np.sort(rng.permutation(n)[:100_000])
     to_x, to_y = (Scale.of(torch.from_numpy(np.asarray(rows[sample]))) for rows in (x, y))

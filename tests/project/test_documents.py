@@ -19,7 +19,8 @@ from streamscope.papers.__main__ import main as papers
 from tests.tiny import WORDS, corpus_text, with_options
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDES = [f"docs/guides/{name}.md" for name in ("i_want_to", "training", "measuring")]
+GUIDES = [f"docs/guides/{name}.md" for name in ("i_want_to", "training", "measuring", "streams")]
+SLOW = ("docs/guides/measuring.md", "docs/guides/streams.md")
 PAGES = ["README.md", *GUIDES]  # in the order of a reader
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
 COMMANDS = [
@@ -53,6 +54,7 @@ SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end i
     "interventions.abliterate": ["--max-documents", "4"],
     "probes.directions": ["--draws", "2"],
     "features.dictionaries": ["--data", "stories:1:60", "--max-tokens", "3000", "--width", "32", "--batch", "128"],
+    "features.dictionary_quality": ["--max-documents", "8"],
     "probes.lenses": ["--max-documents", "4", "--kinds", "logit", "ridge"],
     "interventions.ablation_effects": ["--draws", "1", "--tasks", "capitalization-8", "gender-16"],
     "interventions.steer_heads": ["--draws", "0", "--tasks", "capitalization-8", "--max-documents", "4"],
@@ -101,10 +103,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
 
 @pytest.mark.parametrize(
     "at",
-    [
-        pytest.param(i, marks=[pytest.mark.slow] if page == "docs/guides/measuring.md" else [])
-        for i, (page, _) in enumerate(COMMANDS)
-    ],
+    [pytest.param(i, marks=[pytest.mark.slow] if page in SLOW else []) for i, (page, _) in enumerate(COMMANDS)],
     ids=lambda i: f"{Path(COMMANDS[i][0]).stem}-{i}-{typed(COMMANDS[i][1])[0]}",
 )
 def test_command(at: int, reader: tuple[Path, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ spent: dict[str, float] = {}
 
 
 def test_there_is_a_tour_a_notebook_of_every_paper_and_four_about_methods() -> None:
-    names = ["tour", *PAPERS, "training_dynamics", "your_model", "a_real_model", "circuits"]
+    names = ["tour", *PAPERS, "training_dynamics", "your_model", "a_real_model", "circuits", "streams"]
     assert [path.stem for path in EVERY] == [f"{i:02}_{name}" for i, name in enumerate(names)]
 
 
