@@ -55,7 +55,7 @@ SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end i
     "probes.directions": ["--draws", "2"],
     "features.dictionaries": ["--data", "stories:1:60", "--max-tokens", "3000", "--width", "32", "--batch", "128"],
     "features.dictionary_quality": ["--max-documents", "8"],
-    "probes.lenses": ["--max-documents", "4", "--kinds", "logit", "ridge"],
+    "probes.lenses": ["--max-documents", "8", "--kinds", "logit", "tuned", "--steps", "2"],
     "interventions.ablation_effects": ["--draws", "1", "--tasks", "capitalization-8", "gender-16"],
     "interventions.steer_heads": ["--draws", "0", "--tasks", "capitalization-8", "--max-documents", "4"],
     "interventions.hydra": ["--tasks", "capitalization-8"],
