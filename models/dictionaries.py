@@ -24,6 +24,7 @@ from torch import Tensor
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, reading, unknown
+from streamscope.models.interop.huggingface.convert import source_folder
 from streamscope.models.lenses import weights_digest
 from streamscope.models.tensors import read_tensors, write_tensors
 
@@ -125,11 +126,7 @@ def _folder(spec: str) -> Path:
     parts = spec[3:].split("/")
     if len(parts) < 2:
         raise InputError(f"{spec}: write hf:ORG/NAME/FOLDER")
-    from huggingface_hub import snapshot_download
-
-    with reading(Path(spec), "is the hub reachable?"):
-        root = snapshot_download("/".join(parts[:2]), allow_patterns=["/".join([*parts[2:], "*"])])
-    return Path(root).joinpath(*parts[2:])
+    return source_folder("/".join(parts[:2])).joinpath(*parts[2:])
 
 
 def write_dictionary(folder: Path, found: Dictionary) -> None:

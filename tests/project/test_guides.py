@@ -28,7 +28,7 @@ from tests.tiny import corpus_text, with_options
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 CODE = {path.stem: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in GUIDES.glob("*.md")}
 RUN_HERE = ("errors", "look_into", "new_architecture", "circuits", "coming_from")
-RUN_ELSEWHERE = {"i_want_to", "training", "measuring"}
+RUN_ELSEWHERE = {"i_want_to", "training", "measuring", "streams"}
 """With the commands of the README, in their order (`test_documents`)."""
 
 

@@ -82,7 +82,7 @@ def test_an_instrument_keeps_its_short_name_where_a_benchmark_has_it_too() -> No
     ("word", "command"),
     [
         ("induction", "heads"), ("lens", "logit_lens"), ("attention", "picture"), ("dla", "direct_logit_attribution"),
-        ("sae", "latents"), ("probe", "linear"), ("Patching", "patch"),
+        ("sae", "dictionaries"), ("probe", "linear"), ("Patching", "patch"),
         ("path_patching", "circuits"), ("hooks", "describe"), ("kronecker", "routing"),
         ("abliteratte", "abliterate"), ("zzz", ""),
     ],
