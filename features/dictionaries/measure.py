@@ -31,6 +31,8 @@ from streamscope.probes.stream_states import Place, places_of
 
 TEXTS = 32
 """Documents of a pass that harvests states."""
+SAVED = 20
+"""Passes after which the states are written to disk, and a killed command goes on from there."""
 HELD_OUT = 0.1
 """Share of the positions, from the last documents, that the table is measured on."""
 AUXILIARY = 1 / 32
@@ -117,9 +119,10 @@ def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path,
                 rows[place][at : at + sizes[finished + i]] = place.of(seen[place.hook])[i, part].float().cpu().numpy()
             at += sizes[finished + i]
         finished += len(some)
-        for array in rows.values():
-            array.flush()
-        write_text(log, json.dumps({**about, "documents": finished}))
+        if finished // TEXTS % SAVED == 0 or finished == len(documents):
+            for array in rows.values():
+                array.flush()
+            write_text(log, json.dumps({**about, "documents": finished}))
         done(at - start)
     return States(dict(rows), np.repeat(np.arange(len(documents)), sizes))
 
@@ -172,13 +175,13 @@ def train(
     optimizer = torch.optim.Adam(trained, lr=how.lr)
     steps = max(1, n // how.batch)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
-    silent, order = torch.zeros(width), rng.permutation(n)
+    silent, least, order = torch.zeros(width), torch.zeros(()), rng.permutation(n)
     for step in range(steps):
         rows = np.sort(order[step * how.batch : (step + 1) * how.batch])
         bx = to_x(torch.from_numpy(np.asarray(x[rows])))
         by = to_y(torch.from_numpy(np.asarray(y[rows]))) if transcoder else bx
         pre = torch.relu(bx @ W["W_enc"] + W["b_enc"])
-        least = pre.detach().flatten().topk(min(how.k * len(rows), pre.numel())).values[-1].clamp(min=1e-12)
+        least = kth_largest(pre.detach(), how.k * len(rows), float(least))
         z = torch.where(pre >= least, pre, 0.0)
         skip = bx @ W["W_skip"] if transcoder else 0.0
         errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in prefixes(how)]
@@ -207,6 +210,14 @@ def train(
     pre = torch.relu(last @ final["W_enc"] + final["b_enc"]).flatten()
     threshold = float(pre.kthvalue(max(1, pre.numel() - how.k * len(last))).values)
     return folded(final, threshold, to_x, to_y)
+
+
+def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor, ""]:
+    """The k-th largest of all, above 0; `guess`, that of the last step, leaves few to sort."""
+    some = pre[pre > guess / 2]
+    if len(some) < k:
+        some = pre.flatten()
+    return some.topk(min(k, len(some))).values[-1].clamp(min=1e-12)
 
 
 def prefixes(how: Dictionaries) -> list[int]:

@@ -337,13 +337,13 @@ def compare(
     for batch in batches(nets, opened, read):
         for rows in chunks(nets["own"].cfg.d_vocab, batch.last):
             document = batch.document[rows]
-            log_p = head(batch.last[rows]).double().log_softmax(-1)
+            log_p = head(batch.last[rows]).log_softmax(-1)
             p, first = log_p.exp(), log_p.argmax(-1)
             n.index_add_(0, document, torch.ones(len(document), dtype=torch.float64))
             for i, cell in enumerate([None, *cells]):
                 logits = found.constant.expand_as(log_p) if cell is None else cell.logits(batch.states, rows)
-                log_q = logits.double().log_softmax(-1)
-                kl = (p * (log_p - log_q)).sum(-1)
+                log_q = logits.to(log_p).log_softmax(-1)
+                kl = (p * (log_p - log_q)).sum(-1, dtype=torch.float64)
                 sums["kl"][i].index_add_(0, document, kl.cpu())
                 sums["agreement"][i].index_add_(0, document, (log_q.argmax(-1) == first).double().cpu())
     return {name: x.numpy() for name, x in sums.items()} | {"n": n.numpy()}

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from streamscope.cli.errors import InputError
 from streamscope.features.dictionaries import Dictionaries
 from streamscope.features.dictionaries import measure as training
-from streamscope.features.dictionaries.measure import harvest, places, scored, train
+from streamscope.features.dictionaries.measure import harvest, kth_largest, places, scored, train
 from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.interventions.steer import Steer
@@ -76,6 +76,13 @@ def test_a_transcoder_rebuilds_a_function_of_other_states() -> None:
     assert found.W_skip is not None and rest < 0.1, "a linear map is what the skip connection is for"
 
 
+def test_the_kth_largest_is_exact_from_any_guess() -> None:
+    pre = torch.relu(torch.randn(40, 30, generator=torch.Generator().manual_seed(1)))
+    wanted = pre.flatten().sort(descending=True).values
+    for k in (1, 50, 500):
+        assert {float(kth_largest(pre, k, guess)) for guess in (0.0, 0.5, 9.0)} == {float(wanted[k - 1])}
+
+
 def test_nested_latents_rebuild_too() -> None:
     _, x = planted(60_000, 40, 24)
     rows = torch.from_numpy(x[:2000])
@@ -130,6 +137,7 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return real(*given, **named)
 
     monkeypatch.setattr(training, "TEXTS", 4)
+    monkeypatch.setattr(training, "SAVED", 1)
     monkeypatch.setattr(training, "_run", killed_pass)
     monkeypatch.setattr(training, "train", killed_training)
     for _ in range(2):
