@@ -16,7 +16,7 @@ three of four documents and measured on the others.
                a direction makes the model say later, and need not predict well. Of a layer with several streams, resid
                is the sum of what the lenses of its streams read
     untrained  tuned, from an untrained model's states of the same text: what the wiring holds without training
-    constant   the mean of the model's predictions, which no state is needed for: a column
+    constant   the mean of the model's predictions, which no state is needed for: the same everywhere
 
 A stream that no layer changes has one row. With --out the maps are in a .safetensors file, KIND.HOOK.A [D, D] and .b,
 or in a .pt file in the format in which Jacobian lenses are published, of a model with one stream.
@@ -50,7 +50,7 @@ class Lenses(Instrument):
     """Seed of the documents to measure on, of training and of the untrained model."""
 
     figures: ClassVar = (
-        Curve("kl", x="layer", by="lens", each=("stream",), reference="constant",
+        Curve("kl", x="layer", by="lens", each=("stream",),
               title="What a lens does not know of the model's prediction"),
         Curve("agreement", x="layer", by="lens", each=("stream",),
               title="Positions where lens and model have the same most probable token"),

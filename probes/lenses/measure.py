@@ -310,6 +310,7 @@ def observe(how: Lenses, model: Any, data: Opened, progress: Progress) -> Instru
         title += f"; no layer changes {', '.join(streams)}: one row each"
     about = {"title": title, "weights_digest": weights_digest(model), "texts": how.texts, "layers": model.cfg.n_layers}
     seen = InstrumentData({}, {}, about, arrays_of(found))
+    everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
     constant = pd.DataFrame([{"lens": "constant", "stream": "", "layer": -1, "hook": ""}])
     for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
         seen.blocks[name] = Observations(
@@ -317,12 +318,10 @@ def observe(how: Lenses, model: Any, data: Opened, progress: Progress) -> Instru
             cells=pd.concat([constant, labels], ignore_index=True), units=units[kept].reset_index(drop=True),
             total=sums[name][:, kept], size=sizes,
         )  # fmt: skip
-        contrasts = list[Contrast]()
-        for i, keys in enumerate(labels.to_dict("records"), 1):
-            contrasts.append(Contrast(quantity=name, weights={i: 1.0}, labels=keys, null=None))
-            if name == "kl":
-                contrasts.append(Contrast(quantity="constant", weights={0: 1.0}, labels=keys, null=None))
-        seen.contrasts[name] = contrasts
+        seen.contrasts[name] = [
+            Contrast(quantity=name, weights={i: 1.0}, labels=keys, null=None)
+            for i, keys in [*enumerate(labels.to_dict("records"), 1), *((0, keys) for keys in everywhere)]
+        ]
     return seen
 
 
@@ -374,7 +373,5 @@ COLUMNS = (
                sd="documents"),
     *described("agreement", "agreement", "share of positions", "positions with the same most probable token",
                format=".3f", sd="documents"),
-    *described("constant", "KL of a constant", "nats/token", "KL of the model's prediction to its mean", format=".3f",
-               sd="documents", shown=False),
     *counts("documents", "independent documents"),
 )  # fmt: skip
