@@ -101,9 +101,10 @@ def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> I
 def _block(phenomenon: Phenomenon, found: PhenomenonObservations) -> Observations:
     """The observations of a phenomenon; raises `InputError` for values that are not finite."""
     total = np.atleast_2d(np.asarray(found.total, float))
+    limits = (0.0, 1.0) if phenomenon.unit.startswith("share") else None
     names = [str(i) for i in range(total.shape[1])] if found.unit is None else list(found.unit)
     return Observations(
-        measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=found.resolution),
+        measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=found.resolution, limits=limits),
         cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
         units=pd.DataFrame({"unit": names, "cluster": names if found.cluster is None else list(found.cluster)}),
         total=total, size=found.size,

@@ -14,7 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import best_head_held_out
@@ -26,10 +26,11 @@ from streamscope.probes import coherence
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads import measure as heads_module
 from streamscope.probes.heads.measure import plan, trained_words, words
-from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, Phenomena, main
+from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, PHENOMENA, Phenomena, Phenomenon, main
 from streamscope.probes.phenomena import measure as measure_module
 from streamscope.probes.phenomena.measure import (
     PhenomenonObservations,
+    _block,
     _when,
     chooses,
     losses_and_depths,
@@ -485,3 +486,14 @@ def test_every_phenomenon_has_a_line(one: object) -> None:
     assert frame["phenomenon"].tolist() == list(NAMES)
     assert not frame["heading"].str.contains("<").any()  # one line each, which its neighbours leave room for
     assert set(frame["verdict"]) == {"–", "present"} and frame["value"].to_numpy() == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(
+    "phenomenon", [one for one in PHENOMENA if one.unit.startswith("share")], ids=lambda one: one.name
+)
+def test_the_interval_of_a_share_ends_at_0_and_1(phenomenon: Phenomenon) -> None:
+    for few in (0.0, 1.0):
+        found = PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
+        seen = estimate(_block(phenomenon, found), [Contrast(quantity="value", weights={0: 1.0}, tested=False)])
+        row = seen.frame.iloc[0]
+        assert 0 <= row["low"] < row["value"] < row["high"] <= 1
