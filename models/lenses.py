@@ -71,20 +71,20 @@ def names_of(kind: str, place: str) -> tuple[str, str]:
 def read_lenses(path: Path, model: Any) -> Lenses:
     """The lenses of a file, for the model that they were fitted on.
 
-    Raises `InputError` for another file, maps of another width, and other weights; a published file names no weights.
+    Raises `InputError` for another file, maps of another width, and other weights; published files of others name none.
     """
     if path.suffix == PUBLISHED:
-        maps = _published(path)
+        maps, owner = _published(path)
     else:
         tensors, metadata = read_tensors(path, MAKE_ONE)
         with reading(path, MAKE_ONE):
             owner = json.loads(metadata.get("about", "{}")).get("weights_digest")
         if not owner or not any(name.endswith(".A") for name in tensors):
             raise InputError(f"{path} holds no lenses: {MAKE_ONE}")
-        if owner != weights_digest(model):
-            raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")
         keys = [tuple(name[:-2].split(".", 1)) for name in tensors if name.endswith(".A")]
         maps = {(kind, place): Map(*(tensors[name] for name in names_of(kind, place))) for kind, place in keys}
+    if owner and owner != weights_digest(model):
+        raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")
     for (_, place), one in maps.items():
         if one.A.shape != (model.cfg.d_model, model.cfg.d_model):
             raise InputError(
@@ -93,15 +93,17 @@ def read_lenses(path: Path, model: Any) -> Lenses:
     return Lenses(maps, str(path))
 
 
-def _published(path: Path) -> dict[tuple[str, str], Map]:
-    """x̂ = J x: matrices `J` by layer."""
+def _published(path: Path) -> tuple[dict[tuple[str, str], Map], str]:
+    """x̂ = J x: matrices `J` by layer; and the digest of the weights, in a file of ours."""
     with reading(path, "give a file with the matrices J of layers"):
         payload = torch.load(path, map_location="cpu", weights_only=True)
         matrices = {int(layer): J.float() for layer, J in payload["J"].items()}
-    return {
+        owner = (payload.get("metadata") or {}).get("weights_digest", "")
+    maps = {
         ("jacobian", f"blocks.{layer}.hook_resid_post"): Map(J.T.contiguous(), torch.zeros(len(J)))
         for layer, J in matrices.items()
     }
+    return maps, owner
 
 
 def to_published(maps: Mapping[int, Map], texts: int, about: Mapping[str, Any], path: Path) -> None:

@@ -260,36 +260,32 @@ def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> 
     pairs = [(read[0], read[1])] if how.target else [(place, place) for place in read]
     kinds = (False, True) if how.controls else (False,)
     wanted = [Wanted(*pair, seed, frozen) for pair in pairs for seed in how.seeds for frozen in kinds]
+    sizes = [max(0, part.stop - part.start) for part in map(scored, opened.documents())]
+    total, document = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    held = document >= min(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total), len(sizes) - 2)
+    n = int((~held).sum())
+    if n < how.batch or held.sum() < 2:
+        raise InputError(f"{counted(n, 'position', ',')} to train on: a step needs --batch {how.batch}; give more text")
+    run = getattr(model, "run", None)
+    name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
+    about = {"weights_digest": weights_digest(model), "model_name": name, "text": opened.title(), "positions": n,
+             "context_size": model.cfg.n_ctx, "width": how.width, "k": how.k, "batch": how.batch, "lr": how.lr,
+             "matryoshka": how.matryoshka}  # fmt: skip
+    found = {one: made for one in wanted if (made := there(how, one, model, about, progress)) is not None}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (how.to if how.to is not None else Path(temporary)) / STATES
-        total = sum(max(0, part.stop - part.start) for part in map(scored, opened.documents()))
-        done = ticks(progress, total * (1 + len(wanted)))
+        done = ticks(progress, total * (1 + len(wanted) - len(found)))
         states = harvest(model, opened, read, folder, done)
-        ends = np.cumsum(np.bincount(states.document))
-        held = states.document >= min(np.searchsorted(ends, (1 - HELD_OUT) * total), len(ends) - 2)
-        n = int((~held).sum())
-        if n < how.batch or held.sum() < 2:
-            raise InputError(
-                f"{counted(n, 'position', ',')} to train on: a step needs --batch {how.batch}; give more text"
+        for one in (one for one in wanted if one not in found):
+            y = None if one.source == one.target else states.rows[one.target][:n]
+            made = train(how, states.rows[one.source][:n], one.seed, target=y, frozen=one.frozen, done=done)
+            where = {**about, "frozen": one.frozen, "seed": one.seed, "threads": torch.get_num_threads()}
+            found[one] = replace(
+                made, hook=one.source.hook, target=one.target.hook, stream=one.source.stream, about=where
             )
-        name = run_label(model.run) if model.run else model.config.name
-        about = {"weights_digest": weights_digest(model), "model_name": name,
-                 "text": opened.title(), "threads": torch.get_num_threads(),
-                 "context_size": model.cfg.n_ctx}  # fmt: skip
-        found = dict[Wanted, Dictionary]()
-        for one in wanted:
-            path = None if how.to is None else how.to / one.name
-            if path is not None and (path / CONFIG).is_file():
-                found[one] = read_dictionary(str(path), model)
-                say(progress, f"{path} is there")
-            else:
-                y = None if one.source == one.target else states.rows[one.target][:n]
-                made = train(how, states.rows[one.source][:n], one.seed, target=y, frozen=one.frozen, done=done)
-                mine = {**about, "frozen": one.frozen, "seed": one.seed, "k": how.k, "positions": n}
-                source, target = one.source, one.target
-                found[one] = replace(made, hook=source.hook, target=target.hook, stream=source.stream, about=mine)
-                if path is not None:
-                    write_dictionary(path, found[one])
+            if how.to is not None:
+                write_dictionary(how.to / one.name, found[one])
+        found = {one: found[one] for one in wanted}
         seen = _observed(found, {place: rows[n:] for place, rows in states.rows.items()}, states.document[n:])
         done(0)
         del states
@@ -298,6 +294,20 @@ def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> 
         f"{title_of(model)}: {opened.title()}; {how.width} latents, trained on {n:,} positions, held out"
     )
     return seen
+
+
+def there(
+    how: Dictionaries, one: Wanted, model: Any, about: Mapping[str, Any], progress: Progress
+) -> Dictionary | None:
+    """The dictionary of an earlier command in the folder. Raises `InputError` for one of other options or text."""
+    path = None if how.to is None else how.to / one.name
+    if path is None or not (path / CONFIG).is_file():
+        return None
+    found = read_dictionary(str(path), model)
+    if any(found.about.get(name) != value for name, value in about.items()):
+        raise InputError(f"{path} was trained with other options or text: give another --to")
+    say(progress, f"{path} is there")
+    return found
 
 
 def _observed(

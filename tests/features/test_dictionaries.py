@@ -157,6 +157,15 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         how.measure(model, DATA)
 
 
+def test_a_dictionary_of_other_options_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    model, found = model_of(), tmp_path / "found"
+    Dictionaries(to=found, controls=False, **SMALL).measure(model, DATA)
+    for options, data in (({"k": 3}, DATA), ({"width": 64}, DATA), ({"matryoshka": True}, DATA), ({"lr": 0.1}, DATA),
+                          ({}, Tokens("stories:1:40", max_tokens=1200))):  # fmt: skip
+        with pytest.raises(InputError, match="was trained with other options or text"):
+            Dictionaries(to=found, controls=False, **{**SMALL, **options}).measure(model, data)
+
+
 def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     model = model_of()
     Dictionaries(to=tmp_path / "found", controls=False, **SMALL).measure(model, DATA)

@@ -222,6 +222,11 @@ def test_published_files(tmp_path: Path) -> None:
     torch.testing.assert_close(ours.to_last(x), x @ J.half().float().T, atol=1e-4, rtol=1e-3)
     with pytest.raises(InputError, match="one stream"):
         Lenses(kinds=("jacobian",), texts=1).measure(model_of("lfa"), DATA).save(tmp_path / "several.pt")
+    other = model_of("std-t", n_layers=2)
+    with torch.no_grad():
+        other.embed.weight[7, 7] += 1e-3
+    with pytest.raises(InputError, match="fitted on other weights"):
+        read_lenses(tmp_path / "lens.pt", other)
     (tmp_path / "bad.pt").write_bytes(b"no")
     with pytest.raises(InputError, match=r"bad\.pt"):
         read_lenses(tmp_path / "bad.pt", model)
