@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.models.hooks import Query, match, run
+from streamscope.models.hooks import Query, capture, match, run
 
 NAMED = ("token", "context")
 PARALLEL = "streams"
@@ -121,6 +121,21 @@ def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
             raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{which}_post")
         places += [Place(name, one, int(name.split(".")[1])) for one in (streams if kind else (stream,))]
     return places
+
+
+def last_hook(layer: int) -> str:
+    """The sum of the streams after a layer, as the head reads it."""
+    return f"blocks.{layer}.hook_resid_post"
+
+
+def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    """The state after the last layer, before the final norm."""
+    if hasattr(model, "segment"):
+        return model.readout(model.segment(model.embed_tokens(tokens), 0))
+    name = last_hook(model.cfg.n_layers - 1)
+    with capture(model, [name]) as seen:
+        model(tokens)
+    return seen[name]
 
 
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:

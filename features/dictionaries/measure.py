@@ -27,7 +27,7 @@ from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, match, pad
 from streamscope.models.lenses import weights_digest
-from streamscope.probes.stream_states import Place, places_of
+from streamscope.probes.stream_states import Place, last_state, places_of
 
 TEXTS = 32
 """Documents of a pass that harvests states."""
@@ -111,7 +111,7 @@ def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path,
         some = documents[finished : finished + TEXTS]
         tokens = pad([document.ids[:-1] for document in some]).to(model.cfg.device)
         with torch.no_grad(), capture(model, list(dict.fromkeys(place.hook for place in read))) as seen:
-            _run(model, tokens)
+            last_state(model, tokens)
         start = at
         for i, document in enumerate(some):
             part = scored(document)
@@ -125,13 +125,6 @@ def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path,
             write_text(log, json.dumps({**about, "documents": finished}))
         done(at - start)
     return States(dict(rows), np.repeat(np.arange(len(documents)), sizes))
-
-
-def _run(model: Any, tokens: Tensor) -> None:
-    if hasattr(model, "segment"):
-        model.readout(model.segment(model.embed_tokens(tokens), 0))
-    else:
-        model(tokens)
 
 
 # ---- training ---------------------------------------------------------------------------------

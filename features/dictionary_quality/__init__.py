@@ -1,4 +1,4 @@
-"""Say how good a dictionary is: what the model loses by it, beside what no dictionary is needed for.
+"""Say what a model loses by the states that a dictionary rebuilds, beside simpler ways to rebuild them.
 
     python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0
     python -m features.dictionary_quality stories/lfa --dictionary found/* --max-documents 400 --out quality.parquet

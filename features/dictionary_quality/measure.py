@@ -31,7 +31,7 @@ from streamscope.models.dictionaries import Dictionary, read_dictionary
 from streamscope.models.hooks import Edit, capture, match
 from streamscope.models.readout import IGNORE, divergences, token_losses
 from streamscope.models.sweep import prefix_of
-from streamscope.probes.stream_states import Place, places_of
+from streamscope.probes.stream_states import Place, last_state, places_of
 
 MEASURED = 0.25
 """Share of the documents to measure on."""
@@ -153,19 +153,14 @@ def read(model: Any, opened: OpenDocuments, hooks: Sequence[str]) -> Iterator[tu
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
         real = (targets != IGNORE) & (tokens != bos)
         with torch.no_grad(), capture(model, list(hooks)) as seen:
-            model.readout(model.segment(model.embed_tokens(tokens), 0))
+            last_state(model, tokens)
         yield tokens, targets, real, seen, index
 
 
 def observe(how: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
     opened, found = data[Documents], dictionaries(how, model)
-    cluster = opened.cases()["cluster"].to_numpy()
-    names = np.random.default_rng([how.seed, 3]).permutation(np.unique(cluster))
-    if len(names) < 3:
-        raise InputError(f"means are found on some documents and measured on others: {len(names)} are too few")
-    held = np.isin(cluster, names[: max(2, round(MEASURED * len(names)))])
-    fitted, measured = (opened.only(np.flatnonzero(rows).tolist()) for rows in (~held, held))
+    fitted, measured = opened.split(MEASURED, how.seed)
     pairs = {label: (place_of(one.hook, one.stream), place_of(one.target, one.stream)) for label, one in found.items()}
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     tables = tables_of(model, fitted, list(dict.fromkeys(target for _, target in pairs.values())) or middle)

@@ -7,7 +7,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
 from streamscope.models.lenses import Map, names_of, to_published
-from streamscope.probes.lenses.measure import last_hook
+from streamscope.probes.stream_states import last_hook
 
 
 def export(result: Result, path: Path) -> list[Path]:

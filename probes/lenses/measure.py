@@ -25,7 +25,7 @@ from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.logit_lens.measure import head_of
-from streamscope.probes.stream_states import RESID, Place, places_of
+from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of
 
 MEASURED = 0.25
 """Share of the documents to measure on."""
@@ -45,11 +45,6 @@ def places(how: Lenses, model: Any) -> list[Place]:
     if streams[0].stream == RESID:
         return streams
     return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
-
-
-def last_hook(layer: int) -> str:
-    """The sum of the streams after a layer, as the head reads it."""
-    return f"blocks.{layer}.hook_resid_post"
 
 
 def check(how: Lenses, model: Any) -> None:
@@ -88,16 +83,6 @@ def batches(nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place
             states |= {(net, place): place.of(seen[place.hook])[real].float() for place in read}
         document = torch.as_tensor(np.asarray(index))[:, None].expand(real.shape)[real.cpu()]
         yield Batch(states, last["own"][real].float(), document)
-
-
-def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-    """The state after the last layer, before the final norm."""
-    if hasattr(model, "segment"):
-        return model.readout(model.segment(model.embed_tokens(tokens), 0))
-    name = last_hook(model.cfg.n_layers - 1)
-    with capture(model, [name]) as seen:
-        model(tokens)
-    return seen[name]
 
 
 # ---- fitting ----------------------------------------------------------------------------------
@@ -286,15 +271,11 @@ def cells_of(how: Lenses, model: Any, read: Sequence[Place], found: Fitted) -> l
 def observe(how: Lenses, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: lenses of places, and the constant lens. Units: documents, with a sum over their positions."""
     opened, read = data[Documents], places(how, model)
-    cluster = opened.cases()["cluster"].to_numpy()
-    names = np.random.default_rng([how.seed, 3]).permutation(np.unique(cluster))
-    if len(names) < 3:
-        raise InputError(f"lenses are fitted on some documents and measured on two others: give 3, not {len(names)}")
-    held = np.isin(cluster, names[: max(2, round(MEASURED * len(names)))])
+    fitted, measured = opened.split(MEASURED, how.seed)
     nets = {"own": model} | ({"untrained": untrained(model, how.seed)} if "untrained" in how.kinds else {})
     done = ticks(progress, len(read) + 1)
-    found = fit(how, nets, opened.only(np.flatnonzero(~held).tolist()), read, done)
-    cells, measured = cells_of(how, model, read, found), opened.only(np.flatnonzero(held).tolist())
+    found = fit(how, nets, fitted, read, done)
+    cells = cells_of(how, model, read, found)
     sums = compare(nets, measured, read, cells, found)
     done(0)
     units = measured.units()

@@ -120,6 +120,18 @@ class _OpenShards(Splittable):
         """The documents that are read, each a cluster, or their windows."""
         return pd.DataFrame({"cluster": [str(self.shards.source[i]) for i, _ in self._read()]})
 
+    def split(self, share: float, seed: int) -> tuple[Any, Any]:
+        """Documents to fit on and others to measure on, `share` of all and at least two; windows of one stay together.
+
+        Raises `InputError` for fewer than three documents.
+        """
+        cluster = self.cases()["cluster"].to_numpy()
+        names = np.random.default_rng([seed, 3]).permutation(np.unique(cluster))
+        if len(names) < 3:
+            raise InputError(f"some documents are fitted on and two others measured on: give 3, not {len(names)}")
+        held = np.isin(cluster, names[: max(2, round(share * len(names)))])
+        return self.only(np.flatnonzero(~held).tolist()), self.only(np.flatnonzero(held).tolist())
+
 
 @dataclass(frozen=True)
 class OpenDocuments(_OpenShards):

@@ -122,7 +122,7 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model, how = model_of(), Dictionaries(to=tmp_path / "found", seeds=(0, 1), **SMALL)
     whole = Dictionaries(seeds=(0, 1), **SMALL).measure(model, DATA).table().frame
     passes, trained = [], []
-    run, real = training._run, training.train
+    run, real = training.last_state, training.train
 
     def killed_pass(model: Any, tokens: Any) -> None:
         passes.append(len(tokens))
@@ -138,7 +138,7 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(training, "TEXTS", 4)
     monkeypatch.setattr(training, "SAVED", 1)
-    monkeypatch.setattr(training, "_run", killed_pass)
+    monkeypatch.setattr(training, "last_state", killed_pass)
     monkeypatch.setattr(training, "train", killed_training)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):

@@ -146,5 +146,5 @@ def test_what_is_refused(tmp_path: Path) -> None:
     drawn(tmp_path / "none", model, "")
     with pytest.raises(InputError, match="names no hook"):
         DictionaryQuality(dictionary=(str(tmp_path / "none"),)).measure(model, DATA)
-    with pytest.raises(InputError, match="too few"):
+    with pytest.raises(InputError, match="give 3, not 2"):
         DictionaryQuality().measure(model, Documents("stories:1:2"))

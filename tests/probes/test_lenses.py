@@ -16,9 +16,9 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import Map, names_of, read_lenses, to_published, weights_digest
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.lenses import measure as fitting
-from streamscope.probes.lenses.measure import Moments, jacobians, last_hook, last_state, places, thinned
+from streamscope.probes.lenses.measure import Moments, jacobians, places, thinned
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.stream_states import Place
+from streamscope.probes.stream_states import Place, last_hook, last_state
 from tests.tiny import randomise
 
 TOPOLOGIES = ("std-t", "lfa", "dst-kron", "kromcanon", "pls")
