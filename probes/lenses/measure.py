@@ -218,8 +218,11 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read: Sequence[Place]) 
         sources[name] = x if x.requires_grad else x.detach().requires_grad_()
         return sources[name]
 
-    with edit(model, {name: partial(keep, name=name) for name in dict.fromkeys(place.hook for place in live)}):
-        h = last_state(model, tokens)
+    own, last = hasattr(model, "segment"), last_hook(model.cfg.n_layers - 1)
+    names = dict.fromkeys([*(place.hook for place in live), *([] if own else [last])])
+    with torch.enable_grad(), edit(model, {name: partial(keep, name=name) for name in names}):
+        h = last_state(model, tokens) if own else model(tokens)
+    h = h if own else sources[last]  # what `capture` gives has no derivatives
     target = (h * (weight > 0)[..., None]).sum((0, 1))  # [D]
     hooks = list(sources)
     matrices = {place: torch.zeros(model.cfg.d_model, model.cfg.d_model) for place in live}

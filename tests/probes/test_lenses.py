@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch.autograd.functional import jacobian
+from transformer_lens.tools.analysis.jacobian_lens import _jacobian_for_prompt, _ordinary_vjp
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents, Text
@@ -16,9 +17,10 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import Map, names_of, read_lenses, to_published, weights_digest
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.lenses import measure as fitting
-from streamscope.probes.lenses.measure import Moments, jacobians, places, thinned
+from streamscope.probes.lenses.measure import Moments, check, jacobians, places, thinned
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.stream_states import Place, last_hook, last_state
+from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
 
 TOPOLOGIES = ("std-t", "lfa", "dst-kron", "kromcanon", "pls")
@@ -249,3 +251,21 @@ def test_what_cannot_be_fitted_says_so() -> None:
     with pytest.raises(InputError, match="longer texts"):
         jacobians(model, [[0, 5]], places(Lenses(), model))
     assert weights_digest(model) != weights_digest(model_of("std-t", n_layers=1))
+
+
+def test_a_bridge_of_a_library_model_has_the_same_derivatives() -> None:
+    """TransformerLens' own estimator, of the same texts; positions after BOS that have a next token."""
+    _, bridge = gpt2_and_bridge()
+    rows = [[0, 5, 9, 11, 30, 4], [0, 8, 70, 12, 3]]
+    read = places(Lenses(), bridge)
+    found = jacobians(bridge, rows, read)
+    assert [place.hook for place in found] == [last_hook(0), last_hook(1)]
+    for parameter in bridge.parameters():
+        parameter.requires_grad_(False)
+    theirs = [
+        _jacobian_for_prompt(bridge, torch.tensor([row]), source_layers=[0], dim_batch=8, skip_first_positions=1,
+                             backward_provider=_ordinary_vjp)[0] for row in rows
+    ]  # fmt: skip
+    torch.testing.assert_close(found[read[0]].A.T, sum(theirs) / 2, atol=1e-5, rtol=1e-4)
+    with pytest.raises(InputError, match="leave untrained out"):
+        check(Lenses(), bridge)
