@@ -6,16 +6,16 @@
     python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0
 
 BatchTopK (Bussmann et al. 2024): of the latents ReLU((x − mean) W_enc + b_enc) of a batch of n positions the k n
-largest are kept; x̂ = z W_dec + b_dec with unit rows of W_dec; the loss is |x − x̂|², and a thirty-second of that of
-latents that have not fired for long, on what is left (Gao et al. 2024). Of a single position the latents above a
-threshold are kept, which k of them exceed on average. --matryoshka adds the loss of the first eighth,
-quarter and half of the latents (Bussmann et al. 2025). With --target the dictionary rebuilds the activation of another
-hook: a transcoder, with a skip connection (Paulo et al. 2025).
+largest are kept; x̂ = z W_dec + b_dec with unit rows of W_dec; the loss is |x − x̂|². Of a single position the latents
+above a threshold are kept, which k of them exceed on average. --matryoshka adds the loss of the first eighth, quarter
+and half of the latents (Bussmann et al. 2025). With --target the dictionary rebuilds the activation of another hook: a
+transcoder, with a skip connection (Paulo et al. 2025). There is no loss that revives dead latents: one with a weight of
+1/32 (Gao et al. 2024) revived none where there were some. The column `dead` counts them.
 
 Each dictionary has a control with the same data and steps, whose decoder stays random (`-frozen`): on usual scores it
 comes near to a trained one (arXiv 2602.14111). States of all hooks are harvested once, BOS left out, into the folder
---to; a killed command goes on there. The table has the last tenth of training; `dictionary_quality` measures on other
-text. A folder is one of SAELens. What lies in memory: a batch, and a dictionary.
+--to; a killed command goes on there. The table is of the last tenth of the text, which is not trained on;
+`dictionary_quality` measures losses. A folder is one of SAELens.
 """
 
 from pathlib import Path

@@ -35,10 +35,6 @@ SAVED = 20
 """Passes after which the states are written to disk, and a killed command goes on from there."""
 HELD_OUT = 0.1
 """Share of the positions, from the last documents, that the table is measured on."""
-AUXILIARY = 1 / 32
-"""Weight of the loss of dead latents (Gao et al. 2024, App. A.2)."""
-DEAD = 0.1
-"""Share of training after which a latent that has not fired counts as dead."""
 CALIBRATION = 2**23
 """Latents of single positions from which the threshold is read at the end of training: k of them per position exceed
 it."""
@@ -81,16 +77,22 @@ def check(how: Dictionaries, model: Any) -> None:
     places(how, model)
 
 
-def scored(document: Document) -> slice:
+def scored(document: Document, bos: int | None) -> slice:
     """The rows of a document whose states are kept: those that are read, without BOS."""
     first = document.unscored
-    return slice(max(first, 1) if document.offset == 0 else first, len(document.ids) - 1)
+    return slice(max(first, 1) if document.ids[0] == bos else first, len(document.ids) - 1)
+
+
+def sizes_of(opened: OpenTokens) -> list[int]:
+    """How many states each document has."""
+    parts = (scored(document, opened.tokenizer.bos_id) for document in opened.documents())
+    return [max(0, part.stop - part.start) for part in parts]
 
 
 def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path, done: Callable[[int], None]) -> States:
     """The states at every position but BOS, as files in a folder; goes on where a killed command stopped."""
     documents = list(opened.documents())
-    sizes = [max(0, part.stop - part.start) for part in map(scored, documents)]
+    sizes = sizes_of(opened)
     n, d = sum(sizes), model.cfg.d_model
     folder.mkdir(parents=True, exist_ok=True)
     about = {"weights": weights_digest(model), "places": [place.name for place in read], "text": opened.title(), "n": n}
@@ -114,7 +116,7 @@ def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path,
             last_state(model, tokens)
         start = at
         for i, document in enumerate(some):
-            part = scored(document)
+            part = scored(document, opened.tokenizer.bos_id)
             for place in read:
                 rows[place][at : at + sizes[finished + i]] = place.of(seen[place.hook])[i, part].float().cpu().numpy()
             at += sizes[finished + i]
@@ -168,7 +170,7 @@ def train(
     optimizer = torch.optim.Adam(trained, lr=how.lr)
     steps = max(1, n // how.batch)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
-    silent, least, order = torch.zeros(width), torch.zeros(()), rng.permutation(n)
+    least, order = torch.zeros(()), rng.permutation(n)
     for step in range(steps):
         rows = np.sort(order[step * how.batch : (step + 1) * how.batch])
         bx = to_x(torch.from_numpy(np.asarray(x[rows])))
@@ -179,14 +181,6 @@ def train(
         skip = bx @ W["W_skip"] if transcoder else 0.0
         errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in prefixes(how)]
         loss = torch.stack([e.square().sum(1).mean() for e in errors]).mean()
-        fired = (z > 0).any(0)
-        silent = torch.where(fired, 0.0, silent + len(rows))
-        dead = silent > DEAD * n
-        if dead.any():
-            waiting = pre * dead
-            best = waiting.topk(min(y.shape[1] // 2, int(dead.sum())), 1)
-            rest = errors[-1].detach() - torch.zeros_like(z).scatter(1, best.indices, best.values) @ W["W_dec"]
-            loss = loss + AUXILIARY * rest.square().sum(1).mean()
         for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
             p.grad = g
         if not frozen:  # the length of a row is no freedom
@@ -253,9 +247,9 @@ def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> 
     pairs = [(read[0], read[1])] if how.target else [(place, place) for place in read]
     kinds = (False, True) if how.controls else (False,)
     wanted = [Wanted(*pair, seed, frozen) for pair in pairs for seed in how.seeds for frozen in kinds]
-    sizes = [max(0, part.stop - part.start) for part in map(scored, opened.documents())]
+    sizes = sizes_of(opened)
     total, document = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
-    held = document >= min(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total), len(sizes) - 2)
+    held = document >= min(int(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total)), len(sizes) - 2)
     n = int((~held).sum())
     if n < how.batch or held.sum() < 2:
         raise InputError(f"{counted(n, 'position', ',')} to train on: a step needs --batch {how.batch}; give more text")

@@ -52,14 +52,16 @@ def similarity(V: np.ndarray, found: Dictionary) -> np.ndarray:
 def test_planted_features_are_found(seed: int) -> None:
     """And neither by a decoder that stays random nor by one that is not trained."""
     V, x = planted(800_000)
-    how = Dictionaries(width=160, k=3, batch=512, lr=3e-3)
+    how = Dictionaries(width=256, k=3, batch=512, lr=3e-3)
     found = train(how, x, seed, done=lambda n: None)
     cosines = similarity(V, found)
     assert cosines.mean() >= 0.95 and (cosines > 0.9).mean() >= 0.9
+    lengths = found.W_dec.norm(dim=1)
+    torch.testing.assert_close(lengths, lengths[:1].expand_as(lengths), atol=1e-5, rtol=0)
     z = found.encode(torch.from_numpy(x[:4000]))
     assert 2.5 < (z > 0).sum(1).float().mean() < 3.5
     frozen = train(how, x[:100_000], seed, frozen=True, done=lambda n: None)
-    start = train(Dictionaries(width=160, k=3, batch=512, lr=0.0), x[:600], seed, done=lambda n: None)
+    start = train(Dictionaries(width=256, k=3, batch=512, lr=0.0), x[:600], seed, done=lambda n: None)
     assert similarity(V, frozen).mean() <= 0.3 and similarity(V, start).mean() <= 0.3
     rows = torch.from_numpy(x[:4000])
     error = [float((rows - one.decode(one.encode(rows), rows)).square().sum()) for one in (found, frozen)]
@@ -74,6 +76,18 @@ def test_a_transcoder_rebuilds_a_function_of_other_states() -> None:
     rows, wanted = torch.from_numpy(x[:2000]), torch.from_numpy(y[:2000])
     rest = (wanted - found.decode(found.encode(rows), rows)).square().sum() / (wanted - wanted.mean(0)).square().sum()
     assert found.W_skip is not None and rest < 0.1, "a linear map is what the skip connection is for"
+
+
+def test_positions_come_in_random_order() -> None:
+    """Text whose first half is of other features than its second: both are rebuilt as well."""
+    _, x = planted(30_000, 40, 24)
+    x = np.concatenate([x, 0.6 - np.roll(x[:, ::-1], 5, axis=1)]).astype(np.float32)
+    found = train(Dictionaries(width=64, k=4, batch=256, lr=3e-3), x, 0, done=lambda n: None)
+    rest = []
+    for rows in (torch.from_numpy(x[:4000]), torch.from_numpy(x[-4000:])):
+        error = (rows - found.decode(found.encode(rows), rows)).square().sum()
+        rest.append(float(error / (rows - rows.mean(0)).square().sum()))
+    assert rest[0] < 1.15 * rest[1], "in order it is 1.4"
 
 
 def test_the_kth_largest_is_exact_from_any_guess() -> None:
@@ -246,5 +260,6 @@ def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match="other things than dictionaries"):
         Dictionaries(to=tmp_path).check_sources()
-    documents = list(open_data(DATA, model).documents())
-    assert scored(documents[0]).start == 1
+    first = next(open_data(DATA, model).documents())
+    assert scored(first, first.ids[0]) == slice(1, len(first.ids) - 1), "BOS has no state of its own"
+    assert scored(first, None) == slice(0, len(first.ids) - 1), "without BOS every position has one"
