@@ -29,7 +29,7 @@ def shifted_sum(x: Float[Tensor, "B T C"], w: Float[Tensor, "C k"]) -> Float[Ten
 
 
 class _ShiftedSum(torch.autograd.Function):
-    """`shifted_sum` in at least fp32; on a CPU one sequence at a time, which stays in the cache.
+    """`shifted_sum` in at least fp32; on a CPU a few sequences at a time, which stay in the cache.
 
     Gradients are summed in place, where autograd would write k padded copies. Half-precision elementwise operations are
     slow on a CPU and round at every term.
@@ -67,9 +67,9 @@ def _wide(t: Tensor) -> torch.dtype:
 
 
 def _sequences(x: Tensor) -> list[slice]:
-    """Slices of the batch: single sequences on a CPU, the whole batch elsewhere."""
-    size = 1 if x.device.type == "cpu" else x.shape[0]
-    return [slice(i, i + size) for i in range(0, x.shape[0], max(1, size))]
+    """Slices of the batch: about 32,768 numbers on a CPU, the whole batch elsewhere."""
+    size = max(1, 2**15 // max(1, x[0].numel())) if x.device.type == "cpu" and len(x) else len(x)
+    return [slice(i, i + size) for i in range(0, len(x), max(1, size))]
 
 
 @implements(c.Canon)
