@@ -216,8 +216,13 @@ def margins(
     logits: Float[Tensor, "B V"], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> Float[Tensor, " B"]:
     """ln Σ p(answers) − ln Σ p(foils), in nats."""
-    rows = zip(logits, answers, strict=True)
-    return torch.stack([row[list(a)].logsumexp(0) - row[list(b)].logsumexp(0) for row, (a, b) in rows])
+    sums = list[Tensor]()
+    for side in zip(*answers, strict=True):
+        most = max(map(len, side))
+        index = torch.tensor([[*ids, *ids[:1] * (most - len(ids))] for ids in side], device=logits.device)
+        absent = torch.tensor([[i >= len(ids) for i in range(most)] for ids in side], device=logits.device)
+        sums.append(logits.gather(1, index).masked_fill(absent, -torch.inf).logsumexp(1))
+    return sums[0] - sums[1]
 
 
 class Search:
