@@ -33,8 +33,8 @@ from streamscope.models.make import untrained
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, places_of
 
-BATCH, HELD_OUT, PATIENCE = 64, 0.2, 3
-"""Pairs of a training step, share of the training pairs that are held out, and looks without an improvement."""
+BATCH, PATIENCE = 64, 3
+"""Pairs of a training step, and looks at held-out pairs without an improvement that end it."""
 LEARNING_RATE, EVERY = 3e-3, 10
 """Of Adam on a basis of unit vectors, and steps between two looks at held-out pairs."""
 DIRECTIONS = 0.35
@@ -148,7 +148,13 @@ def variable_of(
 
 
 def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:
-    """Prompts for directions, about `DIRECTIONS` of each right value, and prompts to measure on; they share no word.
+    """Prompts for directions, and prompts to measure on; they share no word (`apart`)."""
+    first, second = apart(cases, seed)
+    return cases.only(first), cases.only(second)
+
+
+def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
+    """Two groups of prompts that share no word, the first with about `DIRECTIONS` of each right value.
 
     Prompts come in random order. One whose words are on a side goes there, one of new words where its value is too
     rare; a prompt with words of both sides is left out.
@@ -166,7 +172,7 @@ def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:
         words[side].update(own)
         rows[side].append(int(i))
         sizes[side, value] += 1
-    return cases.only(sorted(rows[0])), cases.only(sorted(rows[1]))
+    return sorted(rows[0]), sorted(rows[1])
 
 
 def with_values(how: Interchange, model: Any, cases: Cases) -> Cases:
@@ -179,16 +185,16 @@ def with_values(how: Interchange, model: Any, cases: Cases) -> Cases:
     return replace(cases, value=np.where(chosen, cases.right, 1 - cases.right))
 
 
-def draw_pairs(cases: Cases, n: int, rng: np.random.Generator) -> Int[np.ndarray, "pairs 2"]:
+def draw_pairs(prompts: Sequence[int], n: int, rng: np.random.Generator) -> Int[np.ndarray, "pairs 2"]:
     """Different pairs (base, source) of prompts, at most `n`, drawn at random."""
-    size = len(cases.tokens)
+    size = len(prompts)
     if size * (size - 1) <= n:
-        return np.array([(i, j) for i in range(size) for j in range(size) if i != j])
+        return np.array([(i, j) for i in prompts for j in prompts if i != j])
     drawn: dict[tuple[int, int], None] = {}
     while len(drawn) < n:
         base, source = (int(x) for x in rng.integers(0, size, 2))
         if base != source:
-            drawn[base, source] = None
+            drawn[prompts[base], prompts[source]] = None
     return np.array(list(drawn))
 
 
@@ -258,11 +264,15 @@ class Search:
         return unembed(model.ln_final(x[rows, self.last[base]][:, None])[:, 0], model.head)
 
     def train(self, start: Float[Tensor, "D k"], steps: int, rng: np.random.Generator) -> Float[Tensor, "D k"]:
-        """The basis with the least loss on held-out pairs, from `start` on."""
-        pairs = draw_pairs(self.cases, 50 * BATCH, rng)
-        pairs = rng.permutation(pairs)
-        n = min(4 * BATCH, max(1, round(HELD_OUT * len(pairs))))
-        held, rest = pairs[:n], pairs[n:]
+        """The basis with the least loss on held-out pairs, from `start` on.
+
+        Held-out pairs have words of their own where both groups of prompts have both values: with few words a basis
+        soon learns the words instead of the variable.
+        """
+        held_out, trained = apart(self.cases, int(rng.integers(2**31)))
+        if min(len(set(self.cases.value[rows])) for rows in (held_out, trained)) < 2:
+            held_out = trained = list(range(len(self.cases.tokens)))
+        held, rest = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
         W = start.clone().requires_grad_()
         optimizer = torch.optim.Adam([W], lr=LEARNING_RATE)
         with torch.no_grad():
@@ -292,12 +302,20 @@ def states_at(model: Any, cases: Cases, places: Sequence[Place]) -> dict[Place, 
     return {place: torch.stack([place.of(x[0]) for x in seen[place.hook]]) for place in places}
 
 
+def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """0 or 1 for each prompt, in equal parts for both values: a coin that by chance tells the value finds it."""
+    coin = np.zeros_like(value)
+    for rows in (np.flatnonzero(value == 0), np.flatnonzero(value == 1)):
+        coin[rows] = rng.permutation(len(rows)) % 2
+    return coin
+
+
 def bases_of(
     how: Interchange, model: Any, cases: Cases, places: Sequence[Place], wanted: Sequence[str], done: Any
 ) -> Iterator[tuple[Place, str, Tensor | None]]:
     """(place, basis, U [D, k]; None for the whole state) from the prompts for directions."""
     states = states_at(model, cases, places)
-    coin = np.random.default_rng([how.seed, 2]).integers(0, 2, len(cases.value))
+    coin = coin_of(cases.value, np.random.default_rng([how.seed, 2]))
     for i, place in enumerate(places):
         rng = np.random.default_rng([how.seed, 3, i])
         h = states[place].to(torch.float32)
@@ -379,7 +397,7 @@ def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> I
         if min(len(set(part.value)) for part in (directions, measured)) < 2:
             words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
             continue
-        pairs = draw_pairs(measured, how.pairs, np.random.default_rng([how.seed, 4]))
+        pairs = draw_pairs(range(len(measured.tokens)), how.pairs, np.random.default_rng([how.seed, 4]))
         for net, options, wanted in nets:
             fitted, own = ((directions, measured) if net is model else
                            (with_values(options, net, part) for part in (directions, measured)))  # fmt: skip

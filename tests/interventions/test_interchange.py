@@ -15,6 +15,7 @@ from streamscope.interventions.interchange.measure import (
     Search,
     answered,
     cases_of,
+    coin_of,
     draw_pairs,
     first_basis,
     margins,
@@ -107,7 +108,7 @@ def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
     rng = np.random.default_rng(0)
     start = torch.linalg.qr(torch.as_tensor(rng.standard_normal((states.shape[1], 1))).float())[0]
     found = Search(model, cases, place, states).train(start, 400, rng)
-    pairs = draw_pairs(cases, 200, rng)
+    pairs = draw_pairs(range(len(cases.tokens)), 200, rng)
     prefers = answered(model, cases, pairs, [(place, "random", start), (place, "das", found)], [place])
     of_start, of_das = (prefers == cases.own_answer(pairs)).mean(1)[1:]
     assert of_start < 0.7 and of_das == 1.0
@@ -122,7 +123,7 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
     how = Interchange(variable="right")
     cases = cases_of(how, opened(model))["c"]
     place = places_of(model, ())[-1] if preset == "std-t" else places_of(model, ())[0]
-    pairs = draw_pairs(cases, 12, np.random.default_rng(0))
+    pairs = draw_pairs(range(len(cases.tokens)), 12, np.random.default_rng(0))
     U = first_basis(states_at(model, cases, [place])[place], cases.value, 2, np.random.default_rng(1))
     prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])
     for k, (base, source) in enumerate(pairs):
@@ -152,6 +153,29 @@ def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
         directions, measured = split(cases, 0)
         assert not set().union(*directions.words) & set().union(*measured.words)
         assert len(directions.tokens) and len(measured.tokens) and cases.variable == "kind of noun"
+
+
+def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, used = load("stories/lfa"), list[set[str]]()
+    cases = cases_of(Interchange(), open_data(Prompts("stories", n=400), model))["agent-patient"]
+    place = places_of(model, ["blocks.3.hook_context_post"])[0]
+    search = Search(model, cases, place, states_at(model, cases, [place])[place])
+
+    def loss(U: torch.Tensor, pairs: np.ndarray) -> torch.Tensor:
+        used.append(set().union(*(cases.words[i] for i in pairs.ravel())))
+        return U[0, 0]
+
+    monkeypatch.setattr(search, "loss", loss)
+    search.train(torch.eye(model.cfg.d_model)[:, :1], 1, np.random.default_rng(0))
+    held, trained, again = used
+    assert held and trained and not held & trained and again == held
+
+
+def test_a_coin_says_nothing_of_the_value() -> None:
+    value = np.array([0] * 6 + [1] * 9)
+    coins = [coin_of(value, np.random.default_rng(seed)) for seed in range(20)]
+    assert {(int(coin[:6].sum()), int(coin[6:].sum())) for coin in coins} == {(3, 4)}
+    assert len({tuple(coin) for coin in coins}) > 15
 
 
 def test_the_state_is_put_where_the_option_says() -> None:
