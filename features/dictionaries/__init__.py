@@ -9,8 +9,7 @@ BatchTopK (Bussmann et al. 2024): of the latents ReLU((x − mean) W_enc + b_enc
 largest are kept; x̂ = z W_dec + b_dec with unit rows of W_dec; the loss is |x − x̂|². Of a single position the latents
 above a threshold are kept, which k of them exceed on average. --matryoshka adds the loss of the first eighth, quarter
 and half of the latents (Bussmann et al. 2025). With --target the dictionary rebuilds the activation of another hook: a
-transcoder, with a skip connection (Paulo et al. 2025). There is no loss that revives dead latents: one with a weight of
-1/32 (Gao et al. 2024) revived none where there were some. The column `dead` counts them.
+transcoder, with a skip connection (Paulo et al. 2025). No loss revives dead latents; the column `dead` counts them.
 
 Each dictionary has a control with the same data and steps, whose decoder stays random (`-frozen`): on usual scores it
 comes near to a trained one (arXiv 2602.14111). States of all hooks are harvested once, BOS left out, into the folder

@@ -7,7 +7,7 @@
 The rebuilt state x̂ takes the place of the state x at every position but BOS. increase is what the loss rises by, in
 nats: the headline. kl is KL(model ‖ model with x̂), fvu = Σ|x − x̂|² / Σ|x − mean|², l0 the latents of a position,
 dead the share of latents that no position has. recovered is (loss with the mean − loss with x̂) / (loss with the mean −
-loss): it flatters, a random decoder had .73 in stories/gpt2. Intervals are over documents, ratios of sums; seeds are
+loss): it flatters, as its value for the frozen decoder shows. Intervals are over documents, ratios of sums; seeds are
 dictionaries of their own.
 
 Beside the dictionaries stand, at the same hook: the mean of the state per token id, what a table of tokens would give;
