@@ -2,11 +2,11 @@
 
 python -m models.train lfa --data stories --scale zoo --out runs/lfa
 python -m models.train lfa --data train.txt --valid valid.txt --scale small --out runs/lfa --epochs 4
-python -m models.train lfa --data "stories4*.5 + tinystories.txt*.5" --scale zoo --out runs/mixed
-python -m models.train lfa --data stories4 --scale zoo --phases 18000:8x64,2000:8x128 --out runs/phases
+python -m models.train lfa --data "stories*.5 + tinystories.txt*.5" --scale zoo --out runs/mixed
+python -m models.train lfa --data stories --scale zoo --phases 18000:8x64,2000:8x128 --out runs/phases
 python -m models.train lfa --data book.txt --valid-blocks 20 --out runs/book
 python -m models.train pls --data corpus/ --tokenizer gpt2/ --scale paper --out runs/pls
-python -m models.train lfa --start runs/lfa@6000 --data stories4 --scale zoo --steps 500 --out runs/on
+python -m models.train lfa --start runs/lfa@6000 --data stories --scale zoo --steps 500 --out runs/on
 python -m models.train --resume --out runs/lfa
 torchrun --nproc-per-node 4 -m models.train lfa --data stories --scale paper --out runs/lfa
 

@@ -328,7 +328,7 @@ class Options:
     kromcanon."""
     data: str | None = None
     """Training SOURCE: a .txt, .jsonl, .json, .csv or .parquet file, a folder of them (its train split, if it has
-    splits), a Hugging Face id, stories, stories4, or a mixture with weights by tokens, "A*.5 + B*.5"."""
+    splits), a Hugging Face id, stories, echo, or a mixture with weights by tokens, "A*.5 + B*.5"."""
     valid: str | None = None
     """Validation SOURCE; default: a held-out part of --data."""
     valid_fraction: Annotated[float, Gt(0), Lt(1)] | None = None

@@ -111,8 +111,6 @@ class Phenomena(Instrument):
     """Phenomena to measure; default: all."""
     n: Annotated[int, Ge(4), Only("only", *PAIRED)] = 1000
     """Number of pairs from each suite of stories."""
-    suite: Literal["stories", "stories5"] = "stories"
-    """Suite of the pairs of stories, by the story world that the model was trained on."""
     sequences: Annotated[int, Ge(4), Only("only", *PERIODS, "repeats")] = 64
     """Number of repeated sequences of random words of each length."""
 

@@ -40,8 +40,6 @@ LEVEL = {PRESENT: 1.0, UNDECIDED: 0.5, ABSENT: 0.0, "": float("nan")}
 NATS = 1e-6
 """Rounding of a log-probability."""
 LONGEST = max(PERIODS.values())
-RESERVED = {"stories": "reserved-words", "stories5": "stories5-words"}
-"""Suite of pairs -> that of words in no training story."""
 OF_THE_WEIGHTS = "a property of the weights"
 
 
@@ -201,9 +199,8 @@ class Shared:
         return probe, repeated_words(probe, [], self.tokenizer, self.trained_words)
 
     def prompts(self, suite: str) -> Aligned:
-        """The pairs of a suite; `reserved` is that of words in no training story."""
-        name = RESERVED[self.how.suite] if suite == "reserved" else self.how.suite
-        return align(load_suite(name, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
+        """The pairs of a suite."""
+        return align(load_suite(suite, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
 
     def _pairs(self, suite: str) -> pd.DataFrame | None:
         """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
@@ -360,7 +357,7 @@ def chooses(patterns: torch.Tensor) -> torch.Tensor:
 
 def _copying(of: Shared, name: str) -> PhenomenonObservations:
     """Log-odds of the coherent word (`lift`: mean ln p of both words) minus those after another prompt's nouns."""
-    both = of.pairs("reserved" if name == "reserved" else "stories")
+    both = of.pairs("stories-words" if name == "reserved" else "stories")
     if both is None:
         return PhenomenonObservations.nothing("no prompt has nouns that can be exchanged")
     value = (both[[*WORDS]].mean(axis=1) - both[[*AFTER]].mean(axis=1)) if name == "lift" else both["due"]
@@ -408,7 +405,7 @@ def _position(of: Shared, name: str) -> PhenomenonObservations:
 
 def _coreference(of: Shared, name: str) -> PhenomenonObservations:
     """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
-    table = of.in_both_orders("reserved" if name == "coreference-reserved" else "stories")
+    table = of.in_both_orders("stories-words" if name == "coreference-reserved" else "stories")
     category = COREFERENCE[name]  # type: ignore[index]
     table = table[table["category"] == category] if category else table
     if table.empty:

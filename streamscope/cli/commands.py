@@ -54,7 +54,7 @@ def commands() -> dict[str, str]:
 
     A name that two rooms have is listed with its room, as `benchmarks.circuits`, and so is one that another room is
     called, as `benchmarks.viewer`. Where only one of two is no benchmark, that one keeps the short name. The version
-    that ends the name of a package, as of `text.stories5`, is left out. Papers are commands of a clone: they are
+    that ends the name of a package, as of `text.stories`, is left out. Papers are commands of a clone: they are
     typed as `python -m papers.demo`.
     """
     found: dict[str, list[str]] = {}

@@ -160,12 +160,12 @@ class Prompts(Data):
     """A suite of prompts with roles."""
 
     suite: str = "competing"
-    """coreference, competing, stories, story-cases, story-events, with corrupted prompts ioi, ioi-abc, greater-than,
-    induction, docstring, name-copying, letter-case, agreement, capitals, pronouns, a JSONL, CSV or parquet file,
-    hf:DATASET[:CONFIG][:SPLIT], or FORMAT:PATH of a published set."""
+    """coreference, competing, stories, stories-told, stories-words, story-cases, with corrupted prompts ioi, ioi-abc,
+    greater-than, induction, docstring, name-copying, letter-case, agreement, capitals, pronouns, a JSONL, CSV or
+    parquet file, hf:DATASET[:CONFIG][:SPLIT], or FORMAT:PATH of a published set."""
     n: Count | None = None
-    """Number of cases to generate, only for generated suites (default: 1000 of stories, story-events, story-cases; 200
-    with corrupted prompts)."""
+    """Number of cases to generate, only for generated suites (default: 1000 of stories, 200 with corrupted
+    prompts)."""
     suite_seed: Seed | None = None
     """Which of them to generate (default 2)."""
 
@@ -174,7 +174,7 @@ class Prompts(Data):
 
     def small(self) -> "Prompts":
         """Sixty, where they are generated."""
-        return replace(self, n=60) if self.suite in ("stories", "story-cases", "story-events") else self
+        return replace(self, n=60) if self.suite in ("stories", "story-cases") else self
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ A source is one of
 - `org/name`, a Hugging Face dataset, streamed, or from the hub's cache if the hub does not answer.
   `hf:ID[:CONFIG][:SPLIT]` gives details; ID may be a local dataset folder. A CONFIG named train, validation or test
   without SPLIT is the split;
-- `stories`, `stories:SEED` or `stories:SEED:N`: built-in procedural stories of version 3 (also `stories3`), on which
-  the bundled models were trained. A folder called stories is `./stories`. `stories4:SEED:N:STAGE` are stories of
-  version 4, with STAGE from 0 (half of the text repeats itself) to 1 (a tenth, the default). `stories5:SEED:N:SHARE`
-  are stories in which it pays to know what a pronoun means (`text.stories5`), with this share of words in texts that
-  repeat themselves (.1 by default). `echo:SEED:N` is text whose only regularity is repetition (`text.echo`);
+- `stories`, `stories:SEED:N` or `stories:SEED:N:SHARE` (also `stories5`): built-in procedural stories in which it pays to
+  know what a pronoun means (`text.stories`), with this share of words in texts that repeat themselves (.1 by default).
+  A folder called stories is `./stories`. `echo:SEED:N` is text whose only regularity is repetition (`text.echo`);
 - a mixture of these, `A*WEIGHT + B*WEIGHT`, where each part has its share of the training tokens:
-  `stories4*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` apply to every part.
+  `stories*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` apply to every part.
 
 Documents are stripped, and empty ones skipped. `<|endoftext|>` separates documents everywhere, so no document contains
 it. `split_at` "blank" also splits text files at blank lines; "file" makes each file one document. Memory is bounded by
@@ -35,7 +33,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -236,43 +233,38 @@ class HubCorpus(Corpus):
         return options | {"id": self.name, "revision": revision, **files}
 
 
-STORIES = {"stories": "stories", "stories3": "stories", "stories4": "stories4", "stories5": "stories5", "echo": "echo"}
+STORIES = {"stories": "stories", "stories5": "stories", "echo": "echo"}
 """Scheme of a source -> the module of `text` that writes its documents."""
-VERSIONS = {"stories": 3, "stories4": 4, "stories5": 5, "echo": 2}
-"""Module -> its version, incremented whenever it writes another text for the same numbers. The bundled models were
-trained on version 3. Here, because a fingerprint must not read the lexicons of the stories."""
-DIALS = {"stories4": ("stage", 1.0), "stories5": ("share", 0.1)}
-"""Scheme -> the name of its third number, from 0 to 1, and the default."""
+VERSIONS = {"stories": 5, "echo": 2}
+"""Module -> its version, incremented whenever it writes another text for the same numbers. Here, because a fingerprint
+must not read the lexicon of the stories."""
+REMOVED = ("stories3", "stories4")
+SHARE = 0.1
+"""Default of the third number of stories, the share of words in texts that repeat themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoriesCorpus(Corpus):
-    """Built-in procedural text: `n` documents that depend only on `seed`, and some schemes' on a dial (`DIALS`)."""
+    """Built-in procedural text: `n` documents that depend only on `seed`, and of stories on the share of repeats."""
 
     kind: ClassVar[str] = "stories"
     scheme: str
     seed: int = STORIES_SEED
     n: int = STORIES_N
-    dial: float | None = None
-
-    @property
-    def _dial(self) -> dict[str, float]:
-        name, default = DIALS.get(self.scheme, ("", 0.0))
-        return {name: default if self.dial is None else self.dial} if name else {}
-
-    @property
-    def _module(self) -> Any:
-        return import_module(f"streamscope.text.{STORIES[self.scheme]}")
+    share: float = SHARE
 
     def _texts(self) -> Iterator[str]:
-        documents: Iterator[str] = self._module.documents(self.seed, self.n, **self._dial)
-        return documents
+        from streamscope.text import echo, stories  # which read their words
+
+        if STORIES[self.scheme] == "echo":
+            return echo.documents(self.seed, self.n)
+        return stories.documents(self.seed, self.n, self.share)
 
     @property
     def _identity(self) -> dict[str, Any]:
-        name = "echo" if self.scheme == "echo" else "stories"
-        dial = "".join(f"-{value:g}" for value in self._dial.values())
-        return {"stories": f"{name}-v{VERSIONS[STORIES[self.scheme]]}-{self.seed}-{self.n}{dial}"}
+        name = STORIES[self.scheme]
+        share = "" if name == "echo" else f"-{self.share:g}"
+        return {"stories": f"{name}-v{VERSIONS[name]}-{self.seed}-{self.n}{share}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,6 +349,8 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
     if WEIGHT.search(source) and not Path(source).expanduser().exists():
         return _mixture(source, common)
     scheme, *rest = source.split(":")
+    if scheme in REMOVED:
+        raise InputError(f"{source}: streamscope 0.1 wrote these; stories are of version 5 now")
     if scheme in STORIES:
         return StoriesCorpus(**common, scheme=scheme, **_stories_options(source, scheme, rest))
     if scheme == "hf" and rest:
@@ -448,18 +442,18 @@ def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
 
 
 def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
-    numbers, dial = fields[:2], fields[2:]
-    name, _ = DIALS.get(scheme, ("", 0.0))
-    if len(dial) > bool(name) or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
-        form = f"{scheme}:SEED:N" + f":{name.upper()}" * bool(name)
+    numbers, share = fields[:2], fields[2:]
+    shared = STORIES[scheme] == "stories"
+    if len(share) > shared or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+        form = f"{scheme}:SEED:N" + ":SHARE" * shared
         raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
     options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
     if options.get("n") == 0:
         raise InputError(f"{source} has zero stories: give at least one")
-    if dial:
-        if not re.fullmatch(r"\d*\.?\d+", dial[0], re.ASCII) or not 0 <= float(dial[0]) <= 1:
-            raise InputError(f"{source}: the {name} is a number from 0 to 1, not {dial[0]!r}")
-        options["dial"] = float(dial[0])
+    if share:
+        if not re.fullmatch(r"\d*\.?\d+", share[0], re.ASCII) or not 0 <= float(share[0]) <= 1:
+            raise InputError(f"{source}: the share is a number from 0 to 1, not {share[0]!r}")
+        options["share"] = float(share[0])
     return options
 
 

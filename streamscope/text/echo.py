@@ -1,6 +1,6 @@
 """Text whose only regularity is repetition; a model with the precursor of induction learns to copy from it.
 
-    python -m models.train d-cas --data "stories5*.4 + echo*.6" --scale zoo --out runs/copying
+    python -m models.train d-cas --data "stories*.4 + echo*.6" --scale zoo --out runs/copying
 
 A document has 60 to 140 words, each drawn uniformly from `WORDS`. Half of the documents repeat one list of 2 to 24
 words to the end. The others alternate 1 to 10 fresh words with a copy of 3 to 14 words from 2 to 28 words back. Lengths
@@ -15,7 +15,7 @@ from pathlib import Path
 
 VERSION = 2
 WORDS = tuple(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
-"""The words that occur at least 30 times in stories5:0:5000:0, "the" and "of" among them: a model that is trained on
+"""The words that occur at least 30 times in stories:0:5000:0, "the" and "of" among them: a model that is trained on
 the nouns and verbs alone does not find the others when they are repeated."""
 LEAST, MOST = 60, 140
 """Number of words in a document."""

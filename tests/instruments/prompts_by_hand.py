@@ -27,4 +27,4 @@ def suite_of(name: str) -> Suite:
 
 @cache
 def stories_tokenizer() -> Tokenizer:
-    return Tokenizer.train(documents(0, 1000), 2048)
+    return Tokenizer.train([*documents(0, 1000), *[TEXT] * 300], 1024)

@@ -27,7 +27,7 @@ from streamscope.probes.pds import Pds
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [
     Documents(max_documents=9), Tokens(max_tokens=1000), Prompts(), Prompts("stories", n=60),
-    Prompts("reserved-words", n=40), Tasks(), Text(text=("a b", "c d", "e f")), Sets(), Labels(stories=100),
+    Prompts("stories-words", n=40), Tasks(), Text(text=("a b", "c d", "e f")), Sets(), Labels(stories=100),
 ]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_halves_of_halves_and_another_column(model: Any) -> None:
 
 def test_words_that_prompts_share_stay_on_one_side(model: Any) -> None:
     words = [
-        {p.words["target"] for p in open_data(Prompts("reserved-words", n=200).half(i), model).aligned.prompts}
+        {p.words["target"] for p in open_data(Prompts("stories-words", n=200).half(i), model).aligned.prompts}
         for i in (0, 1)
     ]
     assert words[0] and words[1] and not words[0] & words[1]

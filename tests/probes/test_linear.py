@@ -211,8 +211,8 @@ def test_story_examples_are_the_ground_truth() -> None:
     assert abs(np.mean([e.label == "first" for e in examples]) - 0.5) < 0.12
     pronouns = {e.text[e.start : e.end].lower() for e in examples}
     assert pronouns <= {"it", "he", "she", "they"}
-    first = story(2, 0, held_out=True)
-    case = next(c for c in first.cases if len(c.candidates) == 2 and c.cue_before)
+    first = story(2, 0, "pairs")
+    case = first.cases[0]
     assert examples[0].word == first.text[case.antecedent.start : case.antecedent.end].lower()
     assert first.text.endswith(examples[0].text)
     assert len(first.text) - len(examples[0].text) + examples[0].start == case.pronoun.start
@@ -282,8 +282,7 @@ def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) 
     said = re.search(r"antecedent in 150 stories, groups: story, (\d+) cases \((\d+) beyond", title)
     assert said is not None and "antecedent in 150" in capsys.readouterr().out
     kept, beyond = int(said[1]), int(said[2])
-    two = [case for one in labelled(2, 150, held_out=True) for case in one.cases if len(case.candidates) == 2]
-    assert 2 <= kept < beyond and kept + beyond == sum(case.cue_before for case in two)
+    assert 2 <= kept < beyond and kept + beyond == sum(len(one.cases) for one in labelled(2, 150, "pairs"))
     assert len(open_data(Labels(stories=150), load(tiny_run)).examples) == kept + beyond
 
 

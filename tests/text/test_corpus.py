@@ -238,10 +238,13 @@ def test_a_file_that_cannot_be_read_is_one_line(name: str, content: bytes, messa
         ("hf:", "write hf:ID"),
         ("hf:a/b:c:d:e", "write hf:ID"),
         ("hf:/no/such/folder", "neither a folder nor a dataset id"),
-        ("stories:x", "stories:SEED:N with whole numbers"),
-        ("stories:-1", "stories:SEED:N with whole numbers"),
-        ("stories:1:2:3", "stories:SEED:N with whole numbers"),
+        ("stories:x", "stories:SEED:N:SHARE with whole numbers"),
+        ("stories:-1", "stories:SEED:N:SHARE with whole numbers"),
+        ("stories:1:2:3:4", "stories:SEED:N:SHARE with whole numbers"),
         ("stories:1:0", "zero stories"),
+        ("stories:1:9:2", "share is a number from 0 to 1"),
+        ("echo:1:9:0", "echo:SEED:N with whole numbers"),
+        ("stories4:1:9", "streamscope 0.1 wrote these"),
     ],
 )
 def test_a_source_that_names_nothing(source, message, tmp_path, monkeypatch):

@@ -93,13 +93,14 @@ def test_hub_source_grammar(source, config, split):
 
 def test_built_in_stories(monkeypatch):
     fake = types.ModuleType("streamscope.text.stories")
-    fake.documents = lambda seed, n: (f"story {seed} {i}" for i in range(n))
+    fake.documents = lambda seed, n, share: (f"story {seed} {i} {share}" for i in range(n))
     monkeypatch.setitem(sys.modules, "streamscope.text.stories", fake)
     monkeypatch.setattr(streamscope.text, "stories", fake, raising=False)
-    assert read("stories:7:2") == ["story 7 0", "story 7 1"]
+    assert read("stories:7:2") == ["story 7 0 0.1", "story 7 1 0.1"]
+    assert read("stories:7:1:.5") == read("stories5:7:1:0.5") == ["story 7 0 0.5"]
     assert len(read("stories")) == 20_000
     assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()
-    assert open_corpus("stories:7:2").describe()["stories"] == "stories-v3-7-2"
+    assert open_corpus("stories:7:2").describe()["stories"] == "stories-v5-7-2-0.1"
     before = open_corpus("stories").fingerprint()
     monkeypatch.setitem(streamscope.text.corpus.VERSIONS, "stories", 4)
     assert open_corpus("stories").fingerprint() != before

@@ -156,16 +156,16 @@ def test_sources_that_are_no_mixture_stay_what_they_were(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("stories*.5 + stories4", "each with a weight"),
-        ("stories + stories4*.5", "each with a weight"),
+        ("stories*.5 + echo", "each with a weight"),
+        ("stories + echo*.5", "each with a weight"),
         ("stories*.5", "at least two parts"),
         ("stories*.5 + *.5", "each with a weight"),
-        ("stories*0 + stories4*1", "weight of stories is 0"),
-        ("stories*.5 + stories4*-1", "weight of stories4 is -1"),
-        ("stories*nan + stories4*1", "weight of stories is nan"),
-        ("stories*inf + stories4*1", "weight of stories is inf"),
+        ("stories*0 + echo*1", "weight of stories is 0"),
+        ("stories*.5 + echo*-1", "weight of echo is -1"),
+        ("stories*nan + echo*1", "weight of stories is nan"),
+        ("stories*inf + echo*1", "weight of stories is inf"),
         ("stories*.5 + none.txt*.5", "none.txt is not an existing file"),
-        ("stories*.5 + stories4:0:0*.5", "zero stories"),
+        ("stories*.5 + echo:0:0*.5", "zero stories"),
     ],
 )
 def test_bad_mixtures_are_one_line(source: str, line: str) -> None:
@@ -204,7 +204,7 @@ def test_held_out_documents_are_in_no_part_and_the_manifest_names_all(files) -> 
 
 
 def test_real_stories_mix_with_the_built_in_ones(shared_data: Path) -> None:
-    source = f"stories4:0:300*.7 + {shared_data / 'tinystories/valid.txt'}*.3"
+    source = f"echo:0:300*.7 + {shared_data / 'tinystories/valid.txt'}*.3"
     data = prepare(source, None, None, 1024)
     assert isinstance(data.train, Mixture)
     windows = MixedWindows(data.train, 64)

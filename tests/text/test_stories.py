@@ -1,257 +1,202 @@
-"""The built-in corpus: its ground truth is exact, its baselines are at chance, its text is well formed."""
+"""Stories in which it pays to know what a pronoun means, and the measure of what a text pays."""
 
-import os
-import pickle
+import hashlib
+import json
+import math
 import re
 import subprocess
 import sys
-import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import pytest
 
-from streamscope.cli.disk import read_toml
 from streamscope.cli.errors import InputError
-from streamscope.text.stories import (
-    CATEGORIES,
-    RELATIONS,
-    Case,
-    Span,
-    Story,
-    documents,
-    is_held_out,
-    labelled,
-    minimal_pairs,
-    story,
-)
+from streamscope.instruments.prompts import load_suite
+from streamscope.text import stories
+from streamscope.text.corpus import open_corpus
+from streamscope.text.stories import CATEGORIES, NOUNS, documents, is_held_out, labelled, minimal_pairs, story
 from streamscope.text.stories.__main__ import main
-from streamscope.text.stories.lexicon import WORDS, read_text
-from streamscope.text.stories.world import PLOTS
+from streamscope.text.stories.lexicon import BASES
+from streamscope.text.stories.pays import Clue, clues, gain, passages_of_stories, read_passages
+from streamscope.text.stories.repeats import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("tools", "containers", "things", "neutral_things", "animals")
-SINGULAR = {noun for kind in KINDS for noun in WORDS[kind]}
-NOUNS = {
-    *SINGULAR, *(plural for plural, _ in WORDS["animals"].values()), *WORDS["groups"],
-    *(s.removeprefix("the ") for s in WORDS["singles"]), *WORDS["girls"], *WORDS["boys"],
-}  # fmt: skip
+NOUN_OF = {noun.form: noun for kinds in NOUNS.values() for nouns in kinds.values() for noun in nouns}
+RESERVED = {noun.form for nouns in NOUNS["reserved"].values() for noun in nouns}
+TALES = list(labelled(0, 600))
 
 
-def evaluate(expression: str, hash_seed: str = "0") -> Any:
-    """The value of an expression about the generator in a process of its own.
-
-    There it runs without the type checks that tests switch on, which cost seven times its own time.
-    """
-    code = "import pickle, sys; from streamscope.text.stories import *; "
-    code += f"sys.stdout.buffer.write(pickle.dumps({expression}))"
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, check=True)
-    return pickle.loads(done.stdout)
+def words(text):
+    return re.findall(r"\w+", text)
 
 
-@pytest.fixture(scope="module")
-def stories() -> list[Story]:
-    return evaluate("list(labelled(0, 4000))")
+def cases(tales):
+    return [(one.text, case) for one in tales for case in one.cases]
 
 
-@pytest.fixture(scope="module")
-def held_out() -> list[Story]:
-    return evaluate("list(labelled(2, 1000, held_out=True))")
-
-
-def words(text: str, span: Span) -> str:
+def at(text, span):
     return text[span.start : span.end]
 
 
-def by_category(stories: list[Story]) -> dict[str, list[tuple[Story, Case]]]:
-    table: dict[str, list[tuple[Story, Case]]] = {category: [] for category in CATEGORIES}
-    for one in stories:
-        for case in one.cases:
-            table[case.category].append((one, case))
-    return table
+def test_a_story_is_the_same_in_another_process():
+    code = (
+        "from streamscope.text.stories import story, documents, minimal_pairs as m; print([repr(story(3, i, h)) for "
+    )
+    code += "h in ('', 'pairs', 'told', 'words') for i in range(4)], list(documents(0, 30, 0.5)), m(2, 14))"
+    out = [
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": x, "PYTHONPATH": str(ROOT)},
+                       capture_output=True, check=True).stdout for x in "01"
+    ]  # fmt: skip
+    assert out[0] == out[1] and len(out[0]) > 5000
+    text = "\n".join(one.text for one in TALES)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "04b9183578198d1e"
 
 
-def test_a_story_is_a_pure_function_of_seed_and_index(stories: list[Story]) -> None:
-    assert story(0, 17) == stories[17]
-    assert list(documents(0, 3)) == [s.text for s in stories[:3]]
-    assert story(0, 17) != story(1, 17)
+@pytest.mark.parametrize("held_out", ["", "pairs", "told", "words"])
+def test_the_word_after_a_pronoun_is_the_habit_of_its_antecedent(held_out):
+    found = Counter()
+    for text, case in cases(labelled(1, 150, held_out)):
+        noun = NOUN_OF[at(text, case.antecedent)]
+        habit = noun.habit or case.guest_habit
+        after = words(text[case.pronoun.end :])
+        assert after[0] == habit or after[:2] == ["would", BASES[habit]]
+        assert bool(case.guest_habit) == (noun.habit == "") and case.cue.end <= case.pronoun.end
+        assert case.antecedent in case.candidates and case.candidates[0].end < case.candidates[1].start
+        others = [at(text, span) for span in case.candidates if span != case.antecedent]
+        assert not case.guest_habit or {habit, BASES[habit]} & set(words(text[: case.pronoun.start]))
+        assert case.guest_habit or NOUN_OF[others[0]].habit != habit
+        found[case.category, case.candidates[0] == case.antecedent] += 1
+    assert {category for category, _ in found} == set(CATEGORIES)
+    first = sum(n for (_, is_first), n in found.items() if is_first) / found.total()
+    assert 0.42 < first < 0.58  # the rule "the first" is right half of the time
 
 
-def test_the_same_stories_in_processes_with_other_hash_seeds() -> None:
-    everything = "(list(labelled(0, 100)), list(labelled(2, 50, held_out=True)), minimal_pairs(0, 30))"
-    here = (list(labelled(0, 100)), list(labelled(2, 50, held_out=True)), minimal_pairs(0, 30))
-    assert evaluate(everything, "1") == evaluate(everything, "4711") == here
+def test_training_text_has_no_held_out_pair_and_no_reserved_word():
+    for text, case in cases(TALES):
+        assert not is_held_out(*(NOUN_OF[at(text, span)] for span in case.candidates))
+    everything = {word for text in documents(0, 400, 0.3) for word in words(text)}
+    assert not RESERVED & {word.lower() for word in everything} and not RESERVED & everything
+    for text, case in cases(labelled(2, 60, "pairs")):
+        assert is_held_out(*(NOUN_OF[at(text, span)] for span in case.candidates))
+    assert {at(text, span) for text, case in cases(labelled(2, 60, "words")) for span in case.candidates} <= RESERVED
+    pairs = [(a, b) for a in NOUNS["known"]["girls"] for b in NOUNS["known"]["boys"]]
+    assert 0.05 < sum(is_held_out(a, b) for a, b in pairs) / len(pairs) < 0.25
+    assert all(is_held_out(a, b) == is_held_out(b, a) for a, b in pairs)
 
 
-def test_spans_are_the_words_they_name(stories: list[Story]) -> None:
-    for one in stories:
-        for case in one.cases:
-            assert words(one.text, case.pronoun) in {"it", "It", "he", "He", "she", "She", "They"}
-            found = [words(one.text, span) for span in case.candidates]
-            assert set(found) <= NOUNS and len(set(found)) == len(found)
-            assert case.antecedent in case.candidates
-            assert list(case.candidates) == sorted(case.candidates, key=lambda s: s.start)
-            assert case.candidates[-1].end <= case.pronoun.start
-            assert words(one.text, case.antecedent) == case.combination[0].removeprefix("the ")
-            assert words(one.text, case.cue)
-
-
-def test_each_candidate_is_at_its_mention_nearest_before_the_pronoun(stories: list[Story]) -> None:
-    for one in stories:
-        for case in one.cases:
-            for span in case.candidates:
-                between = one.text[span.end : case.pronoun.start]
-                assert not re.search(rf"\b{words(one.text, span)}\b", between), (between, case)
-
-
-def test_nothing_else_competes_for_it(stories: list[Story]) -> None:
-    """Between the first candidate and "it" no other singular thing or animal is named."""
-    for one in stories:
-        for case in one.cases:
-            if words(one.text, case.pronoun).lower() != "it":
-                continue
-            passage = one.text[case.candidates[0].start : case.pronoun.start]
-            named = {w for w in re.findall(r"\b[a-z]+\b", passage) if w in SINGULAR}
-            assert named <= {words(one.text, s) for s in case.candidates}, passage
-
-
-def test_position_alone_is_at_chance(stories: list[Story]) -> None:
-    for category, cases in by_category(stories).items():
-        two = [case for _, case in cases if len(case.candidates) == 2]
-        assert len(two) >= 2000, category
-        recent = sum(case.candidates[-1] == case.antecedent for case in two) / len(two)
-        assert 0.45 <= recent <= 0.55, (category, recent)  # the first mention is the complement
-        relations = Counter(case.relation for case in two)
-        assert max(relations.values()) / len(two) <= 0.62, (category, relations)
-        three = [case for _, case in cases if len(case.candidates) == 3]
-        for place in range(3 if three else 0):
-            share = sum(case.candidates[place] == case.antecedent for case in three) / len(three)
-            assert 0.2 <= share <= 0.5, (category, place, share)
-
-
-def test_position_is_at_chance_at_every_distance(stories: list[Story]) -> None:
-    for category, cases in by_category(stories).items():
-        near: list[bool] = []
-        far: list[bool] = []
-        for one, case in cases:
-            gap = one.text[case.candidates[-1].end : case.pronoun.start].count(".")
-            (far if gap >= 2 else near).append(case.candidates[-1] == case.antecedent)
-        for group in (near, far):
-            if len(group) > 300:
-                assert 0.4 <= sum(group) / len(group) <= 0.58, category
-
-
-def test_most_cases_are_settled_at_the_pronoun(stories: list[Story]) -> None:
-    for category, cases in by_category(stories).items():
-        share = sum(case.cue_before for _, case in cases) / len(cases)
-        assert share == 1.0 or (category == "agent-patient" and share > 0.7)
-
-
-def test_held_out_combinations_are_disjoint(stories: list[Story], held_out: list[Story]) -> None:
-    train = {(c.category, c.combination) for s in stories for c in s.cases}
-    evaluation = {(c.category, c.combination) for s in held_out for c in s.cases}
-    assert not any(is_held_out(*key) for key in train)
-    assert all(is_held_out(*key) for key in evaluation) and len(evaluation) > 500
-    assert not train & evaluation
-    possible = [(t, c, use) for t, uses in WORDS["tools"].items() for c in WORDS["containers"] for use in uses]
-    share = sum(is_held_out("tool-container", key) for key in possible) / len(possible)
-    assert 0.07 <= share <= 0.13
-    assert all(len(cases) > 300 for cases in by_category(held_out).values())
-
-
-def test_text_is_well_formed(stories: list[Story], held_out: list[Story]) -> None:
-    for text in (s.text for s in (*stories, *held_out)):
-        assert "  " not in text and text == text.strip() and not re.search(r"[\[\]{}<>|^#]", text), text
-        for paragraph in text.split("\n\n"):
-            assert paragraph and paragraph.count('"') % 2 == 0, paragraph
-            assert re.fullmatch(r'["A-Z].*[.!?"]', paragraph), paragraph
-        assert not re.search(r"\ba (?:[aeio](?!ne\b)|u(?!ni|se))|\ban [^aeiouh]", text, re.IGNORECASE), text
-        assert not re.search(r"(?<!Mr)(?<!Mrs)[.!?] [a-z]", text), text
-        assert not re.search(r"\b(\w+) \1\b", text), text
-        assert 40 <= len(text.split()) <= 280
-
-
-def test_the_corpus_is_rich(stories: list[Story]) -> None:
-    texts = [s.text for s in stories[:5000]]
-    assert len(set(texts)) / len(texts) > 0.999
-    assert len({w for t in texts for w in re.findall(r"[a-z]+", t.lower())}) >= 600
-    assert sum(len(s.cases) for s in stories) / len(stories) >= 1.5
-    assert len({plot.name for plot in PLOTS}) == len(PLOTS) >= 12
-    raw = "\n".join(texts).encode()
-    assert len(zlib.compress(raw, 9)) / len(raw) > 0.2  # a grammar of few templates falls far below
-
-
-def test_facts_told_early_come_back(stories: list[Story]) -> None:
-    """A colored thing given in the opening is named in the last paragraph too."""
-    told = back = 0
-    for text in (s.text for s in stories):
-        opening, *_, closing = text.split("\n\n")
-        for color, thing in re.findall(r"(?:given \w+ an?|liked the|had an?) (\w+) (\w+)\b", opening):
-            if thing in WORDS["things"]:
-                told += 1
-                back += f"{color} {thing}" in closing
-    assert told > 100 and back / told > 0.9
-
-
-@pytest.mark.parametrize("reserved", [True, False])
-def test_minimal_pairs_differ_only_in_the_order_of_two_nouns(reserved: bool) -> None:
-    pairs = minimal_pairs(0, 400, held_out=reserved, relations=(*RELATIONS, "gender"))
-    assert Counter(p.category for p in pairs) == dict.fromkeys((*RELATIONS, "gender"), 100)
-    assert len({p.first for p in pairs}) == 400
+@pytest.mark.parametrize("held_out", ["pairs", "told", "words"])
+def test_orders_of_a_minimal_pair_differ_in_nothing_else(held_out, monkeypatch):
+    pairs = minimal_pairs(2, 70, held_out)
+    assert Counter(pair.category for pair in pairs) == dict.fromkeys(CATEGORIES, 10)
     for pair in pairs:
-        assert is_held_out(pair.category, pair.combination) == reserved
-        assert {pair.coherent, pair.incoherent} == {pair.target, pair.competitor}
-        f, g = pair.first_spans, pair.last_spans
-        for text, spans in ((pair.first, f), (pair.last, g)):
-            assert words(text, spans.target) == pair.target
-            assert words(text, spans.competitor) == pair.competitor
-            assert words(text, spans.query).lower() in {"it", "he", "she"}
-            assert spans.cue.end <= spans.query.end and not text.endswith(" ")
-        assert f.target.end < f.competitor.start < f.query.start
-        assert g.competitor.end < g.target.start < g.query.start
-        assert pair.first[f.query.start :] == pair.last[g.query.start :]
-        swap = {pair.target: "X", pair.competitor: "X"}
-        bare = [
-            [swap.get(w, w) for w in re.findall(r"\w+", re.sub(r"\b([Aa])n\b", r"\1", t))]
-            for t in (pair.first, pair.last)
-        ]
-        assert bare[0] == bare[1]
+        for text, spans, target_first in ((pair.first, pair.first_spans, True), (pair.last, pair.last_spans, False)):
+            assert at(text, spans.target) == pair.target and at(text, spans.competitor) == pair.competitor
+            assert spans.query.end == len(text) and spans.cue.end <= len(text)
+            assert (spans.target.start < spans.competitor.start) == target_first
+        assert at(pair.first, pair.first_spans.cue) == at(pair.last, pair.last_spans.cue)
+        small = {"was", "by", "belonged", "to", "a", "gift", "for", "kept", "in", "the", "lent", "an", "and", "had"}
+        difference = set(words(pair.first.lower())) ^ set(words(pair.last.lower()))
+        assert pair.category in ("possessor-possessed", "agent-patient") or difference <= small
+        assert (
+            pair.coherent != pair.incoherent and pair.coherent.startswith(" ") and pair.then.startswith(pair.coherent)
+        )
+        if held_out == "pairs":
+            assert (
+                NOUN_OF[pair.target].habit == pair.coherent[1:]
+                and NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
+            )
+    with pytest.raises(InputError, match="relation"):
+        minimal_pairs(2, 3, relations=["genders"])
+    monkeypatch.setattr(stories, "_pair", lambda *_: pairs[0])
+    with pytest.raises(InputError, match="only 1 distinct"):
+        minimal_pairs(2, 2)
 
 
-def test_minimal_pairs_reach_the_suites_size_and_refuse_number() -> None:
-    assert evaluate("len(minimal_pairs(1, 1200))") == 1200
-    with pytest.raises(ValueError, match="number"):
-        minimal_pairs(0, 1, relations=("number",))
+def test_suites_have_the_pairs_with_their_category():
+    for name in ("stories", "stories-told", "stories-words"):
+        suite = load_suite(name, n=14)
+        assert len(suite.pairs) == 14 and {prompt.relation for prompt in suite.prompts} == set(CATEGORIES)
+        assert {prompt.category for prompt in suite.prompts} == {"gender", "plurality", "competing-nouns"}
 
 
-def test_the_command_prints_stories_and_statistics(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--n", "2", "--seed", "0"])
-    assert "--- story 1 of seed 0 ---" in capsys.readouterr().out
-    main(["--n", "200", "--stats"])
+def test_dial_of_repeats_is_the_share_of_words():
+    assert next(open_corpus("stories:0:5").documents()) == story(0, 0).text
+    for share in (0.0, 0.5, 1.0):
+        texts = list(open_corpus(f"stories:1:600:{share}").documents())
+        tales = {one.text for one in labelled(1, 600)}
+        repeated = sum(len(words(text)) for text in texts if text not in tales)
+        assert repeated / sum(map(len, map(words, texts))) == pytest.approx(share, abs=0.05)
+    with pytest.raises(InputError, match="SEED:N:SHARE"):
+        open_corpus("stories:0:5:1:1")
+    with pytest.raises(InputError, match="share is a number from 0 to 1"):
+        open_corpus("stories:0:5:2")
+
+
+def test_repeats_have_every_period_from_2_to_60():
+    periods = Counter()
+    for text in documents(4, 500, 1.0):
+        found = words(text)
+        periods.update(p for p in range(2, 61) if len(found) > p + 3 and found[-4:] == found[-4 - p : -p])
+    assert min(periods[p] for p in (2, 3, 4, 6, 12)) > 3 and sum(periods[p] for p in range(30, 61)) > 10
+    assert len({word for text in documents(4, 500, 1.0) for word in words(text)} & set(WORDS)) > 0.95 * len(WORDS)
+
+
+def planted(n, chance, seed=0):
+    """Clues whose antecedent, one of 8, tells the next word with this chance; else it is any of 8."""
+    rng, rows = Random(seed), []
+    for i in range(n):
+        noun = rng.randrange(8)
+        word = noun if rng.random() < chance else rng.randrange(8)
+        rows.append(Clue(("she", rng.choice("xyz")), f"n{noun}", f"w{word}", i // 4))
+    return rows
+
+
+def test_gain_is_the_information_that_was_planted():
+    exact = math.log(8)
+    found = gain(planted(20_000, 1.0))
+    assert found.nats + found.bias == pytest.approx(exact, abs=0.01) and found.nats == pytest.approx(exact, abs=0.03)
+    p = 0.5 + 0.5 / 8
+    half = exact + p * math.log(p) + 7 * 0.5 / 8 * math.log(0.5 / 8)
+    found = gain(planted(20_000, 0.5))
+    assert found.low < half < found.high and found.high - found.low < 0.1
+    nothing = gain(planted(2000, 0.0))
+    assert nothing.low < 0 < nothing.high and nothing.nats == pytest.approx(0, abs=0.02) and nothing.bias > 0
+
+
+def test_the_world_pays_in_every_category():
+    found = clues(passages_of_stories(labelled(0, 3000)))
+    for category in CATEGORIES:
+        found_gain = gain(found["pronoun"][category])  # of 3,000 stories; of 20,000 every gain is above 1.3
+        assert found_gain.low > 0.6 and found_gain.nats + found_gain.bias > 1.3
+    assert gain(found["repeated noun"]["number"]).low > 0.5 and gain(found["told"]["tool-container"]).low > 1
+
+
+def test_pays_reads_a_users_labels(tmp_path, capsys):
+    path, rows, rng = tmp_path / "own.jsonl", [], Random(0)
+    for i in range(300):
+        girl, boy = rng.choice(["Ann", "Bea", "Cleo"]), rng.choice(["Dirk", "Earl"])
+        text = f"{girl} met {boy}. She {dict(Ann='sang', Bea='ran', Cleo='hid')[girl]}. All saw {girl}."
+        query = [text.index("She"), text.index("She") + 3]
+        rows.append(
+            {"id": f"{i}", "text": text, "category": "own", "roles": {"query": query, "target": [0, len(girl)]}}
+        )
+    path.write_text("\n".join(map(json.dumps, rows)))
+    main(["--pays", "--labels", str(path)])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| own | 300 |"))
+    assert float(line.split("|")[3].split()[0]) == pytest.approx(math.log(3), abs=0.1)
+    path.write_text(json.dumps({"text": "She", "category": "x", "roles": {"query": [0, 3]}, "coherent": " hid"}))
+    with pytest.raises(InputError, match="no prompt with the role 'target'"):
+        main(["--pays", "--labels", str(path)])
+    path.write_text(json.dumps({"text": "She", "category": "x", "roles": {"query": [0, 3], "target": [0, 9]}}))
+    with pytest.raises(InputError, match="own.jsonl:1: role 'target'"):
+        list(read_passages(path))
+    with pytest.raises(InputError, match="leave them out"):
+        main(["--pays", "--labels", str(path), "--n", "3"])
+
+
+def test_command_marks_cases(capsys):
+    main(["--n", "2", "--seed", "1", "--held-out", "told"])
     out = capsys.readouterr().out
-    assert "zlib ratio" in out and all(category in out for category in CATEGORIES)
-    main(["--n", "1", "--seed", "2", "--held-out", "combinations"])
-    assert story(2, 0, held_out=True).text[:40] in capsys.readouterr().out.replace("[", "").replace("]", "")
-    with pytest.raises(InputError, match="^--held-out words needs --version 4"):
-        main(["--held-out", "words"])
-
-
-def test_the_command_refuses_a_number_of_stories_below_one() -> None:
-    from streamscope.cli.errors import InputError
-
-    with pytest.raises(InputError, match="^--n must be at least 1, got 0$"):
-        main(["--n", "0"])
-
-
-def test_a_damaged_lexicon_is_named(tmp_path: Path) -> None:
-    (tmp_path / "text.toml").write_text('[words]\ngirls = ["Lily"')
-    with pytest.raises(InputError, match="cannot be read .*; restore it"):
-        read_text(tmp_path / "text.toml")
-
-
-def test_words_of_the_file_reach_the_generator() -> None:
-    path = ROOT / "streamscope/text/stories/text.toml"
-    assert read_toml(path, dict[str, object])["words"]["girls"] == list(WORDS["girls"])
-    assert read_toml(path, dict[str, object])["plots"][0]["places"] == ["outside"] and "the park" in PLOTS[0].places
+    assert out.count("--- story") == 2 and re.search(r"\{gender: \w+, told\}|\{[a-z-]+: \w+, told\}", out)

@@ -1,7 +1,7 @@
 """Suites of prompts whose words have roles: what the coreference probes read.
 
 A suite is a bundled name (coreference, competing; the tasks capitalization, gender, winograd; the generated stories,
-story-cases, story-events, same-kind, reserved-words, stories5, stories5-told, stories5-words; with corrupted prompts
+stories-told, stories-words and story-cases; with corrupted prompts
 ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case, agreement, capitals, pronouns), a file of
 the same format (JSONL, CSV, parquet), hf:DATASET, or FORMAT:PATH for a published set (winobias, wsc273, wsc285,
 winogender, gap). `align` says where the roles lie in tokens; `instruments.prompts.tasks` scores answers.
@@ -33,13 +33,11 @@ __all__ = [
 DATASETS = folder_of("datasets")
 FILES = {name: DATASETS / name / "prompts.jsonl" for name in ("coreference", "competing")}
 TASKS = ("capitalization", "capitalization-8", "gender", "gender-16", "winograd")
-FIFTH = {"stories5": "pairs", "stories5-told": "told", "stories5-words": "words"}
-"""Suites of the stories of version 5, by what they hold out: pairs of nouns; guests, whose habits are told; words."""
-GENERATED = ("stories", "story-cases", "story-events", "same-kind", "reserved-words", *FIFTH, *SUITES)
+HELD_OUT = {"stories": "pairs", "stories-told": "told", "stories-words": "words"}
+"""Suites of minimal pairs, by what the stories hold out: pairs of nouns; guests, whose habits are told; words."""
+GENERATED = (*HELD_OUT, "story-cases", *SUITES)
 CATEGORY = {"gender": "gender", "anchor": "gender", "number": "plurality"}
 """Category of a passage's kind; in all others nouns compete (LFA App. F), and `relation` says how."""
-FOURTH = {"same-kind": "combinations", "reserved-words": "words"}
-"""Suites of the stories of version 4, in which only events decide, by what they hold out."""
 BUNDLED = (*FILES, *GENERATED, *TASKS)
 STORY_N, STORY_SEED = 1000, 2
 """Of the generated suites: how many pairs or cases, and the seed that `text.stories` reserves for evaluation."""
@@ -112,25 +110,11 @@ def check_task(name: str) -> None:
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:
-    """Minimal pairs of the built-in corpus from combinations, or of `reserved-words` from words, that no training story
-    uses."""
-    from streamscope.text import stories, stories4, stories5
+    """Minimal pairs of the built-in stories."""
+    from streamscope.text.stories import minimal_pairs
 
-    relations = ("event",) if name == "story-events" else stories.RELATIONS
-    call = f"streamscope.text.stories.minimal_pairs({seed}, {n}, held_out=True, relations={relations!r})"
-    try:
-        if name in FIFTH:
-            pairs: Any = stories5.minimal_pairs(seed, n, FIFTH[name])
-            call = f"streamscope.text.stories5.minimal_pairs({seed}, {n}, {FIFTH[name]!r})"
-        elif name in FOURTH:
-            pairs = stories4.minimal_pairs(seed, n, held_out=FOURTH[name])
-            call = f"streamscope.text.stories4.minimal_pairs({seed}, {n}, held_out={FOURTH[name]!r})"
-        else:
-            pairs = stories.minimal_pairs(seed, n, held_out=True, relations=relations)
-    except ValueError as error:
-        raise InputError(f"{error}; ask for a smaller n") from None
     prompts = []
-    for i, p in enumerate(pairs):
+    for i, p in enumerate(minimal_pairs(seed, n, HELD_OUT[name])):
         for order, text, spans in (("first", p.first, p.first_spans), ("last", p.last, p.last_spans)):
             marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
             prompts.append(
@@ -139,10 +123,10 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
                     category=CATEGORY.get(p.category, "competing-nouns"), relation=p.category,
-                    words=_nouns(text, marks), coherent=f" {p.coherent.strip()}", incoherent=f" {p.incoherent.strip()}",
+                    words=_nouns(text, marks), coherent=p.coherent, incoherent=p.incoherent,
                 )
             )  # fmt: skip
-    return Suite(name, tuple(prompts), call)
+    return Suite(name, tuple(prompts), f"streamscope.text.stories.minimal_pairs({seed}, {n}, {HELD_OUT[name]!r})")
 
 
 def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
@@ -152,19 +136,16 @@ def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
 
 
 def _story_cases(n: int, seed: int) -> Suite:
-    """Labelled pronouns of held-out stories, each in its paragraph; those whose cue follows the pronoun are left out.
-
-    A causal model cannot resolve those at the pronoun. The cases of one story are one unit. Relations are the stories'
-    categories, gender and number too.
-    """
+    """Labelled pronouns of stories of held-out pairs, each in its paragraph. The cases of one story are one unit.
+    Relations are the stories' categories, gender and number too."""
     from itertools import count
 
     from streamscope.text.stories import story
 
     prompts: list[Prompt] = []
     for index in count():
-        one = story(seed, index, held_out=True)
-        for i, case in enumerate(case for case in one.cases if case.cue_before):
+        one = story(seed, index, "pairs")
+        for i, case in enumerate(one.cases):
             start = one.text.rfind("\n\n", 0, case.candidates[0].start) + 2 if "\n\n" in one.text else 0
             stop = one.text.find("\n\n", case.pronoun.end)
             text = one.text[start : stop if stop >= 0 else None]
@@ -181,7 +162,7 @@ def _story_cases(n: int, seed: int) -> Suite:
                 )
             )  # fmt: skip
             if len(prompts) == n:
-                source = f"streamscope.text.stories.labelled({seed}, {index + 1}, held_out=True)"
+                source = f"streamscope.text.stories.labelled({seed}, {index + 1}, 'pairs')"
                 return Suite("story-cases", tuple(prompts), source)
     raise AssertionError("stories do not end")
 

@@ -30,7 +30,7 @@ class Options:
     suite: Annotated[str, tyro.conf.Positional] = ""
     """A bundled name, a JSONL file or FORMAT:PATH; default: all bundled."""
     n: Count | None = None
-    """Minimal pairs of stories and story-events, or pronouns of story-cases, to generate (default 1000)."""
+    """Minimal pairs of stories, or pronouns of story-cases, to generate (default 1000)."""
     seed: Seed | None = None
     """Which of them to generate (default 2)."""
     tokenizer: Path | None = None

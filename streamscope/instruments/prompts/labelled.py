@@ -37,9 +37,9 @@ def first_story() -> str:
 
 
 def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:
-    """Labelled positions of the built-in corpus, held-out combinations (`text.stories.labelled`).
+    """Labelled positions of the built-in corpus, held-out pairs of nouns (`text.stories.labelled`).
 
-    antecedent: at a pronoun that a causal model can resolve, which of its two candidates it means, the first or the
+    antecedent: at a pronoun, which of its two candidates it means, the first or the
     second mentioned; always saying "second" is the recency rule. gender, number: at the mention of the antecedent
     nearest before, whether a later pronoun calls it he or she, single or group. Groups are stories, or antecedents:
     then no antecedent is on both sides. The word type is the antecedent. Texts begin at the paragraph of the first
@@ -48,10 +48,10 @@ def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story",
     from streamscope.text.stories import labelled  # which reads its lexicons
 
     found = []
-    for i, one in enumerate(labelled(seed, stories, held_out=True)):
+    for i, one in enumerate(labelled(seed, stories, "pairs")):
         for case in one.cases:
             word = one.text[case.antecedent.start : case.antecedent.end].lower()
-            if task == "antecedent" and len(case.candidates) == 2 and case.cue_before:
+            if task == "antecedent":
                 at, label = case.pronoun, "first" if case.candidates[0] == case.antecedent else "second"
             elif case.category == task:
                 at, label = case.antecedent, case.relation
@@ -77,11 +77,11 @@ def position_examples(
 
     rng, found, index = Random(f"positions {seed}"), list[Example](), 0
     for i in range(stories):
-        first = story(seed, index, held_out=True).text
+        first = story(seed, index, "pairs").text
         begin = rng.choice([m.start() for m in re.finditer(r"\w+", first)])
         text, index = first[begin:], index + 1
         while len(tokenizer.encode(text)) <= n_ctx:
-            text, index = f"{text}\n\n{story(seed, index, held_out=True).text}", index + 1
+            text, index = f"{text}\n\n{story(seed, index, 'pairs').text}", index + 1
         holds = {c: at for at, (start, end) in enumerate(tokenizer.spans(text)[1]) for c in range(start, end)}
         words = [m.span() for m in re.finditer(r"\w+", text)]
         inside = [(start, end) for start, end in words if holds[end - 1] < n_ctx]

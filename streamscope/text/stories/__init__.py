@@ -1,55 +1,154 @@
-"""The built-in corpus: children's stories in which every labelled pronoun has a known antecedent.
+"""Children's stories in which it pays to know what a pronoun means: a planted corpus.
 
-    python -m streamscope.text.stories --n 3 --seed 0          # three stories with their cases marked
-    python -m streamscope.text.stories --n 20000 --stats       # the table of the data card
+    streamscope stories --n 3                       three stories with their cases marked
+    streamscope stories --pays                      what the meaning of a pronoun tells about the next word, in nats
 
-`story(seed, index)` is a pure function of its arguments, with the same text and labels on every machine. Training uses
-seed 0, validation seed 1, evaluation seed 2 with `held_out=True`: combinations (antecedent, competitor, verb) that no
-other story uses. See `datasets/stories/README.md`.
+The word after a labelled pronoun is a habit of the noun that is meant: of known nouns one habit in the whole corpus,
+of others one that the story tells. So a model gains by attention from the pronoun to its antecedent. This shows that an
+architecture can have a phenomenon, not that natural text makes it.
+
+`story(seed, index, held_out)` is a pure function of its arguments, with the same text and labels on every machine.
+Training uses seed 0, validation seed 1, evaluation seed 2 with `held_out`. See `datasets/stories/README.md`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 
-from streamscope.text.stories.cases import HELD_OUT_PART, NoCombination, Passage, event, is_held_out
-from streamscope.text.stories.template import Case, Label, Span, Story, capital, parse, resolve
-from streamscope.text.stories.world import PASSAGES, cast, tell
+from streamscope.cli.errors import InputError, unknown
+from streamscope.text.stories import repeats
+from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, is_held_out
+from streamscope.text.stories.passages import CATEGORIES, FRAME, HELD_OUT, NAMES, Label, draw, passage, two
+from streamscope.text.stories.template import Span, capital, expand, parse, pick
 
 __all__ = [
-    "CATEGORIES", "HELD_OUT_PART", "RELATIONS", "Case", "MinimalPair", "PairSpans", "Span", "Story",
-    "documents", "is_held_out", "labelled", "minimal_pairs", "story",
+    "BASES", "CATEGORIES", "HELD_OUT", "NOUNS", "RELATIONS", "Case", "MinimalPair", "PairSpans", "Span",
+    "Story", "documents", "is_held_out", "labelled", "marked_text", "minimal_pairs", "story",
 ]  # fmt: skip
 
-CATEGORIES = tuple(PASSAGES)
-RELATIONS = ("tool-container", "agent-patient", "possessor-possessed")
-"""The competing-noun relations of LFA App. F; minimal pairs exist for these, for gender and for events."""
-PAIRABLE = {**{name: PASSAGES[name] for name in (*RELATIONS, "gender")}, "event": event}
-"""Passages for minimal pairs. The orders of an event also differ in voice: "a cat was helped by a dog"."""
+RELATIONS = tuple(CATEGORIES)
+"""Categories of labelled pronouns and of minimal pairs."""
+REPEATS = 0.1
+"""Share of the words of the corpus in texts of repeats, by default."""
+ASIDE = 0.05
+"""Share of the passages without a label."""
+LENGTHS = (102.0, 163.3)
+"""Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
+MISSES = 1000
+"""Draws without a new minimal pair after which there are no more."""
+_CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
 
 
-def story(seed: int, index: int, *, held_out: bool = False) -> Story:
-    """Story `index` of `seed`, with its labelled cases in order; with `held_out`, all use reserved combinations."""
-    rng = Random(f"{'held-out' if held_out else 'story'} {seed} {index}")
-    marked, labels = tell(rng, held_out)
-    return Story(*text_and_cases(marked, labels))
+@dataclass(frozen=True)
+class Case:
+    """A pronoun with its antecedent, whose habit is the word after the pronoun, or follows "would" in its base form.
+
+    `candidates` are the two nouns, each at its last mention before the pronoun, in the order of the text. The `cue`
+    comes before the pronoun or is its form, so a causal model can resolve the case at the pronoun. `guest_habit` is
+    the habit if only this story tells it, else "".
+    """
+
+    category: str
+    relation: str
+    pronoun: Span
+    antecedent: Span
+    candidates: tuple[Span, ...]
+    cue: Span
+    guest_habit: str
 
 
-def text_and_cases(marked: str, labels: Iterable[Label]) -> tuple[str, tuple[Case, ...]]:
-    """The text of a marked story, and its labelled cases in order."""
-    text, spans = parse(marked)
-    cases = (resolve(label, spans) for label in labels)
-    return text, tuple(sorted(cases, key=lambda case: case.pronoun.start))
+@dataclass(frozen=True)
+class Story:
+    text: str
+    cases: tuple[Case, ...]
 
 
-def labelled(seed: int, n: int, *, held_out: bool = False) -> Iterator[Story]:
-    return (story(seed, i, held_out=held_out) for i in range(n))
+def story(seed: int, index: int, held_out: str = "") -> Story:
+    """Story `index` of `seed` with its labelled cases in order.
+
+    held_out: "" for training; "pairs": candidates are pairs of known nouns that no training passage has; "told":
+    guests, whose habits the story tells; "words": reserved nouns, whose habits it tells. Raises `InputError` for
+    others.
+    """
+    check_held_out(held_out)
+    rng = Random(f"stories5 {held_out} {seed} {index}")
+    env = _cast(rng, held_out)
+    paragraphs, labels = [expand(pick(rng, FRAME["openings"]), env, rng)], list[Label]()
+    for i in range(4 + int(rng.random() * 6)):
+        if rng.random() < ASIDE:
+            paragraphs.append(_aside(rng, env))
+            continue
+        text, found = passage(rng, env, pick(rng, _CHOICES), str(i), held_out)
+        paragraphs.append(text)
+        labels += found
+    paragraphs.append(expand(pick(rng, FRAME["closings"]), env, rng))
+    text, spans = parse("\n\n".join(map(capital, paragraphs)))
+    cases = [_case(label, spans) for label in labels]
+    return Story(text, tuple(sorted(cases, key=lambda case: case.pronoun.start)))
 
 
-def documents(seed: int, n: int) -> Iterator[str]:
-    return (story(seed, i).text for i in range(n))
+def labelled(seed: int, n: int, held_out: str = "") -> Iterator[Story]:
+    """The first `n` stories of `seed`."""
+    return (story(seed, i, held_out) for i in range(n))
+
+
+def documents(seed: int, n: int, share: float = REPEATS) -> Iterator[str]:
+    """The texts of the first `n` stories; so many of them are replaced by texts of repeats that these have `share` of
+    the words.
+
+    Raises `InputError` unless `share` is in 0 … 1.
+    """
+    chance = chance_of_repeats(share)
+    return (_document(seed, i, chance) for i in range(n))
+
+
+def chance_of_repeats(share: float) -> float:
+    """The share of documents with which texts of repeats have `share` of the words."""
+    if not 0 <= share <= 1:
+        raise InputError(f"the share of repeats is {share:g}: give a number from 0 (only stories) to 1 (only repeats)")
+    short, long = LENGTHS
+    return share * long / (share * long + (1 - share) * short)
+
+
+def _document(seed: int, index: int, chance: float) -> str:
+    rng = Random(f"stories5 repeats {seed} {index}")
+    return repeats.document(rng) if rng.random() < chance else story(seed, index).text
+
+
+def check_held_out(held_out: str) -> None:
+    if held_out not in HELD_OUT:
+        raise unknown("held_out", held_out, list(HELD_OUT))
+
+
+def _cast(rng: Random, held_out: str) -> dict[str, str]:
+    """The two children who return through the story, an adult and a place."""
+    girl, boy = draw(rng, NAMES, "pairs" if held_out == "pairs" else "", False)
+    values = {"elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}
+    children = [("she", girl), ("he", boy)]
+    for name, (pronoun, noun) in zip(
+        ("hero", "friend"), children if rng.random() < 0.5 else children[::-1], strict=True
+    ):
+        values |= {name: noun.form, f"{name}_h": noun.habit, f"{name}_p": pronoun}
+    return values
+
+
+def _aside(rng: Random, env: dict[str, str]) -> str:
+    animal, known = pick(rng, NOUNS["known"]["animals"]), NOUNS["known"]["things"]
+    thing, thing2 = pick(rng, known), pick(rng, known)
+    place, place2 = two(rng, LISTS["places"])
+    words = {"animal": animal.form, "h": animal.habit, "Name": capital(pick(rng, known).form), "thing": thing.form,
+             "thing_h": thing.habit, "thing2": thing2.form, "place": place, "place2": place2}  # fmt: skip
+    return expand(pick(rng, FRAME["leads"]), env, rng) + expand(pick(rng, FRAME["asides"]), {**env, **words}, rng)
+
+
+def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
+    """Spans for the keys of a label; a candidate's span is its last mention before the pronoun."""
+    pronoun = next(span for key, span in spans if key == f"q{label.mark}")
+    cue = next((span for key, span in spans if key == f"u{label.mark}"), pronoun)
+    before = {key: span for key, span in spans if span.end <= pronoun.start}
+    candidates = sorted((before[f"a{label.key}"], before[f"b{label.key}"]), key=lambda span: span.start)
+    guest_habit = label.habits[0] if label.guests else ""
+    return Case(label.category, label.relation, pronoun, before[label.target], tuple(candidates), cue, guest_habit)
 
 
 @dataclass(frozen=True)
@@ -66,9 +165,8 @@ class PairSpans:
 class MinimalPair:
     """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
-    Both end where a noun must follow: " " + `coherent` fits the pronoun, " " + `incoherent` is the other noun. The
-    query is the pronoun; the cue comes before it (for gender, it is the pronoun), so a causal model can resolve it
-    there.
+    Both end with the pronoun. `coherent` is the habit of the target, `incoherent` that of the competitor, each with its
+    leading space. After `then` comes the target's noun again: `copied`, not `not_copied`.
     """
 
     category: str
@@ -81,57 +179,50 @@ class MinimalPair:
     last_spans: PairSpans
     coherent: str
     incoherent: str
-    combination: tuple[str, str, str]
+    then: str
+    copied: str
+    not_copied: str
 
 
 def minimal_pairs(
-    seed: int, n: int, *, held_out: bool = True, relations: Sequence[str] = RELATIONS
+    seed: int, n: int, held_out: str = "pairs", relations: Sequence[str] = RELATIONS
 ) -> list[MinimalPair]:
-    """`n` distinct pairs of these relations in turn: `RELATIONS`, "gender" or "event".
+    """`n` distinct pairs, the relations in turn; `held_out` as in `story`.
 
-    Number has no pairs, because "they" can always mean both of two noun phrases.
+    Raises `InputError` for unknown relations or `held_out`, and if there are fewer distinct pairs.
     """
-    unknown = [r for r in relations if r not in PAIRABLE]
-    if unknown or not relations:
-        raise ValueError(f"no minimal pairs for {unknown}; known: {', '.join(PAIRABLE)}")
-
-    def make(relation: str, rng: Random, first: bool) -> Passage:
-        return PAIRABLE[relation](rng, cast(rng), "0", held_out, first, True)
-
-    return order_pairs(f"pair {seed}", n, {relation: partial(make, relation) for relation in relations})
-
-
-def order_pairs(seed: str, n: int, makers: Mapping[str, Callable[[Random, bool], Passage]]) -> list[MinimalPair]:
-    """`n` distinct pairs of `makers` in turn: functions (rng, target first) -> a passage with `pair`."""
-    names = list(makers)
-    pairs: dict[str, MinimalPair] = {}
-    for attempt in range(50 * n + 1000):
-        if len(pairs) == n:
-            break
-        name = names[len(pairs) % len(names)]
-        with suppress(NoCombination):
-            pair = _pair(f"{seed} {attempt}", name, makers[name])
-            pairs.setdefault(pair.first, pair)
-    if len(pairs) < n:
-        raise ValueError(f"only {len(pairs)} distinct pairs found of {n} wanted")
+    check_held_out(held_out)
+    for relation in relations:
+        if relation not in RELATIONS:
+            raise unknown("relation", relation, list(RELATIONS))
+    pairs, attempt, last = dict[str, MinimalPair](), 0, 0
+    while len(pairs) < n:
+        relation = relations[len(pairs) % len(relations)]
+        pair = _pair(f"stories5 pair {held_out} {seed} {attempt}", relation, held_out)
+        if pair.first not in pairs:
+            pairs[pair.first], last = pair, attempt
+        attempt += 1
+        if attempt - last > MISSES:
+            raise InputError(f"only {len(pairs)} distinct pairs found of {n} wanted; ask for a smaller n")
     return list(pairs.values())
 
 
-def _pair(seed: str, category: str, make: Callable[[Random, bool], Passage]) -> MinimalPair:
-    texts: list[str] = []
-    cases: list[Case] = []
-    for first in (True, False):  # with the same random numbers, so that only the order differs
-        marked, labels, _ = make(Random(seed), first)
-        text, spans = parse(capital(marked))
-        texts.append(text)
-        cases.append(resolve(labels[0], spans))
-    spans_of = [
-        PairSpans(c.antecedent, next(s for s in c.candidates if s != c.antecedent), c.pronoun, c.cue) for c in cases
-    ]
-    target, competitor, _ = cases[0].combination
+def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
+    texts = dict[bool, tuple[str, PairSpans]]()
+    for swapped in (False, True):  # with the same random numbers, so that only the order differs
+        rng = Random(seed)
+        marked, (label,) = passage(rng, _cast(rng, held_out), category, "0", held_out, swapped)
+        text, spans = parse(marked)
+        case = _case(label, spans)
+        other = next(span for span in case.candidates if span != case.antecedent)
+        first = case.antecedent.start < other.start
+        texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, other, case.pronoun, case.cue)
+    (first_text, first_spans), (last_text, last_spans) = texts[True], texts[False]
+    (target, competitor), (habit, other_habit) = label.nouns, label.habits
+    article = "" if target[0].isupper() else " the"
     return MinimalPair(
-        category, cases[0].relation, target, competitor, texts[0], texts[1], spans_of[0], spans_of[1],
-        target, competitor, cases[0].combination,
+        category, label.relation, target, competitor, first_text, last_text, first_spans, last_spans, f" {habit}",
+        f" {other_habit}", f" {habit}. Everyone looked at{article}", f" {target}", f" {competitor}",
     )  # fmt: skip
 
 
@@ -140,44 +231,10 @@ def marked_text(one: Story) -> str:
     inserts: set[tuple[int, str]] = set()
     for case in one.cases:
         answer = one.text[case.antecedent.start : case.antecedent.end]
-        inserts.add((case.pronoun.end, f"{{{case.category}, {case.relation}: {answer}}}"))
+        inserts.add((case.pronoun.end, f"{{{case.category}: {answer}{', told' if case.guest_habit else ''}}}"))
         for span in case.candidates:
             inserts |= {(span.start, "["), (span.end, "]")}
     text = one.text
-    for at, mark in sorted(inserts, reverse=True):
-        text = text[:at] + mark + text[at:]
+    for place, mark in sorted(inserts, reverse=True):
+        text = text[:place] + mark + text[place:]
     return text
-
-
-def statistics(stories: Sequence[Story], categories: Sequence[str] = CATEGORIES) -> str:
-    """The table of the data card: lengths, vocabulary, compressibility and two baseline rules."""
-    import re
-    import zlib
-
-    texts = [s.text for s in stories]
-    words = [re.findall(r"[a-z]+(?:'[a-z]+)?", t.lower()) for t in texts]
-    lengths = [len(w) for w in words]
-    raw = "\n".join(texts).encode()
-    cases = [(s, c) for s in stories for c in s.cases]
-    lines = [
-        f"stories              {len(stories)}  (distinct: {len(set(texts)) / len(texts):.2%})",
-        f"words per story      {sum(lengths) / len(lengths):.0f}, from {min(lengths)} to {max(lengths)}",
-        f"distinct words       {len({w for ws in words for w in ws})}",
-        f"cases per story      {len(cases) / len(stories):.2f}",
-        f"zlib ratio           {len(zlib.compress(raw, 9)) / len(raw):.3f}  ({len(raw)} bytes)",
-        "",
-        "category             cases  recent  first  cue before  3 candidates  words between",
-    ]
-    for category in categories:
-        mine = [(s, c) for s, c in cases if c.category == category]
-        two = [c for _, c in mine if len(c.candidates) == 2]
-        if not two:
-            continue
-        recent = sum(c.candidates[-1] == c.antecedent for c in two) / len(two)
-        first = sum(c.candidates[0] == c.antecedent for c in two) / len(two)
-        before = sum(c.cue_before for _, c in mine) / len(mine)
-        three = 1 - len(two) / len(mine)
-        gap = sum(len(s.text[c.antecedent.end : c.pronoun.start].split()) for s, c in mine) / len(mine)
-        shares = f"{recent:6.1%} {first:6.1%} {before:10.0%} {three:12.1%} {gap:12.1f}"
-        lines.append(f"{category:20} {len(mine):6} {shares}")
-    return "\n".join(lines)

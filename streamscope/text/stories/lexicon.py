@@ -1,31 +1,64 @@
-"""The lexicon of the built-in stories: names, things and their uses, states and their consequences.
+"""The words of the stories (`text.toml`): nouns by kind and source, and the habits of each kind.
 
-Every entry has the meaning that determines a pronoun: a tool has its own uses, a container its own way of closing, an
-animal its own way of fleeing, a state its own consequence. So the word after a pronoun depends on its referent, and a
-language model gains by finding it. All words and sentences are in `text.toml`.
+A known noun has one habit in the whole corpus. Guests have none: each story tells theirs. Reserved nouns are guests
+that occur in no training text.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from streamscope.cli.disk import read_toml
 
-
-def read_text(path: Path) -> dict[str, Any]:
-    """The words and sentences of a TOML file beside the code, lists as tuples."""
-    text: dict[str, Any] = _frozen(read_toml(path, dict[str, Any]))
-    return text
-
-
-def _frozen(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {key: _frozen(value) for key, value in x.items()}
-    return tuple(map(_frozen, x)) if isinstance(x, list) else x
+TEXT: dict[str, Any] = read_toml(Path(__file__).with_name("text.toml"), dict[str, Any])
+SOURCES = ("known", "guests", "reserved")
+HELD_OUT_PART = 8
+"""One pair of nouns in `HELD_OUT_PART` is held out."""
 
 
-TEXT = read_text(Path(__file__).with_name("text.toml"))
-WORDS = TEXT["words"]
-WISHES = (("color", WORDS["colors"], "liked {o} best", "picked the {o} one"), *WORDS["wishes"])
-"""(wish, options, sentence before, sentence after); o is the option, which returns in the sentence after."""
-LISTS = {**WORDS["lists"], "color": WORDS["colors"], "things": tuple(WORDS["things"])}
-"""Lists for {#name} in templates."""
+@dataclass(frozen=True)
+class Noun:
+    """A name or noun, in the form the text uses; its singular; its habit, "" if only a story tells it."""
+
+    form: str
+    singular: str
+    habit: str
+
+
+def _nouns(listed: str, plural: bool) -> tuple[Noun, ...]:
+    nouns = []
+    for entry in listed.split():
+        forms, _, habit = entry.partition(":")
+        singular, _, many = forms.partition("/")
+        nouns.append(Noun(many if plural else singular, singular, habit))
+    return tuple(nouns)
+
+
+def _of_source(source: str) -> dict[str, tuple[Noun, ...]]:
+    """Kind -> its nouns; animals are hunters and prey, groups are animals in the plural."""
+    listed = TEXT[source]
+    animals = f"{listed['hunters']} {listed['prey']}"
+    plural = {"groups": _nouns(animals, plural=True)}
+    return {kind: _nouns(text, plural=False) for kind, text in {**listed, "animals": animals}.items()} | plural
+
+
+NOUNS = {source: _of_source(source) for source in SOURCES}
+"""Source -> kind -> nouns."""
+BASES = {
+    past or base: base
+    for pool in TEXT["pools"].values()
+    for base, _, past in (entry.partition(":") for entry in pool.split())
+}
+"""Habit -> the verb's base form (of an adverb, itself)."""
+HABITS = {
+    pool: tuple(past or base for base, _, past in (entry.partition(":") for entry in text.split()))
+    for pool, text in TEXT["pools"].items()
+}
+"""Pool -> the habits that its kinds may have."""
+LISTS = {name: tuple(text.split("," if name == "events" else None)) for name, text in TEXT["lists"].items()}
+
+
+def is_held_out(first: Noun, second: Noun) -> bool:
+    """Whether no training passage has these two as candidates: one pair in eight, by CRC-32, in either order."""
+    return crc32("|".join(sorted((first.singular, second.singular))).encode()) % HELD_OUT_PART == 0

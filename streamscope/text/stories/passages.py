@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from streamscope.text.stories5.lexicon import BASES, HABITS, LISTS, NOUNS, TEXT, Noun, is_held_out
-from streamscope.text.stories5.template import capital, expand, pick
+from streamscope.text.stories.lexicon import BASES, HABITS, LISTS, NOUNS, TEXT, Noun, is_held_out
+from streamscope.text.stories.template import capital, expand, pick
 
 CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
 KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]

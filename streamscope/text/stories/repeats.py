@@ -8,8 +8,8 @@ log-uniform from 2 to 60 words, because long distances alone teach nothing.
 import math
 from random import Random
 
-from streamscope.text.stories5.lexicon import BASES, LISTS, NOUNS, TEXT
-from streamscope.text.stories5.template import capital, expand, pick
+from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, TEXT
+from streamscope.text.stories.template import capital, expand, pick
 
 WORDS = tuple(dict.fromkeys(
     [noun.form for source in ("known", "guests") for nouns in NOUNS[source].values() for noun in nouns]
