@@ -14,8 +14,8 @@ A source is one of
 - `org/name`, a Hugging Face dataset, streamed, or from the hub's cache if the hub does not answer.
   `hf:ID[:CONFIG][:SPLIT]` gives details; ID may be a local dataset folder. A CONFIG named train, validation or test
   without SPLIT is the split;
-- `stories`, `stories:SEED:N` or `stories:SEED:N:SHARE` (also `stories5`): built-in procedural stories in which it pays to
-  know what a pronoun means (`text.stories`), with this share of words in texts that repeat themselves (.1 by default).
+- `stories`, `stories:SEED:N` or `stories:SEED:N:SHARE` (also `stories5`): built-in procedural stories in which it pays
+  to know what a pronoun means (`text.stories`), with this share of words in texts that repeat themselves (default .1).
   A folder called stories is `./stories`. `echo:SEED:N` is text whose only regularity is repetition (`text.echo`);
 - a mixture of these, `A*WEIGHT + B*WEIGHT`, where each part has its share of the training tokens:
   `stories*.5 + tinystories.txt*.5`. `max_documents`, `text_field` and `split_at` apply to every part.
