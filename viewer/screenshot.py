@@ -23,13 +23,10 @@ from streamscope.cli.parse import command, parse
 ADDRESS = "http://127.0.0.1:9/"
 """Where the page thinks that it is. Nothing listens there: this process answers."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-TEXT = (
-    "Paul saw an animal and its favorite thing, a bell and a parrot. Full of joy, it went to the door. "
-    "Everyone looked at the"
-)
-"""Of the sentences in the page's menu, the one whose answer ablating a single head of stories/lfa changes most."""
-README = f'#text={TEXT}&head=L5.H0&edits={{"heads":{{"L0.H4":{{"scale":0}}}}}}'
-"""That head is off. The head shown is the one whose attention to the two nouns then moves most."""
+TEXT = "No boy bowed like Neil, and no girl danced like Kate. He"
+"""Of the short texts of the suite stories-told, one whose next word a single head of stories/lfa decides."""
+README = f'#text={TEXT}&head=L4.H0&edits={{"heads":{{"L1.H1":{{"scale":0}}}}}}'
+"""That head is off. The head shown is the one whose attention moves most."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
     python -m interventions.amplify                                       the bundled LFA at α = 1, 2, 4, 8, 16
     python -m interventions.amplify runs/kron --alpha 0.5 2 32 --out amplify.parquet
-    python -m interventions.amplify runs/kron --heads L3.* --text "Leo found a bag and a chisel. He used it"
+    python -m interventions.amplify runs/kron --heads L3.* --text "Eva and Max waved. She"
     python -m interventions.amplify runs/lfa --control runs/std-t
 
 At large α a head attends to one token. Loss and degradation, 100 (loss(α)/loss(1) − 1) percent, have 95 % intervals
@@ -31,7 +31,7 @@ class Amplify(Instrument):
     """Factors on the attention scores; 1 is always included."""
     heads: Annotated[Names, MinLen(1)] = ("all",)
     """Heads to amplify: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7)."""
-    text: str = "Leo found a bag and a chisel. He used it"
+    text: str = "No boy bowed like Neil, and no girl danced like Kate. He"
     """Text whose attention is drawn; empty for none."""
     picture: Annotated[Names, Only("text")] = ()
     """Heads to draw; default: the head of the middle layer with the largest entropy at α = 1."""

@@ -247,7 +247,7 @@ def _two_shares(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
     return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
 
 
-SHARE = "share of the direct effect"
+RATIO = "ratio to the direct effect"
 WHICH = (
     key("task", "task", "the task whose answers are scored"), key("group", "ablated", "the ablated group of heads"),
     key("heads", "heads", "the heads of the group", "layer and index", shown=False),
@@ -268,7 +268,7 @@ EFFECTS = (
     *(replace(c, shown=c.shown and (part in TESTED_PARTS or not c.name.endswith("_holm"))) for part in PARTS
       for c in quantity(part, part, UNIT["log_odds"], DOCS[part], sd="independent cases",
                         shown=part != "compensation")),
-    *described("made_up", "share compensated", SHARE, "−compensation / direct", format=".2f",
+    *described("made_up", "share compensated", RATIO, "−compensation / direct", format=".2f",
                source="McGrath et al. 2023"),
     number("unexplained", "unexplained", UNIT["log_odds"], "largest |total − sum of the parts| of a case: rounding",
            ".1e", False),
@@ -281,7 +281,7 @@ LAYERS = (
 )  # fmt: skip
 MADE_UP = (
     *WHICH[:2],
-    number("run", "share compensated, run", SHARE, "−compensation / direct of the run", ".2f"),
-    number("control", "share compensated, control", SHARE, "−compensation / direct of the control", ".2f"),
-    *described("difference", "run − control", SHARE, "difference of the shares", format="+.2f"), *CASES,
+    number("run", "share compensated, run", RATIO, "−compensation / direct of the run", ".2f"),
+    number("control", "share compensated, control", RATIO, "−compensation / direct of the control", ".2f"),
+    *described("difference", "run − control", RATIO, "difference of the shares", format="+.2f"), *CASES,
 )  # fmt: skip

@@ -90,7 +90,7 @@ class Patch(Instrument):
                 title="Effect on the answer of patching each path"),
     )  # fmt: skip
     quick: ClassVar = {
-        "contrast": "noun", "pairs": 4, "hooks": ("token_pre", "z"), "layers": ("0-1",), "senders": ("L1.H2",),
+        "contrast": "clue", "pairs": 4, "hooks": ("token_pre", "z"), "layers": ("0-1",), "senders": ("L1.H2",),
     }  # fmt: skip
     planted: ClassVar = "tests/interventions/test_patching.py::test_only_the_planted_head_moves_the_answer"
 

@@ -1,8 +1,8 @@
 """Draw the attention of one prompt: chosen heads over all tokens, or all heads from one word.
 
-    python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it"
-    python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it" --query used
-    python -m probes.picture runs/lfa --text "Leo found a bag and a chisel. He used it" --heads L2.H3 top3:induction
+    python -m probes.picture runs/lfa --text "No boy bowed like Neil, and no girl danced like Kate. He"
+    python -m probes.picture runs/lfa --text "No boy bowed like Neil, and no girl danced like Kate. He" --query girl
+    python -m probes.picture runs/lfa --text "Eva and Max waved. She" --heads L2.H3 top3:induction
     python -m probes.picture runs/lfa --suite competing --prompt 3 --heads top3:pds --figure picture.html
 
 Weights are A_h[q, k] of `hook_pattern`, shares of attention: the row of a query sums to 1 over the keys k ≤ q. Without

@@ -109,7 +109,7 @@ def test_the_replay_is_a_product_of_decays(optimizer: str) -> None:
 
 
 def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
-    """The bundled KromCanons: 22,800 steps moved their first module by decay alone.
+    """The bundled KromCanons: 7,200 steps moved their first module by decay alone.
 
     And by what AdamW makes of gradients that are nothing but rounding: logits .002 from where decay takes them.
     """

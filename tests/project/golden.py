@@ -51,7 +51,7 @@ COMMANDS = {
     "directions-runs": "probes.directions kromcanon kromcanon-b2 --a happy --b sad --draws 2",
     "linear": "probes.linear lfa --stories 60 --hooks blocks.*.hook_resid_post",
     "linear-control": "probes.linear lfa --task gender --stories 60 --hooks hook_embed",
-    "picture": "probes.picture lfa --text 'Leo found a bag and a chisel. He used it' --heads L2.H3 top2:induction",
+    "picture": "probes.picture lfa --text 'Eva and Max waved. She' --heads L2.H3 top2:induction",
     "picture-query": "probes.picture lfa --prompt 3 --query 27",
     "steer": "interventions.steer lfa --direction {directions/out.safetensors} --max-documents 8 --draws 2 "
     "--sample-tokens 4",
@@ -91,7 +91,7 @@ COMMANDS = {
     "circuits-exact": "interventions.circuits std-t-rope --task competing --pairs 4 --method exact",
     "circuits-streams": "interventions.circuits dst-kron kromcanon --pairs 4 --method eap",
     "circuits-gated": "interventions.circuits hdpl pls --pairs 4 --method acdc",
-    "logit_lens": "probes.logit_lens lfa kromcanon --text 'Leo found a bag and a chisel. He used it'",
+    "logit_lens": "probes.logit_lens lfa kromcanon --text 'Eva and Max waved. She'",
     "direct_logit_attribution": "probes.direct_logit_attribution lfa",
     "direct_logit_attribution-hyper": "probes.direct_logit_attribution kromcanon dst-kron --tasks gender",
     "ablate-hf": "interventions.ablate hf:{hf/model} --heads all --max-documents 4 --draws 3",

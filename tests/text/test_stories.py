@@ -41,9 +41,7 @@ def at(text, span):
 
 
 def test_a_story_is_the_same_in_another_process():
-    code = (
-        "from streamscope.text.stories import story, documents, minimal_pairs as m; print([repr(story(3, i, h)) for "
-    )
+    code = "from streamscope.text.stories import story, documents, minimal_pairs as m; print([repr(story(3, i, h)) for "
     code += "h in ('', 'pairs', 'told', 'words') for i in range(4)], list(documents(0, 30, 0.5)), m(2, 14))"
     out = [
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": x, "PYTHONPATH": str(ROOT)},

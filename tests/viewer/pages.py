@@ -19,14 +19,14 @@ from streamscope.viewer import bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers, chromium
 from streamscope.viewer.session import Session, Shown, page_data
 
-NOUNS = (
-    "Hana met a pet and its favorite thing, a {} and a {}. Built from metal, it beeped and blinked. "
-    "Everyone looked at the"
-)
+BOY, GIRL = "No boy bowed like Neil", "No girl danced like Kate"
 CASES = [
-    {"text": NOUNS.format(*nouns), "pair": "robot", "order": order, "answers": [" robot"], "foils": [" monkey"]}
-    for order, nouns in (("target_first", ("robot", "monkey")), ("target_last", ("monkey", "robot")))
-]
+    {
+        "text": f"{first}, and n{second[1:]}. He", "pair": "told", "order": order, "answers": [" bowed"],
+        "foils": [" danced"],
+    }
+    for order, first, second in (("target_first", BOY, GIRL), ("target_last", GIRL, BOY))
+]  # fmt: skip
 TEXT = CASES[0]["text"]
 
 

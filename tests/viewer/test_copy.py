@@ -77,7 +77,7 @@ def test_the_lines_open_a_snapshot() -> None:
     lines = python_template("stories/lfa", snapshots=True)
     assert "load_for_instruments('stories/lfa@1000')" in filled_template(lines, "a", {}, 0, 0, 1000)
     assert "load_for_instruments('stories/lfa')" in filled_template(lines, "a", {}, 0, 0)
-    assert describe(load("stories/lfa"), "stories/lfa", "lfa", [1000, 22800])["python"] == lines
+    assert describe(load("stories/lfa"), "stories/lfa", "lfa", [1000, 7200])["python"] == lines
 
 
 # ---- tokenizer -------------------------------------------------------------------------------------

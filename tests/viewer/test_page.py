@@ -25,8 +25,8 @@ from streamscope.viewer.screenshot import ADDRESS, Answers
 from streamscope.viewer.session import Session, Shown, page_data
 from tests.viewer.pages import CASES, TEXT, Page, answered, browser
 
-HEAD = "L2.H1"
-STEPS = {"lfa": (1000, 22800), "gpt2": (), "pls": ()}
+HEAD = "L1.H1"
+STEPS = {"lfa": (1000, 7200), "gpt2": (), "pls": ()}
 OFF = {"heads": {HEAD: {"scale": 0}}}
 
 
@@ -99,8 +99,8 @@ def test_what_is_typed_and_ablated_gives_the_numbers_of_torch(page: Page, models
         token = int(node.get_attribute("data-id"))
         assert float(node.get_attribute("data-before")) == pytest.approx(p_before[token].item(), abs=1e-4)
         assert float(node.get_attribute("data-after")) == pytest.approx(p_after[token].item(), abs=1e-4)
-    assert "robot" in rows.nth(0).inner_text() and "right" in rows.nth(0).inner_text()
-    assert page.text(".changes .lead").startswith("Without L2.H1, the next token becomes “monkey” instead of “robot”")
+    assert "bowed" in rows.nth(0).inner_text() and "right" in rows.nth(0).inner_text()
+    assert page.text(".changes .lead").startswith("Without L1.H1, the next token becomes “danced” instead of “bowed”")
 
 
 def test_hover_lights_both_directions_and_a_click_locks_until_the_next(page: Page, models: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
 
 
 def log_odds(model: Any, edits: dict[str, Any] | None = None) -> float:
-    right, wrong = (model.tokenizer.encode(word, bos=False)[0] for word in (" robot", " monkey"))
+    right, wrong = (model.tokenizer.encode(word, bos=False)[0] for word in (" bowed", " danced"))
     logits = in_torch(model, TEXT, edits)[1][-1]
     return float(logits[right] - logits[wrong])
 
@@ -248,9 +248,9 @@ def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, 
     }
     strongest = max(effects, key=lambda head: abs(effects[head]))
     said = page.text(".legend")
-    assert said.startswith(f"Strongest on the log-odds of robot over monkey: {strongest} ")
+    assert said.startswith(f"Strongest on the log-odds of bowed over danced: {strongest} ")
     page.thumb("L0.H4").hover()
-    assert page.text(".legend").startswith("L0.H4 off: log-odds of robot over monkey")
+    assert page.text(".legend").startswith("L0.H4 off: log-odds of bowed over danced")
 
     page.do("globalThis.runs = 0; const { engine } = streamscope.columns[0]; const run = engine.run;"
             "engine.run = (...given) => { runs++; return run(...given); }; 0")  # fmt: skip
@@ -564,7 +564,7 @@ def test_two_models_side_by_side_take_the_same_changes(page: Page, models: dict[
 def test_the_slider_shows_the_weights_of_a_training_step(page: Page) -> None:
     page.open(text=TEXT)
     slider = page.page.get_by_label("Training step").last
-    assert page.text(".steps output") == "22,800"
+    assert page.text(".steps output") == "7,200"
     slider.fill("0")
     page.ready()
     assert page.text(".steps output") == "1,000" and page.state()["step"] == 1000
@@ -585,7 +585,7 @@ def test_both_orders_of_a_sentence_are_one_click_apart(page: Page) -> None:
     page.page.get_by_label("Sentences of the suites").select_option("0")
     page.ready()
     assert page.state()["text"] == CASES[0]["text"]
-    assert re.fullmatch(r"robot is ahead of monkey, log-odds \+\d+\.\d\d", page.text(".verdict"))
+    assert re.fullmatch(r"bowed is ahead of danced, log-odds \+\d+\.\d\d", page.text(".verdict"))
     swap.click()
     page.ready()
     assert page.state()["text"] == CASES[1]["text"]
@@ -714,7 +714,7 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
     page.ready()
     logits = in_torch(models["lfa"], TEXT, off(HEAD))[1]
     np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
-    assert page.text(".changes .lead").startswith("Without L2.H1, the next token becomes “monkey” instead of “robot”")
+    assert page.text(".changes .lead").startswith("Without L1.H1, the next token becomes “danced” instead of “bowed”")
     assert page.text(".notice") == said and json.dumps(TEXT) in page.do("streamscope.python()")
     page.page.get_by_label("Text", exact=True).fill("")
     page.page.wait_for_selector(".notice:has-text('Type at least one word.')")
@@ -737,12 +737,12 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
             raw = path.read_bytes()
             assert raw.startswith(b"<svg" if kind == "SVG" else b"\x89PNG") and len(raw) > 2000
             if kind == "SVG":
-                assert "stories/lfa" in raw.decode() and "Without L2.H1" in raw.decode()
+                assert "stories/lfa" in raw.decode() and "Without L1.H1" in raw.decode()
     svg = (tmp_path / "lfa-stage.svg").read_text()
-    assert ">robot<" in svg and svg.count("<path") >= 3 and "class=" not in svg
+    assert ">bowed<" in svg and svg.count("<path") >= 3 and "class=" not in svg
     assert ">L0<" in (tmp_path / "lfa-lens.svg").read_text() and ">start<" in (tmp_path / "lfa-lens.svg").read_text()
     svg = (tmp_path / "lfa-next.svg").read_text()
-    assert "robot" in svg and ">Compare<" not in svg, "no label of a field that is left out"
+    assert "bowed" in svg and ">Compare<" not in svg, "no label of a field that is left out"
 
 
 def test_a_saved_picture_of_heads_has_all_layers(page: Page) -> None:
@@ -792,7 +792,7 @@ def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
 
 
 def test_bars_of_two_models_have_one_scale(page: Page) -> None:
-    page.open(text=TEXT, second="gpt2", edits={"heads": {"L5.H4": {"scale": 0}, "L2.H1": {"scale": 0}}})
+    page.open(text=TEXT, second="gpt2", edits={"heads": {"L5.H4": {"scale": 0}, "L1.H1": {"scale": 0}}})
     bars = page.do("""[...document.querySelectorAll('.pairs li')].map(e =>
         [e.dataset.after, e.querySelector('.after').style.getPropertyValue('--share')].map(Number))""")
     scales = [p / share for p, share in bars if share > 0.02]
@@ -872,7 +872,7 @@ def test_a_saved_sentence_of_two_rows_keeps_its_lines_on_its_words(page: Page) -
         page.page.locator(".card.stage").hover()
         page.page.locator(".card.stage").get_by_role("button", name="SVG").click()
     svg = Path(waiting.value.path()).read_text()
-    rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:and|looked|robot|monkey|Everyone)<', svg)}
+    rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:boy|bowed|girl|danced|like)<', svg)}
     assert len(rows) > 1 and "<title>Layer 5, head 4 off: Hana" in svg
 
 
@@ -1014,19 +1014,19 @@ def test_pointing_at_a_token_finds_the_heads_that_attend_to_it(page: Page, model
     page.open(text=TEXT)
     patterns = in_torch(models["lfa"], TEXT)[2]
     words = page.page.locator(".token .word").all_inner_texts()
-    noun, last = words.index("robot"), len(words) - 1
+    noun, last = words.index("bowed"), len(words) - 1
     page.token(noun).hover()
     order = np.argsort(-patterns[:, :, last, noun].ravel())[:3]
     expected = [
         f"L{at // 6}.H{at % 6} {patterns[at // 6, at % 6, last, noun]:.2f}".replace(" 0.", " .") for at in order
     ]
     assert page.page.locator(".finders button").all_inner_texts() == expected
-    assert page.text(".finders").startswith("Attention from “the” to “robot”:")
+    assert page.text(".finders").startswith("Attention from “He” to “bowed”:")
     page.token(noun).click()
     page.page.locator(".finders button").first.click()
     assert page.state()["head"] == expected[0].split()[0] and page.state()["token"] == noun
     page.token(last - 5).hover()
-    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “robot”:"), (
+    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “bowed”:"), (
         "from the one to the locked"
     )
 
@@ -1064,7 +1064,7 @@ def test_a_page_begins_with_the_head_that_its_first_text_needs_most(
 def test_another_text_begins_with_the_head_that_attends_most_to_the_answer(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT)
     pattern = in_torch(models["lfa"], TEXT)[2]
-    noun = page.page.locator(".token .word").all_inner_texts().index("robot")
+    noun = page.page.locator(".token .word").all_inner_texts().index("bowed")
     layer, head = divmod(int(pattern[:, :, -1, noun].argmax()), 6)
     assert page.state()["head"] == f"L{layer}.H{head}" and page.text(".title") == f"Layer {layer}, head {head}"
     page.token(3).click()
@@ -1107,7 +1107,7 @@ def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[s
     )
     ready = ".viewer[data-state=ready]"
     page.page.wait_for_selector(ready)
-    assert page.text(".chip") == "L2.H1 off" and "instead of “robot”" in page.text(".changes .lead")
+    assert page.text(".chip") == "L1.H1 off" and "instead of “bowed”" in page.text(".changes .lead")
     assert page.page.get_by_role("button", name="Copy link").count() == 0, "a notebook's address holds no state"
     page.page.get_by_role("button", name="Reset all").click()
     page.page.wait_for_selector(".changes:has-text('Nothing is changed')")

@@ -124,16 +124,16 @@ def test_a_bundled_model_is_typed_to_ablated_and_compared_without_a_network(
 ) -> None:
     model = load("stories/lfa")
     path = tmp_path / "page.html"
-    page.open(write(path, cache, "'stories/lfa', 'lfa', load('stories/lfa'), (1000, 22800)"))
+    page.open(write(path, cache, "'stories/lfa', 'lfa', load('stories/lfa'), (1000, 7200)"))
     assert path.stat().st_size < 10.5e6, "8 MB with one model, 2.5 MB for a snapshot"
     page.page.get_by_label("Text", exact=True).fill(TEXT)
-    page.thumb("L2.H1").click()
+    page.thumb("L1.H1").click()
     page.page.get_by_role("button", name="Turn off").click()
-    page.page.wait_for_selector(".lead:has-text('becomes “monkey” instead of “robot”')")
-    check(page, model, {"heads": {"L2.H1": {"scale": 0}}})
+    page.page.wait_for_selector(".lead:has-text('becomes “danced” instead of “bowed”')")
+    check(page, model, {"heads": {"L1.H1": {"scale": 0}}})
     page.page.get_by_role("slider", name="Training step").fill("0")
     page.ready()
-    check(page, load("stories/lfa@1000"), {"heads": {"L2.H1": {"scale": 0}}})
+    check(page, load("stories/lfa@1000"), {"heads": {"L1.H1": {"scale": 0}}})
     assert page.page.url.startswith("file://") and "step=1000" in page.page.url
 
 
