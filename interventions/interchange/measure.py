@@ -125,7 +125,8 @@ def variable_of(
 
     answer: which of two lists of answers is right. kind of noun: each prompt names a noun of each kind, such as a tool
     and a container, and one of the two is meant; kinds are the two colours of the graph that joins the nouns of a
-    prompt. order: whether the noun that is meant comes first or last.
+    prompt, and perhaps the text after them, which is of the kind of the one that is meant. order: whether the noun that
+    is meant comes first or last.
     """
     lists = sorted({frozenset(right) for right, _ in answers}, key=sorted)
     if len(lists) == 2:
@@ -133,18 +134,28 @@ def variable_of(
     if not all("target" in prompt.roles and "distractor" in prompt.roles for prompt in prompts):
         return "", np.zeros(0)
     nouns = [[prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor")] for prompt in prompts]
-    kind, todo = {nouns[0][0]: 0}, True
+    ends = [max(prompt.roles[role][1] for role in ("target", "distractor")) for prompt in prompts]
+    clues = [[prompt.text[end:], other] for prompt, end, (_, other) in zip(prompts, ends, nouns, strict=True)]
+    for differ in (nouns, [*nouns, *clues]):
+        kind = two_kinds(differ)
+        if kind:
+            return "kind of noun", np.array([kind[target] for target, _ in nouns])
+    if all(prompt.order for prompt in prompts):
+        return "order", np.array([int(prompt.order == "target_last") for prompt in prompts])
+    return "", np.zeros(0)
+
+
+def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
+    """A kind, 0 or 1, of every word, so that those of each pair have different ones; {} if there is no or no single way
+    up to the exchange of both."""
+    kind, todo = {differ[0][0]: 0}, True
     while todo:
-        known = [(a, b) for a, b in nouns if (a in kind) != (b in kind)]
+        known = [(a, b) for a, b in differ if (a in kind) != (b in kind)]
         for a, b in known:
             kind.setdefault(a, 1 - kind.get(b, 0))
             kind.setdefault(b, 1 - kind[a])
         todo = bool(known)
-    if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in nouns):
-        return "kind of noun", np.array([kind[target] for target, _ in nouns])
-    if all(prompt.order for prompt in prompts):
-        return "order", np.array([int(prompt.order == "target_last") for prompt in prompts])
-    return "", np.zeros(0)
+    return kind if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in differ) else {}
 
 
 def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:

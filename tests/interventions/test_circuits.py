@@ -1,6 +1,7 @@
 """Circuits: the decomposition, patched runs and scores against plain loops, on every preset and Hugging Face family."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -605,7 +606,7 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
     found, spans, words = task_pairs(Circuits(task=str(path)), model)
     assert len(found.pairs) == 4 and "by corrupt" in words
     assert [model.tokenizer.decode(s) for s in spans] == [f" {n}" for n in names]
-    assert "60 pairs of competing by noun" in task_pairs(Circuits(task="competing"), model)[2]
+    assert re.match(r"\d+ pairs of competing by noun", task_pairs(Circuits(task="competing"), model)[2])
     with pytest.raises(InputError, match="got 1, 0, 0 and 0"):
         write_pairs(path, ["a"], [], [], [])
     with pytest.raises(InputError, match="'Tom' would run on from 'saw'"):

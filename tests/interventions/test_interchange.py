@@ -21,6 +21,7 @@ from streamscope.interventions.interchange.measure import (
     margins,
     split,
     states_at,
+    two_kinds,
     variable_of,
     with_values,
 )
@@ -149,10 +150,18 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
 def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
     model = load("stories/lfa")
     how = Interchange()
-    for cases in cases_of(how, open_data(Prompts("stories", n=400), model)).values():
+    for relation, cases in cases_of(how, open_data(Prompts("stories"), model)).items():
         directions, measured = split(cases, 0)
         assert not set().union(*directions.words) & set().union(*measured.words)
-        assert len(directions.tokens) and len(measured.tokens) and cases.variable == "kind of noun"
+        assert len(directions.tokens) and len(measured.tokens)
+        assert cases.variable == ("order" if relation == "state" else "kind of noun")
+
+
+def test_words_have_two_kinds_where_there_is_one_way() -> None:
+    assert two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == {"axe": 0, "box": 1, "saw": 0, "jar": 1}
+    assert two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"
+    assert two_kinds([("axe", "box"), ("saw", "jar"), ("used it", "box"), ("used it", "jar")])["saw"] == 0
+    assert two_kinds([("axe", "box"), ("box", "jar"), ("jar", "axe")]) == {}, "three cannot differ"
 
 
 def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

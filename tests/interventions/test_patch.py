@@ -55,7 +55,8 @@ def test_error_table() -> None:
 @pytest.mark.parametrize("contrast", ["clue", "noun", "order"])
 def test_pairs_differ_where_they_should(contrast: Any) -> None:
     model = load("models/zoo/lfa")
-    aligned = align(load_suite("stories", n=150), model.tokenizer, model.config.n_ctx)
+    suite = load_suite("competing") if contrast == "noun" else load_suite("stories", n=150)
+    aligned = align(suite, model.tokenizer, model.config.n_ctx)
     found = make_pairs(aligned, model.tokenizer, contrast)
     prompts = {p.id: p for p in aligned.prompts} | {p.pair: p for p in aligned.prompts if p.order == "target_first"}
     unit = len(aligned.prompts) if contrast != "order" else len(aligned.pairs())
