@@ -4,7 +4,7 @@
 
 A row per arm, seed and quantity: value, unit, training tokens, sha256 of the weights. Runs that have not ended are left
 out with a line; those that the table has with the same weights are not measured again. Quantities (`primary.toml` of
-each paper says which of them a claim compares), on `PAIRS` pairs of held-out nouns (suite `stories5`) and `DOCUMENTS`
+each paper says which of them a claim compares), on `PAIRS` pairs of held-out nouns (suite `stories`) and `DOCUMENTS`
 held-out stories; heads are found on one half of the pairs and scored on the other, both ways:
 
     loss, loss.half, loss.gap        of held-out stories at the end and at half of the steps; that of training stories
@@ -61,7 +61,7 @@ class Options:
     """The table; new rows are added."""
 
 
-HELD_OUT, TRAINED = "stories5:1:300:0", "stories5:10:300:0"
+HELD_OUT, TRAINED = "stories:1:300:0", "stories:10:300:0"
 """Stories without repeats: of the validation seed, and the first that the grid trains on."""
 
 
@@ -158,7 +158,7 @@ def coreference(run: "Run") -> None:
     for name, category in CATEGORIES.items():
         some = hits[hits["category"] == category]
         if some.empty:
-            raise InputError(f"the suite stories5 has no pairs of {name}")
+            raise InputError(f"the suite stories has no pairs of {name}")
         run.add(f"{name}.preference", "nats", odds[odds["category"] == category]["log_odds"].mean())
         side = halves(some, 0)[0]
         run.add(f"{name}.top1", "share of prompts", best_head_held_out(some, ["hit"], side)[0]["hit"].mean())

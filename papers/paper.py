@@ -189,8 +189,8 @@ class Run:
 
     @cached_property
     def pairs(self) -> Any:
-        """The pairs of held-out nouns of suite `stories5`, aligned."""
-        return self.suite("stories5", PAIRS)
+        """The pairs of held-out nouns of suite `stories`, aligned."""
+        return self.suite("stories", PAIRS)
 
     def suite(self, name: str, n: int | None = None) -> Any:
         """The aligned prompts of a suite."""

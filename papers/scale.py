@@ -27,7 +27,7 @@ PRINTED = {"dst": 3 * EPOCH, "lfa": 2 * EPOCH, "pls": 2 * EPOCH, "hdpl": 20_000 
 """Training tokens of one model: epochs of TinyStories, or steps × batch × context; a grid's own epochs go first."""
 SAVED = 16
 """Snapshots of a training."""
-STEPS, SMALL = 10, "stories5:10:400"
+STEPS, SMALL = 10, "stories:10:400"
 """Of the dry run, and its text."""
 
 

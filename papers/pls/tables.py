@@ -62,7 +62,7 @@ OWN = {"capitalization": "entity", "gender": "anchor"}
 RANGES = ("layers 0–1", "layers 2–4", "layers 5–6")
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 TOKENS = 10_000
-HELD_OUT = "stories5:1:300:0"
+HELD_OUT = "stories:1:300:0"
 CATEGORIES = {"gender": "gender", "number": "plurality", "noun": "competing-nouns"}
 PROMPTS = 200
 """Prompts with a pronoun on which heads are found."""

@@ -27,7 +27,7 @@ from streamscope.papers.circuits import measure as body
 def test_rows_are_those_of_the_instrument_and_are_measured_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body, "TASKS", ("letter-case", "name-copying", "induction"))
+    monkeypatch.setattr(body, "TASKS", ("letter-case", "name-copying", "capitals"))
     monkeypatch.setattr(body, "DRAWS", 4)
     tried, estimate = list[str](), instrument.seconds_of
     monkeypatch.setattr(
@@ -35,7 +35,7 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
     )
     monkeypatch.setattr(body, "seconds_of", seconds)
     monkeypatch.setattr(instrument, "LONG_SECONDS", 0.0)
-    argv = ["stories/lfa", "--tasks", "letter-case", "induction", "name-copying", "--method", "eap", "--pairs", "24"]
+    argv = ["stories/lfa", "--tasks", "letter-case", "capitals", "name-copying", "--method", "eap", "--pairs", "24"]
     main([*argv, "--out", str(tmp_path)])
     lines = [line for line in capsys.readouterr().err.splitlines() if "about" in line]
     assert lines[0].endswith("for what it can do")
@@ -44,19 +44,19 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
     assert len(lines) == 2 and tried == ["letter-case", "name-copying"], "each task is tried once"
     tables = {path.stem: pd.read_parquet(path) for path in tmp_path.glob("*.parquet")}
     assert tables["ability"].set_index("task")["does"].to_dict() == {
-        "letter-case": True, "name-copying": True, "induction": False,
+        "letter-case": True, "name-copying": True, "capitals": False,
     }  # fmt: skip
     rows = tables["circuits"].set_index("task")
     assert list(rows.index) == ["letter-case", "name-copying"]
-    found = Result.load(tmp_path / ".parts" / "lfa-name-copying-eap.parquet")
+    found = Result.load(tmp_path / ".parts" / "lfa-letter-case-eap.parquet")
     summary, edges = found.table("summary").frame["value"], found.about["edges"]
-    mine = rows.loc["name-copying", ["m", "effect", "cpr", "cmd", "needed"]].to_numpy(float)
+    mine = rows.loc["letter-case", ["m", "effect", "cpr", "cmd", "needed"]].to_numpy(float)
     assert mine == pytest.approx(summary * np.array([1, 1, 1, 1, edges]), rel=1e-6)
     shares = tables["streams"].groupby(["task", "by"])[["share", "edges"]].sum().to_numpy()
     assert shares == pytest.approx(np.ones_like(shares))
     size = np.abs(found.blocks["scores"].total.mean(1))
     part = size[(found.blocks["scores"].cells["part"] == "mlp").to_numpy()].sum() / size.sum()
-    mlp = tables["streams"].set_index(["task", "group"]).loc[("name-copying", "mlp")]
+    mlp = tables["streams"].set_index(["task", "group"]).loc[("letter-case", "mlp")]
     assert mlp["share_low"] - 0.1 < part < mlp["share_high"] + 0.1
     assert list(tables["overlap"]["share"]) == list(body.SHARES)
 

@@ -230,7 +230,7 @@ def test_pairs_are_ablated_by_the_heads_of_their_other_half(tiny_run: Path, monk
     monkeypatch.setattr(tables, "PROMPTS", 40)
     monkeypatch.setattr(tables, "CATEGORIES", {"gender": "gender"})
     run = Run(tiny_run)
-    monkeypatch.setattr(run, "pairs", run.suite("stories5", 120))
+    monkeypatch.setattr(run, "pairs", run.suite("stories", 120))
     tables.planted(run)
     found = {(row["quantity"], row["part"], row["x"]): row["value"] for row in run.rows if row["x"] == row["x"]}
     single = {(row["quantity"], row["part"]): row["value"] for row in run.rows if row["x"] != row["x"]}
