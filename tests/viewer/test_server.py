@@ -163,7 +163,7 @@ def test_text_is_tokens_without_bos(client: TestClient) -> None:
 
 def test_snapshots_answer_with_their_own_weights() -> None:
     shown = open_models(["stories/lfa@all"])
-    assert shown[0].steps[0] == 1000 and shown[0].name == "stories/lfa"
+    assert shown[0].steps[0] == 512 and shown[0].name == "stories/lfa"
     client = TestClient(application(shown, "", TOKEN, 8080), base_url=ORIGIN)
     tokens = torch.tensor([[0, 5, 6, 7, 8]])
     for step, name in ((1000, "stories/lfa@1000"), (None, "stories/lfa"), (shown[0].steps[-1], "stories/lfa")):
