@@ -19,13 +19,13 @@ from streamscope.viewer import bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers, chromium
 from streamscope.viewer.session import Session, Shown, page_data
 
-BOY, GIRL = "No boy bowed like Neil", "No girl danced like Kate"
+TOOL, BOX = "a tool, a pencil, best used twice", "a box, a case, best used firmly"
 CASES = [
     {
-        "text": f"{first}, and n{second[1:]}. He", "pair": "told", "order": order, "answers": [" bowed"],
-        "foils": [" danced"],
+        "text": f"Mom knew of {first}, and of {second}. Grandma packed the buttons into it", "pair": "told",
+        "order": order, "answers": [" firmly"], "foils": [" twice"],
     }
-    for order, first, second in (("target_first", BOY, GIRL), ("target_last", GIRL, BOY))
+    for order, first, second in (("target_first", BOX, TOOL), ("target_last", TOOL, BOX))
 ]  # fmt: skip
 TEXT = CASES[0]["text"]
 

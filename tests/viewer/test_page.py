@@ -25,7 +25,7 @@ from streamscope.viewer.screenshot import ADDRESS, Answers
 from streamscope.viewer.session import Session, Shown, page_data
 from tests.viewer.pages import CASES, TEXT, Page, answered, browser
 
-HEAD = "L1.H1"
+HEAD = "L1.H5"
 STEPS = {"lfa": (1000, 7200), "gpt2": (), "pls": ()}
 OFF = {"heads": {HEAD: {"scale": 0}}}
 
@@ -99,8 +99,8 @@ def test_what_is_typed_and_ablated_gives_the_numbers_of_torch(page: Page, models
         token = int(node.get_attribute("data-id"))
         assert float(node.get_attribute("data-before")) == pytest.approx(p_before[token].item(), abs=1e-4)
         assert float(node.get_attribute("data-after")) == pytest.approx(p_after[token].item(), abs=1e-4)
-    assert "bowed" in rows.nth(0).inner_text() and "right" in rows.nth(0).inner_text()
-    assert page.text(".changes .lead").startswith("Without L1.H1, the next token becomes “danced” instead of “bowed”")
+    assert any("firmly" in row and "right" in row for row in rows.all_inner_texts())
+    assert page.text(".changes .lead").startswith("Without L1.H5, the next token becomes “twice” instead of “firmly”")
 
 
 def test_hover_lights_both_directions_and_a_click_locks_until_the_next(page: Page, models: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
 
 
 def log_odds(model: Any, edits: dict[str, Any] | None = None) -> float:
-    right, wrong = (model.tokenizer.encode(word, bos=False)[0] for word in (" bowed", " danced"))
+    right, wrong = (model.tokenizer.encode(word, bos=False)[0] for word in (" firmly", " twice"))
     logits = in_torch(model, TEXT, edits)[1][-1]
     return float(logits[right] - logits[wrong])
 
@@ -248,9 +248,9 @@ def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, 
     }
     strongest = max(effects, key=lambda head: abs(effects[head]))
     said = page.text(".legend")
-    assert said.startswith(f"Strongest on the log-odds of bowed over danced: {strongest} ")
+    assert said.startswith(f"Strongest on the log-odds of firmly over twice: {strongest} ")
     page.thumb("L0.H4").hover()
-    assert page.text(".legend").startswith("L0.H4 off: log-odds of bowed over danced")
+    assert page.text(".legend").startswith("L0.H4 off: log-odds of firmly over twice")
 
     page.do("globalThis.runs = 0; const { engine } = streamscope.columns[0]; const run = engine.run;"
             "engine.run = (...given) => { runs++; return run(...given); }; 0")  # fmt: skip
@@ -455,7 +455,7 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
         text=TEXT, head="<b>L9</b>", token="-3", edits={"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1}
     )
     assert page.text(".notice") == "Not understood in the address: head, token."
-    assert page.state()["head"] == "L5.H4" and page.state()["token"] is None
+    assert page.state()["head"] == "L4.H3" and page.state()["token"] is None
     assert page.do("streamscope.columns[0].edits") == {}
     assert "L99.H0 scale: stories/lfa has no such head (and 2 more)" in page.text(".changes")
     assert page.text(".changes .lead").startswith("Nothing is changed in stories/lfa: L99.H0 scale")
@@ -585,7 +585,7 @@ def test_both_orders_of_a_sentence_are_one_click_apart(page: Page) -> None:
     page.page.get_by_label("Sentences of the suites").select_option("0")
     page.ready()
     assert page.state()["text"] == CASES[0]["text"]
-    assert re.fullmatch(r"bowed is ahead of danced, log-odds \+\d+\.\d\d", page.text(".verdict"))
+    assert re.fullmatch(r"firmly is ahead of twice, log-odds \+\d+\.\d\d", page.text(".verdict"))
     swap.click()
     page.ready()
     assert page.state()["text"] == CASES[1]["text"]
@@ -643,7 +643,8 @@ def test_bytes_and_marks_that_no_font_draws_are_written_as_codes(page: Page) -> 
     assert {"\\xf0", "\\x9f", "\\x07"} <= set(words), words
     shown = page.do("""[...document.querySelectorAll('.panels *')].flatMap(e => [...e.childNodes])
       .filter(e => e.nodeType === 3).map(e => e.data).join('')""")
-    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b\ufeff]", shown) and "\\x13" in page.text(".lens table")
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b\ufeff]", shown)
+    assert re.search(r"\\x[0-9a-f]{2}", page.text(".lens table"))
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -714,7 +715,7 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
     page.ready()
     logits = in_torch(models["lfa"], TEXT, off(HEAD))[1]
     np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
-    assert page.text(".changes .lead").startswith("Without L1.H1, the next token becomes “danced” instead of “bowed”")
+    assert page.text(".changes .lead").startswith("Without L1.H5, the next token becomes “twice” instead of “firmly”")
     assert page.text(".notice") == said and json.dumps(TEXT) in page.do("streamscope.python()")
     page.page.get_by_label("Text", exact=True).fill("")
     page.page.wait_for_selector(".notice:has-text('Type at least one word.')")
@@ -737,12 +738,12 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
             raw = path.read_bytes()
             assert raw.startswith(b"<svg" if kind == "SVG" else b"\x89PNG") and len(raw) > 2000
             if kind == "SVG":
-                assert "stories/lfa" in raw.decode() and "Without L1.H1" in raw.decode()
+                assert "stories/lfa" in raw.decode() and "Without L1.H5" in raw.decode()
     svg = (tmp_path / "lfa-stage.svg").read_text()
-    assert ">bowed<" in svg and svg.count("<path") >= 3 and "class=" not in svg
+    assert ">firmly<" in svg and svg.count("<path") >= 3 and "class=" not in svg
     assert ">L0<" in (tmp_path / "lfa-lens.svg").read_text() and ">start<" in (tmp_path / "lfa-lens.svg").read_text()
     svg = (tmp_path / "lfa-next.svg").read_text()
-    assert "bowed" in svg and ">Compare<" not in svg, "no label of a field that is left out"
+    assert "firmly" in svg and ">Compare<" not in svg, "no label of a field that is left out"
 
 
 def test_a_saved_picture_of_heads_has_all_layers(page: Page) -> None:
@@ -777,7 +778,9 @@ def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -
         assert any('stroke="none"' in one and 'fill="none"' not in one for one in letters), letters
     assert len(weights) >= 1 and "paint-order" not in svg
     said = re.sub(r"\s+", " ", " ".join(re.findall(r">([^<]+)</text>", svg)))
-    assert "stories/lfa: Hana met a pet" in said and "Without L5.H4, the next token" in said and said.endswith("nats.")
+    assert (
+        "stories/lfa: Mom knew of a box" in said and "Without L5.H4, the next token" in said and said.endswith("nats.")
+    )
 
 
 def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
@@ -792,7 +795,7 @@ def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
 
 
 def test_bars_of_two_models_have_one_scale(page: Page) -> None:
-    page.open(text=TEXT, second="gpt2", edits={"heads": {"L5.H4": {"scale": 0}, "L1.H1": {"scale": 0}}})
+    page.open(text=TEXT, second="gpt2", edits={"heads": {"L5.H4": {"scale": 0}, "L1.H5": {"scale": 0}}})
     bars = page.do("""[...document.querySelectorAll('.pairs li')].map(e =>
         [e.dataset.after, e.querySelector('.after').style.getPropertyValue('--share')].map(Number))""")
     scales = [p / share for p, share in bars if share > 0.02]
@@ -872,8 +875,8 @@ def test_a_saved_sentence_of_two_rows_keeps_its_lines_on_its_words(page: Page) -
         page.page.locator(".card.stage").hover()
         page.page.locator(".card.stage").get_by_role("button", name="SVG").click()
     svg = Path(waiting.value.path()).read_text()
-    rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:boy|bowed|girl|danced|like)<', svg)}
-    assert len(rows) > 1 and "<title>Layer 5, head 4 off: Hana" in svg
+    rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:tool|pencil|twice|box|firmly)<', svg)}
+    assert len(rows) > 1 and "<title>Layer 5, head 4 off: Mom" in svg
 
 
 def test_enter_runs_the_text_and_shift_enter_begins_a_line(page: Page) -> None:
@@ -1014,19 +1017,19 @@ def test_pointing_at_a_token_finds_the_heads_that_attend_to_it(page: Page, model
     page.open(text=TEXT)
     patterns = in_torch(models["lfa"], TEXT)[2]
     words = page.page.locator(".token .word").all_inner_texts()
-    noun, last = words.index("bowed"), len(words) - 1
+    noun, last = words.index("firmly"), len(words) - 1
     page.token(noun).hover()
     order = np.argsort(-patterns[:, :, last, noun].ravel())[:3]
     expected = [
         f"L{at // 6}.H{at % 6} {patterns[at // 6, at % 6, last, noun]:.2f}".replace(" 0.", " .") for at in order
     ]
     assert page.page.locator(".finders button").all_inner_texts() == expected
-    assert page.text(".finders").startswith("Attention from “He” to “bowed”:")
+    assert page.text(".finders").startswith("Attention from “it” to “firmly”:")
     page.token(noun).click()
     page.page.locator(".finders button").first.click()
     assert page.state()["head"] == expected[0].split()[0] and page.state()["token"] == noun
     page.token(last - 5).hover()
-    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “bowed”:"), (
+    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “firmly”:"), (
         "from the one to the locked"
     )
 
@@ -1037,7 +1040,7 @@ def test_a_page_begins_with_the_head_that_its_first_text_needs_most(
     """Of the heads, the one whose ablation lowers the log-odds of the case most; of a larger model one of a few."""
     shown, heads = [Shown("stories/lfa", "lfa", models["lfa"])], [Head(i, j) for i in range(6) for j in range(6)]
     data = page_data(shown, "server", TEXT)
-    case = data["models"][0]["suites"][0]["cases"][4]
+    case = data["models"][0]["suites"][0]["cases"][9]
     encode = models["lfa"].tokenizer.encode
     words = [encode(case[name][0], bos=False)[0] for name in ("answers", "foils")]
 
@@ -1064,7 +1067,7 @@ def test_a_page_begins_with_the_head_that_its_first_text_needs_most(
 def test_another_text_begins_with_the_head_that_attends_most_to_the_answer(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT)
     pattern = in_torch(models["lfa"], TEXT)[2]
-    noun = page.page.locator(".token .word").all_inner_texts().index("bowed")
+    noun = page.page.locator(".token .word").all_inner_texts().index("firmly")
     layer, head = divmod(int(pattern[:, :, -1, noun].argmax()), 6)
     assert page.state()["head"] == f"L{layer}.H{head}" and page.text(".title") == f"Layer {layer}, head {head}"
     page.token(3).click()
@@ -1107,7 +1110,7 @@ def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[s
     )
     ready = ".viewer[data-state=ready]"
     page.page.wait_for_selector(ready)
-    assert page.text(".chip") == "L1.H1 off" and "instead of “bowed”" in page.text(".changes .lead")
+    assert page.text(".chip") == "L1.H5 off" and "instead of “firmly”" in page.text(".changes .lead")
     assert page.page.get_by_role("button", name="Copy link").count() == 0, "a notebook's address holds no state"
     page.page.get_by_role("button", name="Reset all").click()
     page.page.wait_for_selector(".changes:has-text('Nothing is changed')")

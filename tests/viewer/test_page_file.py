@@ -83,7 +83,7 @@ def every_control(model: Any) -> list[dict[str, Any]]:
     labels = {one["name"]: one["labels"] for one in about["inputs"]}
     head = {"scale": [-0.5, 0], "alpha": [4], "gate": ["open", "shut"]}
     found: list[dict[str, Any]] = [{}]
-    found += [{"heads": {"L1.H1": {name: x}}} for name, values in head.items() if name in have for x in values]
+    found += [{"heads": {"L1.H5": {name: x}}} for name, values in head.items() if name in have for x in values]
     if "streams" in have:
         found += [{"streams": {name: x}} for name in labels["stream_all"][0] for x in ("unembedding", "everywhere")]
     for name in {"mixing", "h_res", "canon"} & have:
@@ -127,13 +127,13 @@ def test_a_bundled_model_is_typed_to_ablated_and_compared_without_a_network(
     page.open(write(path, cache, "'stories/lfa', 'lfa', load('stories/lfa'), (1000, 7200)"))
     assert path.stat().st_size < 10.5e6, "8 MB with one model, 2.5 MB for a snapshot"
     page.page.get_by_label("Text", exact=True).fill(TEXT)
-    page.thumb("L1.H1").click()
+    page.thumb("L1.H5").click()
     page.page.get_by_role("button", name="Turn off").click()
-    page.page.wait_for_selector(".lead:has-text('becomes “danced” instead of “bowed”')")
-    check(page, model, {"heads": {"L1.H1": {"scale": 0}}})
+    page.page.wait_for_selector(".lead:has-text('becomes “twice” instead of “firmly”')")
+    check(page, model, {"heads": {"L1.H5": {"scale": 0}}})
     page.page.get_by_role("slider", name="Training step").fill("0")
     page.ready()
-    check(page, load("stories/lfa@1000"), {"heads": {"L1.H1": {"scale": 0}}})
+    check(page, load("stories/lfa@1000"), {"heads": {"L1.H5": {"scale": 0}}})
     assert page.page.url.startswith("file://") and "step=1000" in page.page.url
 
 
