@@ -36,8 +36,8 @@ demo: $(BASE)
 	rm -rf runs/demo
 	@echo "The demonstration takes four to eight minutes on two cores: one of training, the others of measuring."
 	-$(BIN)/python -m viewer.runtime # of the live page at the end; the report needs none
-	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/d-cas --scale zoo --steps 120 --out runs/demo/lfa
-	$(BIN)/python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
+	$(BIN)/python -m models.train lfa --data stories:0:2000 --tokenizer stories/kromhc --scale zoo --steps 120 --out runs/demo/lfa
+	$(BIN)/python -m papers.demo stories/kromhc runs/demo/lfa --out runs/demo/page
 
 smollm2: runs/smollm2
 

@@ -1,6 +1,6 @@
 """Measure trained models with one instrument after the other, and show the results on one page.
 
-    python -m papers.demo stories/d-cas runs/demo/lfa --out runs/demo/page
+    python -m papers.demo stories/kromhc runs/demo/lfa --out runs/demo/page
     python -m papers.demo runs/lfa --pairs 1000 --documents 200
 
 Takes one run or several of one tokenizer. FOLDER/index.html is the page, complete in itself, with the command of every

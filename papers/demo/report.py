@@ -87,6 +87,8 @@ def measure(options: Options) -> None:
             measured(command, options.out / f"{one['name']}{f'-{i}' if i > 1 else ''}.parquet", options.device)
             for i, command in enumerate(commands, 1)
         ]
+        if one["name"] == "ablation":
+            values["without"] = without(results["ablation"][0], first, choice.head)
         sections.append(
             Section(
                 one["title"], [one["text"].format(**values)], results[one["name"]], one.get("figures", [None]),
@@ -160,6 +162,17 @@ def choose(coreference: Result, sps: Result, pairs: int) -> Choice:
     rows = pd.DataFrame({"id": ids, "pair": ids.map(pair_of), "sps": towards})
     prompts = median_pair(rows[leaning.units["unit"].isin(hit.units["unit"][unseen])])
     return Choice(head, prompts, f"{100 * values.mean():.1f} % of {len(values)} prompts ({interval})")
+
+
+def without(ablation: Result, model: str, head: str) -> str:
+    """What is left of the log-odds of the first run without a head, and what other heads change."""
+    frame = ablation.table("coherence").frame
+    frame = frame[frame["run"] == frame["run"].iloc[0]] if "run" in frame else frame
+    row = frame[frame["head"] == head].iloc[0]
+    return (
+        f"Without {head}, which finds the right noun in {model}, the log-odds go from {row['baseline']:+.2f} to "
+        f"{row['edited']:+.2f} nats; without another head they change by {row['control']:+.2f} on average."
+    )
 
 
 def median_pair(rows: pd.DataFrame) -> tuple[str, ...]:

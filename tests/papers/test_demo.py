@@ -180,6 +180,7 @@ def test_the_page_and_the_live_page_link_each_other(
     assert f"live page {tmp_path / 'with' / 'live.html'}" in printed
     report, live = ((tmp_path / "with" / name).read_text() for name in ("index.html", "live.html"))
     assert '<a href="live.html">live page</a>' in report and "median one" in report
+    assert re.search(r"Without L\d\.H\d, which finds the right noun in .*, the log-odds go from [+-]", report)
     found = re.search(r'id="data">(.*?)</script>', live, re.DOTALL)
     assert found is not None
     data = json.loads(found[1])
