@@ -148,7 +148,8 @@ def choose(coreference: Result, sps: Result, pairs: int) -> Choice:
 
     Of the first of several runs. Raises `InputError` where no pair of that half has both its prompts.
     """
-    hit, leaning = (_of_first(*one) for one in ((coreference, "top1"), (sps, "sps")))
+    blocks = ((coreference.blocks, "top1"), (sps.blocks, "sps"))
+    hit, leaning = (block[name] if name in block else block[f"run0-{name}"] for block, name in blocks)
     chosen = coreference.table("held-out").frame
     head = str(chosen.loc[chosen["halves"] == "A→B", "head"].iloc[0])
     unseen = halves(hit.units, 0)[0] == 1
@@ -166,9 +167,7 @@ def choose(coreference: Result, sps: Result, pairs: int) -> Choice:
 
 def without(ablation: Result, model: str, head: str) -> str:
     """What is left of the log-odds of the first run without a head, and what other heads change."""
-    frame = ablation.table("coherence").frame
-    frame = frame[frame["run"] == frame["run"].iloc[0]] if "run" in frame else frame
-    row = frame[frame["head"] == head].iloc[0]
+    row = ablation.table("coherence").frame.set_index("head").loc[[head]].iloc[0]
     return (
         f"Without {head}, which finds the right noun in {model}, the log-odds go from {row['baseline']:+.2f} to "
         f"{row['edited']:+.2f} nats; without another head they change by {row['control']:+.2f} on average."
@@ -187,11 +186,6 @@ def median_pair(rows: pd.DataFrame) -> tuple[str, ...]:
         raise InputError("no pair of stories fits into the context in both orders; give more --pairs, or other runs")
     middle = means.sort_values(kind="stable").index[(len(means) - 1) // 2]
     return tuple(rows["id"][rows["pair"] == middle])
-
-
-def _of_first(result: Result, name: str) -> Observations:
-    """The observations of the first run."""
-    return result.blocks[name] if name in result.blocks else result.blocks[f"run0-{name}"]
 
 
 def _values(block: Observations, **labels: str) -> Any:

@@ -208,15 +208,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     keys = ["pull", "decay", "optimizer", "lr", "dtype"]
     print(f"swap after {options.steps} steps, by initial bias; the pull swap aims at {TARGET}\n")
     print(cases.pivot(index=keys, columns="bias", values="swap").to_string(float_format="{:.4f}".format))
-    print(f"\nslope of an entry of mHC's H_res at −8: {sinkhorn_slope(-8.0):.6f}; p(1−p): {_slope(-8.0):.6f}")
+    p = 1 / (1 + math.exp(8.0))
+    print(f"\nslope of an entry of mHC's H_res at −8: {sinkhorn_slope(-8.0):.6f}; p(1−p): {p * (1 - p):.6f}")
     if options.seeds:
         found = untrained(options.seeds).groupby("bias").agg(["mean", "sem"]).drop(columns="seed", level=0)
         print(f"\n{found.to_string(float_format='{:.4f}'.format)}")
-
-
-def _slope(bias: float) -> float:
-    p = 1 / (1 + math.exp(-bias))
-    return p * (1 - p)
 
 
 if __name__ == "__main__":

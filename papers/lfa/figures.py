@@ -63,11 +63,6 @@ def distribution(page: Page) -> Any:
     return drawn
 
 
-def one_head(page: Page) -> Any:
-    """SPS and preference as the head of the largest PDS is turned down."""
-    return _gates(page, "top1")
-
-
 def three_heads(page: Page) -> Any:
     """SPS and preference as the three heads of the largest PDS are turned down."""
     return _gates(page, "top3")
@@ -103,7 +98,7 @@ def maps(page: Page) -> Any:
 
 
 FIGURES = {
-    "Figure 1": layers, "Figure 2": suppressed, "Figure 4": distribution, "Figure 5": one_head,
+    "Figure 1": layers, "Figure 2": suppressed, "Figure 4": distribution, "Figure 5": lambda page: _gates(page, "top1"),
     "Figure 6": three_heads, "Figure 7": maps,
 }  # fmt: skip
 """Figure 3 is the drawing of the architecture: `python -m models.describe lfa`."""
