@@ -27,7 +27,7 @@ from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
 from streamscope.instruments.prompts import check_suite
 
-Contrast = Literal["auto", "corrupt", "clue", "noun", "order"]
+Contrast = Literal["auto", "corrupt", "noun", "order"]
 Method = Literal["exact", "eap", "eap-ig", "eap-ig-activations", "acdc", "random"]
 Metric = Literal["logit-difference", "log-odds", "kl", "loss"]
 Points = Literal["left", "right", "midpoint"]
@@ -44,8 +44,8 @@ class Circuits(Instrument):
     task: str = "stories"
     """A suite, or a JSONL file with clean, corrupt, answers and foils."""
     contrast: Contrast = "auto"
-    """How pairs are made of a suite without corrupted prompts: clue (same nouns, another clue), noun (another noun),
-    order (the nouns change places). auto: corrupt, or the first of these that gives pairs of several texts."""
+    """How pairs are made of a suite without corrupted prompts: noun (another noun), order (the nouns
+    change places). auto: corrupt, or the first of these that gives pairs of several texts."""
     pairs: Annotated[int, Ge(2)] = 64
     """Approximate number of pairs. Half of them choose the circuit, the other half judge it."""
     method: Method = "eap-ig"

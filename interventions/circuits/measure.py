@@ -135,7 +135,7 @@ def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     tried: list[Any] = [how.contrast]
     if how.contrast == "auto":
         corrupted = any(p.corrupt is not None for p in opened.aligned.prompts)
-        tried = ["corrupt"] if corrupted else ["clue", "noun", "order"]
+        tried = ["corrupt"] if corrupted else ["noun", "order"]
     for contrast in tried:
         with nullcontext() if contrast == tried[-1] else suppress(InputError):
             made = make_pairs(opened.aligned, opened.tokenizer, contrast)

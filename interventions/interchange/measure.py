@@ -79,7 +79,7 @@ def cases_of(how: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     Raises `InputError` if none has, and for a position that prompts lack.
     """
     aligned = opened.aligned
-    if any(prompt.corrupt is not None for prompt in aligned.prompts):
+    if any(prompt.answers for prompt in aligned.prompts):
         sides = {p.id: (p.answers, p.foils) for p in make_pairs(aligned, opened.tokenizer, "corrupt").pairs}
     else:
         scored = zip(aligned.prompts, aligned.continuations, strict=True)

@@ -10,10 +10,10 @@
     python -m interventions.patch runs/lfa --control runs/std-t --hooks attn_out mlp_out z
 
 A pair is a clean and a corrupted prompt with the same number of tokens: two texts of yours, or prompts of a suite.
-Suites with corrupted prompts are ioi, ioi-abc, greater-than, induction, docstring, name-copying, letter-case,
-agreement, capitals, pronouns, and JSONL files with clean, corrupt, answers and foils. Prompts of other suites are
-paired by --contrast: clue (same nouns, the continuation calls for the other one), noun (another noun), order (the two
-orders of a minimal pair). Prompts without a partner are left out and counted. The metric is ln p(answers) − ln p(foils)
+Suites with corrupted prompts are stories (the pronoun means the other noun), ioi, ioi-abc, greater-than, induction,
+docstring, name-copying, letter-case, agreement, capitals, pronouns, and JSONL files with clean, corrupt, answers and
+foils. Prompts of other suites are paired by --contrast: noun (another noun), order (the two orders of a minimal pair).
+Prompts without a partner are left out and counted. The metric is ln p(answers) − ln p(foils)
 after the last token, each summed over the continuations that count. Recovery is 0 at the corrupted run's value and 1 at
 the clean run's, and undefined for pairs that differ by less than --threshold. denoise puts the clean activation into
 the corrupted run, noise the reverse. Intervals are over independent pairs. The first-order guess (attribution patching)
@@ -45,10 +45,9 @@ from streamscope.models.head_spec import score_names
 
 @instrument("patch", Prompts(suite="stories"))
 class Patch(Instrument):
-    contrast: Literal["auto", "corrupt", "clue", "noun", "order"] = "auto"
-    """Difference between the two prompts of a pair. corrupt: the suite's own corrupted prompt; clue: the same nouns,
-    another continuation; noun: another noun; order: the nouns change places. auto: corrupt, or clue if the suite has no
-    corrupted prompts."""
+    contrast: Literal["auto", "corrupt", "noun", "order"] = "auto"
+    """Difference between the two prompts of a pair. corrupt: the suite's own corrupted prompt; noun: another noun;
+    order: the nouns change places. auto: corrupt, or noun if the suite has no corrupted prompts."""
     clean: str | None = None
     """Your own clean text; with --corrupt, --answer and --foil it replaces the suite."""
     corrupt: str | None = None
@@ -90,7 +89,7 @@ class Patch(Instrument):
                 title="Effect on the answer of patching each path"),
     )  # fmt: skip
     quick: ClassVar = {
-        "contrast": "clue", "pairs": 4, "hooks": ("token_pre", "z"), "layers": ("0-1",), "senders": ("L1.H2",),
+        "pairs": 4, "hooks": ("token_pre", "z"), "layers": ("0-1",), "senders": ("L1.H2",),
     }  # fmt: skip
     planted: ClassVar = "tests/interventions/test_patching.py::test_only_the_planted_head_moves_the_answer"
 

@@ -141,7 +141,7 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
     opened = data[Prompts]
     contrast = how.contrast
     if contrast == "auto":
-        contrast = "corrupt" if any(p.corrupt is not None for p in opened.aligned.prompts) else "clue"
+        contrast = "corrupt" if any(p.corrupt is not None for p in opened.aligned.prompts) else "noun"
     found = choose_pairs(make_pairs(opened.aligned, tokenizer, contrast), how.pairs)
     shared = read_clusters([p.cluster for p in found.pairs], len(found.pairs)).shared is not None
     name = opened.suite.name if opened.suite is not None else "prompts"

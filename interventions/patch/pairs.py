@@ -1,9 +1,6 @@
 """Clean and corrupted prompts of equal token length, aligned position by position, as patching needs them.
 
-corrupt the suite's own corrupted texts (ioi, greater-than, …, a JSONL file with clean, corrupt, answers, foils)
-clue    the nouns stay; the text after their sentence comes from a prompt whose target is the competitor ("… lay a
-        crayon and a basket. She used it to draw a face." against "… She filled it with toys."); answer: target, foil:
-        competitor
+corrupt the suite's own corrupted texts (stories, ioi, …, a JSONL file with clean, corrupt, answers, foils)
 noun    the target noun is replaced by another of the suite, everything else agrees; answer: target, foil: the other
         noun ("Tim saw a key and a box. … he used the": key against, say, spoon). A model that follows the clue and
         ignores the nouns has little to recover
@@ -14,7 +11,6 @@ Position labels mean the same in every pair (`PLACES`), so that pairs of differe
 """
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,14 +26,13 @@ from streamscope.instruments.prompts.suite import Unit, check_space, units
 from streamscope.text import is_bos
 from streamscope.text.tokenizer import Tokenizer
 
-Contrast = Literal["corrupt", "clue", "noun", "order"]
+Contrast = Literal["corrupt", "noun", "order"]
 PLACES = (
     "BOS", "before", "target", "first noun", "between", "distractor", "second noun", "after nouns", "query",
     "after query", "last",
 )  # fmt: skip
 """In text order. `between` is between the nouns, `last` the position that predicts the answer."""
 VOWELS = "aeiou"
-GENDERED = {"he", "she", "his", "her", "him", "hers", "they", "their", "them"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +96,10 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
     found: list[PatchPair] = []
     filtered: list[tuple[str, str]] = []
     if contrast != "order":
-        nouns, clues = _nouns(aligned), _clues(aligned) if contrast == "clue" else {}
+        nouns = _nouns(aligned)
         for i, prompt in enumerate(aligned.prompts):
             if contrast == "corrupt":
                 made = _corrupt_pair(aligned, i, tokenizer, names[i])
-            elif contrast == "clue":
-                made = _clue_pair(aligned, i, clues, tokenizer, names[i])
             else:
                 made = _noun_pair(aligned, i, nouns.get(prompt.relation or prompt.category, []), tokenizer, names[i])
             found.append(made) if isinstance(made, PatchPair) else filtered.append((prompt.id, made))
@@ -218,56 +211,6 @@ def _nouns(aligned: Aligned) -> dict[str, list[str]]:
         if "target" in p.roles:
             found.setdefault(p.relation or p.category, {})[p.text[slice(*p.roles["target"])]] = None
     return {name: list(nouns) for name, nouns in found.items()}
-
-
-Clues = dict[tuple[str, str, frozenset[str]], list[tuple[str, tuple[int, ...]]]]
-"""(relation, target noun, gendered words) -> texts after the sentence of the nouns, with the query's characters."""
-
-
-def _split(prompt: Any) -> int | None:
-    """Where the text after the sentence of the nouns begins; None if the query comes before it."""
-    after = max(end for role, (_, end) in prompt.roles.items() if role != "query")
-    stop = prompt.text.find(". ", after)
-    return stop + 1 if 0 <= stop < prompt.roles["query"][0] else None
-
-
-def _gendered(text: str) -> frozenset[str]:
-    return frozenset(GENDERED & set(re.findall(r"[a-z]+", text.lower())))
-
-
-def _clues(aligned: Aligned) -> Clues:
-    """The texts of the prompts after their nouns, in order, each once."""
-    found: Clues = {}
-    for p in aligned.prompts:
-        at = _split(p) if "target" in p.roles else None
-        if at is not None:
-            rest, (start, end) = p.text[at:], p.roles["query"]
-            some = found.setdefault((p.relation or p.category, p.text[slice(*p.roles["target"])], _gendered(rest)), [])
-            if (entry := (rest, (start - at, end - at))) not in some:
-                some.append(entry)
-    return found
-
-
-def _clue_pair(aligned: Aligned, i: int, clues: Clues, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and the same nouns with a clue for the competitor, or the reason why there is no such pair."""
-    prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
-    if after is None or "target" not in at or "distractor" not in at:
-        return "it has no continuations or no competitor"
-    split = _split(prompt)
-    if split is None:
-        return "its query is in the sentence of its nouns"
-    distractor = prompt.text[slice(*prompt.roles["distractor"])]
-    key = (prompt.relation or prompt.category, distractor, _gendered(prompt.text[split:]))
-    for rest, (start, _) in clues.get(key, []):
-        changed, spans = tokenizer.spans(prompt.text[:split] + rest)
-        if len(changed) != len(ids):
-            continue
-        first = next(p for p, (_, end) in enumerate(spans) if end > split + start)
-        if first != at["query"][0] or changed[: at["target"][-1] + 1] != ids[: at["target"][-1] + 1]:
-            continue
-        places = _places(at, len(ids), ("target", "distractor"))
-        return _pair(prompt.id, cluster, (ids, changed), (after[0][:1], after[1][:1]), places, _several(*after))
-    return "no clue for its competitor has as many tokens and its pronoun in the same place"
 
 
 def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:

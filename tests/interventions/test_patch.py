@@ -52,7 +52,7 @@ def test_error_table() -> None:
     assert flat["correlation"].isna().all() and flat["undefined"].str.contains("does not vary").all()
 
 
-@pytest.mark.parametrize("contrast", ["clue", "noun", "order"])
+@pytest.mark.parametrize("contrast", ["corrupt", "noun", "order"])
 def test_pairs_differ_where_they_should(contrast: Any) -> None:
     model = load("models/zoo/lfa")
     suite = load_suite("competing") if contrast == "noun" else load_suite("stories", n=150)
@@ -77,7 +77,7 @@ def test_pairs_differ_where_they_should(contrast: Any) -> None:
             articles = {"before", "between"}  # a and an
             assert differ - articles == {"first noun", "second noun"} and prompt.order == "target_first"
         else:
-            assert differ <= {"after nouns", "query", "after query"} and target in other and rival in other
+            assert differ <= {"after nouns", "query", "last"} and target in other and rival in other
             assert pair.foils == (model.tokenizer.encode(text + prompt.incoherent)[len(pair.clean)],)
     some = choose_pairs(found, 2)
     assert 0 < len(some.pairs) <= 4 and {p.cluster for p in some.pairs} < {p.cluster for p in found.pairs}
@@ -206,8 +206,8 @@ def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest
 
 
 def test_bad_input(tiny_run: Path, suite: Path) -> None:
-    with pytest.raises(InputError, match="query is in the sentence"):
-        main([str(tiny_run), "--suite", str(suite), "--contrast", "clue"])
+    with pytest.raises(InputError, match="it has no corrupted text; use other prompts"):
+        main([str(tiny_run), "--suite", str(suite), "--contrast", "corrupt"])
     with pytest.raises(InputError, match="at least 1"):
         choose_pairs(Pairs(tuple(PAIRS)), 0)
     with pytest.raises(InputError, match="no pairs"):

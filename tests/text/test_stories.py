@@ -16,7 +16,16 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts import load_suite
 from streamscope.text import stories
 from streamscope.text.corpus import open_corpus
-from streamscope.text.stories import CATEGORIES, NOUNS, documents, is_held_out, labelled, minimal_pairs, story
+from streamscope.text.stories import (
+    CATEGORIES,
+    NOUNS,
+    _parsed,
+    documents,
+    is_held_out,
+    labelled,
+    minimal_pairs,
+    story,
+)
 from streamscope.text.stories.__main__ import main
 from streamscope.text.stories.lexicon import BASES
 from streamscope.text.stories.pays import Clue, clues, gain, passages_of_stories, read_passages
@@ -198,3 +207,19 @@ def test_command_marks_cases(capsys):
     main(["--n", "2", "--seed", "1", "--held-out", "told"])
     out = capsys.readouterr().out
     assert out.count("--- story") == 2 and re.search(r"\{gender: \w+, told\}|\{[a-z-]+: \w+, told\}", out)
+
+
+@pytest.mark.parametrize("held_out", ["pairs", "told"])
+def test_the_corrupted_text_means_the_competitor(held_out: str) -> None:
+    for pair in minimal_pairs(3, 70, held_out):
+        for text, corrupt, spans in (
+            (pair.first, pair.first_corrupt, pair.first_spans), (pair.last, pair.last_corrupt, pair.last_spans),
+        ):  # fmt: skip
+            end = max(spans.target.end, spans.competitor.end)
+            assert text[:end] == corrupt[:end] and text[end:] != corrupt[end:]
+            if pair.category in ("gender", "anchor", "number"):
+                kinds = {"it", "they"} if pair.category == "number" else {"he", "she"}
+                assert {one.split()[-1].lower() for one in (text, corrupt)} == kinds
+    for i, category in enumerate(CATEGORIES):
+        (_, _, meant), (_, _, other) = (_parsed(f"{i}", category, held_out, False, side) for side in (False, True))
+        assert meant.nouns == other.nouns[::-1] and meant.habits == other.habits[::-1]

@@ -115,7 +115,8 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
 
     prompts = []
     for i, p in enumerate(minimal_pairs(seed, n, HELD_OUT[name])):
-        for order, text, spans in (("first", p.first, p.first_spans), ("last", p.last, p.last_spans)):
+        both = (("first", p.first, p.first_corrupt, p.first_spans), ("last", p.last, p.last_corrupt, p.last_spans))
+        for order, text, corrupt, spans in both:
             marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
             prompts.append(
                 Prompt(
@@ -123,7 +124,7 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
                     roles={role: (span.start, span.end) for role, span in marks.items()},
                     pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
                     category=CATEGORY.get(p.category, "competing-nouns"), relation=p.category,
-                    words=_nouns(text, marks), coherent=p.coherent, incoherent=p.incoherent,
+                    words=_nouns(text, marks), coherent=p.coherent, incoherent=p.incoherent, corrupt=corrupt,
                 )
             )  # fmt: skip
     return Suite(name, tuple(prompts), f"streamscope.text.stories.minimal_pairs({seed}, {n}, {HELD_OUT[name]!r})")

@@ -14,6 +14,7 @@ Training uses seed 0, validation seed 1, evaluation seed 2 with `held_out`. See 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.text.stories import repeats
@@ -166,7 +167,8 @@ class MinimalPair:
     """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
     Both end with the pronoun. `coherent` is the habit of the target, `incoherent` that of the competitor, each with its
-    leading space. After `then` comes the target's noun again: `copied`, not `not_copied`.
+    leading space; `first_corrupt` and `last_corrupt` are the texts whose pronoun means the competitor. After `then`
+    comes the target's noun again: `copied`, not `not_copied`.
     """
 
     category: str
@@ -175,6 +177,8 @@ class MinimalPair:
     competitor: str
     first: str
     last: str
+    first_corrupt: str
+    last_corrupt: str
     first_spans: PairSpans
     last_spans: PairSpans
     coherent: str
@@ -207,22 +211,30 @@ def minimal_pairs(
     return list(pairs.values())
 
 
+def _parsed(seed: str, category: str, held_out: str, swapped: bool, other: bool) -> tuple[str, Any, Label]:
+    rng = Random(seed)
+    marked, (label,) = passage(rng, _cast(rng, held_out), category, "0", held_out, swapped, other)
+    return *parse(marked), label
+
+
 def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
-    texts = dict[bool, tuple[str, PairSpans]]()
+    texts, corrupt = dict[bool, tuple[str, PairSpans]](), dict[bool, str]()
     for swapped in (False, True):  # with the same random numbers, so that only the order differs
-        rng = Random(seed)
-        marked, (label,) = passage(rng, _cast(rng, held_out), category, "0", held_out, swapped)
-        text, spans = parse(marked)
+        (text, spans, label), (other_text, other_spans, other_label) = (
+            _parsed(seed, category, held_out, swapped, means_other) for means_other in (False, True)
+        )
         case = _case(label, spans)
         other = next(span for span in case.candidates if span != case.antecedent)
         first = case.antecedent.start < other.start
         texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, other, case.pronoun, case.cue)
+        corrupt[first] = other_text[: _case(other_label, other_spans).pronoun.end]
     (first_text, first_spans), (last_text, last_spans) = texts[True], texts[False]
     (target, competitor), (habit, other_habit) = label.nouns, label.habits
     article = "" if target[0].isupper() else " the"
     return MinimalPair(
-        category, label.relation, target, competitor, first_text, last_text, first_spans, last_spans, f" {habit}",
-        f" {other_habit}", f" {habit}. Everyone looked at{article}", f" {target}", f" {competitor}",
+        category, label.relation, target, competitor, first_text, last_text, corrupt[True], corrupt[False], first_spans,
+        last_spans, f" {habit}", f" {other_habit}", f" {habit}. Everyone looked at{article}", f" {target}",
+        f" {competitor}",
     )  # fmt: skip
 
 

@@ -94,9 +94,11 @@ def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
 
 
 def passage(
-    rng: Random, values: Mapping[str, str], category: str, key: str, held_out: str, swapped: bool | None = None
-) -> tuple[str, list[Label]]:
-    """Marked text and labels. With `swapped`, the short form of a minimal pair, in which only the order depends on it.
+    rng: Random, values: Mapping[str, str], category: str, key: str, held_out: str, swapped: bool | None = None,
+    other: bool = False,
+) -> tuple[str, list[Label]]:  # fmt: skip
+    """Marked text and labels. With `swapped`, the short form of a minimal pair, in which only the order depends on it;
+    with `other` the pronoun and its cue mean the other noun.
 
     Marks: a and b with `key` are the nouns; q, u and `key` with the side's number are pronoun and cue.
     """
@@ -121,7 +123,7 @@ def passage(
         sentences[0] = expand(pick(rng, FRAME["leads"]), env, rng) + sentences[0]
         if rng.random() < BETWEEN:
             sentences.append(expand(pick(rng, FRAME["between"]), env, rng))
-    asked = members if rng.random() < 0.5 else members[::-1]
+    asked = members if (rng.random() < 0.5) != other else members[::-1]
     labels = []
     for i, member in enumerate(asked if not short and rng.random() < BOTH else asked[:1]):
         mark = f"{key}{'xy'[i]}"
