@@ -47,7 +47,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
     """Blocks: the score of every edge on every pair; the metric of runs and circuits on the judging pairs."""
     graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
     pairs, units = found.pairs, units_of(found.pairs)
-    side = sides_of(units, "cluster", "pairs of prompts")
+    side = sides_of(units, *GROUPS)
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     if hasattr(progress, "say"):
         batched = batches_for(model, graph, pairs, how.metric, spans)
@@ -108,6 +108,8 @@ def outlook(both: Observations, judging: np.ndarray) -> str:
     return f"{line}: f, CPR and CMD will have no {'value' if is_flat(effect) else 'interval'}; {more}"
 
 
+GROUPS = ("cluster", "pairs of prompts")
+"""What is divided into halves."""
 TRIED = 4
 """Pairs by whose time the cost of all is estimated, at most a quarter of them."""
 
@@ -123,9 +125,9 @@ def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence
     made = batches_for(model, graph, some, how.metric, spans[:tried])
     worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
     scores, circuit = np.diff([*times, time.perf_counter()])
-    circuits = len(worth.SHARES) * (len(RANKINGS) + how.draws) / 2  # half of the pairs judge
+    circuits, judging = len(worth.SHARES) * (len(RANKINGS) + how.draws), sides_of(units_of(found.pairs), *GROUPS).sum()
     scores *= how.steps / steps if "ig" in how.method else 1
-    return float((scores + circuit / 3 * circuits) * len(found.pairs) / len(some))
+    return float((scores * len(found.pairs) + circuit / 3 * circuits * judging) / len(some))
 
 
 def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:

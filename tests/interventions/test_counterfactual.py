@@ -98,9 +98,9 @@ def test_every_suite_has_its_row_in_the_card() -> None:
 def test_pairs_keep_what_the_tokenizer_serves() -> None:
     model = load("stories/gpt2")
     for name in ("ioi", "ioi-abc", "induction", "pronouns", "docstring", "name-copying", "letter-case"):
-        aligned = align(load_suite(name, n=40), model.tokenizer, model.config.n_ctx)
+        aligned = align(load_suite(name, n=60), model.tokenizer, model.config.n_ctx)
         pairs = make_pairs(aligned, model.tokenizer, "corrupt")
-        assert len(pairs.pairs) + len(pairs.filtered) + len(aligned.filtered) >= 40 and len(pairs.pairs) >= 30, name
+        assert len(pairs.pairs) + len(pairs.filtered) + len(aligned.filtered) >= 60 and len(pairs.pairs) >= 20, name
         for pair in pairs.pairs:
             assert len(pair.clean) == len(pair.corrupt) and not set(pair.answers) & set(pair.foils)
             assert sorted(p for at in pair.places.values() for p in at) == list(range(len(pair.clean)))

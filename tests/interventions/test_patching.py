@@ -188,7 +188,7 @@ def test_streams_that_only_show_a_sum_refuse() -> None:
 def test_no_hook_is_patched_twice_by_default() -> None:
     """z of all heads is attn_out: by position there is no panel of it; by head there is nothing else."""
     model = make("std-t")
-    own = {"clean": "one two three four", "corrupt": "one five three four", "answer": " one", "foil": " two"}
+    own = {"clean": "the boy sang and", "corrupt": "the girl sang and", "answer": " he", "foil": " she"}
     for by, hooks in (("token", {"resid_pre", "attn_out", "mlp_out"}), ("head", {"z"}),
                       ("auto", {"resid_pre", "attn_out", "mlp_out", "z"})):  # fmt: skip
         assert set(default_spots(model, by if by != "token" else "role")) == hooks
