@@ -53,9 +53,8 @@ def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
     A name that two rooms have is listed with its room, as `benchmarks.circuits`, and so is one that another room is
-    called, as `benchmarks.viewer`. Where only one of two is no benchmark, that one keeps the short name. The version
-    that ends the name of a package, as of `text.stories`, is left out. Papers are commands of a clone: they are
-    typed as `python -m papers.demo`.
+    called, as `benchmarks.viewer`. Where only one of two is no benchmark, that one keeps the short name. Papers are
+    commands of a clone: they are typed as `python -m papers.demo`.
     """
     found: dict[str, list[str]] = {}
     for room in ROOMS:
@@ -67,7 +66,7 @@ def commands() -> dict[str, str]:
                 parts = file.relative_to(path).with_suffix("").parts
                 parts = parts[:-1] if is_package or parts[-1] == "__main__" else parts
                 short = parts[1:] if parts[:1] == ("interop",) else parts
-                name = ".".join(short).rstrip("0123456789") or room
+                name = ".".join(short) or room
                 found.setdefault(name, []).append(".".join(("streamscope", room, *parts)))
             break
     named: dict[str, str] = {}
