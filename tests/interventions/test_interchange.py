@@ -157,6 +157,22 @@ def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
         assert cases.variable == ("order" if relation == "state" else "kind of noun")
 
 
+def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, used = load("stories/lfa"), list[set[str]]()
+    cases = cases_of(Interchange(), open_data(Prompts("stories"), model))["gender"]
+    place = places_of(model, ["blocks.3.hook_context_post"])[0]
+    search = Search(model, cases, place, states_at(model, cases, [place])[place])
+
+    def loss(U: torch.Tensor, pairs: np.ndarray) -> torch.Tensor:
+        used.append(set().union(*(cases.words[i] for i in pairs.ravel())))
+        return U[0, 0]
+
+    monkeypatch.setattr(search, "loss", loss)
+    search.train(torch.eye(model.cfg.d_model)[:, :1], 1, np.random.default_rng(0))
+    held, trained, again = used
+    assert held and trained and not held & trained and again == held
+
+
 def test_words_have_two_kinds_where_there_is_one_way() -> None:
     assert two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == {"axe": 0, "box": 1, "saw": 0, "jar": 1}
     assert two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"
