@@ -173,6 +173,13 @@ def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypat
     assert held and trained and not held & trained and again == held
 
 
+def test_a_coin_says_nothing_of_the_value() -> None:
+    value = np.array([0] * 6 + [1] * 9)
+    coins = [coin_of(value, np.random.default_rng(seed)) for seed in range(20)]
+    assert {(int(coin[:6].sum()), int(coin[6:].sum())) for coin in coins} == {(3, 4)}
+    assert len({tuple(coin) for coin in coins}) > 15
+
+
 def test_words_have_two_kinds_where_there_is_one_way() -> None:
     assert two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == {"axe": 0, "box": 1, "saw": 0, "jar": 1}
     assert two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"
