@@ -187,29 +187,6 @@ def test_words_have_two_kinds_where_there_is_one_way() -> None:
     assert two_kinds([("axe", "box"), ("box", "jar"), ("jar", "axe")]) == {}, "three cannot differ"
 
 
-def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, used = load("stories/lfa"), list[set[str]]()
-    cases = cases_of(Interchange(), open_data(Prompts("stories", n=400), model))["agent-patient"]
-    place = places_of(model, ["blocks.3.hook_context_post"])[0]
-    search = Search(model, cases, place, states_at(model, cases, [place])[place])
-
-    def loss(U: torch.Tensor, pairs: np.ndarray) -> torch.Tensor:
-        used.append(set().union(*(cases.words[i] for i in pairs.ravel())))
-        return U[0, 0]
-
-    monkeypatch.setattr(search, "loss", loss)
-    search.train(torch.eye(model.cfg.d_model)[:, :1], 1, np.random.default_rng(0))
-    held, trained, again = used
-    assert held and trained and not held & trained and again == held
-
-
-def test_a_coin_says_nothing_of_the_value() -> None:
-    value = np.array([0] * 6 + [1] * 9)
-    coins = [coin_of(value, np.random.default_rng(seed)) for seed in range(20)]
-    assert {(int(coin[:6].sum()), int(coin[6:].sum())) for coin in coins} == {(3, 4)}
-    assert len({tuple(coin) for coin in coins}) > 15
-
-
 def test_the_state_is_put_where_the_option_says() -> None:
     model = planted()
     aligned = opened(model).aligned
