@@ -36,8 +36,8 @@ class Times(dict[str, list[float]]):
 
     def ratio(self, first: str, second: str) -> Ratio:
         """first/second, round by round."""
-        each = [a / b for a, b in zip(self[first], self[second], strict=True)]
-        return Ratio(median(each), min(each), max(each))
+        ratios = [a / b for a, b in zip(self[first], self[second], strict=True)]
+        return Ratio(median(ratios), min(ratios), max(ratios))
 
 
 def interleaved(
@@ -46,12 +46,12 @@ def interleaved(
     """Seconds of every step in every round, after `warmup` calls; every other round runs backwards."""
     for step in [*steps.values()] * warmup:
         step()
-    now, seconds = CLOCKS[clock], Times((name, []) for name in steps)
+    timer, seconds = CLOCKS[clock], Times((name, []) for name in steps)
     for i in range(rounds):
         for name in list(steps) if i % 2 == 0 else reversed(list(steps)):
-            start = now()
+            start = timer()
             steps[name]()
-            seconds[name].append(now() - start)
+            seconds[name].append(timer() - start)
     return seconds
 
 
@@ -77,9 +77,9 @@ def compare_sides(
     times, memory, answers = Times({side: [] for side in SIDES}), dict.fromkeys(SIDES, 0.0), dict[str, Any]()
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-            (seconds, answers[side]), used = in_a_process(measured, side, *arguments)
+            (seconds, answers[side]), peak = in_a_process(measured, side, *arguments)
             times[side].append(seconds)
-            memory[side] = max(memory[side], used)
+            memory[side] = max(memory[side], peak)
     cells = [f"{times.median(side):.2f} s" for side in SIDES] + [str(times.ratio("peer", "ours"))]
     return [*cells, *(f"{memory[side]:,.0f}" for side in SIDES)], answers
 

@@ -76,8 +76,8 @@ def _of(about: dict[str, Any], rows: int) -> str:
         source = data.get("source") if isinstance(data, dict) else None
         if isinstance(source, dict):
             digest = data.get("corpus") or source.get("fingerprint")
-            read = f", fingerprint {code(digest)}" if digest else ""
-            lines.append(f"{cell(kind)}: {code(source.get('source'))}{read}")
+            suffix = f", fingerprint {code(digest)}" if digest else ""
+            lines.append(f"{cell(kind)}: {code(source.get('source'))}{suffix}")
     options = {name: value for name, value in (about.get("options") or {}).items() if value not in (None, [], "")}
     if options:
         lines.append("Options: " + ", ".join(code(f"{name}={value}") for name, value in options.items()))
@@ -93,9 +93,9 @@ def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
 
     rows = ["| column | unit | type | meaning | source |", "| --- | --- | --- | --- | --- |"]
     for _, group in groupby(columns, without_numbers):
-        found = list(group)
-        first, last = found[0], found[-1]
-        name = code(first["name"]) + (f" … {code(last['name'])} ({len(found)})" if len(found) > 1 else "")
+        members = list(group)
+        first, last = members[0], members[-1]
+        name = code(first["name"]) + (f" … {code(last['name'])} ({len(members)})" if len(members) > 1 else "")
         cells = [name, first["unit"], kinds[first["name"]], first["doc"], first["source"]]
         rows.append("| " + " | ".join(map(cell, cells)) + " |")
     return "\n".join(rows)

@@ -115,10 +115,10 @@ def _concatenated(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
         data = part.about.get("data") or {}
         corpus = [(data["corpus"], data.get("rule"))] if data.get("corpus") else []
         texts = part.table.sort_values(KEY).groupby("document")["token_id"].agg(tuple)
-        held = dict.fromkeys([*map(str, corpus), *texts], path)
-        if twice := [owner[key] for key in held if key in owner]:
+        sources = dict.fromkeys([*map(str, corpus), *texts], path)
+        if twice := [owner[key] for key in sources if key in owner]:
             raise InputError(f"{path} and {twice[0]} hold the same documents; give tables of different data")
-        owner |= held
+        owner |= sources
         names = list(INDEX)
         index = part.table[names].assign(document=part.table["document"] + start, file=i).astype({"file": "int32"})
         tables.append(pd.concat([index, part.table.drop(columns=names)], axis=1))
@@ -130,7 +130,7 @@ def _concatenated(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
 def features_of(result: Result) -> Features:
     """The features in a result of `features.extract`."""
     about = dict(result.about["features"])
-    return Features(result.table("features").frame, tuple(Feature(**one) for one in about["schema"]), about)
+    return Features(result.table("features").frame, tuple(Feature(**feature) for feature in about["schema"]), about)
 
 
 def read_raw(path: str | Path) -> Raw:
@@ -146,9 +146,9 @@ def read_raw(path: str | Path) -> Raw:
 
 def raw_of(result: Result) -> Raw:
     """The raw activations in a result of `features.extract --raw`."""
-    about, whole = dict(result.about["features"]), result.table("raw")
-    assert isinstance(whole, LongTable)
-    table = pa.concat_tables(whole.batches())
+    about, raw_table = dict(result.about["features"]), result.table("raw")
+    assert isinstance(raw_table, LongTable)
+    table = pa.concat_tables(raw_table.batches())
     return _raw(table.select(list(INDEX)), table.select(list(about["raw"])), about, "raw activations")
 
 
@@ -222,8 +222,8 @@ def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
     schema = pq.read_schema(path)
     for name, kind in types.items():
         if name not in schema.names or _plain(schema.field(name).type) != kind:
-            found = f"is {schema.field(name).type}" if name in schema.names else "is missing"
-            raise InputError(f"{path}: column {name} {found}, it should be {kind}; extract it again")
+            problem = f"is {schema.field(name).type}" if name in schema.names else "is missing"
+            raise InputError(f"{path}: column {name} {problem}, it should be {kind}; extract it again")
     table = read_parquet(path, list(types))
     for name in INDEX.keys() & types:
         if nulls := table[name].null_count:

@@ -27,14 +27,14 @@ class FeatureTables(Data):
         from streamscope.instruments.contract import checkpoint_of
 
         if not self.features:
-            found = features_of(named("extract")().measure(model, Tokens(max_tokens=2000)))
-            return OpenFeatures(found, "extracted now")
-        found = read_features(self.features)
-        if model is not None and checkpoint_of(model)["checkpoint"] != found.about["checkpoint"]:
+            features = features_of(named("extract")().measure(model, Tokens(max_tokens=2000)))
+            return OpenFeatures(features, "extracted now")
+        features = read_features(self.features)
+        if model is not None and checkpoint_of(model)["checkpoint"] != features.about["checkpoint"]:
             raise InputError(
-                f"{self.features[0]} comes from {found.about['run']}, not from this model; measure that run, or none"
+                f"{self.features[0]} comes from {features.about['run']}, not from this model; measure that run, or none"
             )
-        return OpenFeatures(found, ", ".join(map(str, self.features)), self.features)
+        return OpenFeatures(features, ", ".join(map(str, self.features)), self.features)
 
 
 @dataclass(frozen=True)

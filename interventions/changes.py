@@ -1,8 +1,8 @@
 """Change something and measure the loss: what every such instrument shares. The shortest is `streams`.
 
     changes = [Change({"where": "L2", "draw of": "x_t"}, [edits of each draw], family="token, zero"), ...]
-    seen = measure_changes(model, data[Documents], changes, progress=progress, kl="forward")
-    effect_table(seen, estimates, COLUMNS)                      one row per change
+    effects = measure_changes(model, data[Documents], changes, progress=progress, kl="forward")
+    effect_table(effects, estimates, COLUMNS)                   one row per change
 
 An instrument is its list of named changes, and the columns that name them. Cells are the unedited model and every
 variant of every change; units are documents or windows. Of each change are estimated
@@ -89,12 +89,12 @@ def measure_changes(
         rows += [{**change.labels, "draw": i, "control": True} for i in range(len(change.controls))]
         variants += change.controls
     cells = pd.DataFrame([{"draw": -1, "control": False, **row} for row in rows])
-    measured = [i for i, variant in enumerate(variants) if variant is not None]
+    variant_cells = [i for i, variant in enumerate(variants) if variant is not None]
     losses = document_losses(
         model, opened.shards, [variant for variant in variants if variant is not None], kl=kl, direction=direction,
         **opened.limits, progress=progress,
     )  # fmt: skip
-    blocks = losses.blocks(cells, opened.units(), at=measured, **measures)
+    blocks = losses.blocks(cells, opened.units(), indices=variant_cells, **measures)
     contrasts: dict[str, list[Contrast]] = {name: [] for name in measures}
     for change, drawn in zip(placed, random, strict=True):
         for name in measures:
@@ -115,42 +115,42 @@ def _contrasts(name: str, change: Change, drawn: Sequence[int], controls: bool) 
     if name == "percent":
         return [Contrast(quantity=name, weights=edited, null=None, **tested)]
     if name == "loss":
-        found = effect_contrasts(name, edited, 0, family=change.family, **tested)
+        contrasts = effect_contrasts(name, edited, 0, family=change.family, **tested)
         if None in change.variants:
-            found[0] = replace(found[0], missing=change.missing)
-        against = [Contrast(quantity="random_delta", weights={**random, 0: -1.0}, missing=none, **described)]
+            contrasts[0] = replace(contrasts[0], missing=change.missing)
+        control_contrasts = [Contrast(quantity="random_delta", weights={**random, 0: -1.0}, missing=none, **described)]
     else:
-        found = [Contrast(quantity=name, weights=edited, tested=False, **tested)]
-        above = {**tested, "missing": none, "fixed": change.fixed if drawn else ""}
-        against = [
+        contrasts = [Contrast(quantity=name, weights=edited, tested=False, **tested)]
+        comparison = {**tested, "missing": none, "fixed": change.fixed if drawn else ""}
+        control_contrasts = [
             Contrast(quantity=f"random_{name}", weights=random, missing=none, **described),
-            Contrast(quantity=f"{name}_above", weights={**edited, **{i: -w for i, w in random.items()}}, **above),
+            Contrast(quantity=f"{name}_above", weights={**edited, **{i: -w for i, w in random.items()}}, **comparison),
         ]  # fmt: skip
-    return [*found, *(against if controls and name != "shift" else [])]
+    return [*contrasts, *(control_contrasts if controls and name != "shift" else [])]
 
 
 def effect_table(
-    seen: Effects, estimates: Mapping[str, Estimates], columns: tuple[Column, ...], title: str,
+    effects: Effects, estimates: Mapping[str, Estimates], columns: tuple[Column, ...], title: str,
     *, where: Mapping[str, Any] | None = None, also: Sequence[str] = (),
-    known: Mapping[str, Sequence[float]] | None = None, **printed: Any,
+    extra_columns: Mapping[str, Sequence[float]] | None = None, **printed: Any,
 ) -> Table:  # fmt: skip
     """A row per change: labels, estimates, draws and their spread, tokens.
 
-    where: label -> the value or values of the rows. also: further blocks with the same rows. known: further columns.
-    printed: further arguments of `Table`.
+    where: label -> the value or values of the rows. also: further blocks with the same rows.
+    extra_columns: further columns. printed: further arguments of `Table`.
     """
     chosen = {name: value if isinstance(value, set) else {value} for name, value in (where or {}).items()}
-    changes = [c for c in seen.changes if all(c.labels[name] in some for name, some in chosen.items())]
+    changes = [c for c in effects.changes if all(c.labels[name] in choices for name, choices in chosen.items())]
     parts = [estimates[name].where(**chosen) for name in (*SUMS, *also) if name in estimates]
     frame, missing = joined(parts, list(changes[0].labels), columns)
-    values, names = seen.blocks["loss"].values, {column.name for column in columns}
-    frame = frame.assign(**(known or {}), tokens=int(seen.blocks["loss"].sizes[0].sum()))
+    values, names = effects.blocks["loss"].values, {column.name for column in columns}
+    frame = frame.assign(**(extra_columns or {}), tokens=int(effects.blocks["loss"].sizes[0].sum()))
     if "draws" in names:
-        draws = [0 if one.undrawn or None in one.variants else len(one.cells) for one in changes]
+        draws = [0 if c.undrawn or None in c.variants else len(c.cells) for c in changes]
         frame["draws"], frame["draw_sd"] = draws, np.nan
         for row, (change, n) in enumerate(zip(changes, draws, strict=True)):
-            if why := change.missing or change.undrawn or ("" if n > 1 else "one draw"):
-                missing[row, "draw_sd"] = why
+            if reason := change.missing or change.undrawn or ("" if n > 1 else "one draw"):
+                missing[row, "draw_sd"] = reason
             else:
                 frame.loc[row, "draw_sd"] = np.std(values[list(change.cells)], ddof=1)
     return Table(frame, columns, missing, title, **printed)

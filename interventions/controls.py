@@ -44,20 +44,20 @@ def random_sets(
     Returns all C(n, k) − 1 sets if these are at most `draws`; the same seed gives the same sets. Raises `InputError` if
     there are not k heads, no other set, or no draws.
     """
-    every, own = sorted(set(heads)), tuple(sorted(selected))
-    possible = comb(len(every), k) - (len(own) == k and set(own) <= set(every)) if k >= 1 else 0
+    every, selection = sorted(set(heads)), tuple(sorted(selected))
+    possible = comb(len(every), k) - (len(selection) == k and set(selection) <= set(every)) if k >= 1 else 0
     if draws < 1 or possible < 1:
         raise InputError(
             f"cannot draw {counted(draws, 'set')} of {k} heads out of {len(every)}, other than those selected"
         )
     if possible <= draws:
-        return [found for found in combinations(every, k) if found != own]
+        return [candidate for candidate in combinations(every, k) if candidate != selection]
     generator = random.Random(seed)
     drawn: dict[tuple[Head, ...], None] = {}
     while len(drawn) < draws:
-        found = tuple(sorted(generator.sample(every, k)))
-        if found != own:
-            drawn[found] = None
+        candidate = tuple(sorted(generator.sample(every, k)))
+        if candidate != selection:
+            drawn[candidate] = None
     return list(drawn)
 
 
@@ -104,14 +104,14 @@ def plan(
     cells.
     """
     edits: list[Edits] = []
-    known: dict[tuple[tuple[Head, ...], float], int] = {}
+    index_of: dict[tuple[tuple[Head, ...], float], int] = {}
 
     def at(group: Sequence[Head], g: float) -> int:
         key = (tuple(group), float(g))
-        if key not in known:
-            known[key] = len(edits)
+        if key not in index_of:
+            index_of[key] = len(edits)
             edits.append(make(group, g) if g != 1 else {})  # the unedited model, bit for bit
-        return known[key]
+        return index_of[key]
 
     cells = [(tuple(group), float(g)) for group in groups for g in scales]
     index = [at(*cell) for cell in cells]
@@ -120,10 +120,10 @@ def plan(
         possible = draws > 0 and g != 1 and len(group) < len(heads)
         sets = random_sets(heads, group, len(group), draws, seed) if possible else []
         controls.append([(drawn, at(drawn, g)) for drawn in sets])
-    for one in also:
+    for extra_group in also:
         for g in scales:
-            at(one, g)
-    return Sweep(edits, cells, index, controls, known)
+            at(extra_group, g)
+    return Sweep(edits, cells, index, controls, index_of)
 
 
 def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -169,22 +169,22 @@ def effect_sizes(
 
     Reasons for missing values go into `missing` of the row; without a delta all are missing.
     """
-    both = block.total[list(cells)]
+    totals = block.total[list(cells)]
     inside = block.inside[list(cells)].all(0)
-    x1, x0 = both[:, inside]
+    x1, x0 = totals[:, inside]
     out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
-    why = dict.fromkeys(out, missing.get((row, "delta"), ""))
-    if not why["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
-        why = dict.fromkeys(out, "no case changed under the edit")
-    if not why["d"]:
+    reasons = dict.fromkeys(out, missing.get((row, "delta"), ""))
+    if not reasons["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
+        reasons = dict.fromkeys(out, "no case changed under the edit")
+    if not reasons["d"]:
         out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
         if np.isfinite(out["d"]):
-            found, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)
+            interval, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)
             for end in ("low", "high"):
-                out[f"d_{end}"], why[f"d_{end}"] = found[end], lost.get(end, "")
+                out[f"d_{end}"], reasons[f"d_{end}"] = interval[end], lost.get(end, "")
     for column, value in out.items():
         if np.isnan(value):
-            missing[row, column] = why[column] or "values without spread"
+            missing[row, column] = reasons[column] or "values without spread"
     return out
 
 

@@ -70,8 +70,8 @@ class Observed:
 
     def under(self, edit: int | None, readout: str = "all") -> np.ndarray:
         """Values [N] under an edit, by index; None is the baseline."""
-        at = self.readouts.index(readout)
-        return self.baseline[at] if edit is None else self.edited[edit, at]
+        row = self.readouts.index(readout)
+        return self.baseline[row] if edit is None else self.edited[edit, row]
 
 
 FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
@@ -94,9 +94,9 @@ class Forecast:
         seconds = time.monotonic() - self.start
         if self.printed or seconds < FIRST_SECONDS:
             return
-        self.printed, whole = True, seconds * self.all / self.spent
-        if whole > LONG_SECONDS:
-            say(self.progress, f"about {duration(whole)} for {self.what}; {peak_gigabytes():.1f} GB of memory so far")
+        self.printed, total = True, seconds * self.all / self.spent
+        if total > LONG_SECONDS:
+            say(self.progress, f"about {duration(total)} for {self.what}; {peak_gigabytes():.1f} GB of memory so far")
 
 
 def duration(seconds: float) -> str:
@@ -142,23 +142,23 @@ class Losses:
     tokens: np.ndarray
 
     def blocks(
-        self, cells: pd.DataFrame, units: pd.DataFrame, at: Sequence[int] | None = None, **measures: Measure
+        self, cells: pd.DataFrame, units: pd.DataFrame, indices: Sequence[int] | None = None, **measures: Measure
     ) -> dict[str, Observations]:
         """Observations of the named sums (loss, percent, kl, shift); the first cell is unedited, then each variant, or
-        those of the cells `at`, and the others are not measured.
+        those of the cells `indices`, and the others are not measured.
 
         Sizes are tokens; those of `percent` the unedited losses.
         """
-        made, nothing = {}, np.zeros_like(self.baseline)
+        out, nothing = {}, np.zeros_like(self.baseline)
         from_zero = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
-        rows = [0, *(range(1, len(cells)) if at is None else at)]
+        rows = [0, *(range(1, len(cells)) if indices is None else indices)]
         for name, measure in measures.items():
-            first, others = from_zero.get(name, (self.baseline, self.edited))
+            first, variant_sums = from_zero.get(name, (self.baseline, self.edited))
             total, size = np.zeros((2, len(cells), len(units)))
-            total[rows] = np.concatenate([first[None], others])
+            total[rows] = np.concatenate([first[None], variant_sums])
             size[rows] = self.baseline if name == "percent" else self.tokens
-            made[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-        return made
+            out[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
+        return out
 
 
 @torch.no_grad()
@@ -191,8 +191,8 @@ def document_losses(
     if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
         raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     n = min(shards.n_documents, max_documents or shards.n_documents)
-    found = np.zeros((3, len(variants), n))
-    edited_loss, divergence, shift = found
+    joint_sums = np.zeros((3, len(variants), n))
+    edited_loss, divergence, shift = joint_sums
     baseline, tokens_of = np.zeros(n), np.zeros(n, dtype=np.int64)
     along = None if direction is None else direction.to(device).double()
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
@@ -202,11 +202,11 @@ def document_losses(
         part for batch in document_batches(shards, model.config.n_ctx, batch_size, max_documents)
         for part in _parts(*batch, size)
     ]  # fmt: skip
-    done = ticks(progress, len(batches) * (1 + len(variants)))
+    finish = ticks(progress, len(batches) * (1 + len(variants)))
     padded = sum(tokens.numel() for _, tokens, _ in batches)
     cases = "windows" if shards.window.any() else "documents"
     forecast = Forecast(progress, model, [{}, *sweep], padded, f"{n:,} {cases}")
-    measured = 0
+    n_measured = 0
 
     def measure(index: np.ndarray, tokens: Tensor, targets: Tensor) -> None:
         tokens, targets = tokens.to(device), targets.to(device)
@@ -215,38 +215,38 @@ def document_losses(
             if isinstance(variant, Mapping):
                 values = sums(*prefix.run(variant))
             else:
-                other = variant if isinstance(variant, StreamTransformer) else variant()
-                x = other.readout(other.segment(other.embed_tokens(tokens)))
+                net = variant if isinstance(variant, StreamTransformer) else variant()
+                x = net.readout(net.segment(net.embed_tokens(tokens)))
                 place = {} if along is None else {last: x.double() @ along}
-                values = sums(other.ln_final(x), place, other.head)
-                del other, x
+                values = sums(net.ln_final(x), place, net.head)
+                del net, x
             if member:
-                found[:, member - 1, index] = values
+                joint_sums[:, member - 1, index] = values
             else:
                 baseline[index] = values[0]
-            done(1)
+            finish(1)
             forecast(member, tokens.numel())
         tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
 
     try:
         for index, tokens, targets in batches:
             measure(index, tokens, targets)
-            measured += len(index)
+            n_measured += len(index)
     except KeyboardInterrupt as interrupt:
-        done(-1)
+        finish(-1)
         if not keep:
             raise
-        keep_after(interrupt, progress, measured, n, cases, least=2)
-        found[:, :, tokens_of == 0] = 0.0
-    done(0)
+        keep_after(interrupt, progress, n_measured, n, cases, least=2)
+        joint_sums[:, :, tokens_of == 0] = 0.0
+    finish(0)
     out = Losses(baseline, edited_loss, divergence, shift, tokens_of)
     for name in ("baseline", "edited", "kl"):
         values = getattr(out, name)
         if not np.isfinite(values).all():
             bad = int((~np.isfinite(values)).sum())
-            what = "loss" if name == "baseline" else f"{name.replace('edited', 'loss')} under an edit"
+            noun = "loss" if name == "baseline" else f"{name.replace('edited', 'loss')} under an edit"
             raise InputError(
-                f"the {what} is not finite on {counted(bad, 'document')}: the change is too large for these weights"
+                f"the {noun} is not finite on {counted(bad, 'document')}: the change is too large for these weights"
             )
     return out
 
@@ -269,15 +269,15 @@ class _Sums:
     def __call__(self, stream: Tensor, captured: Mapping[str, Any], head: Any = None) -> np.ndarray:
         h, place, head = stream[self.real], captured.get(self.last), self.head if head is None else head
         self.first = self.first or (h, place)
-        unedited, before = self.first
+        unedited, first_place = self.first
         loss = document_sums(token_losses(h, head, self.targets[self.real]), self.real)
         kl = shift = np.zeros_like(loss)
         if self.kl == "forward":
             kl = document_sums(divergences(unedited, h, self.head, head), self.real)
         elif self.kl == "reverse":
             kl = document_sums(divergences(h, unedited, head, self.head), self.real)
-        if place is not None and before is not None:
-            shift = document_sums((place - before)[self.real], self.real)
+        if place is not None and first_place is not None:
+            shift = document_sums((place - first_place)[self.real], self.real)
         return np.stack([loss, kl, shift])
 
 
@@ -338,49 +338,49 @@ def answer_log_probs(
         shapes += f"{counted(len(answers), 'row')} of answers"
         raise InputError(f"{shapes}: give one of each per case, and equally many answers in every row")
     query = Query(tokens=list(tokens), logits=[[p] for p in positions])
-    wanted = torch.as_tensor([list(a) for a in answers])
-    if wanted.numel() and not 0 <= int(wanted.min()) <= int(wanted.max()) < model.cfg.d_vocab:
+    targets = torch.as_tensor([list(a) for a in answers])
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < model.cfg.d_vocab:
         raise InputError(
-            f"answers go from {int(wanted.min())} to {int(wanted.max())}: ids are 0 to {model.cfg.d_vocab - 1}"
+            f"answers go from {int(targets.min())} to {int(targets.max())}: ids are 0 to {model.cfg.d_vocab - 1}"
         )
-    found = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, wanted, sweep, progress)
-    if not np.isfinite(found).all():
+    log_p = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, targets, sweep, progress)
+    if not np.isfinite(log_p).all():
         raise InputError("an edit gave log-probabilities that are not finite")
-    return found
+    return log_p
 
 
-def _one_by_one(model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
+def _one_by_one(model: Any, query: Query, targets: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
     """One run per edit, for models without segments."""
-    found = []
+    log_p = []
     for edits in progress([{}, *sweep]):
         logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
         assert logits is not None
-        found.append(log_probs_at(torch.cat(logits), wanted.to(model.cfg.device)).cpu().numpy())
-    return np.stack(found)
+        log_p.append(log_probs_at(torch.cat(logits), targets.to(model.cfg.device)).cpu().numpy())
+    return np.stack(log_p)
 
 
-def _shared(model: Any, query: Query, wanted: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
+def _shared(model: Any, query: Query, targets: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
     """All edits from shared passes, batch by batch."""
     assert query.logits is not None
     members: list[Edits] = [{}, *sweep]
-    found = np.zeros((len(members), *wanted.shape))
+    table = np.zeros((len(members), *targets.shape))
     prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
-    done = ticks(progress, len(members) * len(prompts))
+    tick = ticks(progress, len(members) * len(prompts))
     size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
-    forecast = Forecast(progress, model, members, size, f"{counted(len(wanted), 'case', ',')}")
+    forecast = Forecast(progress, model, members, size, f"{counted(len(targets), 'case', ',')}")
     for rows in prompts:
-        at = torch.as_tensor([list(query.logits[i]) for i in rows])
+        positions = torch.as_tensor([list(query.logits[i]) for i in rows])
         batch, streams = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device), []
-        prefix = prefix_of(model, batch, members, at=at)
+        prefix = prefix_of(model, batch, members, at=positions)
         for member, edits in enumerate(members):
             streams.append(prefix.run(edits)[0][:, 0])
-            done(1)
+            tick(1)
             forecast(member, batch.numel())
-        answers = wanted[rows].repeat(len(members), 1).to(model.cfg.device)
+        answers = targets[rows].repeat(len(members), 1).to(model.cfg.device)
         log_p = map_logits(torch.cat(streams), model.head, partial(chunk_log_probs, answers))
-        found[:, rows] = log_p.unflatten(0, (len(members), -1)).cpu().numpy()
-    done(0)
-    return found
+        table[:, rows] = log_p.unflatten(0, (len(members), -1)).cpu().numpy()
+    tick(0)
+    return table
 
 
 def chunk_log_probs(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
@@ -416,24 +416,24 @@ def observe_prompts(
     probes: dict[str, Any] = {"sps": Sps(), "coherence": Coherence()}
     readers = [(measure, probes[measure], probes[measure].plan(aligned, tokenizer)) for measure in measures]
     if len({str(query.tokens) for _, _, query in readers}) == 1:  # the same prompts: one forward pass serves both
-        given = {
+        fields = {
             name: value for name in ("hooks", "logits", "positions") for _, _, query in readers
             if (value := getattr(query, name))
         }  # fmt: skip
-        queries = [Query(tokens=readers[0][2].tokens, **given)]
+        queries = [Query(tokens=readers[0][2].tokens, **fields)]
     else:
         queries = [query for _, _, query in readers]
-    found: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
+    by_measure: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
     cases: dict[str, pd.DataFrame] = {}
     readouts: dict[str, tuple[str, ...]] = {}
     size = sum(len(ids) for query in queries for ids in query.tokens)
     forecast = Forecast(
         progress, model, [{}, *sweep], size, f"{counted(len(queries[0].tokens) if queries else 0, 'prompt', ',')}"
     )
-    sweeps = [run_sweep(model, query, [{}, *sweep], done=forecast) for query in queries]
+    sweeps = [run_sweep(model, query, [{}, *sweep], report=forecast) for query in queries]
     for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
-        for (measure, probe, query), seen in zip(readers, captures * (len(readers) // len(captures)), strict=True):
-            table = probe.read(seen, query)
+        for (measure, probe, query), capture in zip(readers, captures * (len(readers) // len(captures)), strict=True):
+            table = probe.read(capture, query)
             names: tuple[str, ...] = ("all",)
             if measure == "sps":  # of all heads, and of those of each layer
                 layers = table["layer"].unique()
@@ -442,12 +442,12 @@ def observe_prompts(
                 names = ("all", *(f"L{layer}" for layer in layers))
             else:
                 values = table["log_odds"].to_numpy()[None]
-            found[measure].append(values)
+            by_measure[measure].append(values)
             if measure not in cases:
                 step = len(table) // len(query.tokens)
                 cases[measure] = table[list(NAMES)].iloc[::step].reset_index(drop=True)
                 readouts[measure] = names
     return {
         m: Observed(m, cases[m], readouts[m], v[0], np.stack(v[1:]) if sweep else np.zeros((0, *v[0].shape)))
-        for m, v in found.items()
+        for m, v in by_measure.items()
     }

@@ -61,8 +61,8 @@ class HeadFinder:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """The table of `head_groups.measure.summary`."""
-        how, captures, query = self._read
-        return summary(how, read(captures, query, self.tokenizer))
+        options, captures, query = self._read
+        return summary(options, read(captures, query, self.tokenizer))
 
     @cached_property
     def roles(self) -> pd.DataFrame:
@@ -72,33 +72,33 @@ class HeadFinder:
     def single(self, heads: Sequence[str], groups: Sequence[str]) -> list[Group]:
         """The heads of `heads`, each under its own name; without any, all heads, or none if there are `groups`."""
         specs = heads or (() if groups else ("all",))
-        found = [head for group in (self.groups(specs) if specs else []) for head in group.heads]
-        return [Group(head.label, (head,)) for head in dict.fromkeys(found)]
+        members = [head for group in (self.groups(specs) if specs else []) for head in group.heads]
+        return [Group(head.label, (head,)) for head in dict.fromkeys(members)]
 
     def heads_and_groups(self, heads: Sequence[str], groups: Sequence[str]) -> list[Group]:
         """`single`, then the `groups`, each once. Raises `InputError` for two with one name."""
-        found = dict.fromkeys([*self.single(heads, groups), *(self.groups(groups) if groups else [])])
-        if len({group.name for group in found}) < len(found):
+        all_groups = dict.fromkeys([*self.single(heads, groups), *(self.groups(groups) if groups else [])])
+        if len({group.name for group in all_groups}) < len(all_groups):
             raise InputError("a group has the name of a single head; rename it as NAME=SPEC")
-        return list(found)
+        return list(all_groups)
 
     def groups(self, specs: Sequence[str]) -> list[Group]:
         """The groups of `specs`, in order, each once. Raises `InputError` without a group, for unknown heads or scores,
         and for two groups with one name."""
-        found: dict[str, Group] = {}
+        by_name: dict[str, Group] = {}
         for spec in specs:
             for group in self._one(spec):
-                if found.setdefault(group.name, group) != group:
+                if by_name.setdefault(group.name, group) != group:
                     raise InputError(f"two groups of heads are called {group.name!r}; rename one as NAME=SPEC")
-        if not found:
+        if not by_name:
             raise InputError("give at least one group of heads, such as entity, found or L5.H4+L5.H5")
-        return list(found.values())
+        return list(by_name.values())
 
     def _one(self, spec: str) -> list[Group]:
-        kind, _, which = spec.partition("-")
-        if kind == FOUND and which in ("", *CLASSES):
+        kind, _, class_name = spec.partition("-")
+        if kind == FOUND and class_name in ("", *CLASSES):
             groups = groups_of(self.summary)
-            return [Group(f"{FOUND}-{name}", groups[name]) for name in ([which] if which else CLASSES)]
+            return [Group(f"{FOUND}-{name}", groups[name]) for name in ([class_name] if class_name else CLASSES)]
         name, _, heads = spec.rpartition("=")
         if heads in PLS:
             try:
@@ -113,10 +113,10 @@ class HeadFinder:
     def _heads(self, spec: str) -> tuple[Head, ...]:
         parts = spec.split("+")
         scores: dict[str, Mapping[Head, float]] = {}
-        wanted = score_names(parts)
-        if wanted & set(CLASSES):
+        names = score_names(parts)
+        if names & set(CLASSES):
             scores |= scores_of(self.summary)
-        if "pds" in wanted:
+        if "pds" in names:
             prompts = given_prompts(load_suite("competing"), self.model, self.tokenizer)
             scores["pds"] = pds_scores(Pds().measure(self.model, prompts, progress=iter).table().frame)
         return tuple(parse_heads(parts, self.model.config.n_layers, self.model.config.n_heads, scores))

@@ -75,8 +75,8 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, Tensor], where: Path
     the parameters: a file mapped by `read_tensors` stays mapped, and its pages are read when a weight is used. Changing
     such a weight does not change the file.
     """
-    own = model.state_dict()
-    typed = tensors if in_place else {k: v.to(own[k].dtype) if k in own else v for k, v in tensors.items()}
+    state = model.state_dict()
+    typed = tensors if in_place else {k: v.to(state[k].dtype) if k in state else v for k, v in tensors.items()}
     with reading(where, "it belongs to another configuration"):
         model.load_state_dict(typed, assign=not in_place)
 
@@ -105,23 +105,23 @@ def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
     """Read manifest.json. For a snapshot, `step` and `steps` are its own, `of_steps` the run's, `outcome`
     "snapshot"."""
     manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
-    at = snapshot_step(folder)
-    if at is None:
+    step = snapshot_step(folder)
+    if step is None:
         return manifest
-    return manifest | {"step": at, "steps": at, "of_steps": manifest.get("steps"), "outcome": "snapshot"}
+    return manifest | {"step": step, "steps": step, "of_steps": manifest.get("steps"), "outcome": "snapshot"}
 
 
 def model_config(folder: Path) -> ModelConfig:
     """The model configuration of a run."""
     path = folder / "config.json"
-    theirs = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
-    if theirs is not None:
+    model_type = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
+    if model_type is not None:
         from streamscope.models.interop.huggingface.families import FAMILIES
 
-        if str(theirs) in FAMILIES:
+        if str(model_type) in FAMILIES:
             raise InputError(f"{folder} is a Hugging Face folder: write {HUGGING_FACE}{folder}")
         raise InputError(
-            f"{folder} is of the family {theirs!r}, which only instruments can measure, in a bridge; the families "
+            f"{folder} is of the family {model_type!r}, which only instruments can measure, in a bridge; the families "
             f"{', '.join(FAMILIES)} are read as ours"
         )
     data = read_json(path, Config)
@@ -171,9 +171,9 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
         model.to(torch.bfloat16)
     load_weights(model, tensors, weights, in_place=False)
     model.run = folder
-    written = metadata.get(DIGEST) or digest(tensors)
-    same = all(tensors[name].dtype == value.dtype for name, value in model.state_dict().items())
-    model.digests = written, written if same else digest(model.state_dict())
+    stored_digest = metadata.get(DIGEST) or digest(tensors)
+    same_dtypes = all(tensors[name].dtype == value.dtype for name, value in model.state_dict().items())
+    model.digests = stored_digest, stored_digest if same_dtypes else digest(model.state_dict())
     model.eos_ids = read_eos(folder, None) or model.eos_ids
     model.sampling = read_sampling(folder)
     model.origin = {name: manifest[name] for name in ORIGIN if name in manifest}
@@ -223,11 +223,12 @@ def _check_parts(
     library would write differently.
     """
     was = metadata.get(CONFIG) or manifest.get(CONFIG)
-    found = config_digest(read_json(folder / "config.json", Config)["model"])
-    if was not in (None, found):
+    config_sha256 = config_digest(read_json(folder / "config.json", Config)["model"])
+    if was not in (None, config_sha256):
         raise InputError(
-            f"{folder / 'config.json'} is not the configuration of these weights (its model has sha256 {found[:12]}… "
-            f"where {was[:12]}… was written): restore it; for another architecture train a run with --set"
+            f"{folder / 'config.json'} is not the configuration of these weights (its model has sha256 "
+            f"{config_sha256[:12]}… where {was[:12]}… was written): restore it; for another "
+            "architecture train a run with --set"
         )
     final = manifest.get("weights") if snapshot_step(folder) is None else None
     if final is not None and metadata.get(DIGEST) != final:
@@ -235,9 +236,9 @@ def _check_parts(
             f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
             f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
         )
-    named = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
-    if tokenizer and named not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
+    tokenizer_sha256 = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    if tokenizer and tokenizer_sha256 not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
         raise InputError(
             f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
-            f"of {named[:12]}…), so its ids mean other tokens: restore it"
+            f"of {tokenizer_sha256[:12]}…), so its ids mean other tokens: restore it"
         )

@@ -108,10 +108,10 @@ class Decoder(nn.Module):
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, d, heads = config.readout.norm, config.d_model, config.n_heads
-        own = config.readout.layer_norms == "own"
+        per_layer = config.readout.layer_norms == "own"
         make = module_for(norm)
         self.layer_norms = nn.ModuleList(
-            [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if own else []
+            [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if per_layer else []
         )
         self.ln_final = make(norm, d, heads)
         self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else Unembedding(config)
@@ -132,9 +132,9 @@ class Decoder(nn.Module):
         def visit(module: nn.Module) -> None:
             for child in module.children():
                 visit(child)
-                own = getattr(child, "init_weights", None)
-                if callable(own):
-                    own(self.config.init_std, generator)
+                init = getattr(child, "init_weights", None)
+                if callable(init):
+                    init(self.config.init_std, generator)
 
         visit(self)
         unset = [name for name, p in self.named_parameters() if not p.is_meta and bool(p.isnan().any())]
@@ -152,15 +152,15 @@ class Decoder(nn.Module):
         """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
         return capped(self.unembed.weight, self.config.readout.softcap)
 
-    def embed_tokens(self, tokens: Int[Tensor, "B T"], at: Int[Tensor, "B T"] | None = None) -> State:
-        """The state before layer 0; `at` are the positions of the tokens, if they are not the first ones."""
+    def embed_tokens(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> State:
+        """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""
         if tokens.shape[1] > self.config.n_ctx:
             raise InputError(
                 f"a sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}"
             )
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
-            x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], at))
+            x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], positions))
         return self.residual.init(self.dropout(x))
 
     def segment(

@@ -25,8 +25,8 @@ def check_new(folder: Path) -> None:
 def parent_of(folder: Path) -> dict[str, Any]:
     """A derived run's record of its parent: name, sha256 of the weights, preset and step if known."""
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
-    known: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
-    return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **known}
+    entries: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
+    return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **entries}
 
 
 def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -38,8 +38,8 @@ def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
     config = read_json(parent / "config.json", Config)
     names = ("preset", "scale", "seed", "data", "step", "steps", "bos")
-    kept = {name: manifest[name] for name in names if name in manifest}
-    return {name: config[name] for name in ("data",) if name in config}, kept
+    entries = {name: manifest[name] for name in names if name in manifest}
+    return {name: config[name] for name in ("data",) if name in config}, entries
 
 
 def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens: int, **about: Any) -> None:

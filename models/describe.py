@@ -55,8 +55,8 @@ def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
     return list(rows.items())
 
 
-def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, str]]:
-    """(name, shape with numbers, access, meaning) of the hooks; with which="layer", only of layer 0."""
+def hook_rows(config: "ModelConfig", scope: str) -> list[tuple[str, str, str, str]]:
+    """(name, shape with numbers, access, meaning) of the hooks; with scope="layer", only of layer 0."""
     from streamscope.models.hooks import Hook, concrete_shape, expected_hooks
 
     def access(row: Hook) -> str:
@@ -65,7 +65,7 @@ def hook_rows(config: "ModelConfig", which: str) -> list[tuple[str, str, str, st
 
     rows = []
     for name, row in expected_hooks(config):
-        if which == "layer" and name.startswith("blocks."):
+        if scope == "layer" and name.startswith("blocks."):
             if not name.startswith("blocks.0."):
                 continue
             name = name.replace("blocks.0.", "blocks.L.", 1)

@@ -100,22 +100,22 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
         b_enc = b_enc - W["b_dec"] @ W["W_enc"]
     k = int(config.get("k") or 0) if architecture == "topk" else 0
-    found = Dictionary(
+    dictionary = Dictionary(
         W["W_enc"], b_enc, W["W_dec"], W["b_dec"], W.get("threshold", torch.zeros(len(b_enc))),
         W["W_skip"].T.contiguous() if "W_skip" in W else None, k,
         str(metadata.get("hook_name") or ""), str(metadata.get("hook_name_out") or metadata.get("hook_name") or ""),
         str(metadata.get("stream") or ""), metadata,
     )  # fmt: skip
     if model is not None:
-        check(spec, found, model)
-    return found
+        check(spec, dictionary, model)
+    return dictionary
 
 
-def check(spec: str, found: Dictionary, model: Any) -> None:
+def check(spec: str, dictionary: Dictionary, model: Any) -> None:
     """Raise `InputError` for another width than the model's, and for a dictionary of other weights."""
-    if len(found.W_enc) != model.cfg.d_model:
-        raise InputError(f"{spec} reads {len(found.W_enc)} dimensions, the model has {model.cfg.d_model}")
-    owner = found.about.get("weights_digest")
+    if len(dictionary.W_enc) != model.cfg.d_model:
+        raise InputError(f"{spec} reads {len(dictionary.W_enc)} dimensions, the model has {model.cfg.d_model}")
+    owner = dictionary.about.get("weights_digest")
     if owner and owner != weights_digest(model):
         raise InputError(f"{spec}: this dictionary was trained on other weights; {MAKE_ONE}")
 
@@ -129,25 +129,26 @@ def _folder(spec: str) -> Path:
     return source_folder("/".join(parts[:2])).joinpath(*parts[2:])
 
 
-def write_dictionary(folder: Path, found: Dictionary) -> None:
+def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
     """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection."""
-    transcoder = found.target != found.hook
-    skip = "skip_" if found.W_skip is not None else ""
+    transcoder = dictionary.target != dictionary.hook
+    skip = "skip_" if dictionary.W_skip is not None else ""
     config = {
         "architecture": f"jumprelu_{skip}transcoder" if transcoder else "jumprelu",
-        "d_in": len(found.W_enc), "d_sae": len(found.b_enc), "dtype": "float32", "device": "cpu",
-        **({"d_out": found.W_dec.shape[1]} if transcoder else {}), "apply_b_dec_to_input": False,
+        "d_in": len(dictionary.W_enc), "d_sae": len(dictionary.b_enc), "dtype": "float32", "device": "cpu",
+        **({"d_out": dictionary.W_dec.shape[1]} if transcoder else {}), "apply_b_dec_to_input": False,
         "normalize_activations": "none", "reshape_activations": "none",
         "metadata": {
-            **found.about, "hook_name": found.hook, **({"hook_name_out": found.target} if transcoder else {}),
-            "stream": found.stream, "prepend_bos": True, "sae_lens_version": SAE_LENS,
+            **dictionary.about, "hook_name": dictionary.hook,
+            **({"hook_name_out": dictionary.target} if transcoder else {}),
+            "stream": dictionary.stream, "prepend_bos": True, "sae_lens_version": SAE_LENS,
             "streamscope_version": version("streamscope"),
         },
     }  # fmt: skip
     names = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "W_skip")
-    tensors = {name: x for name in names if (x := getattr(found, name)) is not None}
-    if found.W_skip is not None:  # theirs is [D out, D in]
-        tensors["W_skip"] = found.W_skip.T
+    tensors = {name: x for name in names if (x := getattr(dictionary, name)) is not None}
+    if dictionary.W_skip is not None:  # theirs is [D out, D in]
+        tensors["W_skip"] = dictionary.W_skip.T
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / WEIGHTS, tensors, {})
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")

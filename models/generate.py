@@ -64,10 +64,10 @@ def generate(
         )
     ends = model.eos_ids if stop_at_eos else ()
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(rows))]
-    done = [False] * len(rows)
+    at_end = [False] * len(rows)
     memory = [KeyValues(longest) for _ in range(model.config.n_layers)] if can_keep(model, edits or {}) else None
     for _ in range(max_new_tokens):
-        if all(done):
+        if all(at_end):
             break
         with edit(model, edits or {}):
             logits = _whole(model, rows) if memory is None else _next(model, rows, memory)
@@ -77,9 +77,9 @@ def generate(
         logits = logits.index_fill(-1, torch.tensor(suppress_tokens, dtype=torch.int64), -torch.inf)
         chosen = _sample(logits, temperature, top_k, top_p, min_p, generators).tolist()
         for i, token in enumerate(chosen):
-            if not done[i]:
-                done[i] = token in ends
-                if not done[i]:
+            if not at_end[i]:
+                at_end[i] = token in ends
+                if not at_end[i]:
                     rows[i].append(token)
     return rows
 
@@ -105,18 +105,18 @@ def _next(model: "StreamTransformer", rows: list[list[int]], memory: list[KeyVal
     last = torch.tensor([len(row) - 1 for row in rows])[:, None]
     first = memory[0].k is None
     tokens = pad(rows) if first else torch.tensor([row[-1:] for row in rows])
-    at = (torch.arange(tokens.shape[1]).expand(len(rows), -1) if first else last).to(model.cfg.device)
+    positions = (torch.arange(tokens.shape[1]).expand(len(rows), -1) if first else last).to(model.cfg.device)
     layers: list[Any] = [block.attn for block in model.blocks]
     tokens = tokens.to(model.cfg.device)
     model.check_tokens(tokens)
     try:
-        for layer, kept in zip(layers, memory, strict=True):
-            layer.memory[get_ident()], kept.at = kept, at
-        state = model.segment(model.embed_tokens(tokens, at))
+        for layer, cache in zip(layers, memory, strict=True):
+            layer.memory[get_ident()], cache.at = cache, positions
+        state = model.segment(model.embed_tokens(tokens, positions))
     finally:
         for layer in layers:
             layer.memory.pop(get_ident(), None)
-    return model.logits(state, last.to(at.device) if first else None)[:, 0]
+    return model.logits(state, last.to(positions.device) if first else None)[:, 0]
 
 
 def _penalised(logits: Tensor, rows: list[list[int]], penalty: float) -> Tensor:
@@ -125,9 +125,9 @@ def _penalised(logits: Tensor, rows: list[list[int]], penalty: float) -> Tensor:
         return logits
     logits = logits.clone()
     for i, row in enumerate(rows):
-        seen = torch.tensor(sorted(set(row)))
-        x = logits[i, seen]
-        logits[i, seen] = torch.where(x > 0, x / penalty, x * penalty)
+        ids = torch.tensor(sorted(set(row)))
+        x = logits[i, ids]
+        logits[i, ids] = torch.where(x > 0, x / penalty, x * penalty)
     return logits
 
 

@@ -218,9 +218,9 @@ def _check(name: str, preset_name: str, train: Mapping[str, Any], sets: Sequence
     from streamscope.models.config.serialization import from_dict, parse_set
     from streamscope.models.training.config import Training, check_given, with_recipe
 
-    scale, known = train.get("scale", SCALE), {f.name for f in fields(Training)}
-    given = {key.replace("-", "_"): value for key, value in train.items()}
-    training = from_dict(Training, {key: value for key, value in given.items() if key in known}, "train")
+    scale, names = train.get("scale", SCALE), {f.name for f in fields(Training)}
+    options = {key.replace("-", "_"): value for key, value in train.items()}
+    training = from_dict(Training, {key: value for key, value in options.items() if key in names}, "train")
     try:
         config = preset(preset_name, scale, **parse_set(sets))
         check_given(training, with_recipe(training, preset_name, scale), config, Training())
@@ -230,13 +230,13 @@ def _check(name: str, preset_name: str, train: Mapping[str, Any], sets: Sequence
 
 def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     """Apply a part's changes to the grid: options of `train` replace the grid's, those of `set` are added."""
-    whole = {key: value for key, value in grid.items() if key != "parts"} | dict(part)
-    both = [table.get("train", {}) for table in (grid, part)]
-    if all(isinstance(table, dict) for table in both):
-        whole["train"] = both[0] | both[1]
-        if any("set" in table for table in both):
-            whole["train"]["set"] = [word for table in both for word in table.get("set", [])]
-    return whole
+    result = {key: value for key, value in grid.items() if key != "parts"} | dict(part)
+    tables = [table.get("train", {}) for table in (grid, part)]
+    if all(isinstance(table, dict) for table in tables):
+        result["train"] = tables[0] | tables[1]
+        if any("set" in table for table in tables):
+            result["train"]["set"] = [word for table in tables for word in table.get("set", [])]
+    return result
 
 
 def _distinct(cells: list[Cell]) -> list[Cell]:
@@ -244,9 +244,9 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
         raise InputError("a grid names a run (preset, setting and seed) twice")
     first: dict[str, Cell] = {}
     for cell in cells:
-        other = first.setdefault(_identity(cell), cell)
-        if other is not cell:
-            raise InputError(f"{other.name} and {cell.name} of a grid are the same run: their settings are equal")
+        first_cell = first.setdefault(_identity(cell), cell)
+        if first_cell is not cell:
+            raise InputError(f"{first_cell.name} and {cell.name} of a grid are the same run: their settings are equal")
     return cells
 
 
@@ -276,23 +276,23 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     from streamscope.models.training.config import Options as Train
     from streamscope.models.training.config import Training
 
-    own = {f.name for f in fields(Train)} - {"preset", "out", "resume", "training"}
-    known = {*own, *(f.name for f in fields(Training))} - {"seed"}
-    given = {name.replace("-", "_"): value for name, value in options.items()}
-    for name in given:
-        if name not in known:
-            raise unknown("option of a grid", name, sorted(known))
-    from_dict(Training, {k: v for k, v in given.items() if k not in own}, "train")
+    train_fields = {f.name for f in fields(Train)} - {"preset", "out", "resume", "training"}
+    names = {*train_fields, *(f.name for f in fields(Training))} - {"seed"}
+    by_name = {name.replace("-", "_"): value for name, value in options.items()}
+    for name in by_name:
+        if name not in names:
+            raise unknown("option of a grid", name, sorted(names))
+    from_dict(Training, {k: v for k, v in by_name.items() if k not in train_fields}, "train")
     of_recipe = {f.name for f in fields(Training) if f.default is None}  # these take True and False
     words: list[str] = []
-    for name, value in given.items():
+    for name, value in by_name.items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool) and name in of_recipe:
             words += [flag, str(value)]
         elif isinstance(value, bool):
             words += [flag] * value
         elif isinstance(value, list):
-            words += [word for one in value for word in (flag, str(one))]
+            words += [word for item in value for word in (flag, str(item))]
         elif isinstance(value, str | int | float):
             words += [flag, str(value)]
         else:
@@ -300,7 +300,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def with_options(cell: Cell, given: Sequence[str]) -> Cell:
+def with_options(cell: Cell, words: Sequence[str]) -> Cell:
     """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text.
 
     Raises `InputError` for a word of another form, an unknown option and a value of another type.
@@ -308,7 +308,7 @@ def with_options(cell: Cell, given: Sequence[str]) -> Cell:
     import tomllib
 
     argv = list(cell.argv)
-    for word in given:
+    for word in words:
         key, equals, text = word.partition("=")
         if not equals or key == "set":
             raise InputError(f"--train {word}: give KEY=VALUE for an option other than set, such as scale=paper")
@@ -318,9 +318,9 @@ def with_options(cell: Cell, given: Sequence[str]) -> Cell:
             value = text
         new, flag = _words({key: value}), f"--{key.replace('_', '-')}"
         if flag in argv:
-            at = argv.index(flag)
-            alone = argv[at + 1].startswith("--")  # true
-            del argv[at : at + (1 if alone else 2)]
+            index = argv.index(flag)
+            alone = argv[index + 1].startswith("--")  # true
+            del argv[index : index + (1 if alone else 2)]
         argv[1:1] = new
     return Cell(cell.name, tuple(argv))
 
@@ -331,9 +331,9 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
         raise InputError("--train changes a grid: also name the grid's file")
     if path is not None:
         return begin([with_options(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
-    if not (before := _read_cells(out)):
+    if not (existing_cells := _read_cells(out)):
         raise InputError(f"{out} holds no grid yet: give GRID.toml")
-    return [Cell(name, tuple(argv)) for name, argv in before.items()]
+    return [Cell(name, tuple(argv)) for name, argv in existing_cells.items()]
 
 
 def _read_cells(out: Path) -> dict[str, list[str]]:
@@ -351,28 +351,29 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     if not write:
         return _match_cells(cells, _read_cells(out), out)
     with locked(out / ".grid.lock"):  # simultaneous commands see each other's cells
-        before = _read_cells(out)
-        matched = _match_cells(cells, before, out)
-        if any(cell.name not in before for cell in matched):
-            now = before | {cell.name: list(cell.argv) for cell in matched}
-            write_text(out / "grid.json", json.dumps(now, indent=1))
+        existing_cells = _read_cells(out)
+        matched = _match_cells(cells, existing_cells, out)
+        if any(cell.name not in existing_cells for cell in matched):
+            all_cells = existing_cells | {cell.name: list(cell.argv) for cell in matched}
+            write_text(out / "grid.json", json.dumps(all_cells, indent=1))
     return matched
 
 
-def _match_cells(cells: Sequence[Cell], before: Mapping[str, list[str]], out: Path) -> list[Cell]:
-    """The cells; a training that is among `before` gets its name and arguments from there."""
-    known: dict[str, Cell] = {}
-    for name, argv in before.items():
+def _match_cells(cells: Sequence[Cell], existing_cells: Mapping[str, list[str]], out: Path) -> list[Cell]:
+    """The cells; a training that is among `existing_cells` gets its name and arguments from there."""
+    by_identity: dict[str, Cell] = {}
+    for name, argv in existing_cells.items():
         with contextlib.suppress(InputError):  # a cell of another version, with unknown parts
-            known.setdefault(_identity(Cell(name, tuple(argv))), Cell(name, tuple(argv)))
-    taken, matched = dict(before), []
+            by_identity.setdefault(_identity(Cell(name, tuple(argv))), Cell(name, tuple(argv)))
+    arguments, matched = dict(existing_cells), []
     for cell in cells:
-        one = known.setdefault(_identity(cell), cell)
-        if one is cell and list(cell.argv) != taken.setdefault(cell.name, list(cell.argv)):
+        first_cell = by_identity.setdefault(_identity(cell), cell)
+        if first_cell is cell and list(cell.argv) != arguments.setdefault(cell.name, list(cell.argv)):
             raise InputError(
-                f"{out / cell.name} was started with other options ({' '.join(taken[cell.name])}): choose another --out"
+                f"{out / cell.name} was started with other options ({' '.join(arguments[cell.name])}): "
+                "choose another --out"
             )
-        matched.append(one)
+        matched.append(first_cell)
     return matched
 
 

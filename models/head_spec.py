@@ -64,23 +64,23 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
     return sorted(layers)
 
 
-def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str], what: str) -> list[tuple[int, str]]:
+def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str], noun: str) -> list[tuple[int, str]]:
     """Parse parts of layers (L2.q, L2.*, L0-2.up, *.v, all) to sorted (layer, part) without repetition.
 
-    Raises `InputError`, which calls a part `what`, for parts that the model does not have.
+    Raises `InputError`, which calls a part `noun`, for parts that the model does not have.
     """
     chosen: set[tuple[int, str]] = set()
     for spec in [specs] if isinstance(specs, str) else specs:
-        found = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)
-        if found is None:
+        match = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)
+        if match is None:
             first, last = parts[0], parts[-1]
-            raise InputError(f"{spec!r} does not name a {what}: write L2.{first}, L2.*, L0-2.{last}, *.{first} or all")
-        if found[3] not in (*parts, "*"):
-            raise unknown(f"{what} in {spec!r}", found[3], list(parts))
-        wanted = parts if found[3] == "*" else [found[3]]
-        layers = _range(repr(spec), "layer", found[1], found[2], n_layers)
-        chosen.update((layer, part) for layer in layers for part in wanted)
-    return sorted(chosen, key=lambda one: (one[0], list(parts).index(one[1])))
+            raise InputError(f"{spec!r} does not name a {noun}: write L2.{first}, L2.*, L0-2.{last}, *.{first} or all")
+        if match[3] not in (*parts, "*"):
+            raise unknown(f"{noun} in {spec!r}", match[3], list(parts))
+        names = parts if match[3] == "*" else [match[3]]
+        layers = _range(repr(spec), "layer", match[1], match[2], n_layers)
+        chosen.update((layer, part) for layer in layers for part in names)
+    return sorted(chosen, key=lambda pair: (pair[0], list(parts).index(pair[1])))
 
 
 def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
@@ -90,10 +90,10 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
     if drawn := re.fullmatch(r"random(\d+):(\d+)", spec):
         return random.Random(int(drawn[2])).sample(every, _count(spec, int(drawn[1]), len(every)))
     if ranked := re.fullmatch(_RANKED, spec):
-        which, k, name = ranked[1], int(ranked[2]), ranked[3]
+        side, k, name = ranked[1], int(ranked[2]), ranked[3]
         if name not in scores:
             raise unknown(f"head score in {spec!r}", name, sorted(scores) or ["none: this command computed no scores"])
-        sign = -1.0 if which == "top" else 1.0
+        sign = -1.0 if side == "top" else 1.0
         order = sorted(every, key=lambda head: (sign * scores[name][head], head))
         return order[: _count(spec, k, len(every))]
     places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
@@ -110,13 +110,13 @@ def _count(spec: str, k: int, n: int) -> int:
     return k
 
 
-def _range(spec: str, what: str, first: str | None, last: str | None, n: int) -> range:
+def _range(spec: str, noun: str, first: str | None, last: str | None, n: int) -> range:
     if first is None:
         return range(n)
     low = int(first)
     high = int(last) if last is not None else low
     if high < low:
-        raise InputError(f"{spec}: the range of {what}s is reversed: write {high}-{low}")
+        raise InputError(f"{spec}: the range of {noun}s is reversed: write {high}-{low}")
     if high >= n:
-        raise InputError(f"{spec}: this model has {what}s 0 to {n - 1}")
+        raise InputError(f"{spec}: this model has {noun}s 0 to {n - 1}")
     return range(low, high + 1)

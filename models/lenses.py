@@ -85,10 +85,10 @@ def read_lenses(path: Path, model: Any) -> Lenses:
         maps = {(kind, place): Map(*(tensors[name] for name in names_of(kind, place))) for kind, place in keys}
     if owner and owner != weights_digest(model):
         raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")
-    for (_, place), one in maps.items():
-        if one.A.shape != (model.cfg.d_model, model.cfg.d_model):
+    for (_, place), lens in maps.items():
+        if lens.A.shape != (model.cfg.d_model, model.cfg.d_model):
             raise InputError(
-                f"{path}: the lens of {place} maps {len(one.A)} dimensions, the model has {model.cfg.d_model}"
+                f"{path}: the lens of {place} maps {len(lens.A)} dimensions, the model has {model.cfg.d_model}"
             )
     return Lenses(maps, str(path))
 
@@ -109,7 +109,7 @@ def _published(path: Path) -> tuple[dict[tuple[str, str], Map], str]:
 def to_published(maps: Mapping[int, Map], texts: int, about: Mapping[str, Any], path: Path) -> None:
     """Write the Jacobian lenses of a model with one stream in the published format, in fp16."""
     payload = {
-        "J": {layer: one.A.T.contiguous().half() for layer, one in maps.items()}, "n_prompts": texts,
+        "J": {layer: lens.A.T.contiguous().half() for layer, lens in maps.items()}, "n_prompts": texts,
         "source_layers": sorted(maps), "d_model": len(next(iter(maps.values())).A), "metadata": dict(about),
     }  # fmt: skip
     write_atomically(path, lambda part: torch.save(payload, part))

@@ -22,8 +22,8 @@ def build(
     if isinstance(name_or_config, str):
         config = preset(name_or_config, scale, **overrides)
     elif not isinstance(name_or_config, ModelConfig):
-        what = f"{name_or_config!r:.80}"
-        raise InputError(f"build takes the name of a preset, such as 'lfa', or a ModelConfig, not {what}")
+        text = f"{name_or_config!r:.80}"
+        raise InputError(f"build takes the name of a preset, such as 'lfa', or a ModelConfig, not {text}")
     else:
         config = override(name_or_config, overrides)
     return StreamTransformer(config, tokenizer, seed=seed).eval()

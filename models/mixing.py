@@ -174,8 +174,10 @@ def measure(
             rows += _connection(name, module, captured.get(f"{name}.hook_res"))
             if targets is not None:
                 grad = gradients.get(name)
-                why = without.get(name, "the loss does not depend on it" if grad is None else "")
-                rows.append(_row(name, "gradient", None if why or grad is None else grad.float().norm(), why=why))
+                reason = without.get(name, "the loss does not depend on it" if grad is None else "")
+                rows.append(
+                    _row(name, "gradient", None if reason or grad is None else grad.float().norm(), reason=reason)
+                )
         for name in gates(model):
             rows += _gate(name, captured.get(f"{name.removesuffix('gate')}hook_gate"))
         for name, W in routing(model).items():
@@ -192,9 +194,9 @@ def _capture(
     if tokens is None or not names:
         return {}, {}
     free = {name: m.b["res"] for name, m in modules.items() if "res" in m.b}
-    wanted = targets is not None and bool(free)
-    with torch.set_grad_enabled(wanted), capture(model, names) as captured:
-        if not wanted:
+    with_gradients = targets is not None and bool(free)
+    with torch.set_grad_enabled(with_gradients), capture(model, names) as captured:
+        if not with_gradients:
             model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
             return dict(captured), {}
         loss, _ = model.loss(tokens, targets)
@@ -202,44 +204,48 @@ def _capture(
     return dict(captured), {name: g for name, g in zip(free, grads, strict=True) if g is not None}
 
 
-def _row(module: str, metric: str, value: Any, part: str = "", why: str = "") -> Row:
+def _row(module: str, metric: str, value: Any, part: str = "", reason: str = "") -> Row:
     """Make a row; the value is None if it is not finite."""
     number = None if value is None else float(value)
     if number is not None and not math.isfinite(number):
-        number, why = None, "not finite"
-    return {"module": module, "metric": metric, "part": part, "value": number} | ({"undefined": why} if why else {})
+        number, reason = None, "not finite"
+    return {"module": module, "metric": metric, "part": part, "value": number} | (
+        {"undefined": reason} if reason else {}
+    )
 
 
 def _connection(name: str, module: HyperConnection, captured: Tensor | None) -> Iterator[Row]:
     if "res" not in module.b:
-        why = "H_res = I by construction"
-        yield from (_row(name, metric, None, why=why) for metric in ("distance_static", "sigma2_static", "swap_static"))
+        reason = "H_res = I by construction"
+        yield from (
+            _row(name, metric, None, reason=reason) for metric in ("distance_static", "sigma2_static", "swap_static")
+        )
         return
     H = module.H_res(None)
-    both: list[tuple[str, Tensor | None]] = [
+    matrices: list[tuple[str, Tensor | None]] = [
         ("static", H),
         ("dynamic", None if captured is None else captured.to(H.dtype)),
     ]
-    for kind, matrix in both:
+    for kind, matrix in matrices:
         if matrix is None:
             continue
         yield _row(name, f"distance_{kind}", distance(matrix).mean())
-        one = module.spec.n == 1
-        why = "one stream" if one else ""
-        yield _row(name, f"sigma2_{kind}", None if one else sigma2(matrix).mean(), why=why)
+        single = module.spec.n == 1
+        reason = "one stream" if single else ""
+        yield _row(name, f"sigma2_{kind}", None if single else sigma2(matrix).mean(), reason=reason)
         if isinstance(module, KroneckerConnection):
             swaps = factor_swaps(matrix).reshape(-1, module.spec.factors).mean(0)
             yield from (_row(name, f"swap_{kind}", s, f"factor {k}") for k, s in enumerate(swaps))
         elif kind == "static":
-            yield _row(name, "swap_static", None, why="H_res is not a product of 2 x 2 factors")
+            yield _row(name, "swap_static", None, reason="H_res is not a product of 2 x 2 factors")
     yield from _dynamics(name, module)
 
 
 def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
     scale = module.scale_of["res"]
     alpha = float(module.alpha[scale]) if scale in module.alpha else 0.0
-    why = "" if scale in module.alpha else "static coefficients: there is no dynamic term"
-    yield _row(name, "alpha_res", None if why else alpha, why=why)
+    reason = "" if scale in module.alpha else "static coefficients: there is no dynamic term"
+    yield _row(name, "alpha_res", None if reason else alpha, reason=reason)
     if isinstance(module, KroneckerConnection):
         gaps = module.logits("res", None)
         free = module.spec.dynamic and module.spec.dyn_act != "tanh"
@@ -266,7 +272,7 @@ def _routing(name: str, W: Tensor) -> Iterator[Row]:
     off, all_of = (W - W.diag().diag()).norm(), W.norm()
     yield _row(name, "routing_norm", off)
     zero = bool(all_of == 0)
-    yield _row(name, "routing_share", None if zero else (off / all_of) ** 2, why="W is zero" if zero else "")
+    yield _row(name, "routing_share", None if zero else (off / all_of) ** 2, reason="W is zero" if zero else "")
 
 
 def no_mixing_message(rows: list[Row], without: Collection[str]) -> str:

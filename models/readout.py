@@ -109,8 +109,8 @@ class _CrossEntropy(torch.autograd.Function):
         grad_w, *grad_hs = ctx.saved_tensors
         g, _ = grads
         n = len(ctx.needs_input_grad) - 5
-        rest = [g * grad for grad in grad_hs] if grad_hs else [None] * n
-        return (None if grad_w is None else g * grad_w), None, None, None, None, *rest
+        gradients = [g * grad for grad in grad_hs] if grad_hs else [None] * n
+        return (None if grad_w is None else g * grad_w), None, None, None, None, *gradients
 
 
 def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor | None) -> Tensor:
@@ -204,11 +204,11 @@ def divergences(
     `w_q` defaults to `w_p`. The KL of equal inputs is exactly 0. Logits are products in the dtype of the inputs, so in
     fp32 differences below 1e-6 are rounding. There is no gradient.
     """
-    flat, other = h_q.reshape(-1, h_q.shape[-1]), w_p if w_q is None else w_q
+    flat, head_q = h_q.reshape(-1, h_q.shape[-1]), w_p if w_q is None else w_q
 
     def kl(logits: Tensor, rows: slice) -> Tensor:
         log_p = logits.double().log_softmax(-1)
-        log_q = unembed(flat[rows], other.to(flat.dtype)).double().log_softmax(-1)
+        log_q = unembed(flat[rows], head_q.to(flat.dtype)).double().log_softmax(-1)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
 
     return map_logits(h_p.reshape(-1, h_p.shape[-1]), w_p, kl).reshape(h_p.shape[:-1])
@@ -252,10 +252,10 @@ def _top_two(h: Tensor, head: Head, target: Tensor) -> TopTwo:
         largest = logits.amax(-1)
         lse[j] = largest - logits.softmax(-1).amax(-1).log()  # the largest softmax is 1 / Σ exp(z − max)
         rows = (largest > first).nonzero()[:, 0]
-        values, at = logits[rows].topk(2, -1)
+        values, index = logits[rows].topk(2, -1)
         second = torch.maximum(second, largest)
         second[rows] = torch.maximum(first[rows], values[:, 1])
-        first[rows], ids[rows] = values[:, 0], at[:, 0] + start
+        first[rows], ids[rows] = values[:, 0], index[:, 0] + start
         start += len(tile)
     total = lse.logsumexp(0)
     p_first = (first - total).exp()

@@ -34,7 +34,7 @@ PREFIXES = (HUGGING_FACE, "gguf:")
 def foreign_name(run_or_path: str | Path) -> str | None:
     """NAME of hf:NAME or gguf:NAME; None for other names."""
     name = str(run_or_path)
-    prefix = next((one for one in PREFIXES if name.startswith(one)), None)
+    prefix = next((candidate for candidate in PREFIXES if name.startswith(candidate)), None)
     return None if prefix is None else name.removeprefix(prefix)
 
 
@@ -52,8 +52,8 @@ def bundled_folder(name: str) -> Path | None:
     if short not in NAMES:
         return None
     if name in AMBIGUOUS_NAMES:
-        other = AMBIGUOUS_NAMES[name]
-        raise InputError(f"{name} is ambiguous: {STORIES}{name} is the bundled story model, {other}")
+        meaning = AMBIGUOUS_NAMES[name]
+        raise InputError(f"{name} is ambiguous: {STORIES}{name} is the bundled story model, {meaning}")
     if not (ZOO / short / "config.json").is_file():
         raise InputError(
             f"{name} is not part of this installation, which has {', '.join(bundled()) or 'no bundled model'}; "
@@ -82,16 +82,16 @@ def run_folder(run_or_path: str | Path) -> Path:
         return SnapshotPath(path) if snapshot_step(path) is not None else path
     if (folder := bundled_folder(str(run_or_path))) is not None:
         return folder
-    name, at, step = str(run_or_path).rpartition("@")
-    if at and name:
+    name, separator, step = str(run_or_path).rpartition("@")
+    if separator and name:
         folder = run_folder(name)
-        known = [row["step"] for row in snapshots(folder)]
-        if not known:
+        steps = [row["step"] for row in snapshots(folder)]
+        if not steps:
             raise InputError(f"{name} has no snapshots, so {path} does not exist: {_snapshot_source(folder)}")
-        if not step.isdecimal() or int(step) not in known:
+        if not step.isdecimal() or int(step) not in steps:
             every = f"{name}@all stands for all snapshots where a command measures several runs: give one of"
             no = every if step == "all" else f"{name} has no snapshot {step!r}; it has"
-            raise InputError(f"{no} {', '.join(map(str, known))}")
+            raise InputError(f"{no} {', '.join(map(str, steps))}")
         return SnapshotPath(f"{folder}@{int(step)}")
     if path.is_file() and path.suffix == ".gguf":
         raise InputError(f"{path} is a GGUF file: write {HUGGING_FACE}{path}")
@@ -119,8 +119,8 @@ def runs_of(names: Sequence[str]) -> list[str]:
     """
     runs: list[str] = []
     for name in names:
-        run, at, step = name.rpartition("@")
-        if at and step == "all" and not Path(name).is_dir():
+        run, separator, step = name.rpartition("@")
+        if separator and step == "all" and not Path(name).is_dir():
             folder = run_folder(run)
             steps = [row["step"] for row in snapshots(folder)]
             if not steps:
@@ -151,8 +151,8 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
 
 def _split(path: Path) -> tuple[Path, int | None]:
     """(run, step) of a `SnapshotPath`; (path, None) of another path."""
-    name, at, step = str(path).rpartition("@")
-    return (Path(name), int(step)) if at and isinstance(path, SnapshotPath) else (Path(str(path)), None)
+    name, separator, step = str(path).rpartition("@")
+    return (Path(name), int(step)) if separator and isinstance(path, SnapshotPath) else (Path(str(path)), None)
 
 
 def snapshot_step(folder: Path) -> int | None:

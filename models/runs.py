@@ -128,9 +128,14 @@ def _diff(first: Path, second: Path) -> None:
     from streamscope.cli.disk import Config, read_json
     from streamscope.models.checkpoint import run_folder
 
-    one, two = (flatten(read_json(run_folder(run) / "config.json", Config)) for run in (first, second))
-    names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-    rows = [{"field": n, str(first): str(one.get(n, "-")), str(second): str(two.get(n, "-"))} for n in names]
+    first_config, second_config = (
+        flatten(read_json(run_folder(run) / "config.json", Config)) for run in (first, second)
+    )
+    names = [name for name in {**first_config, **second_config} if first_config.get(name) != second_config.get(name)]
+    rows = [
+        {"field": n, str(first): str(first_config.get(n, "-")), str(second): str(second_config.get(n, "-"))}
+        for n in names
+    ]
     ends = [(evaluations(run) or [{}])[-1].get("loss") for run in (first, second)]
     rows.append({"field": "validation loss", str(first): _number(ends[0]), str(second): _number(ends[1])})
     _print(rows)

@@ -137,14 +137,18 @@ class Prefix:
     def run(self, edits: Edits) -> tuple[Any, dict[str, Any]]:
         """(final normed streams [B, P, D], or None without `streams`; captures) under edits that are in the sweep."""
         start = first_start(self.model, edits)
-        needed = self.last == self.model.config.n_layers or start <= max(self.starts.values(), default=(EMBED, False))
-        return self._pass(edits, start, self.unedited[1]) if edits and needed else self.unedited
+        has_effect = self.last == self.model.config.n_layers or start <= max(
+            self.starts.values(), default=(EMBED, False)
+        )
+        return self._pass(edits, start, self.unedited[1]) if edits and has_effect else self.unedited
 
     @torch.no_grad()
-    def _pass(self, edits: Edits, start: Start, before: Mapping[str, Any]) -> tuple[Tensor | None, dict[str, Any]]:
-        """The pass from `start` on; `before` are captures of the unedited one."""
+    def _pass(
+        self, edits: Edits, start: Start, base_captures: Mapping[str, Any]
+    ) -> tuple[Tensor | None, dict[str, Any]]:
+        """The pass from `start` on; `base_captures` are those of the unedited one."""
         layer, n = start[0], self.model.config.n_layers
-        captured, finite = dict(before), list[bool]()
+        captured, finite = dict(base_captures), list[bool]()
         hooks: list[tuple[str, Callable[..., Any]]] = [
             (name, partial(self._capture, name, captured, finite)) for name in self.starts
         ]
@@ -183,19 +187,19 @@ class Prefix:
     def _short_layer(self, state: State, z: Tensor | None, whole_z: bool) -> State:
         """The last layer at the positions: keys and values everywhere, and z everywhere if `whole_z`."""
         block = self.blocks[-1]
-        at: Any = self.at
+        at_positions: Any = self.at
         heads = [] if z is None else [z]
 
         def only_heads(x: Tensor, x_v: Tensor) -> Tensor:
-            heads.append(block.heads(x, x_v, None if whole_z else at))
+            heads.append(block.heads(x, x_v, None if whole_z else at_positions))
             return x.new_zeros(()).expand_as(x)
 
         if z is None:
             block.around_attn(state, only_heads)
         if block.layer in self.starting_at_z:
             self.z.setdefault(block.layer, heads[0])
-        wanted = pick(block.attn.hook_z(heads[0]), at) if whole_z else heads[0]
-        state = block.around_attn(map_state(lambda x: pick(x, at), state), lambda x, x_v: block.write(wanted))
+        z_rows = pick(block.attn.hook_z(heads[0]), at_positions) if whole_z else heads[0]
+        state = block.around_attn(map_state(lambda x: pick(x, at_positions), state), lambda x, x_v: block.write(z_rows))
         return block.around_mlp(state, block.feed_forward)
 
     def _final(self, state: State, short: bool) -> Float[Tensor, "B P D"]:
@@ -232,26 +236,26 @@ def prefix_of(model: Any, tokens: Int[Tensor, "B T"], sweep: Iterable[Edits], **
 
 def run_sweep(
     model: Any, query: Query, sweep: Sequence[Edits], *, batch_tokens: int = 8192,
-    done: Callable[[int, int], None] = lambda member, tokens: None,
+    report: Callable[[int, int], None] = lambda member, tokens: None,
 ) -> Iterator[Captures]:  # fmt: skip
     """`run(model, query, edits)` for every member of `sweep`, in order; {} is the unedited model.
 
     Values equal those of `run` up to rounding, and edits see the same batches. Unchanged values are computed once and
-    shared by the members, so do not change tensors in place. Models other than ours run once per member. `done` is
+    shared by the members, so do not change tensors in place. Models other than ours run once per member. `report` is
     called with the number of the member that has just finished, and its tokens. Raises `InputError` like `run`.
     """
     size = sum(map(len, query.tokens))
     if not hasattr(model, "segment"):
         for member, edits in enumerate(sweep):
             yield run(model, query, edits)
-            done(member, size)
+            report(member, size)
         return
     parts = []
     for rows in batches([len(t) for t in query.tokens], batch_tokens):
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
-        at = None if query.logits is None else pad([list(query.logits[i]) or [0] for i in rows])
+        positions = None if query.logits is None else pad([list(query.logits[i]) or [0] for i in rows])
         options: dict[str, Any] = {"names": query.hooks, "keep": partial(_cropped, query, rows)}
-        parts.append((rows, Prefix(model, tokens, sweep, at=at, streams=at is not None, **options)))
+        parts.append((rows, Prefix(model, tokens, sweep, at=positions, streams=positions is not None, **options)))
     for member, edits in enumerate(sweep):
         hooks: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in parts[0][1].starts}
         streams: list[Any] = [None] * len(query.tokens)
@@ -265,16 +269,18 @@ def run_sweep(
                 if h is not None and query.logits is not None:
                     streams[i] = h[b, : len(query.logits[i])]
         yield Captures(hooks, None if query.logits is None else _logits(model, streams))
-        done(member, size)
+        report(member, size)
 
 
 def _cropped(query: Query, rows: Sequence[int], name: str, x: Tensor) -> list[Tensor]:
     """Each prompt's part of an activation, without padding, at the query's positions."""
-    wanted = query.positions
-    return [crop(name, x[b], len(query.tokens[i]), wanted[i] if wanted else None) for b, i in enumerate(rows)]
+    row_positions = query.positions
+    return [
+        crop(name, x[b], len(query.tokens[i]), row_positions[i] if row_positions else None) for b, i in enumerate(rows)
+    ]
 
 
 @torch.no_grad()
 def _logits(model: Any, h: list[Tensor]) -> list[Tensor]:
     """Logits [P, V] of every prompt's final streams [P, D]."""
-    return list(unembed(torch.cat(h), model.head).split([len(one) for one in h]))
+    return list(unembed(torch.cat(h), model.head).split([len(part) for part in h]))

@@ -112,7 +112,7 @@ def save(model: "StreamTransformer", folder: Path) -> None:
         (folder / GENERATION).unlink(missing_ok=True)
     else:
         drawn = model.sampling.get("temperature") != 0
-        named = {"top_k": 0, "do_sample": True} if drawn else {"do_sample": False}  # the library's top_k is 50
-        sampling = named | model.sampling if model.sampling else {}
+        defaults = {"top_k": 0, "do_sample": True} if drawn else {"do_sample": False}  # the library's top_k is 50
+        sampling = defaults | model.sampling if model.sampling else {}
         write_text(folder / GENERATION, json.dumps({**sampling, "eos_token_id": list(model.eos_ids)}))
     write_tensors(folder / "model.safetensors", dict(model.state_dict()), metadata)

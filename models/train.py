@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.resume:
         plain = replace(Options(), out=options.out, resume=True)
         pairs = ((options, plain), (options.training, plain.training))
-        given = [f.name for a, b in pairs for f in fields(a) if getattr(a, f.name) != getattr(b, f.name)]
-        if flags := [_flag(name) for name in given if name != "training"]:
+        names = [f.name for a, b in pairs for f in fields(a) if getattr(a, f.name) != getattr(b, f.name)]
+        if flags := [_flag(name) for name in names if name != "training"]:
             raise InputError(
                 f"--resume takes all options from the run in --out: leave out {', '.join(flags)}, "
                 "or begin a new run from its weights with --start"
@@ -123,9 +123,9 @@ def _resume(out: Path) -> None:
         replace(training, device=pick_device(training.device)), source, str(folder / "tokenizer.json"), config.d_vocab
     )
     manifest = read_json(folder / "manifest.json", TrainedManifest)
-    for part, now in (("train", data.train), ("valid", data.valid)):
+    for part, dataset in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
-        if was != now.meta["corpus"]:
+        if was != dataset.meta["corpus"]:
             raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
     if manifest["data"]["tokenizer"]["sha256"] != data.tokenizer.sha256:
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or train a new run")
@@ -144,9 +144,9 @@ def _prepare(training: Training, source: dict[str, Any], tokenizer: str | None, 
     group, device = ranks(training.device, training.parallel)
     if group.leader:
         print(visible(f"reading {source['data']}"), file=sys.stderr)
-    how = {name: value for name, value in source.items() if name not in ("data", "valid")}
+    options = {name: value for name, value in source.items() if name not in ("data", "valid")}
     with group.leader_first():
-        return prepare(source["data"], source["valid"], tokenizer, d_vocab, **how), group, device
+        return prepare(source["data"], source["valid"], tokenizer, d_vocab, **options), group, device
 
 
 def _trainer(
@@ -188,10 +188,12 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
     model = load(start)
     check_weights(model)
-    mine, theirs = (flatten(to_dict(one)) for one in (config, model.config))
-    names = [name for name in {**mine, **theirs} if "init" not in name]  # initial weights are replaced
-    if other := [name for name in names if mine.get(name) != theirs.get(name)]:
-        values = ", ".join(f"{name} is {theirs.get(name)} there, {mine.get(name)} here" for name in other[:3])
+    new_config, start_config = (flatten(to_dict(item)) for item in (config, model.config))
+    names = [name for name in {**new_config, **start_config} if "init" not in name]  # initial weights are replaced
+    if differences := [name for name in names if new_config.get(name) != start_config.get(name)]:
+        values = ", ".join(
+            f"{name} is {start_config.get(name)} there, {new_config.get(name)} here" for name in differences[:3]
+        )
         raise InputError(f"--start {start} is another model: {values}; give its preset, --scale and --set")
     if model.tokenizer is None or model.tokenizer.sha256 != tokenizer.sha256:
         raise InputError(f"--start {start} has another tokenizer than --tokenizer: leave out --tokenizer")

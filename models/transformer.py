@@ -191,13 +191,13 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         state = self.embed_tokens(tokens)
         supervision, n = self.config.readout.supervision, self.config.n_layers
         weights = supervision.layer_weights(n) if supervision is not None else []
-        read: list[Tensor] = []
+        readouts: list[Tensor] = []
         for layer in range(n):
             state = self.segment(state, layer, layer + 1, blocks=blocks)
             if layer < len(weights):
-                read.append(self.layer_norm(layer)(self.readout(state)))
-        read.append(self.ln_final(self.readout(state)))
-        total, ces = readout.cross_entropies(read, self.head, targets, [*weights, 1.0])
+                readouts.append(self.layer_norm(layer)(self.readout(state)))
+        readouts.append(self.ln_final(self.readout(state)))
+        total, ces = readout.cross_entropies(readouts, self.head, targets, [*weights, 1.0])
         parts = {f"ce_L{layer}": ces[layer] for layer in range(len(weights))} | take_penalties(self._hdpl)
         return total + parts.get("kl", 0.0), {"ce": ces[-1], **parts}
 
@@ -213,8 +213,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
     def layer_norm(self, layer: int) -> Norm:
         """The norm of a layer's readout: the final norm unless `readout.layer_norms` is own."""
-        own = layer < len(self.layer_norms)
-        return self.layer_norms[layer] if own else self.ln_final  # type: ignore[return-value]
+        has_own = layer < len(self.layer_norms)
+        return self.layer_norms[layer] if has_own else self.ln_final  # type: ignore[return-value]
 
     @torch.no_grad()
     def layer_logits(
@@ -228,21 +228,21 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         Without `positions` at all positions; memory then grows with T · layers · V.
         """
         self.check_tokens(tokens)
-        wanted = list(range(self.config.n_layers) if layers is None else layers)
-        if not wanted:
+        chosen_layers = list(range(self.config.n_layers) if layers is None else layers)
+        if not chosen_layers:
             raise InputError("layer_logits needs at least one layer")
-        for layer in wanted:
+        for layer in chosen_layers:
             if not 0 <= layer < self.config.n_layers:
                 raise InputError(f"layer {layer} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
         logits: dict[int, Tensor] = {}
         state = self.embed_tokens(tokens)
-        for layer in range(max(wanted) + 1):
+        for layer in range(max(chosen_layers) + 1):
             state = self.segment(state, layer, layer + 1)
-            if layer in wanted:
+            if layer in chosen_layers:
                 x = self.readout(state)
                 x = x if positions is None else gather_positions(x, positions)
                 logits[layer] = unembed(self.layer_norm(layer)(x), self.head)
-        return torch.stack([logits[layer] for layer in wanted], dim=2)
+        return torch.stack([logits[layer] for layer in chosen_layers], dim=2)
 
     def n_params(self) -> int:
         """Number of parameters; a tied head counts once."""
@@ -259,4 +259,4 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
 def is_text(x: Any) -> bool:
     """Whether x is a text or a sequence of texts."""
-    return isinstance(x, str) or (isinstance(x, list | tuple) and bool(x) and all(isinstance(one, str) for one in x))
+    return isinstance(x, str) or (isinstance(x, list | tuple) and bool(x) and all(isinstance(item, str) for item in x))

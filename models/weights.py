@@ -114,10 +114,10 @@ class WeightsMixin:
         self._no_canon("OV", "hook_result")
         return FactoredMatrix(self.W_V, self.W_O)
 
-    def _no_canon(self, what: str, instead: str) -> None:
+    def _no_canon(self, quantity: str, instead: str) -> None:
         if "b" in self.config.canon_widths():
             raise Undefined(
-                f"{what} is undefined, because Canon-B mixes positions after the projections: read {instead}"
+                f"{quantity} is undefined, because Canon-B mixes positions after the projections: read {instead}"
             )
 
     def all_composition_scores(self, mode: str) -> "CompositionScores":
@@ -145,13 +145,13 @@ class WeightsMixin:
             raise Undefined(
                 "V-composition is undefined, because the values read the frozen token stream, to which no head writes"
             )
-        left = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
+        left_maps = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
         if mode == "V":
-            right = left
+            right_maps = left_maps
         else:
-            right = FactoredMatrix(self._reading("q", self.QK.A), self._reading("k", self.QK.B.mT).mT)
+            right_maps = FactoredMatrix(self._reading("q", self.QK.A), self._reading("k", self.QK.B.mT).mT)
         # a product of all heads with all at once would expand both sides: 10.7 GB for 270 heads of width 576
-        A, B = left.collapse_l(), (right.T if mode == "K" else right).collapse_r()
+        A, B = left_maps.collapse_l(), (right_maps.T if mode == "K" else right_maps).collapse_r()
         a, b = (x.norm(dim=(-2, -1)) for x in (A, B))
         n, heads = self.config.n_layers, self.config.n_heads
         scores = A.new_zeros(n, heads, n, heads)
@@ -200,9 +200,9 @@ class WeightsMixin:
         self.no_cap()
         return 1.0
 
-    def check_sums(self, what: str) -> None:
+    def check_sums(self, name: str) -> None:
         """Raise `InputError` if "parts", "heads", "neurons" or the "remainder" of these do not add up to the stream."""
-        if what in ("heads", "neurons"):
+        if name in ("heads", "neurons"):
             self.no_norm_after()
         else:
             self.adds_up()

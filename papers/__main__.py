@@ -82,15 +82,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         _show(claims[["id", "printed", "measured", "n", "verdict"]], claims, options.out)
         print("\n" + ", ".join(f"{n} {word}" for word, n in claims["verdict"].value_counts().items()))
         return
-    own = None
+    rows = None
     if options.runs:
         from importlib import import_module
 
         from streamscope.papers.paper import measure_runs
 
         measures = import_module(f"streamscope.papers.{options.paper}.tables").MEASURES
-        own = measure_runs(options.runs, measures, options.text, f"python -m papers {options.paper} --runs …")
-    page = Page(options.paper, own)
+        rows = measure_runs(options.runs, measures, options.text, f"python -m papers {options.paper} --runs …")
+    page = Page(options.paper, rows)
     if options.table:
         frame = page.frame(_place("Table", options.table))
         _show(frame, frame, options.out)
@@ -103,13 +103,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"written {page.write()}")
 
 
-def _show(shown: Any, whole: Any, out: Path | None) -> None:
+def _show(shown: Any, full_table: Any, out: Path | None) -> None:
     """Print a table, and save the whole of it."""
     print(shown.to_string(index=False, na_rep="", float_format="{:.4g}".format))
     if out:
         from streamscope.cli.disk import write_text
 
-        write_text(out, whole.to_csv(index=False))
+        write_text(out, full_table.to_csv(index=False))
 
 
 def _place(kind: str, text: str) -> str:

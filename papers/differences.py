@@ -109,23 +109,23 @@ def position(run: "Run") -> None:
     run.add("pds.over075", "heads", (sizes > 0.075).sum())
     run.add("pds.over_own", "heads", (sizes > sizes.mean() + sizes.std()).sum())
 
-    chosen = table.assign(side=side).drop_duplicates("pair").set_index("pair")["side"]
+    fold = table.assign(side=side).drop_duplicates("pair").set_index("pair")["side"]
     sps = run.probe(Sps())
     sps = sps[sps["category"] == "competing-nouns"]
     run.add("sps", "attention", sps["sps"].mean())
-    before = sps.groupby("id")["sps"].mean()
+    baseline = sps.groupby("id")["sps"].mean()
     preferred = coherence_rows(run.model, run.pairs, None, run.tokenizer).set_index("id")["log_odds"]
     pair_of = {prompt.id: prompt.pair for prompt in run.pairs.prompts}
     effects, changes = [], []
     for half in (0, 1):  # ranked on one half, measured on the other
-        heads = [Head(*at) for at in by_half[half].abs().sort_values(ascending=False).index[:3]]
+        heads = [Head(*place) for place in by_half[half].abs().sort_values(ascending=False).index[:3]]
         edits = scale_heads(heads, 0.0)
-        after = run.probe(Sps(), edits)
-        after = after[after["category"] == "competing-nouns"].groupby("id")["sps"].mean()
-        others = [name for name in before.index if chosen[pair_of[name]] != half]
-        effects.append(abs(cohens_d(after[others].to_numpy(), before[others].to_numpy())))
+        edited_sps = run.probe(Sps(), edits)
+        edited_sps = edited_sps[edited_sps["category"] == "competing-nouns"].groupby("id")["sps"].mean()
+        test_prompts = [name for name in baseline.index if fold[pair_of[name]] != half]
+        effects.append(abs(cohens_d(edited_sps[test_prompts].to_numpy(), baseline[test_prompts].to_numpy())))
         odds = coherence_rows(run.model, run.pairs, None, run.tokenizer, edits).set_index("id")["log_odds"]
-        changes.append(float((odds - preferred)[others].mean()))
+        changes.append(float((odds - preferred)[test_prompts].mean()))
     run.add("suppress.top3.d", "pooled sd", float(np.mean(effects)))
     run.add("suppress.top3.preference", "nats", float(np.mean(changes)))
 
@@ -135,9 +135,9 @@ def _held_out_best(by_half: Sequence[Any], k: int = 1) -> float:
     import numpy as np
 
     values = []
-    for here, there in (by_half, by_half[::-1]):
-        best = here.abs().sort_values(ascending=False, kind="stable").index[:k]
-        values.append((np.sign(here[best]) * there[best]).mean())
+    for fit_half, test_half in (by_half, by_half[::-1]):
+        best = fit_half.abs().sort_values(ascending=False, kind="stable").index[:k]
+        values.append((np.sign(fit_half[best]) * test_half[best]).mean())
     return float(np.mean(values))
 
 
@@ -151,18 +151,18 @@ def coreference(run: "Run") -> None:
     run.add("preference", "nats", odds["log_odds"].mean())
     hits = run.probe(Coreference(domain="keys"))
     hits = hits.assign(hit=hits["hit"].astype(float))
-    both = hits.groupby(["pair", "head"], sort=False)["hit"].min().unstack("head")
-    run.add("stable", "heads", both.sum(axis=1).mean())
+    stable_hits = hits.groupby(["pair", "head"], sort=False)["hit"].min().unstack("head")
+    run.add("stable", "heads", stable_hits.sum(axis=1).mean())
     run.add("top1.best", "share of prompts", best_head_held_out(hits, ["hit"], halves(hits, 0)[0])[0]["hit"].mean())
     run.add("top1.over30", "heads", (hits.groupby("head")["hit"].mean() > 0.3).sum())
     for name, category in CATEGORIES.items():
-        some = hits[hits["category"] == category]
-        if some.empty:
+        category_hits = hits[hits["category"] == category]
+        if category_hits.empty:
             raise InputError(f"the suite stories has no pairs of {name}")
         run.add(f"{name}.preference", "nats", odds[odds["category"] == category]["log_odds"].mean())
-        side = halves(some, 0)[0]
-        run.add(f"{name}.top1", "share of prompts", best_head_held_out(some, ["hit"], side)[0]["hit"].mean())
-        pairs = some.assign(hit=some.groupby(["pair", "head"])["hit"].transform("min"))
+        side = halves(category_hits, 0)[0]
+        run.add(f"{name}.top1", "share of prompts", best_head_held_out(category_hits, ["hit"], side)[0]["hit"].mean())
+        pairs = category_hits.assign(hit=category_hits.groupby(["pair", "head"])["hit"].transform("min"))
         run.add(f"{name}.both", "share of pairs", best_head_held_out(pairs, ["hit"], side)[0]["hit"].mean())
 
 
@@ -177,13 +177,13 @@ def induction(run: "Run") -> None:
     from streamscope.probes.heads.measure import plan, read, trained_words
 
     documents = open_data(Documents(data=HELD_OUT, max_documents=DOCUMENTS), run.model)
-    how = Heads(sequences=64, length=8, pool="trained")
-    query = plan(how, [], run.tokenizer, trained_words(run.tokenizer, documents.rows()))
-    table = read(how, capture(run.model, query), query)
+    options = Heads(sequences=64, length=8, pool="trained")
+    query = plan(options, [], run.tokenizer, trained_words(run.tokenizer, documents.rows()))
+    table = read(options, capture(run.model, query), query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=table["layer"].astype(str) + "." + table["index"].astype(str))
-    chosen, _ = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
-    run.add("induction.8", "share of attention", chosen["value"].mean())
+    best_rows, _ = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
+    run.add("induction.8", "share of attention", best_rows["value"].mean())
 
 
 def dst(run: "Run") -> None:
@@ -202,9 +202,9 @@ def dst(run: "Run") -> None:
     run.add("specialization", "1 − cosine", hss.table("hss").frame.set_index("scope").loc["layers", "hss"])
     if run.model.config.residual.kind == "single":
         return
-    how = Streams(streams=("token", "context"), method=("zero",), where=("everywhere",))
-    without = how.measure(run.model, documents).table().frame.set_index("stream")["delta"]
-    run.add("streams.token-context", "nats per token", without["token"] - without["context"])
+    options = Streams(streams=("token", "context"), method=("zero",), where=("everywhere",))
+    deltas = options.measure(run.model, documents).table().frame.set_index("stream")["delta"]
+    run.add("streams.token-context", "nats per token", deltas["token"] - deltas["context"])
 
 
 def pls(run: "Run") -> None:
@@ -239,25 +239,25 @@ def pls(run: "Run") -> None:
     def probabilities(edits: Any = None) -> Any:
         return np.exp(coherence_rows(run.model, gender, None, run.tokenizer, edits).set_index("id")["log_p"])
 
-    before = probabilities()
-    found: dict[str, list[float]] = {"effect": [], "spread": [], "range": []}
+    baseline = probabilities()
+    sizes: dict[str, list[float]] = {"effect": [], "spread": [], "range": []}
     for half in (0, 1):  # found on one half, measured on the other
         attention = table[side == half].groupby(["layer", "index"])["attention"].mean()
-        group = [Head(*at) for at in attention.sort_values(ascending=False).index[:2]]
-        others = [name for name in before.index if half_of[name] != half]
-        without, more = (probabilities(scale_heads(group, scale))[others] for scale in (0.0, SCALE))
-        change = without - before[others]
-        found["effect"].append(abs(change.mean()))
-        found["spread"].append(change.std())
-        found["range"].append(abs((more - without).mean()))
-    for name, values in found.items():
+        group = [Head(*place) for place in attention.sort_values(ascending=False).index[:2]]
+        other_prompts = [name for name in baseline.index if half_of[name] != half]
+        zero_p, scaled_p = (probabilities(scale_heads(group, scale))[other_prompts] for scale in (0.0, SCALE))
+        change = zero_p - baseline[other_prompts]
+        sizes["effect"].append(abs(change.mean()))
+        sizes["spread"].append(change.std())
+        sizes["range"].append(abs((scaled_p - zero_p).mean()))
+    for name, values in sizes.items():
         run.add(f"entity.log_{name}", "ln of a probability", float(np.log(np.mean(values))))
 
     result = Extract(tier="structural", raw=()).measure(run.model, Tokens(data=HELD_OUT, max_tokens=10_000))
     features = features_of(result)
     x, _ = varying_features(features)
-    own, raw = (ComputationalModes("kmeans").fit(y).labels_ for y in (x, raw_rows(raw_of(result), features)))
-    run.add("ari.raw", "adjusted Rand index", adjusted_rand_score(own, raw))
+    feature_labels, raw = (ComputationalModes("kmeans").fit(y).labels_ for y in (x, raw_rows(raw_of(result), features)))
+    run.add("ari.raw", "adjusted Rand index", adjusted_rand_score(feature_labels, raw))
 
 
 def krom(run: "Run") -> None:
@@ -314,8 +314,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         about = {"arm": arm, "seed": int(seed), "tokens": tokens_of(folder, manifest), "weights": weights}
         rows = pd.DataFrame([{**about, **row} for row in measure_run(folder)])
         rows = rows.drop(columns=["part", "x"], errors="ignore")
-        kept = table[(table["arm"] != arm) | (table["seed"] != int(seed))]
-        table = pd.concat([kept, rows], ignore_index=True).sort_values(["arm", "seed"], kind="stable")
+        other_rows = table[(table["arm"] != arm) | (table["seed"] != int(seed))]
+        table = pd.concat([other_rows, rows], ignore_index=True).sort_values(["arm", "seed"], kind="stable")
         options.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(options.out, table.to_csv(index=False, float_format="%.7g"))
         print(f"{arm}, seed {seed}: {len(rows)} rows", file=sys.stderr)

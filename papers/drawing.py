@@ -49,11 +49,11 @@ def figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.4, 3.
     """A figure of panels in our style, and its axes [rows, columns]."""
     plt = pyplot()
     with style():
-        drawn, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
-    return drawn, axes
+        fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **share)
+    return fig, axes
 
 
-def save(drawn: Any, path: Path) -> None:
+def save(fig: Any, path: Path) -> None:
     """Write a figure under a temporary name, then rename. Raises `InputError` for another format than `FORMATS`."""
     plt = pyplot()
     if path.suffix not in FORMATS:
@@ -62,10 +62,9 @@ def save(drawn: Any, path: Path) -> None:
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
     with style():
         write_atomically(
-            path,
-            lambda part: drawn.savefig(part, format=path.suffix[1:], metadata=metadata, dpi=160, facecolor="white"),
+            path, lambda part: fig.savefig(part, format=path.suffix[1:], metadata=metadata, dpi=160, facecolor="white")
         )
-    plt.close(drawn)
+    plt.close(fig)
 
 
 def colour(i: int) -> str:
@@ -73,30 +72,30 @@ def colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
-def seeds(axis: Any, x: float, found: Estimate, i: int = 0, label: str = "", width: float = 0.0) -> None:
-    """An estimate at x: a bar (with `width`) or a dash for the mean, and points of the seeds or the interval."""
+def seeds(axis: Any, x: float, e: Estimate, i: int = 0, label: str = "", width: float = 0.0) -> None:
+    """The estimate `e` at x: a bar (with `width`) or a dash for the mean, and points of the seeds or the interval."""
     if width:
-        axis.bar(x, found.mean, width=width, color=colour(i), alpha=0.55, label=label or None, linewidth=0)
+        axis.bar(x, e.mean, width=width, color=colour(i), alpha=0.55, label=label or None, linewidth=0)
     else:
-        axis.plot([x - 0.12, x + 0.12], [found.mean] * 2, color=colour(i), linewidth=2, label=label or None)
-    if 1 < len(found.values) <= POINTS:
-        spread = np.linspace(-0.06, 0.06, len(found.values)) if len(found.values) > 1 else np.zeros(1)
-        axis.plot(x + spread, found.values, "o", markersize=3, color=colour(i), markeredgewidth=0, zorder=3)
-    elif found.low < found.high:
+        axis.plot([x - 0.12, x + 0.12], [e.mean] * 2, color=colour(i), linewidth=2, label=label or None)
+    if 1 < len(e.values) <= POINTS:
+        spread = np.linspace(-0.06, 0.06, len(e.values)) if len(e.values) > 1 else np.zeros(1)
+        axis.plot(x + spread, e.values, "o", markersize=3, color=colour(i), markeredgewidth=0, zorder=3)
+    elif e.low < e.high:
         axis.errorbar(
-            x, found.mean, [[found.mean - found.low], [found.high - found.mean]], color="#333333", capsize=2,
-            linewidth=1, zorder=3,
+            x, e.mean, [[e.mean - e.low], [e.high - e.mean]], color="#333333",
+            capsize=2, linewidth=1, zorder=3,
         )  # fmt: skip
 
 
-def band(axis: Any, x: Sequence[float], found: Sequence[Estimate], i: int = 0, label: str = "") -> None:
+def band(axis: Any, x: Sequence[float], estimates: Sequence[Estimate], i: int = 0, label: str = "") -> None:
     """A curve of means over x with the band of the 95 % interval; up to eight seeds are thin lines instead."""
-    axis.plot(x, [one.mean for one in found], color=colour(i), linewidth=1.8, label=label or None)
-    if all(1 < len(one.values) <= POINTS for one in found) and len({len(one.values) for one in found}) == 1:
-        for line in np.array([one.values for one in found]).T:
+    axis.plot(x, [e.mean for e in estimates], color=colour(i), linewidth=1.8, label=label or None)
+    if all(1 < len(e.values) <= POINTS for e in estimates) and len({len(e.values) for e in estimates}) == 1:
+        for line in np.array([e.values for e in estimates]).T:
             axis.plot(x, line, color=colour(i), linewidth=0.6, alpha=0.6)
     else:
-        axis.fill_between(x, [one.low for one in found], [one.high for one in found], color=colour(i), alpha=0.2)
+        axis.fill_between(x, [e.low for e in estimates], [e.high for e in estimates], color=colour(i), alpha=0.2)
 
 
 def diamond(axis: Any, x: Any, y: Any, i: int | None = None, label: str = "printed") -> None:
@@ -128,16 +127,15 @@ def by_rank(rows: pd.DataFrame) -> np.ndarray:
     """[layer, rank] mean over seeds of the values of heads (part L5.H0), the largest of each layer first: heads of two
     seeds have nothing but their layer in common."""
     by_layer = rows.assign(layer=rows["part"].str.extract(r"L(\d+)")[0].astype(int)).groupby(["seed", "layer"])["value"]
-    ranked = by_layer.apply(lambda values: np.sort(values.to_numpy(float))[::-1])
-    return np.array(
-        [np.mean(np.stack(list(ranked[:, layer])), axis=0) for layer in sorted(set(ranked.index.get_level_values(1)))]
-    )
+    sorted_values = by_layer.apply(lambda values: np.sort(values.to_numpy(float))[::-1])
+    layers = sorted(set(sorted_values.index.get_level_values(1)))
+    return np.array([np.mean(np.stack(list(sorted_values[:, layer])), axis=0) for layer in layers])
 
 
-def legend(drawn: Any, columns: int = 6) -> None:
+def legend(fig: Any, columns: int = 6) -> None:
     """One legend above the panels, each label once."""
-    once: dict[str, Any] = {}
-    for axis in drawn.axes:
+    handle_of: dict[str, Any] = {}
+    for axis in fig.axes:
         handles, labels = axis.get_legend_handles_labels()
-        once |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in once}
-    drawn.legend(once.values(), once.keys(), loc="outside upper left", ncols=columns, frameon=False, fontsize=8)
+        handle_of |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in handle_of}
+    fig.legend(handle_of.values(), handle_of.keys(), loc="outside upper left", ncols=columns, frameon=False, fontsize=8)

@@ -78,28 +78,28 @@ class Page:
 
     def at(self, place: str) -> pd.DataFrame:
         """The printed cells of a place. Raises `InputError` for one that the paper does not number."""
-        found = self.cells[self.cells["place"] == place]
-        if found.empty:
+        cells = self.cells[self.cells["place"] == place]
+        if cells.empty:
             raise unknown("place", place, list(dict.fromkeys(self.cells["place"])))
-        return found
+        return cells
 
     def measured(self, cell: Mapping[str, Any]) -> Estimate | None:
         """The estimate beside a printed cell."""
         if not cell["quantity"]:
             return None
-        chosen = Selection(cell["arm"], cell["quantity"], cell["part"], cell["x"], self.grid(cell["place"]))
-        return estimate(self.rows, chosen, cell["unit"])
+        selection = Selection(cell["arm"], cell["quantity"], cell["part"], cell["x"], self.grid(cell["place"]))
+        return estimate(self.rows, selection, cell["unit"])
 
     def frame(self, place: str) -> pd.DataFrame:
         """The cells of a place, long: what is printed and measured, with interval, n and why nothing was measured."""
         rows = []
         for cell in self.at(place).to_dict("records"):
-            found = self.measured(cell)
+            measurement = self.measured(cell)
             row = {name: cell[name] for name in ("place", "row", "column", "printed", "unit")}
-            if found is not None:
-                row |= {"measured": found.mean, "low": found.low, "high": found.high,
-                        "n": " / ".join(map(str, found.n))}  # fmt: skip
-            rows.append(row | {"why": "" if found is not None else cell["why"] or "not measured"})
+            if measurement is not None:
+                row |= {"measured": measurement.mean, "low": measurement.low, "high": measurement.high,
+                        "n": " / ".join(map(str, measurement.n))}  # fmt: skip
+            rows.append(row | {"why": "" if measurement is not None else cell["why"] or "not measured"})
         return pd.DataFrame(rows).reindex(
             columns=["place", "row", "column", "printed", "measured", "low", "high", "n", "unit", "why"]
         )
@@ -108,15 +108,15 @@ class Page:
         """Markdown: a row per printed row, under each printed column what was measured (95 % over seeds)."""
         cells = self.at(place)
         columns, labels = list(dict.fromkeys(cells["column"])), list(dict.fromkeys(cells["row"]))
-        shown = {(cell["row"], cell["column"]): self._cell(cell, cells) for cell in cells.to_dict("records")}
+        texts = {(cell["row"], cell["column"]): self._cell(cell, cells) for cell in cells.to_dict("records")}
         head, lines = [""], [[row] for row in labels]
         for column in columns:
-            parts = [shown.get((row, column), ("", "")) for row in labels]
+            parts = [texts.get((row, column), ("", "")) for row in labels]
             names = [f"{column}, printed", "measured (95 %)"]
-            if not any(measured for _, measured in parts):
+            if not any(value for _, value in parts):
                 names, parts = [column], [(text,) for text, _ in parts]
             elif not any(text for text, _ in parts):
-                names, parts = [f"{column}, measured (95 %)"], [(measured,) for _, measured in parts]
+                names, parts = [f"{column}, measured (95 %)"], [(value,) for _, value in parts]
             head += names
             for line, part in zip(lines, parts, strict=True):
                 line += part
@@ -124,47 +124,47 @@ class Page:
 
     def _cell(self, cell: Mapping[str, Any], cells: pd.DataFrame) -> tuple[str, ...]:
         """What is printed, and what was measured, written as it is printed (of another arm, where it is not here)."""
-        found = self.measured(cell)
-        if found is None:
+        measurement = self.measured(cell)
+        if measurement is None:
             return cell["printed"], f"*{cell['why']}*" if cell["why"] else "*not measured*" if cell["quantity"] else ""
-        same = (cells[["quantity", "part", "unit"]] == [cell["quantity"], cell["part"], cell["unit"]]).all(axis=1)
-        like = cell["printed"] or next((text for text in cells.loc[same, "printed"] if text), "")
-        return cell["printed"], with_interval(found, form(like, cell["unit"]))
+        is_same = (cells[["quantity", "part", "unit"]] == [cell["quantity"], cell["part"], cell["unit"]]).all(axis=1)
+        example = cell["printed"] or next((text for text in cells.loc[is_same, "printed"] if text), "")
+        return cell["printed"], with_interval(measurement, form(example, cell["unit"]))
 
     def value(
         self, arm: str, quantity: str, part: str = "", x: float = float("nan"), *, like: str = "0.000",
         unit: str = "", grid: str = "", interval: bool = True,
     ) -> str:  # fmt: skip
         """An estimate in a sentence. Raises `InputError` where nothing was measured."""
-        found = self.estimate(arm, quantity, part, x, unit=unit, grid=grid)
-        how = form(like, unit)
-        return with_interval(found, how) if interval else written(found.mean, how)
+        measurement = self.estimate(arm, quantity, part, x, unit=unit, grid=grid)
+        number_form = form(like, unit)
+        return with_interval(measurement, number_form) if interval else written(measurement.mean, number_form)
 
     def estimate(
         self, arm: str, quantity: str, part: str = "", x: float = float("nan"), *, unit: str = "", grid: str = ""
     ) -> Estimate:
         """An estimate by its names. Raises `InputError` where nothing was measured."""
-        chosen = Selection(arm, quantity, part, x, OWN if self.own is not None else grid or self.tables.DEFAULT)
-        found = estimate(self.rows, chosen, unit)
-        if found is None:
-            raise InputError(f"{self.paper}: no rows of {chosen}")
-        return found
+        selection = Selection(arm, quantity, part, x, OWN if self.own is not None else grid or self.tables.DEFAULT)
+        measurement = estimate(self.rows, selection, unit)
+        if measurement is None:
+            raise InputError(f"{self.paper}: no rows of {selection}")
+        return measurement
 
     def present(self, arms: Mapping[str, str], quantity: str, grid: str = "") -> dict[str, str]:
         """Those arms, with their names, of which a quantity was measured. Raises `InputError` without any."""
         grid = OWN if self.own is not None else grid or self.tables.DEFAULT
-        there = set(self.rows.loc[(self.rows["quantity"] == quantity) & (self.rows["grid"] == grid), "arm"])
-        if not there & set(arms):
+        measured_arms = set(self.rows.loc[(self.rows["quantity"] == quantity) & (self.rows["grid"] == grid), "arm"])
+        if not measured_arms & set(arms):
             raise InputError(f"no {quantity} of {', '.join(arms)} was measured; runs are called ARM-sSEED")
-        return {arm: name for arm, name in arms.items() if arm in there}
+        return {arm: name for arm, name in arms.items() if arm in measured_arms}
 
     def printed(self, place: str, row: str, column: str) -> str:
         """A printed cell."""
         cells = self.at(place)
-        found = cells[(cells["row"] == row) & (cells["column"] == column)]
-        if len(found) != 1:
-            raise InputError(f"{place} has {len(found)} cells {row!r}, {column!r}")
-        return str(found["printed"].iloc[0])
+        matches = cells[(cells["row"] == row) & (cells["column"] == column)]
+        if len(matches) != 1:
+            raise InputError(f"{place} has {len(matches)} cells {row!r}, {column!r}")
+        return str(matches["printed"].iloc[0])
 
     def dose(self, place: str) -> str:
         """Seeds, tokens, parameters and text of what a place shows."""
@@ -243,13 +243,14 @@ class Page:
         rows = self.rows[self.rows["grid"] == grid]
         arms = [arm for arm in arms or dict.fromkeys(rows["arm"]) if arm in set(rows["arm"])]
         lines: dict[str, list[str]] = {arm: [f"`{arm}`"] for arm in arms}
-        for quantity, like in quantities.items():
+        for quantity, example in quantities.items():
             means = {arm: estimate(rows, Selection(arm, quantity)) for arm in arms}
-            tested = {arm: estimate(rows, Selection(f"{arm} − {against}", quantity)) for arm in arms if arm != against}
-            able = {arm: one.p for arm, one in tested.items() if one is not None and one.p == one.p}
+            others = [arm for arm in arms if arm != against]
+            differences = {arm: estimate(rows, Selection(f"{arm} − {against}", quantity)) for arm in others}
+            able = {arm: m.p for arm, m in differences.items() if m is not None and m.p == m.p}
             p = dict(zip(able, holm(np.array(list(able.values()))), strict=True)) if able else {}
-            for arm, one in means.items():
-                text = "" if one is None else written(one.mean, form(like))
+            for arm, measurement in means.items():
+                text = "" if measurement is None else written(measurement.mean, form(example))
                 lines[arm].append(f"**{text}**" if p.get(arm, 1.0) <= LEVEL else text)
         head = ["", *quantities]
         return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines.values()])
@@ -280,19 +281,19 @@ def add(paper: str, folders: Sequence[Path], grid: str, text: str) -> str:
     """Measure runs and add their rows to the long table of a paper, but those whose weights it has."""
     path = RESULTS / paper / "measured.parquet"
     table = pd.read_parquet(path)
-    known = set(table.loc[table["grid"] == grid, "weights"])
+    known_weights = set(table.loc[table["grid"] == grid, "weights"])
     ended = [folder for folder in folders if read_manifest(folder).get("outcome") == "completed"]
-    new = [folder for folder in ended if read_manifest(folder)["weights"] not in known]
+    new = [folder for folder in ended if read_manifest(folder)["weights"] not in known_weights]
     measures = import_module(f"streamscope.papers.{paper}.tables").MEASURES
     for folder in new:
         rows = measure_runs([folder], measures, text, f"python -m papers {paper} --runs …").assign(grid=grid)
-        again = (
+        is_old = (
             (table["grid"] == grid) & (table["arm"] == rows["arm"].iloc[0]) & (table["seed"] == rows["seed"].iloc[0])
         )
-        table = pd.concat([table[~again], rows], ignore_index=True)
+        table = pd.concat([table[~is_old], rows], ignore_index=True)
         write_atomically(path, partial(table.to_parquet, index=False, compression="zstd"))
-    left = f"; {len(folders) - len(ended)} have not ended" if len(ended) < len(folders) else ""
-    return f"{len(new)} of {len(folders)} runs measured{left}"
+    note = f"; {len(folders) - len(ended)} have not ended" if len(ended) < len(folders) else ""
+    return f"{len(new)} of {len(folders)} runs measured{note}"
 
 
 def index() -> str:

@@ -107,24 +107,24 @@ class Selection:
 
     def of(self, rows: pd.DataFrame, arm: str) -> pd.DataFrame:
         """The rows of one arm, a row per seed. Raises `InputError` where a seed has two."""
-        at = (rows["arm"] == arm) & (rows["quantity"] == self.quantity) & (rows["part"] == self.part)
-        at &= rows["x"].isna() if np.isnan(self.x) else np.isclose(rows["x"].astype(float), self.x)
+        mask = (rows["arm"] == arm) & (rows["quantity"] == self.quantity) & (rows["part"] == self.part)
+        mask &= rows["x"].isna() if np.isnan(self.x) else np.isclose(rows["x"].astype(float), self.x)
         if self.grid:
-            at &= rows["grid"] == self.grid
-        found = rows[at & rows["value"].notna()]
-        if found["seed"].duplicated().any():
+            mask &= rows["grid"] == self.grid
+        arm_rows = rows[mask & rows["value"].notna()]
+        if arm_rows["seed"].duplicated().any():
             raise InputError(f"{arm}, {self.quantity} {self.part}: seeds have several rows; give the grid")
-        return found
+        return arm_rows
 
 
-def estimate(rows: pd.DataFrame, chosen: Selection, unit: str = "") -> Estimate | None:
+def estimate(rows: pd.DataFrame, choice: Selection, unit: str = "") -> Estimate | None:
     """The estimate of a selection; None where an arm has no rows. One seed has no interval."""
     for sign in (" − ", " / "):
-        if sign in chosen.arm:
-            found = [chosen.of(rows, arm) for arm in chosen.arm.split(sign)]
-            return None if any(one.empty for one in found) else _of_two(found, sign, unit)
-    found = chosen.of(rows, chosen.arm)
-    return None if found.empty else _of_one(found["value"].to_numpy(float), found["unit"].iloc[0])
+        if sign in choice.arm:
+            arm_rows = [choice.of(rows, arm) for arm in choice.arm.split(sign)]
+            return None if any(part.empty for part in arm_rows) else _of_two(arm_rows, sign, unit)
+    arm_rows = choice.of(rows, choice.arm)
+    return None if arm_rows.empty else _of_one(arm_rows["value"].to_numpy(float), arm_rows["unit"].iloc[0])
 
 
 ENDS: Mapping[str, tuple[float, float]] = {
@@ -142,27 +142,27 @@ def _of_one(values: np.ndarray, unit: str) -> Estimate:
     sd = float(values.std(ddof=1)) if n > 1 and np.ptp(values) else 0.0  # of equal values not what rounding leaves
     half = float(t.isf(LEVEL / 2, n - 1) * sd / np.sqrt(n)) if n > 1 else float("nan")
     low, high = mean - half, mean + half
-    least, most = ENDS.get(unit, (-np.inf, np.inf))
-    if least <= values.min() and values.max() <= most and n > 1:
-        low, high = max(low, least), min(high, most)
+    bottom, top = ENDS.get(unit, (-np.inf, np.inf))
+    if bottom <= values.min() and values.max() <= top and n > 1:
+        low, high = max(low, bottom), min(high, top)
     return Estimate(mean, low, high, (n,), values)
 
 
-def _of_two(found: Sequence[pd.DataFrame], sign: str, unit: str) -> Estimate:
+def _of_two(arm_rows: Sequence[pd.DataFrame], sign: str, unit: str) -> Estimate:
     """Difference or ratio of two arms. In percent, the mean of the second is taken as known."""
-    one, other = (rows["value"].to_numpy(float) for rows in found)
-    n = (len(one), len(other))
+    first, second = (rows["value"].to_numpy(float) for rows in arm_rows)
+    n = (len(first), len(second))
     if sign == " / ":
-        if min(one.min(), other.min()) <= 0:
-            return Estimate(float(one.mean() / other.mean()), float("nan"), float("nan"), n, np.array([]))
-        one, other = np.log(one), np.log(other)
-    scale = 100 / abs(float(other.mean())) if unit == "percent" and found[0]["unit"].iloc[0] != "percent" else 1.0
+        if min(first.min(), second.min()) <= 0:
+            return Estimate(float(first.mean() / second.mean()), float("nan"), float("nan"), n, np.array([]))
+        first, second = np.log(first), np.log(second)
+    scale = 100 / abs(float(second.mean())) if unit == "percent" and arm_rows[0]["unit"].iloc[0] != "percent" else 1.0
     if min(n) > 1:
-        difference, error, df = contrast({"one": one, "other": other}, {"one": 1.0, "other": -1.0})
+        difference, error, df = contrast({"one": first, "other": second}, {"one": 1.0, "other": -1.0})
         half = float(t.isf(LEVEL / 2, df)) * error
         p = float(2 * t.sf(abs(difference) / error, df)) if error else float("nan")
     else:
-        difference, half, p = float(one.mean() - other.mean()), float("nan"), float("nan")
+        difference, half, p = float(first.mean() - second.mean()), float("nan"), float("nan")
     ends = np.array([difference, difference - half, difference + half])
     mean, low, high = map(float, np.exp(ends) if sign == " / " else ends * scale)
     return Estimate(mean, low, high, n, np.array([]), p)
@@ -198,8 +198,8 @@ class Run:
 
     def probe(self, probe: Any, edits: Any = None, prompts: Any = None) -> Any:
         """The table of a probe on prompts, `pairs` unless others are given: a row per prompt (or pair) and head."""
-        chosen = self.pairs if prompts is None else prompts
-        return measure(self.model, probe, chosen, edits=edits, tokenizer=self.tokenizer)
+        suite = self.pairs if prompts is None else prompts
+        return measure(self.model, probe, suite, edits=edits, tokenizer=self.tokenizer)
 
     def loss(self, data: str) -> float:
         """Nats per token over the first documents of a corpus."""
@@ -224,8 +224,8 @@ def measure_runs(
         if manifest.get("outcome") != "completed":
             raise InputError(f"{folder} has not ended; `python -m models.train --resume` goes on")
         run = Run(folder)
-        for one in measures:
-            one(run)
+        for measure_part in measures:
+            measure_part(run)
         about = {
             "grid": OWN, "arm": arm, "seed": int(seed), "parameters": run.model.n_params(), "text": text,
             "tokens": tokens_of(folder, manifest), "command": command, "weights": manifest["weights"],

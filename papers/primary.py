@@ -87,24 +87,24 @@ def endpoints(spec: Mapping[str, Any], rows: Any, seeds: range) -> Any:
 
     from streamscope.instruments.stats.estimators import holm
 
-    rows, (one, other) = rows[rows["seed"].isin(seeds)], spec["arms"]
-    claims = [{"id": name, "quantity": name, "arms": [one, other], "margin": 0.0} for name in spec["quantities"]]
+    rows, (first, second) = rows[rows["seed"].isin(seeds)], spec["arms"]
+    claims = [{"id": name, "quantity": name, "arms": [first, second], "margin": 0.0} for name in spec["quantities"]]
     table = pd.DataFrame([_measured(claim, rows) for claim in claims]).drop(columns=["claim", "weak"])
     table["p_holm"] = holm(table["p"].to_numpy())
     means = rows.groupby(["quantity", "arm"])["value"].mean().unstack("arm")
-    for arm in (one, other, *spec["beside"]):
+    for arm in (first, second, *spec["beside"]):
         if arm in means:
             table[arm] = means[arm].reindex(table["quantity"]).to_numpy()
     return table
 
 
 def _values(rows: Any, arm: str, quantity: str) -> Any:
-    found = rows[(rows["arm"] == arm) & (rows["quantity"] == quantity)].drop_duplicates("seed")["value"].dropna()
-    if len(found) < 2:
+    values = rows[(rows["arm"] == arm) & (rows["quantity"] == quantity)].drop_duplicates("seed")["value"].dropna()
+    if len(values) < 2:
         raise InputError(
-            f"{quantity} of {arm}: {len(found)} of the registered seeds are measured, at least 2 are needed"
+            f"{quantity} of {arm}: {len(values)} of the registered seeds are measured, at least 2 are needed"
         )
-    return found.to_numpy(float)
+    return values.to_numpy(float)
 
 
 def _measured(claim: Mapping[str, Any], rows: Any) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def _verdict(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     if row["weak"]:
         return f"too weak: {row['weak']}"
     if claim.get("test") == "equivalence":
-        outside = row["low"] > margin or row["high"] < -margin
-        return "reproduced" if significant else "contradicted" if outside else "inconclusive"
+        is_outside = row["low"] > margin or row["high"] < -margin
+        return "reproduced" if significant else "contradicted" if is_outside else "inconclusive"
     if claim.get("test") == "below":
         return ("reproduced" if row["difference"] < margin else "contradicted") if significant else "inconclusive"
     if significant:
@@ -159,10 +159,10 @@ def _verdict(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 def _printed_sign(claim: Mapping[str, Any]) -> float:
     """Sign of the printed contrast."""
-    printed = claim["printed"]
-    if isinstance(printed[0], str):
-        return 1.0 if printed[0] == "larger" else -1.0
-    return sum(sign * value for sign, value in zip((1.0, -1.0, -1.0, 1.0), printed, strict=False))
+    cell_text = claim["printed"]
+    if isinstance(cell_text[0], str):
+        return 1.0 if cell_text[0] == "larger" else -1.0
+    return sum(sign * value for sign, value in zip((1.0, -1.0, -1.0, 1.0), cell_text, strict=False))
 
 
 def registered(paper: str) -> tuple[list[dict[str, Any]], range, dict[str, Any]]:

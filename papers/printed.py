@@ -39,37 +39,37 @@ def printed(paper: str) -> pd.DataFrame:
 
 def number(text: str) -> float:
     """The first number in a printed cell, or NaN: 2.22e7 for 22.2M, .483 for 48.3%."""
-    found = NUMBER.match(text.replace(",", ""))
-    if found is None:
+    match = NUMBER.match(text.replace(",", ""))
+    if match is None:
         return float("nan")
-    return float(found[1].replace("−", "-") + found[2]) * SCALE.get(found[3], 1.0)
+    return float(match[1].replace("−", "-") + match[2]) * SCALE.get(match[3], 1.0)
 
 
 def form(text: str, unit: str = "") -> Form:
     """How a cell is written. Means of counts have a decimal, and 16% of the unit percent is 16, not .16."""
-    found = NUMBER.match(text.replace(",", ""))
-    if found is None:
+    match = NUMBER.match(text.replace(",", ""))
+    if match is None:
         return Form(3, "", False)
-    decimals = max(len(found[2].partition(".")[2]), int(unit in COUNTS))
-    suffix = "percent" if unit == "percent" and found[3] == "%" else found[3]
-    return Form(decimals, suffix, found[1] == "+")
+    decimals = max(len(match[2].partition(".")[2]), int(unit in COUNTS))
+    suffix = "percent" if unit == "percent" and match[3] == "%" else match[3]
+    return Form(decimals, suffix, match[1] == "+")
 
 
-def written(value: float, how: Form) -> str:
+def written(value: float, number_form: Form) -> str:
     """A number as the paper writes it: 0.276, 48.3 %, 0.87 M."""
-    scaled = value / SCALE.get(how.suffix, 1.0)
-    decimals = how.decimals
-    while how.suffix == "M" and decimals < 3 and abs(scaled) < 10 ** (1 - decimals):
+    scaled = value / SCALE.get(number_form.suffix, 1.0)
+    decimals = number_form.decimals
+    while number_form.suffix == "M" and decimals < 3 and abs(scaled) < 10 ** (1 - decimals):
         decimals += 1
-    text = f"{scaled:{'+' if how.signed else ''}.{decimals}f}".replace("-", "−")
+    text = f"{scaled:{'+' if number_form.signed else ''}.{decimals}f}".replace("-", "−")
     if not text.strip("+−0."):
         text = text.lstrip("+−")  # a zero has no sign
-    return text + {"%": " %", "percent": " %", "M": " M", "K": " K", "k": " k", "×": "×"}.get(how.suffix, "")
+    return text + {"%": " %", "percent": " %", "M": " M", "K": " K", "k": " k", "×": "×"}.get(number_form.suffix, "")
 
 
-def with_interval(found: Estimate, how: Form) -> str:
+def with_interval(estimate: Estimate, number_form: Form) -> str:
     """A mean with its interval: 0.231 (0.205 to 0.257)."""
-    text = written(found.mean, how)
-    if not found.low < found.high:
+    text = written(estimate.mean, number_form)
+    if not estimate.low < estimate.high:
         return text
-    return f"{text} ({written(found.low, how)} to {written(found.high, how)})"
+    return f"{text} ({written(estimate.low, number_form)} to {written(estimate.high, number_form)})"

@@ -87,9 +87,9 @@ def dry_run(paper: str) -> None:
         for cell in cells_of(read_grid(Path(__file__).parent / paper / "grid.toml")):
             if not cell.name.endswith("-s0"):
                 continue
-            found = train(with_options(cell, words), Path(scratch), 2)
+            state = train(with_options(cell, words), Path(scratch), 2)
             model = load(Path(scratch) / cell.name)
-            print(f"{cell.name}: {found['step']} steps, loss {found['loss']:.3f}; {model.n_params():,} parameters open")
+            print(f"{cell.name}: {state['step']} steps, loss {state['loss']:.3f}; {model.n_params():,} parameters open")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -103,9 +103,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arms: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         arms.setdefault(row["training"].rpartition("-s")[0], []).append(row)
-    for arm, (row, *others) in arms.items():
+    for arm, (row, *other_rows) in arms.items():
         numbers = f"{row['parameters']:12,}{row['tokens'] / 1e6:10.0f}{row['tokens/s']:12,.0f}{row['hours']:8.2f}"
-        print(f"{arm:24}{numbers}{row['GB']:7.2f}{1 + len(others):7}")
+        print(f"{arm:24}{numbers}{row['GB']:7.2f}{1 + len(other_rows):7}")
     hours, disk = sum(row["hours"] for row in rows), sum(row["GB"] for row in rows)
     speed = f"one {options.gpu} at {options.share:.0%} of its peak"
     print(f"{len(rows)} trainings: {hours:.1f} hours of {speed}, {disk:.0f} GB")

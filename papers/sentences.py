@@ -44,46 +44,46 @@ def sentences(paper: str) -> pd.DataFrame:
 
 def judged(claim: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
     """A claim with its estimate, as text, and its verdict."""
-    found = None
+    measurement = None
     if claim["quantity"] and not claim["verdict"]:
-        chosen = Selection(claim["arms"], claim["quantity"], claim["part"], claim["x"], claim["grid"])
-        found = estimate(rows, chosen, claim["unit"])
-    word = claim["verdict"] or ("not measured" if found is None else _verdict(claim, found, rows))
+        selection = Selection(claim["arms"], claim["quantity"], claim["part"], claim["x"], claim["grid"])
+        measurement = estimate(rows, selection, claim["unit"])
+    word = claim["verdict"] or ("not measured" if measurement is None else _verdict(claim, measurement, rows))
     if word not in VERDICTS:
         raise unknown(f"verdict of {claim['id']}", word, list(VERDICTS))
-    measured = "" if found is None else with_interval(found, form(claim["printed"] or "0.000", claim["unit"]))
-    n = "" if found is None else " / ".join(map(str, found.n))
-    return {**claim, "measured": measured, "n": n, "verdict": word}
+    text = "" if measurement is None else with_interval(measurement, form(claim["printed"] or "0.000", claim["unit"]))
+    n = "" if measurement is None else " / ".join(map(str, measurement.n))
+    return {**claim, "measured": text, "n": n, "verdict": word}
 
 
-def _verdict(claim: Mapping[str, Any], found: Estimate, rows: pd.DataFrame) -> str:
+def _verdict(claim: Mapping[str, Any], ci: Estimate, rows: pd.DataFrame) -> str:
     if claim["needs"] and not _able(claim, rows):
         return "too weak to test"
     kind, _, text = claim["test"].partition(" ")
     if kind == "counted":
-        how = form(claim["printed"], claim["unit"])
-        scale = 100.0 if how.suffix == "percent" else 1.0
-        same = written(found.mean, how) == written(number(claim["printed"]) * scale, how)
-        return "reproduced" if same else "different value"
-    if not found.low <= found.high:  # one seed has no interval; seeds that agree have one of length 0
+        number_form = form(claim["printed"], claim["unit"])
+        scale = 100.0 if number_form.suffix == "percent" else 1.0
+        is_equal = written(ci.mean, number_form) == written(number(claim["printed"]) * scale, number_form)
+        return "reproduced" if is_equal else "different value"
+    if not ci.low <= ci.high:  # one seed has no interval; seeds that agree have one of length 0
         return "inconclusive"
     if kind == "number":
         scale = 0.01 if claim["unit"] == "percent" and "%" in claim["printed"] else 1.0
-        printed = number(claim["printed"]) / scale
-        if not found.low <= printed <= found.high:
+        printed_value = number(claim["printed"]) / scale
+        if not ci.low <= printed_value <= ci.high:
             return "different value"
-        return "reproduced" if (found.high - found.low) / 2 <= SURE * abs(printed) else "inconclusive"
+        return "reproduced" if (ci.high - ci.low) / 2 <= SURE * abs(printed_value) else "inconclusive"
     if kind not in (">", "<", "within"):
         raise InputError(f"{claim['id']}: the test {claim['test']!r} is none of number, counted, > N, < N, within N")
     limit = float(text)
     if kind == "within":
-        inside, outside = -limit < found.low and found.high < limit, found.low > limit or found.high < -limit
-        return "reproduced" if inside else "contradicted" if outside else "inconclusive"
-    sides = (found.low > limit, found.high < limit)
+        is_inside, is_outside = -limit < ci.low and ci.high < limit, ci.low > limit or ci.high < -limit
+        return "reproduced" if is_inside else "contradicted" if is_outside else "inconclusive"
+    sides = (ci.low > limit, ci.high < limit)
     holds, denied = sides if kind == ">" else sides[::-1]
-    low, high, margin = found.low - limit, found.high - limit, abs(number(claim["printed"])) / 2
-    if " / " in claim["arms"] and min(limit, found.low, number(claim["printed"])) > 0:  # a factor, by its logarithm
-        low, high = log(found.low / limit), log(found.high / limit)
+    low, high, margin = ci.low - limit, ci.high - limit, abs(number(claim["printed"])) / 2
+    if " / " in claim["arms"] and min(limit, ci.low, number(claim["printed"])) > 0:  # a factor, by its logarithm
+        low, high = log(ci.low / limit), log(ci.high / limit)
         margin = abs(log(number(claim["printed"]))) / 2
     if not (holds or denied) and -margin <= low and high <= margin:
         return "no effect"
@@ -94,7 +94,7 @@ def _able(claim: Mapping[str, Any], rows: pd.DataFrame) -> bool:
     """Whether every arm of a claim has what it needs: "preference > 0", by the lower end of the interval."""
     quantity, _, limit = claim["needs"].partition(" > ")
     for arm in claim["arms"].replace(" / ", " − ").split(" − "):
-        found = estimate(rows, Selection(arm, quantity, grid=claim["grid"]))
-        if found is None or not found.low > float(limit):
+        measurement = estimate(rows, Selection(arm, quantity, grid=claim["grid"]))
+        if measurement is None or not measurement.low > float(limit):
             return False
     return True

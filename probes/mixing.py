@@ -49,8 +49,8 @@ def log(folder: Path) -> pd.DataFrame:
 
 
 def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
-    found = pd.DataFrame([{**row, "why": row.get("undefined", "")} for row in rows], columns=columns)
-    return found.astype({"value": float})
+    frame = pd.DataFrame([{**row, "why": row.get("undefined", "")} for row in rows], columns=columns)
+    return frame.astype({"value": float})
 
 
 def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
@@ -61,23 +61,23 @@ def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
     """
     if not has_mixing(model):
         raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
-    now = _frame(measure(model), [*KEYS, "value", "why"])
-    here = logged[logged["step"] == step].drop(columns="step")
-    both = pd.concat([now, here]).drop_duplicates(KEYS, ignore_index=True)
-    if not here.empty:
-        return both
-    why = "metrics.jsonl has no mixing rows" if logged.empty else f"not logged at step {step}"
-    lost = [(module, metric) for module in connections(model) for metric in ("distance_dynamic", "gradient")]
-    lost += [(module, metric) for module in gates(model) for metric in ("gate_mean", "gate_sd", "gate_low")]
-    rows = [{"module": m, "metric": metric, "part": "", "value": None, "undefined": why} for m, metric in lost]
-    return pd.concat([both, _frame(rows, list(both.columns))], ignore_index=True) if rows else both
+    current = _frame(measure(model), [*KEYS, "value", "why"])
+    step_rows = logged[logged["step"] == step].drop(columns="step")
+    table = pd.concat([current, step_rows]).drop_duplicates(KEYS, ignore_index=True)
+    if not step_rows.empty:
+        return table
+    reason = "metrics.jsonl has no mixing rows" if logged.empty else f"not logged at step {step}"
+    absent = [(module, metric) for module in connections(model) for metric in ("distance_dynamic", "gradient")]
+    absent += [(module, metric) for module in gates(model) for metric in ("gate_mean", "gate_sd", "gate_low")]
+    rows = [{"module": m, "metric": metric, "part": "", "value": None, "undefined": reason} for m, metric in absent]
+    return pd.concat([table, _frame(rows, list(table.columns))], ignore_index=True) if rows else table
 
 
-def kind(value: float, rest: float, least: float) -> str:
+def kind(value: float, decay_value: float, threshold: float) -> str:
     """`MIX`, `DECAY` or `AT_REST`, for a distance or swap and its value without any gradient."""
-    if value - rest >= least:
+    if value - decay_value >= threshold:
         return MIX
-    return DECAY if value >= least else AT_REST
+    return DECAY if value >= threshold else AT_REST
 
 
 def streams(kinds: Sequence[str]) -> str:
@@ -85,8 +85,8 @@ def streams(kinds: Sequence[str]) -> str:
     counts = {name: list(kinds).count(name) for name in (MIX, DECAY, AT_REST)}
     if not kinds:
         return "none to mix"
-    named = [f"{name} {n}" for name, n in counts.items() if n]
-    return next(name for name, n in counts.items() if n) if len(named) == 1 else f"{', '.join(named)} of {len(kinds)}"
+    parts = [f"{name} {n}" for name, n in counts.items() if n]
+    return next(name for name, n in counts.items() if n) if len(parts) == 1 else f"{', '.join(parts)} of {len(kinds)}"
 
 
 def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: int | None = None) -> Tensor:
@@ -111,13 +111,13 @@ def distances_without_gradient(
     model: Any, training: Mapping[str, Any], steps: int, until: int | None = None
 ) -> dict[str, float]:
     """‖H_res − I‖_F of each connection of a model after `without_gradient`, by its name."""
-    found = {n: m for n, m in connections(model).items() if "res" in m.b}
-    if not found:
+    modules = {n: m for n, m in connections(model).items() if "res" in m.b}
+    if not modules:
         return {}
-    first = next(iter(found.values()))  # all modules of a model start with the same b_res
+    first = next(iter(modules.values()))  # all modules of a model start with the same b_res
     start = first.biases()["res"].to(DTYPES[first.spec.hc_dtype])
-    rest = float(distance(first.mixing(without_gradient(start, training, steps, until).float())))
-    return dict.fromkeys(found, rest)
+    decay_distance = float(distance(first.mixing(without_gradient(start, training, steps, until).float())))
+    return dict.fromkeys(modules, decay_distance)
 
 
 def by_module(rows: pd.DataFrame) -> pd.DataFrame:
@@ -127,17 +127,17 @@ def by_module(rows: pd.DataFrame) -> pd.DataFrame:
     """
     metrics = [m for m in METRICS if m in set(rows["metric"])]
     out = []
-    for module, own in rows.groupby("module", sort=False):
-        defined = own[(own["part"] != "") & own["metric"].isin(metrics)]
+    for module, module_rows in rows.groupby("module", sort=False):
+        defined = module_rows[(module_rows["part"] != "") & module_rows["metric"].isin(metrics)]
         for part in list(dict.fromkeys(defined["part"])) or [""]:
             cells: dict[str, float] = {}
-            why: dict[str, str] = {}
+            reasons: dict[str, str] = {}
             for metric in metrics:
-                one = own[(own["metric"] == metric) & own["part"].isin(["", part])]
-                cells[metric] = float(one["value"].iloc[0]) if len(one) else float("nan")
+                metric_rows = module_rows[(module_rows["metric"] == metric) & module_rows["part"].isin(["", part])]
+                cells[metric] = float(metric_rows["value"].iloc[0]) if len(metric_rows) else float("nan")
                 if pd.isna(cells[metric]):
-                    why[metric] = one["why"].iloc[0] if len(one) else "not of this module"
-            out.append({"module": module, "part": part, **cells, "undefined": note(why)})
+                    reasons[metric] = metric_rows["why"].iloc[0] if len(metric_rows) else "not of this module"
+            out.append({"module": module, "part": part, **cells, "undefined": note(reasons)})
     return pd.DataFrame(out)
 
 

@@ -66,7 +66,7 @@ def undecided(prompts: Sequence[Prompt]) -> set[str]:
     groups: dict[tuple[str, tuple[int, int]], list[Prompt]] = {}
     for p in prompts:
         groups.setdefault((p.text[: p.roles["query"][1]], p.roles["query"]), []).append(p)
-    return {p.id for same in groups.values() if len({q.roles.get("target") for q in same}) > 1 for p in same}
+    return {p.id for twins in groups.values() if len({q.roles.get("target") for q in twins}) > 1 for p in twins}
 
 
 def role_query(
@@ -78,7 +78,7 @@ def role_query(
     prompt has the roles, or none of those can be decided.
     """
     aligned = align_once(prompts, tokenizer)
-    keep = [i for i, at in enumerate(aligned.positions) if all(role in at for role in needs)]
+    keep = [i for i, spans in enumerate(aligned.positions) if all(role in spans for role in needs)]
     if not keep:
         raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, such as competing")
     open_ended = undecided([aligned.prompts[i] for i in keep])
@@ -88,13 +88,13 @@ def role_query(
             f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
             "causal model attends equally in both; use a suite whose text decides before the query"
         )
-    chosen = aligned.only(keep)
-    names = {p.id for p in chosen.prompts} | open_ended
+    subset = aligned.only(keep)
+    names = {p.id for p in subset.prompts} | open_ended
     return RoleQuery(
-        tokens=chosen.tokens,
+        tokens=subset.tokens,
         hooks=(PATTERN, GATE) if gated else (PATTERN,),
-        positions=[[q] for q in chosen.queries],
-        aligned=chosen,
+        positions=[[q] for q in subset.queries],
+        aligned=subset,
         left_out=tuple(p.id for p in aligned.prompts if p.id not in names),
         undecided=tuple(p.id for p in aligned.prompts if p.id in open_ended),
     )
@@ -108,11 +108,11 @@ def up_to_query(query: RoleQuery) -> RoleQuery:
 def left_out(query: Query, roles: str) -> str:
     """For a title: how many prompts a `role_query` left out, and why."""
     assert isinstance(query, RoleQuery)
-    lost = f", {len(query.left_out)} without {roles}" if query.left_out else ""
+    text = f", {len(query.left_out)} without {roles}" if query.left_out else ""
     if query.undecided:
-        lost += f", {len(query.undecided)} left out whose text up to the query also occurs with another answer "
-        lost += "(Top-1 at most 50 % and SPS 0 by construction)"
-    return lost
+        text += f", {len(query.undecided)} left out whose text up to the query also occurs with another answer "
+        text += "(Top-1 at most 50 % and SPS 0 by construction)"
+    return text
 
 
 def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
@@ -143,10 +143,10 @@ def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
 
 def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
     """Layer -> activations per prompt of the attention hook `hook`, in layer order."""
-    found = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
-    if not found:
+    activations = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
+    if not activations:
         raise InputError(f"no {hook} was captured; run the query planned by this probe")
-    return dict(sorted(found.items()))
+    return dict(sorted(activations.items()))
 
 
 def attention_to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
@@ -208,23 +208,25 @@ class RoleTable:
         """Σ weights · value over the cells of `block` with these names, for every head, or as mean over each of
         `groups` (labels, heads). `options` are other fields of `Contrast`."""
         start = {name: i * len(self.heads) for i, name in enumerate(names)}
-        each = [(labels, [i]) for i, labels in enumerate(self.heads.to_dict("records"))] if groups is None else groups
+        head_groups = (
+            [(labels, [i]) for i, labels in enumerate(self.heads.to_dict("records"))] if groups is None else groups
+        )
         return [
             Contrast(
                 quantity=quantity, labels=labels, **options,
                 weights={start[name] + h: w / len(heads) for name, w in weights.items() for h in heads},
             )
-            for labels, heads in each
+            for labels, heads in head_groups
         ]  # fmt: skip
 
 
 def role_table(
-    captures: Captures, query: RoleQuery, read: Callable[[int, np.ndarray], Mapping[str, np.ndarray]], *,
+    captures: Captures, query: RoleQuery, score_rows: Callable[[int, np.ndarray], Mapping[str, np.ndarray]], *,
     gated: bool = False,
 ) -> RoleTable:  # fmt: skip
-    """What `read(prompt, attention [L, H, keys])` makes of the rows of every prompt: name -> [L, H]."""
-    prompts = [read(i, rows) for i, rows in attention_rows(captures, query, gated=gated)]
-    values = {name: np.stack([of[name] for of in prompts], -1) for name in prompts[0]}
+    """What `score_rows(prompt, attention [L, H, keys])` makes of the rows of every prompt: name -> [L, H]."""
+    prompts = [score_rows(i, rows) for i, rows in attention_rows(captures, query, gated=gated)]
+    values = {name: np.stack([scores[name] for scores in prompts], -1) for name in prompts[0]}
     layers, index = list(by_layer(captures, "hook_pattern")), range(next(iter(values.values())).shape[1])
     heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in layers for h in index]
     flat = {name: x.reshape(len(heads), -1) for name, x in values.items()}
@@ -243,12 +245,12 @@ Groups = Mapping[str, tuple[str, str]]
 
 def groups_of(cases: pd.DataFrame) -> Groups:
     """The categories of cases with the columns category and relation, `all` first."""
-    groups, known = {ALL: ("", "")}, [np.ones(len(cases), bool)]
+    groups, masks = {ALL: ("", "")}, [np.ones(len(cases), bool)]
     for column in ("category", "relation"):
         for value in sorted(set(cases[column]) - {""}):
             mask = (cases[column] == value).to_numpy()
-            if not any(np.array_equal(mask, other) for other in known):
-                known.append(mask)
+            if not any(np.array_equal(mask, earlier) for earlier in masks):
+                masks.append(mask)
                 groups[value if value not in groups else f"{value} ({column})"] = column, value
     return groups
 
@@ -268,21 +270,23 @@ def by_category(
     without units.
     """
     n, units = len(block.cells), len(block.units)
-    there = np.stack([members(block.units, group) for group in groups.values()])[:, None] & block.inside
+    is_member = np.stack([members(block.units, group) for group in groups.values()])[:, None] & block.inside
     repeated = replace(
         block, cells=pd.concat([block.cells.assign(category=name) for name in groups], ignore_index=True),
-        units=block.units.drop(columns="category"), total=np.where(there, block.total, np.nan).reshape(-1, units),
-        size=np.where(there, block.sizes, 0.0).reshape(-1, units),
+        units=block.units.drop(columns="category"), total=np.where(is_member, block.total, np.nan).reshape(-1, units),
+        size=np.where(is_member, block.sizes, 0.0).reshape(-1, units),
     )  # fmt: skip
-    filled, made = np.count_nonzero(repeated.inside, axis=1), []
+    filled, repeated_contrasts = np.count_nonzero(repeated.inside, axis=1), []
     for i, name in enumerate(groups):
         for c in contrasts:
             weights = {i * n + cell: weight for cell, weight in c.weights.items()}
-            lost = "" if filled[list(weights)].all() else (reasons or {}).get(c.quantity, "")
+            reason = "" if filled[list(weights)].all() else (reasons or {}).get(c.quantity, "")
             family = f"{c.family or c.quantity}, {'all prompts' if name == ALL else 'by category'}"
             labels = {"category": name, **c.labels}
-            made.append(replace(c, labels=labels, weights=weights, family=family, missing=c.missing or lost))
-    return repeated, made
+            repeated_contrasts.append(
+                replace(c, labels=labels, weights=weights, family=family, missing=c.missing or reason)
+            )
+    return repeated, repeated_contrasts
 
 
 def best_heads(
@@ -300,39 +304,41 @@ def best_heads(
         measure: of the scores, by default that of the block.
         signs, ties: as `held_out.best_head_held_out`.
     """
-    scored, rows = [value, rival] if rival else [value], table.frame()
-    total, heads = np.full((len(groups), len(scored), len(table.cases)), np.nan), dict.fromkeys(groups, "")
+    score_names, rows = [value, rival] if rival else [value], table.frame()
+    total, heads = np.full((len(groups), len(score_names), len(table.cases)), np.nan), dict.fromkeys(groups, "")
     contrasts = []
     for i, (name, group) in enumerate(groups.items()):
-        inside, each = members(table.cases, group), len(table.heads)
-        cases = table.cases[inside]
+        in_group, n_heads = members(table.cases, group), len(table.heads)
+        cases = table.cases[in_group]
         if cases["cluster"].map(unit_of).nunique() >= LEAST:
-            side = halves(cases, seed)[0].repeat(each)
-            chosen, heads[name] = best_head_held_out(rows[inside.repeat(each)], (value, *ties), side, signs=signs)
-            total[i][:, chosen.index // each] = chosen[scored].to_numpy(float).T
-        at = i * len(scored)
+            side = halves(cases, seed)[0].repeat(n_heads)
+            best_rows, heads[name] = best_head_held_out(
+                rows[in_group.repeat(n_heads)], (value, *ties), side, signs=signs
+            )
+            total[i][:, best_rows.index // n_heads] = best_rows[score_names].to_numpy(float).T
+        first = i * len(score_names)
         options: dict[str, Any] = {"labels": {"category": name}, "missing": "" if heads[name] else FEW}
         if rival:
             contrasts += [
-                Contrast(quantity="best", weights={at: 1.0}, null=None, **options),
-                Contrast(quantity=rival, weights={at + 1: 1.0}, null=None, **options),
-                Contrast(quantity="lead", weights={at: 1.0, at + 1: -1.0}, **options),
+                Contrast(quantity="best", weights={first: 1.0}, null=None, **options),
+                Contrast(quantity=rival, weights={first + 1: 1.0}, null=None, **options),
+                Contrast(quantity="lead", weights={first: 1.0, first + 1: -1.0}, **options),
             ]
         else:
-            contrasts.append(Contrast(quantity="best", weights={at: 1.0}, **options))
+            contrasts.append(Contrast(quantity="best", weights={first: 1.0}, **options))
     flat = total.reshape(-1, len(table.cases))
-    found = Observations(
+    observations = Observations(
         measure=measure or block.measure, units=block.units.drop(columns="category"), total=flat, size=~np.isnan(flat),
-        cells=pd.DataFrame([{"category": name, "value": what} for name in groups for what in scored]),
+        cells=pd.DataFrame([{"category": name, "value": score_name} for name in groups for score_name in score_names]),
     )  # fmt: skip
-    return found, contrasts, heads
+    return observations, contrasts, heads
 
 
-def best_table(found: Estimates, heads: Mapping[str, str], columns: tuple[Column, ...], title: str) -> Table:
+def best_table(estimates: Estimates, heads: Mapping[str, str], columns: tuple[Column, ...], title: str) -> Table:
     """A row for each category with the heads of `best_heads`, and the estimates of their scores."""
-    frame, missing = found.wide(["category"], describe=("sd", "low", "high"))
+    frame, missing = estimates.wide(["category"], describe=("sd", "low", "high"))
     frame.insert(1, BEST.name, frame["category"].map(heads))
     names = [column.name for column in columns]
-    missing = {at: why for at, why in missing.items() if at[1] in names}
+    missing = {cell: reason for cell, reason in missing.items() if cell[1] in names}
     words = "best head of each category, chosen on one half of its cases and scored on the other"
     return Table(frame[names], columns, missing, f"{title}; {words}")

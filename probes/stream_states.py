@@ -49,8 +49,8 @@ class States:
     def of(self, stream: str) -> np.ndarray:
         """[prompts, layers, D] of a stream; "joint" is [prompts, layers, N·D], the streams concatenated."""
         if stream == "joint":
-            joined = self.values[:, :, : len(self.parallel)]
-            return joined.reshape(*joined.shape[:2], -1)
+            states = self.values[:, :, : len(self.parallel)]
+            return states.reshape(*states.shape[:2], -1)
         return self.values[:, :, self.streams.index(stream)]
 
     @property
@@ -117,9 +117,11 @@ def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
     for name in names:
         stream = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
         if stream not in ((kind,) if kind else streams):
-            which = kind or " or ".join(streams)
-            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{which}_post")
-        places += [Place(name, one, int(name.split(".")[1])) for one in (streams if kind else (stream,))]
+            kind_names = kind or " or ".join(streams)
+            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{kind_names}_post")
+        places += [
+            Place(name, place_stream, int(name.split(".")[1])) for place_stream in (streams if kind else (stream,))
+        ]
     return places
 
 
@@ -133,9 +135,9 @@ def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]
     if hasattr(model, "segment"):
         return model.readout(model.segment(model.embed_tokens(tokens), 0))
     name = last_hook(model.cfg.n_layers - 1)
-    with capture(model, [name]) as seen:
+    with capture(model, [name]) as captures:
         model(tokens)
-    return seen[name]
+    return captures[name]
 
 
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:
@@ -150,22 +152,22 @@ def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean"
         raise InputError("every prompt needs a token after BOS")
     streams, layers = streams_of(model), model.cfg.n_layers
     kinds, names = (*stream_hooks(model), RESID), streams if streams == (RESID,) else (*streams, RESID)
-    found: list[np.ndarray] = []
+    states: list[np.ndarray] = []
     left_out = 0
     for start in progress(range(0, len(rows), CHUNK)):
-        some = [list(row) for row in rows[start : start + CHUNK]]
+        chunk = [list(row) for row in rows[start : start + CHUNK]]
         hooks = tuple(f"blocks.{layer}.hook_{kind}_post" for kind in kinds for layer in range(layers))
-        seen = run(model, Query(tokens=some, hooks=hooks)).hooks
-        for i in range(len(some)):
-            resid = torch.stack([seen[f"blocks.{layer}.hook_{RESID}_post"][i] for layer in range(layers)])
+        state_captures = run(model, Query(tokens=chunk, hooks=hooks)).hooks
+        for i in range(len(chunk)):
+            resid = torch.stack([state_captures[f"blocks.{layer}.hook_{RESID}_post"][i] for layer in range(layers)])
             keep = ordinary(resid)
             left_out += int((~keep).sum()) if pool == "mean" else 0
             per_layer = []
             for layer in range(layers):
-                parts = [pooled(seen[f"blocks.{layer}.hook_{kind}_post"][i], pool, keep) for kind in kinds]
+                parts = [pooled(state_captures[f"blocks.{layer}.hook_{kind}_post"][i], pool, keep) for kind in kinds]
                 per_layer.append(torch.cat([x.reshape(-1, x.shape[-1]) for x in parts]))
-            found.append(torch.stack(per_layer).cpu().numpy())
-    values = np.stack(found)
+            states.append(torch.stack(per_layer).cpu().numpy())
+    values = np.stack(states)
     if not np.isfinite(values).all():
         raise InputError("the activations are not finite: the weights of this run are damaged")
     return States(names, values, left_out)

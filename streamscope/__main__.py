@@ -17,11 +17,11 @@ from streamscope.cli.commands import ROOMS, commands, entry, first_line, unknown
 from streamscope.cli.provenance import version
 
 
-def listed(room: str, known: Mapping[str, str]) -> None:
+def listed(room: str, modules: Mapping[str, str]) -> None:
     """Print the commands of a room, a line each."""
-    width = max(map(len, known))
+    width = max(map(len, modules))
     print(f"{room}:")
-    for name, module in known.items():
+    for name, module in modules.items():
         if module.split(".")[1] == room:
             print(f"  {name:{width}}  {first_line(module)}")
 
@@ -32,13 +32,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.cli.user_code import is_own
 
     words = list(sys.argv[1:] if argv is None else argv)
-    known = commands()
+    modules = commands()
     if not words or words[0] in ("-h", "--help"):
         print("usage: streamscope COMMAND [options]; streamscope COMMAND --help says more")
         print("       streamscope FILE.py:CLASS [RUN…] [options]; an instrument of your own; the file is executed")
         print("       streamscope --version; streamscope completion bash|zsh|fish|tcsh\n")
         for room in ROOMS:
-            listed(room, known)
+            listed(room, modules)
         return
     if words[0] == "--version":
         print(f"streamscope {version()}")
@@ -49,22 +49,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(script(*words[1:]), end="")
         return
     if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]):
-        listed(words[0], known)
+        listed(words[0], modules)
         return
-    if (module := f"streamscope.{'.'.join(words[:2])}") in known.values() and words[0] in ROOMS:
-        known = {" ".join(words[:2]): module}
-        words[:2] = known
-    elif words[0] in ROOMS and not (words[0] in known and words[1].startswith("-")):
-        own = f"streamscope.{words[0]}."
-        raise unknown(f"command of {words[0]}", words[1], [m.removeprefix(own) for m in known.values() if own in m])
+    if (module := f"streamscope.{'.'.join(words[:2])}") in modules.values() and words[0] in ROOMS:
+        modules = {" ".join(words[:2]): module}
+        words[:2] = modules
+    elif words[0] in ROOMS and not (words[0] in modules and words[1].startswith("-")):
+        prefix = f"streamscope.{words[0]}."
+        raise unknown(
+            f"command of {words[0]}", words[1], [m.removeprefix(prefix) for m in modules.values() if prefix in m]
+        )
     called = words[0]
     if is_own(called):
         words.insert(0, "user_instrument")
-    words[0] = whole_name(words[0], known)
-    if words[0] not in known:
-        raise unknown_command(words[0], known)
+    words[0] = whole_name(words[0], modules)
+    if words[0] not in modules:
+        raise unknown_command(words[0], modules)
     sys.argv = [f"streamscope {called if is_own(called) else words[0]}", *words[1:]]
-    entry(known[words[0]])(words[1:])
+    entry(modules[words[0]])(words[1:])
 
 
 def script() -> None:

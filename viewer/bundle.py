@@ -30,14 +30,14 @@ def script(entry: str = "page.js") -> str:
     """All modules that `entry` imports, and it, as the text of one ES module; a default export stays one."""
     parts: dict[str, str] = {}
 
-    def add(name: str, above: tuple[str, ...]) -> None:
-        if name in above:
-            raise ValueError(f"modules import each other: {' → '.join((*above, name))}")
+    def add(name: str, ancestors: tuple[str, ...]) -> None:
+        if name in ancestors:
+            raise ValueError(f"modules import each other: {' → '.join((*ancestors, name))}")
         if name in parts:
             return
         text = (STATIC / f"{name}.js").read_text()
-        for _, other in IMPORT.findall(text):
-            add(other, (*above, name))
+        for _, dependency in IMPORT.findall(text):
+            add(dependency, (*ancestors, name))
         parts[name] = _module(name, text)
 
     add(entry.removesuffix(".js"), ())
@@ -46,13 +46,13 @@ def script(entry: str = "page.js") -> str:
 
 def _module(name: str, text: str) -> str:
     """A module as a constant that holds what it exports."""
-    body = IMPORT.sub(lambda found: f"const {{{found[1]}}} = module_{found[2]};\n", text)
+    body = IMPORT.sub(lambda match: f"const {{{match[1]}}} = module_{match[2]};\n", text)
     exports = EXPORT.findall(body)
     defaults = DEFAULT.findall(body)
     body = DEFAULT.sub("", EXPORT.sub("", body))
     exported = ", ".join([*exports, *(f"default: {value}" for value in defaults)])
-    joined = f"const module_{name} = (() => {{\n{body}return {{ {exported} }};\n}})();\n"
-    return joined + (f"export default module_{name}.default;\n" if defaults else "")
+    module_text = f"const module_{name} = (() => {{\n{body}return {{ {exported} }};\n}})();\n"
+    return module_text + (f"export default module_{name}.default;\n" if defaults else "")
 
 
 @cache
@@ -63,12 +63,12 @@ def style() -> str:
 
 def runtime_script(source: str) -> str:
     """ONNX Runtime's `ort.wasm.bundle.min.mjs` as an inline script that leaves its exports in `globalThis.ort`."""
-    found = ORT_EXPORTS.search(source)
-    if found is None:
+    match = ORT_EXPORTS.search(source)
+    if match is None:
         raise ValueError("ort.wasm.bundle.min.mjs does not end with its exports")
-    pairs = [item.strip().split(" as ") for item in found[1].split(",")]
+    pairs = [item.strip().split(" as ") for item in match[1].split(",")]
     exports = ", ".join(f"{pair[-1]}: {pair[0]}" for pair in pairs if pair[-1] != "default")
-    return f"{source[: found.start()]};globalThis.ort = {{ {exports} }};\n"
+    return f"{source[: match.start()]};globalThis.ort = {{ {exports} }};\n"
 
 
 def page(data: Mapping[str, Any], blobs: Mapping[str, bytes] | None = None, runtime: str | None = None) -> str:

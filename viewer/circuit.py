@@ -36,27 +36,27 @@ def circuit_for_page(model: Any, name: str, path: Path) -> dict[str, Any]:
     scores[[places[edge] for edge in file.edges["edge"]]] = file.edges["score"]
     order = np.argsort(-np.abs(scores), kind="stable")[: min(MOST, len(file.edges))]
     cells = edge_cells(model, graph).loc[order, ["sender", "reader", "part", "stream"]]
-    curve, kept = _curve(file, total), int(file.edges["in_graph"].sum())
+    curve, n_edges = _curve(file, total), int(file.edges["in_graph"].sum())
     return {
         "file": path.name,
         "edges": total,
         "kv_heads": model.config.kv_heads,
         "rows": [[*row, float(scores[i])] for i, row in zip(order, cells.to_numpy().tolist(), strict=True)],
         "curve": curve,
-        "share": min(curve, key=lambda one: abs(one["edges"] - kept))["share"],
+        "share": min(curve, key=lambda point: abs(point["edges"] - n_edges))["share"],
     }
 
 
 def _curve(file: CircuitFile, total: int) -> list[dict[str, Any]]:
     """Number of edges and f for each share of edges, from the smallest; f is None where the file has none."""
-    known = file.faithfulness[file.faithfulness["share"].between(0, 1, inclusive="right")].sort_values("share")
-    shares = known.to_dict("records") or [{"share": k} for k in SHARES]
+    table = file.faithfulness[file.faithfulness["share"].between(0, 1, inclusive="right")].sort_values("share")
+    shares = table.to_dict("records") or [{"share": k} for k in SHARES]
     return [
         {
-            "share": one["share"], "edges": size_of(one["share"], total),
-            **{name: finite(one.get(name)) for name in ("f", "f_low", "f_high", "random")},
+            "share": row["share"], "edges": size_of(row["share"], total),
+            **{name: finite(row.get(name)) for name in ("f", "f_low", "f_high", "random")},
         }
-        for one in shares
+        for row in shares
     ]  # fmt: skip
 
 

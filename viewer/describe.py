@@ -44,7 +44,7 @@ def describe(
     has the final weights. `circuit` is what `circuit.circuit_for_page` read.
     """
     config, have = model.config, controls(model.config)
-    ours, blob = hasattr(model, "segment"), f"onnx-{identity}"
+    is_native, blob = hasattr(model, "segment"), f"onnx-{identity}"
     return {
         "id": identity,
         "name": run_label(model.run) if getattr(model, "run", None) is not None else title_of(model),
@@ -53,15 +53,23 @@ def describe(
         "heads": config.n_heads,
         "n_ctx": config.n_ctx,
         "vocab": config.d_vocab,
-        "streams": list(lens_streams(config)) if ours else [],
-        "no_lens": None if ours else BRIDGED,
-        "controls": {key: True if isinstance(one := have[array], Control) else one for key, array in CONTROLS.items()},
+        "streams": list(lens_streams(config)) if is_native else [],
+        "no_lens": None if is_native else BRIDGED,
+        "controls": {
+            key: True if isinstance(model_control := have[array], Control) else model_control
+            for key, array in CONTROLS.items()
+        },
         "inputs": [
-            {"name": key, "labels": one.labels, "shape": one.shape, "neutral": one.neutral}
-            for key, one in have.items()
-            if isinstance(one, Control)
+            {
+                "name": key,
+                "labels": model_control.labels,
+                "shape": model_control.shape,
+                "neutral": model_control.neutral,
+            }
+            for key, model_control in have.items()
+            if isinstance(model_control, Control)
         ],
-        "outputs": Watched(model).outputs if ours else ["logits", "patterns"],
+        "outputs": Watched(model).outputs if is_native else ["logits", "patterns"],
         "tokenizer": tokenizer_of(model),
         "suites": stories_suite(model),
         "circuit": circuit,
@@ -113,7 +121,7 @@ def stories_suite(model: Any) -> list[dict[str, Any]]:
     [] for a model without text, or whose context they exceed.
     """
     prompts = load_suite("stories-told", n=PAIRS).prompts if model.tokenizer is not None else ()
-    if not prompts or max(len(model.tokenizer.encode(one.text)) for one in prompts) > model.config.n_ctx:
+    if not prompts or max(len(model.tokenizer.encode(prompt.text)) for prompt in prompts) > model.config.n_ctx:
         return []
     cases = [
         {
@@ -144,7 +152,7 @@ def strongest_head(model: Any, case: Mapping[str, Any]) -> str | None:
         targets = torch.full((1, len(ids)), IGNORE)
         targets[0, last] = words[0]
         slope = attribute_heads(model, [(None, torch.tensor([ids]), targets)])
-        heads = [heads[at] for at in np.argsort(slope, axis=None)[:SCREENED]]
+        heads = [heads[index] for index in np.argsort(slope, axis=None)[:SCREENED]]
     p = answer_log_probs(model, [ids], [last], [words], [scale_heads([head], 0.0) for head in heads])[1:, 0]
     layer, head = heads[int((p[:, 0] - p[:, 1:].sum(-1)).argmin())]
     return f"L{layer}.H{head}"
@@ -152,11 +160,13 @@ def strongest_head(model: Any, case: Mapping[str, Any]) -> str | None:
 
 def identities(names: Sequence[str]) -> list[str]:
     """A short name for every model of a page, of letters, digits and hyphens, each once."""
-    found: list[str] = []
+    short_names: list[str] = []
     for name in names:
         short = "".join(c if c.isascii() and c.isalnum() else "-" for c in Path(name).name.lower()).strip("-")
-        found.append(short if short and short not in found else f"{short or 'model'}-{len(found) + 1}")
-    return found
+        short_names.append(
+            short if short and short not in short_names else f"{short or 'model'}-{len(short_names) + 1}"
+        )
+    return short_names
 
 
 # ---- copy as Python -------------------------------------------------------------------------------
@@ -185,5 +195,5 @@ def python_template(name: str, snapshots: bool = False, bos: bool = True) -> str
 
     With snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights.
     """
-    without = "" if bos else 'model.tokenizer = model.tokenizer.with_bos("no")\n'
-    return _LINES.substitute(without=without, name=repr(f"{name}{'{STEP}' if snapshots else ''}"))
+    bos_line = "" if bos else 'model.tokenizer = model.tokenizer.with_bos("no")\n'
+    return _LINES.substitute(without=bos_line, name=repr(f"{name}{'{STEP}' if snapshots else ''}"))

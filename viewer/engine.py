@@ -40,7 +40,9 @@ class Watched(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model.eval()
-        self.controls = {name: one for name, one in controls(model.config).items() if isinstance(one, Control)}
+        self.controls = {
+            name: control for name, control in controls(model.config).items() if isinstance(control, Control)
+        }
         gates = ["gates"] if "gate_keep" in self.controls else []
         self.outputs = ["logits", "patterns", *gates, "lens_ids", "lens_p"]
 
@@ -56,35 +58,37 @@ class Watched(nn.Module):
         return ((states * streams + stream) * length + torch.arange(length)).flatten()
 
     def forward(self, tokens: Int[Tensor, "1 T"], lens_at: Int[Tensor, " N"], *values: Tensor) -> tuple[Tensor, ...]:
-        m, kept = self.model, _Kept()
-        given = dict(zip(self.controls, values, strict=True))
+        m, activations = self.model, _Kept()
+        control_inputs = dict(zip(self.controls, values, strict=True))
         points = ["hook_pattern", *(["hook_gate"] if "gates" in self.outputs else [])]
-        hooks = list(control_hooks(m.config, given).items())
-        hooks += [(f"blocks.{layer}.attn.{p}", kept.keep(p)) for p in points for layer in range(m.config.n_layers)]
+        hooks = list(control_hooks(m.config, control_inputs).items())
+        hooks += [
+            (f"blocks.{layer}.attn.{p}", activations.keep(p)) for p in points for layer in range(m.config.n_layers)
+        ]
         with m.hooks(fwd_hooks=hooks):
             states = [m.embed_tokens(tokens)]
             for layer in range(m.config.n_layers):
                 states.append(m.segment(states[-1], layer, layer + 1))
             logits = m.logits(states[-1])
-        found = [logits[0], torch.cat(kept["hook_pattern"])]
+        outputs = [logits[0], torch.cat(activations["hook_pattern"])]
         if "gates" in self.outputs:
-            found.append(torch.cat(kept["hook_gate"]).mean(-1).transpose(1, 2))
-        return (*found, *self._lens(states, lens_at, given.get("stream_all")))
+            outputs.append(torch.cat(activations["hook_gate"]).mean(-1).transpose(1, 2))
+        return (*outputs, *self._lens(states, lens_at, control_inputs.get("stream_all")))
 
-    def _lens(self, states: list[Any], at: Tensor, stream_all: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _lens(self, states: list[Any], places: Tensor, stream_all: Tensor | None) -> tuple[Tensor, Tensor]:
         m, last = self.model, len(states) - 1
-        read = []
+        readings = []
         for i, state in enumerate(states):
             streams = _parallel(state, stream_names(m.config))
             if streams is None:
                 streams = m.readout(state)
             elif stream_all is not None and i < last:  # as the next layer reads them
-                off = streams * stream_all[:, None, None]
-                streams = torch.cat([off, self._summed(off)])
+                edited_streams = streams * stream_all[:, None, None]
+                streams = torch.cat([edited_streams, self._summed(edited_streams)])
             else:
                 streams = torch.cat([streams, self._summed(streams)])
-            read.append(m.layer_norm(max(i - 1, 0))(streams))
-        rows = torch.cat(read).flatten(0, 1)[at]
+            readings.append(m.layer_norm(max(i - 1, 0))(streams))
+        rows = torch.cat(readings).flatten(0, 1)[places]
         p, ids = unembed(rows, m.head).softmax(-1).topk(CANDIDATES)
         return ids.int(), p
 

@@ -53,12 +53,12 @@ def digest_of(model: Any) -> str:
     root = Path(models.__file__).parent
     files = [root / "decoder.py", root / "transformer.py", Path(engine.__file__), Path(__file__)]
     files += [file for part in ("config", "hooks", "layers") for file in (root / part).glob("*.py")]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for text in (json.dumps({**model.to_dict(), "name": ""}, sort_keys=True), torch.__version__, onnx.__version__):
-        found.update(text.encode())
+        digest.update(text.encode())
     for file in sorted(files):
-        found.update(file.read_bytes())
-    return found.hexdigest()[:24]
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:24]
 
 
 def _skeleton(model: Any) -> bytes:
@@ -83,7 +83,7 @@ def _skeleton(model: Any) -> bytes:
 def _export(model: Any) -> onnx.ModelProto:
     """The graph without weights, after the optimiser: it cannot fold what is an input."""
     watched = engine.Watched(model).eval()
-    values = [one.unchanged() for one in watched.controls.values()]
+    values = [control.unchanged() for control in watched.controls.values()]
     length, rows = torch.export.Dim("T", min=2, max=model.config.n_ctx), torch.export.Dim("N")
     shapes = {"tokens": {1: length}, "lens_at": {0: rows}, "values": tuple({} for _ in values)}
     log = logging.getLogger("torch.onnx")
@@ -102,31 +102,31 @@ def _export(model: Any) -> onnx.ModelProto:
     assert program is not None
     proto = program.model_proto
     graph, weights = proto.graph, {f"model.{name}" for name, _ in model.named_parameters()}
-    kept = [one for one in graph.initializer if one.name not in weights]
-    missing = weights - {one.name for one in graph.initializer}
+    initializers = [tensor for tensor in graph.initializer if tensor.name not in weights]
+    missing = weights - {tensor.name for tensor in graph.initializer}
     assert all(".logvar." in name for name in missing), "a weight is not in the graph"  # read in training alone
-    for one in graph.initializer:
-        if one.name in weights:
-            graph.input.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
+    for tensor in graph.initializer:
+        if tensor.name in weights:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(initializers)
     return _bare(onnxscript.optimizer.optimize(proto))
 
 
 def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
     """The graph without where its nodes came from, two thirds of a small one."""
     del model.metadata_props[:], model.graph.metadata_props[:], model.graph.value_info[:]
-    for one in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
-        del one.metadata_props[:]
-        one.doc_string = ""
+    for entry in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
+        del entry.metadata_props[:]
+        entry.doc_string = ""
     return model
 
 
 def _fill(model: onnx.ModelProto, weights: dict[str, torch.Tensor]) -> None:
     """Turn the inputs that are weights into constants: bf16 where that loses nothing, cast in the graph."""
     graph, casts = model.graph, []
-    inputs = [one for one in graph.input if one.name not in weights]
-    for name in [one.name for one in graph.input if one.name in weights]:
+    inputs = [value_info for value_info in graph.input if value_info.name not in weights]
+    for name in [value_info.name for value_info in graph.input if value_info.name in weights]:
         weight = weights[name]
         array = weight.detach().float().cpu().contiguous().numpy()
         bits = array.view(np.uint32)

@@ -19,22 +19,22 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
 
     Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache.
     """
-    for one in shown:
-        size = sum(p.numel() for p in one.model.parameters())
+    for entry in shown:
+        size = sum(p.numel() for p in entry.model.parameters())
         if size > LARGEST:
-            raise InputError(f"{one.name} has {size:,} parameters, too many for a page: drop --out, for the server")
+            raise InputError(f"{entry.name} has {size:,} parameters, too many for a page: drop --out, for the server")
     script, wasm = runtime.read("script").decode(), runtime.read("wasm")
     data, blobs = page_data(shown, "page", text, **options), {"wasm": wasm}
-    for one, description in zip(shown, data["models"], strict=True):
+    for entry, description in zip(shown, data["models"], strict=True):
         if description["tokenizer"]["json"] is None:
             raise InputError(
-                f"{one.name}: a page only computes byte-level BPE that splits words as GPT-2 does, and its tokenizer "
+                f"{entry.name}: a page only computes byte-level BPE that splits words as GPT-2 does, and its tokenizer "
                 "differs: drop --out, for the server"
             )
-        blobs[description["blob"]] = graph_of(one.model)
+        blobs[description["blob"]] = graph_of(entry.model)
         for snapshot in description["snapshots"]:
             if snapshot["blob"] not in blobs:
-                blobs[snapshot["blob"]] = graph_of(one.at_step(snapshot["step"]))
+                blobs[snapshot["blob"]] = graph_of(entry.at_step(snapshot["step"]))
     return bundle.page(data, blobs, script)
 
 

@@ -58,8 +58,8 @@ def read(name: str) -> bytes:
 
 def install(package: bytes) -> None:
     """Keep the files of the package. Raises `InputError` unless its content is the expected one."""
-    if (got := hashlib.sha256(package).hexdigest()) != SHA256:
-        raise InputError(f"this is not {PACKAGE} {VERSION}: its sha256 is {got}, not {SHA256}")
+    if (digest := hashlib.sha256(package).hexdigest()) != SHA256:
+        raise InputError(f"this is not {PACKAGE} {VERSION}: its sha256 is {digest}, not {SHA256}")
     with tarfile.open(fileobj=io.BytesIO(package)) as archive:
         for name in FILES.values():
             member = archive.extractfile(f"package/dist/{name}")
@@ -77,13 +77,13 @@ def fetched() -> bytes:
         raise InputError(
             f"npm is not installed: install it (on Debian: apt install npm), or give the file of {PACKAGE} {VERSION}"
         )
-    with tempfile.TemporaryDirectory() as where:
-        done = subprocess.run(
-            [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}"], cwd=where, capture_output=True, text=True
+    with tempfile.TemporaryDirectory() as scratch:
+        process = subprocess.run(
+            [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}"], cwd=scratch, capture_output=True, text=True
         )
-        files = list(Path(where).glob("*.tgz"))
-        if done.returncode or len(files) != 1:
-            message = (done.stderr.strip() or "npm wrote no file").splitlines()[-1]
+        files = list(Path(scratch).glob("*.tgz"))
+        if process.returncode or len(files) != 1:
+            message = (process.stderr.strip() or "npm wrote no file").splitlines()[-1]
             raise InputError(f"npm could not fetch {PACKAGE} {VERSION}: {message}")
         return files[0].read_bytes()
 

@@ -56,7 +56,7 @@ def chromium() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         raise InputError("Playwright is not installed: pip install playwright") from None
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    path = next((executable for name in BROWSERS if (executable := shutil.which(name))), None)
     if path is None:
         raise InputError("no Chromium is installed: on Debian, apt install chromium")
     with sync_playwright() as driver:
@@ -97,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.viewer.session import Session, open_models, page_data
 
     check_writable(options.out)
-    shown = open_models(options.run or ("stories/lfa",), circuits=options.circuit)
-    answers = Answers(Session(shown), bundle.page(page_data(shown, "server")))
+    models = open_models(options.run or ("stories/lfa",), circuits=options.circuit)
+    answers = Answers(Session(models), bundle.page(page_data(models, "server")))
     with chromium() as browser:
         page = browser.new_page(
             viewport={"width": options.width, "height": options.height}, device_scale_factor=1.5,

@@ -34,10 +34,10 @@ def application(shown: list[Shown], text: str, token: str, port: int) -> Starlet
     page = bundle.page(page_data(shown, "server", text))
     worker = ThreadPoolExecutor(1)  # answers in the order of the questions, and its hooks are of one thread
 
-    def refused(request: Request, given: str) -> Response | None:
+    def refused(request: Request, sent_token: str) -> Response | None:
         if request.headers.get("host", "") not in hosts:
             return JSONResponse({"error": "this server only answers on this machine"}, 403, HEADERS)
-        if not secrets.compare_digest(given.encode(), token.encode()):
+        if not secrets.compare_digest(sent_token.encode(), token.encode()):
             return JSONResponse({"error": "the token of the page's address is missing or wrong"}, 403, HEADERS)
         return None
 

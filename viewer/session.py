@@ -50,8 +50,8 @@ class Shown:
         if step is None or (self.steps and step == max(self.steps)):
             return self.model
         if step not in self.steps:
-            known = ", ".join(map(str, self.steps)) or "none"
-            raise InputError(f"{self.name} has no snapshot {step!r:.40}; it has {known}")
+            step_names = ", ".join(map(str, self.steps)) or "none"
+            raise InputError(f"{self.name} has no snapshot {step!r:.40}; it has {step_names}")
         if step not in self.at:
             self.at[step] = load(f"{self.name}@{step}", device=self.model.cfg.device, dtype=self.dtype)
         return self.at[step]
@@ -76,16 +76,16 @@ def open_models(
     places = [(run_folder(name.removesuffix("@all")), name.endswith("@all")) for name in names]
     if len(set(places)) < len(names):
         raise InputError(f"{names[1]} is named twice")
-    found = []
+    models = []
     for name, identity in zip(names, identities([name.removesuffix("@all") for name in names]), strict=True):
         run = name.removesuffix("@all")
         steps = tuple(row["step"] for row in snapshots(run_folder(run))) if run != name else ()
         if run != name and not steps:
             run_folder(f"{run}@0")  # says where snapshots come from
-        found.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps, dtype))
-    for one, path in zip(found, circuits, strict=False):
-        one.circuit = circuit_for_page(one.model, one.name, Path(path))
-    return found
+        models.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps, dtype))
+    for entry, path in zip(models, circuits, strict=False):
+        entry.circuit = circuit_for_page(entry.model, entry.name, Path(path))
+    return models
 
 
 def page_data(
@@ -96,17 +96,17 @@ def page_data(
     By default two models are next to each other from the start. Each has a head to begin with.
     Raises `InputError` for a model without a tokenizer, and for a text that exceeds a model's context.
     """
-    for one in shown:
-        check_text(one.model, one.name, text)
+    for entry in shown:
+        check_text(entry.model, entry.name, text)
     if state is None:
         state = {"second": shown[1].identity} if shown[1:] else {}
     first = {**({"text": text} if text else {}), **state}
-    models = [one.description() for one in shown]
-    for one, model in zip(shown, models, strict=True):
+    models = [entry.description() for entry in shown]
+    for entry, model in zip(shown, models, strict=True):
         cases = {case["text"]: case for suite in model["suites"] for case in suite["cases"]}
         start = first.get("text") or next(iter(cases), None)
         if start and "head" not in first:
-            model["start"] = {"text": start, "head": strongest_head(one.model, cases.get(start, {"text": start}))}
+            model["start"] = {"text": start, "head": strongest_head(entry.model, cases.get(start, {"text": start}))}
     return {"host": host, "version": version(), "models": models, "state": first, "report": report}
 
 
@@ -124,7 +124,7 @@ class Session:
     """Answers the questions of one page. One question at a time: hooks sit on the models."""
 
     def __init__(self, shown: Sequence[Shown]) -> None:
-        self.shown = {one.identity: one for one in shown}
+        self.shown = {entry.identity: entry for entry in shown}
 
     def answer(self, kind: str, question: Any) -> bytes | dict[str, Any]:
         """Answer a question, as bytes or JSON data. Raises `InputError` with one line for a wrong one."""
@@ -132,12 +132,12 @@ class Session:
             raise unknown("question", kind, list(KINDS))
         if not isinstance(question, dict) or question.get("model") not in list(self.shown):  # also of what has no hash
             raise InputError(f"a question names a model of this page: {', '.join(self.shown)}")
-        shown = self.shown[question["model"]]
+        entry = self.shown[question["model"]]
         if kind == "tokenize":
             if not isinstance(text := question.get("text"), str):
                 raise InputError("tokenize needs a text")
-            return {"ids": shown.model.tokenizer.encode(text, bos=False)}
-        model, edits = shown.at_step(question.get("step")), question.get("edits", {})
+            return {"ids": entry.model.tokenizer.encode(text, bos=False)}
+        model, edits = entry.at_step(question.get("step")), question.get("edits", {})
         if not isinstance(edits, dict):
             raise InputError("edits must be an object")
         tokens = _tokens(model, question.get("tokens"))
@@ -150,8 +150,8 @@ class Session:
 def _tokens(model: Any, ids: Any) -> Tensor:
     """Token ids as [1, T]. Raises `InputError` unless there are two or more, within vocabulary and context."""
     config = model.config
-    known = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
-    if not known or not 2 <= len(ids) <= config.n_ctx:
+    is_valid = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
+    if not is_valid or not 2 <= len(ids) <= config.n_ctx:
         raise InputError(f"give 2 to {config.n_ctx} token ids below {config.d_vocab}")
     return torch.tensor([ids], device=model.cfg.device)
 
@@ -162,19 +162,19 @@ def outputs(model: Any, tokens: Tensor, edits: Mapping[str, Any], stream: int | 
     if not hasattr(model, "segment"):
         if stream is not None:
             raise InputError("a model in a bridge has no logit lens here")
-        with edit(model, edits_of(edits, model)), capture(model, "blocks.*.attn.hook_pattern") as seen:
+        with edit(model, edits_of(edits, model)), capture(model, "blocks.*.attn.hook_pattern") as captures:
             logits = model(tokens)
-        return {"logits": _plain(logits[0]), "patterns": _plain(torch.cat(list(seen.values())))}
+        return {"logits": _plain(logits[0]), "patterns": _plain(torch.cat(list(captures.values())))}
     watched, T = Watched(model), tokens.shape[1]
     values = control_values(edits, model.config).values()
     rows = torch.zeros(0, dtype=torch.long)
     if stream is not None:
         rows = watched.rows_of(stream, T)
-    given = [x.to(tokens.device) for x in (rows, *values)]
-    found = dict(zip(watched.outputs, watched(tokens, *given), strict=True))
+    inputs = [x.to(tokens.device) for x in (rows, *values)]
+    arrays = dict(zip(watched.outputs, watched(tokens, *inputs), strict=True))
     if stream is None:
-        return {name: _plain(x) for name, x in found.items() if not name.startswith("lens")}
-    return {name: _plain(found[name].unflatten(0, (-1, T))) for name in ("lens_ids", "lens_p")}
+        return {name: _plain(x) for name, x in arrays.items() if not name.startswith("lens")}
+    return {name: _plain(arrays[name].unflatten(0, (-1, T))) for name in ("lens_ids", "lens_p")}
 
 
 def _plain(x: Tensor) -> np.ndarray:

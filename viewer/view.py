@@ -89,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.viewer.server import serve
     from streamscope.viewer.session import open_models
 
-    shown = open_models(names, pick_device(options.device), options.dtype, options.circuit)
-    serve(shown, text, options.port)
+    models = open_models(names, pick_device(options.device), options.dtype, options.circuit)
+    serve(models, text, options.port)
 
 
 if __name__ == "__main__":

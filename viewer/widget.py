@@ -68,11 +68,11 @@ class View(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """The widget; for those who show none, a frame with the page."""
-        found = super()._repr_mimebundle_(**options)
+        mimebundle = super()._repr_mimebundle_(**options)
         page = str(self._page or self.frame)
-        if not page or found is None:
-            return found
-        kinds, about = found
+        if not page or mimebundle is None:
+            return mimebundle
+        kinds, about = mimebundle
         state = {"text": self.text, "edits": json.dumps(self.edits) if self.edits else ""}
         words = urlencode({name: text for name, text in state.items() if text}, quote_via=quote)
         source = f"{quote(page)}#{words}"
@@ -99,8 +99,8 @@ class View(anywidget.AnyWidget):
 
     @traitlets.validate("text")
     def _within_context(self, proposal: Any) -> str:
-        for one in self._shown:
-            check_text(one.model, one.name, proposal["value"])
+        for entry in self._shown:
+            check_text(entry.model, entry.name, proposal["value"])
         return proposal["value"]
 
     def _asked(self, widget: Any, message: Any, buffers: Any) -> None:

@@ -67,8 +67,8 @@ def _ours(options: Options, tokens: Tensor, heads: list[Head]) -> Callable[[], n
 
     def losses() -> np.ndarray:
         with folder:
-            found = document_losses(model, shards, sweep, budget=options.budget)
-        return found.edited / found.tokens
+            sums = document_losses(model, shards, sweep, budget=options.budget)
+        return sums.edited / sums.tokens
 
     return losses
 
@@ -87,7 +87,7 @@ def _peer(tokens: Tensor, heads: list[Head], source: str) -> Callable[[], np.nda
 @torch.no_grad()
 def ablated(bridge: Any, tokens: Tensor, heads: Sequence[Head], score: Callable[[Tensor], Any]) -> list[Any]:
     """TransformerLens' sweep: a forward pass per ablated head, and what `score` makes of its logits."""
-    found = []
+    scores = []
     for head in heads:
 
         def ablate(z: Tensor, hook: Any, index: int = head.head) -> Tensor:
@@ -95,5 +95,5 @@ def ablated(bridge: Any, tokens: Tensor, heads: Sequence[Head], score: Callable[
             z[:, :, index] = 0
             return z
 
-        found.append(score(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{head.layer}.attn.hook_z", ablate)])))
-    return found
+        scores.append(score(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{head.layer}.attn.hook_z", ablate)])))
+    return scores

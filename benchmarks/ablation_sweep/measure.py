@@ -50,11 +50,11 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         starts = np.arange(len(tokens) + 1) * tokens.shape[1]
         shards = write_shards(Path(folder), tokens.numpy(), starts, vocab) if case == "losses" else None
-        ours = _sweep(model, tokens, sweep, shards, options)
+        evaluate = _sweep(model, tokens, sweep, shards, options)
         outputs: list[np.ndarray] = []
         steps: dict[str, Callable[[], object]] = {
             "forward": lambda: [model(x) for _ in range(UNITS)],
-            "sweep": lambda: outputs.append(ours()),
+            "sweep": lambda: outputs.append(evaluate()),
         }
         if options.peer and case != "pairs":
             steps |= _peers(model, tokens, heads, losses=case == "losses")
@@ -112,20 +112,17 @@ def _peers(
         else:
             logits[:, -1].log_softmax(-1)
 
-    return {
-        "peer": lambda: [bridge(x) for _ in range(UNITS)],
-        "peer sweep": lambda: ablated(bridge, x, heads, score),
-    }
+    return {"peer": lambda: [bridge(x) for _ in range(UNITS)], "peer sweep": lambda: ablated(bridge, x, heads, score)}
 
 
 def as_bridge(model: Any) -> Any:
     """A `TransformerBridge` around GPT-2 with the weights of a `std-t`, as an export writes them."""
-    kind, theirs, there = native(model.config)
-    config = GPT2Config(**theirs)
+    kind, gpt2_config, target_config = native(model.config)
+    config = GPT2Config(**gpt2_config)
     gpt2 = GPT2LMHeadModel(config).eval()
     weights = {name: p.detach() for name, p in model.named_parameters()}
     family = FAMILIES[kind]
-    converted = give(family.names(there, family.prefix), weights, shapes_of(there))
+    converted = give(family.names(target_config, family.prefix), weights, shapes_of(target_config))
     missing, _ = gpt2.load_state_dict(converted, strict=False)
     assert missing in ([], ["lm_head.weight"])  # tied
     return build_bridge_from_module(gpt2, "GPT2LMHeadModel", hf_config=config)

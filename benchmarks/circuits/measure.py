@@ -50,9 +50,9 @@ def opened(options: Options) -> tuple[Any, Sequence[PatchPair], Graph]:
     c = model.config
     order = getattr(c.residual, "order", "")
     parts = (c.residual.kind, order, c.norm.kind, c.readout.norm.kind, c.norm_place, c.positions.kind)
-    same = parts == ("single", "sequential", "layer", "layer", "before", "learned")
-    same = same and c.readout.tied and c.mlp.gate is None and c.mlp.activation in GELU
-    if not same or any(part is not None for part in (c.canon, c.attention.gate, c.attention.qk_norm)):
+    is_gpt2 = parts == ("single", "sequential", "layer", "layer", "before", "learned")
+    is_gpt2 = is_gpt2 and c.readout.tied and c.mlp.gate is None and c.mlp.activation in GELU
+    if not is_gpt2 or any(part is not None for part in (c.canon, c.attention.gate, c.attention.qk_norm)):
         raise InputError(f"--run {options.run} is no GPT-2: give stories/std-t, or hf:FOLDER of one")
     return model, task_pairs(Circuits(task=options.task, pairs=options.pairs), model)[0].pairs, graph_of(model)
 
@@ -78,11 +78,11 @@ def peer_scores(plain: PlainGpt2, graph: Graph, pairs: Sequence[PatchPair], alph
     """The plain code's scores in the order of our edges; pairs of equally many tokens together."""
     senders = [i for i, u in enumerate(graph.senders) if u.kind != "bias"]
     edges = [(senders.index(u), int(v)) for u, v in graph.edges]
-    found = np.zeros((len(edges), len(pairs)), np.float32)
+    scores = np.zeros((len(edges), len(pairs)), np.float32)
     for length in {len(p.clean) for p in pairs}:
-        at = [i for i, p in enumerate(pairs) if len(p.clean) == length]
-        some = [pairs[i] for i in at]
-        clean, corrupt = (torch.tensor(ids) for ids in ([p.clean for p in some], [p.corrupt for p in some]))
-        answers, foils = [p.answers for p in some], [p.foils for p in some]
-        found[:, at] = plain_scores(plain, clean, corrupt, answers, foils, edges, alphas).numpy()
-    return found
+        columns = [i for i, p in enumerate(pairs) if len(p.clean) == length]
+        batch = [pairs[i] for i in columns]
+        clean, corrupt = (torch.tensor(ids) for ids in ([p.clean for p in batch], [p.corrupt for p in batch]))
+        answers, foils = [p.answers for p in batch], [p.foils for p in batch]
+        scores[:, columns] = plain_scores(plain, clean, corrupt, answers, foils, edges, alphas).numpy()
+    return scores

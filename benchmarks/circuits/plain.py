@@ -46,27 +46,29 @@ class PlainGpt2:
         K, outs, ins = D // self.H, [x], list[Tensor]()
 
         def read() -> Tensor:
-            own = x.clone() if shift is None or shift[0] != len(ins) else x + shift[1]
-            ins.append(own)
-            return own
+            state = x.clone() if shift is None or shift[0] != len(ins) else x + shift[1]
+            ins.append(state)
+            return state
 
         future = torch.ones(T, T).triu(1).bool()
         for layer in range(self.L):
-            at, parts = f"blocks.{layer}.", {}
+            prefix, parts = f"blocks.{layer}.", {}
             for part in "qkv":
                 for h in range(self.H):
                     rows = slice(h * K, (h + 1) * K)
-                    parts[part, h] = self.linear(self.norm(read(), at + "ln1"), at + f"attn.{part}", rows)
-            written = []
+                    parts[part, h] = self.linear(self.norm(read(), prefix + "ln1"), prefix + f"attn.{part}", rows)
+            head_outs = []
             for h in range(self.H):
                 scores = parts["q", h] @ parts["k", h].mT / K**0.5
                 z = scores.masked_fill(future, -torch.inf).softmax(-1) @ parts["v", h]
-                written.append(z @ self.w[at + "attn.o.weight"][:, h * K : (h + 1) * K].T)
-            x = x + torch.stack(written).sum(0) + self.w.get(at + "attn.o.bias", 0.0)
-            hidden = gelu(self.linear(self.norm(read(), at + "ln2"), at + "mlp.up"), approximate=self.approximate)
-            ffn = self.linear(hidden, at + "mlp.down")
+                head_outs.append(z @ self.w[prefix + "attn.o.weight"][:, h * K : (h + 1) * K].T)
+            x = x + torch.stack(head_outs).sum(0) + self.w.get(prefix + "attn.o.bias", 0.0)
+            hidden = gelu(
+                self.linear(self.norm(read(), prefix + "ln2"), prefix + "mlp.up"), approximate=self.approximate
+            )
+            ffn = self.linear(hidden, prefix + "mlp.down")
             x = x + ffn
-            outs += [*written, ffn]
+            outs += [*head_outs, ffn]
         return outs, ins, self.norm(read()[..., -1, :], "ln_final") @ self.w["embed.weight"].T
 
 
@@ -96,6 +98,6 @@ def plain_scores(
     total: list[Tensor] = []
     for alpha in alphas:
         _, ins, logits = model.forward((b + alpha * (a - b)).requires_grad_())
-        found = torch.autograd.grad(log_odds(logits, answers, foils).sum(), ins)
-        total = [x + y for x, y in zip(total, found, strict=True)] if total else list(found)
+        gradients = torch.autograd.grad(log_odds(logits, answers, foils).sum(), ins)
+        total = [x + y for x, y in zip(total, gradients, strict=True)] if total else list(gradients)
     return torch.stack([(change[u] * total[v]).sum((-2, -1)) for u, v in edges]) / len(alphas)

@@ -41,7 +41,7 @@ def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
 
 def _measure(options: Options, vocab: int) -> list[str]:
     """One row of the table of times."""
-    model, how = _model(options, vocab), Extract(tier=options.tier)
+    model, extract = _model(options, vocab), Extract(tier=options.tier)
     lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
         folder = Path(name)
@@ -49,13 +49,13 @@ def _measure(options: Options, vocab: int) -> list[str]:
         documents = [shards.document(i).tolist() for i in range(shards.n_documents)]
         naive: list[np.ndarray] = []
         steps: dict[str, Callable[[], object]] = {
-            "extraction": lambda: extraction(model, shards, how, out),
+            "extraction": lambda: extraction(model, shards, extract, out),
             "bound": lambda: _bound(model, documents),
-            "straightforward": lambda: naive.append(straightforward(model, documents, how)),
+            "straightforward": lambda: naive.append(straightforward(model, documents, extract)),
         }
-        extraction(model, shards, how, out, len(documents[0]))  # first calls of a process are slow
+        extraction(model, shards, extract, out, len(documents[0]))  # first calls of a process are slow
         _bound(model, documents[:1])
-        straightforward(model, documents[:1], how)
+        straightforward(model, documents[:1], extract)
         times = interleaved(steps, rounds=options.rounds, clock=options.clock)
         difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
     if not difference < COMPARED:
@@ -68,10 +68,10 @@ def _measure(options: Options, vocab: int) -> list[str]:
 
 
 def extraction(
-    model: StreamTransformer, shards: TokenShards, how: Extract, out: Path, max_tokens: int | None = None
+    model: StreamTransformer, shards: TokenShards, extract: Extract, out: Path, max_tokens: int | None = None
 ) -> None:
     """Extract from shards to the finished file."""
-    how.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
+    extract.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
 
 
 def _bound(model: StreamTransformer, documents: Sequence[Sequence[int]]) -> None:
@@ -113,8 +113,8 @@ def straightforward(model: StreamTransformer, documents: Sequence[Sequence[int]]
                 k_star -= 1
             k_star = n_layers if k_star == n_layers - 1 else k_star
             run = kappa = 0
-            for one in predicted:
-                run = run + 1 if one == truth else 0
+            for token in predicted:
+                run = run + 1 if token == truth else 0
                 kappa = max(kappa, run)
             width = k if options.tier == "topk" else 1
             act, ent = np.zeros((2, n_layers, n_heads, width)), np.zeros((2, n_layers, n_heads))

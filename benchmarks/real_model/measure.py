@@ -82,22 +82,24 @@ def measure(options: Options) -> None:
     for name in names:
         if name not in ARGUMENTS:
             raise unknown("instrument", name, sorted(ARGUMENTS))
-    if left := sorted(REGISTERED.keys() - ARGUMENTS.keys() - ABSENT.keys()):
-        raise InputError(f"{', '.join(left)}: give arguments in benchmarks.real_model.measure")
+    if missing := sorted(REGISTERED.keys() - ARGUMENTS.keys() - ABSENT.keys()):
+        raise InputError(f"{', '.join(missing)}: give arguments in benchmarks.real_model.measure")
     if options.out is not None:
         check_writable(options.out)
     rows: list[dict[str, Any]] = []
     if options.only and options.out is not None and options.out.is_file():
-        before = Result.load(options.out)
-        if before.about.get("run") != options.run:
-            raise InputError(f"{options.out} has the costs on {before.about.get('run')}: name another file for --out")
-        rows = [row for row in before.table().frame.to_dict("records") if row["instrument"] not in names]
+        old_result = Result.load(options.out)
+        if old_result.about.get("run") != options.run:
+            raise InputError(
+                f"{options.out} has the costs on {old_result.about.get('run')}: name another file for --out"
+            )
+        rows = [row for row in old_result.table().frame.to_dict("records") if row["instrument"] not in names]
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             arguments = ARGUMENTS[name].replace("FOLDER", folder).split()
-            found = cost([name, options.run, *arguments], options.limit)
-            rows.append({"instrument": name, "arguments": ARGUMENTS[name], **found})
-            print(f"{name}: {found['memory']:,.0f} MiB, {found['cpu']:.1f} s, {found['outcome']}", file=sys.stderr)
+            costs = cost([name, options.run, *arguments], options.limit)
+            rows.append({"instrument": name, "arguments": ARGUMENTS[name], **costs})
+            print(f"{name}: {costs['memory']:,.0f} MiB, {costs['cpu']:.1f} s, {costs['outcome']}", file=sys.stderr)
             frame = pd.DataFrame(rows).sort_values("instrument", ignore_index=True)
             table = Table(frame, COLUMNS, {}, f"What every instrument costs on {options.run}")
             if options.out is not None:  # what is measured is kept
@@ -121,20 +123,20 @@ def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
         waiting.register(process.stdout, selectors.EVENT_READ)
         while True:
             ready = waiting.select(timeout=1.0)
-            now = time.monotonic()
+            moment = time.monotonic()
             if ready:
-                silence, last = max(silence, now - last), now
+                silence, last = max(silence, moment - last), moment
                 if not (piece := os.read(process.stdout.fileno(), 65536)):
                     break
                 stderr = (stderr + piece)[-2000:]
-            if now - began > limit and outcome == "completed":
+            if moment - began > limit and outcome == "completed":
                 outcome = f"stopped after {limit:.0f} s"
                 process.kill()
-    _, status, used = os.wait4(process.pid, 0)
+    _, status, use = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode and outcome == "completed":
         *_, line = stderr.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         outcome = line[:120] if process.returncode > 0 else f"ended by signal {-process.returncode}"
     return {
-        "memory": used.ru_maxrss / 1024, "cpu": used.ru_utime + used.ru_stime, "silence": silence, "outcome": outcome,
+        "memory": use.ru_maxrss / 1024, "cpu": use.ru_utime + use.ru_stime, "silence": silence, "outcome": outcome,
     }  # fmt: skip

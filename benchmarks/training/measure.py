@@ -35,8 +35,8 @@ def gpt_ratios(o: Options) -> Iterator[str]:
     """`std-t` against the plain GPT: above 1, ours is faster."""
     for width, vocabulary in itertools.product(o.widths, o.vocabularies):
         c = shape("std-t", o, width, vocabulary)
-        ours, plain = training_step(c, "std-t", o), plain_step(c, o)
-        yield ratio("plain GPT", plain, f"std-t, width {width}, V {vocabulary:,}", ours, o)
+        std_step, peer_step = training_step(c, "std-t", o), plain_step(c, o)
+        yield ratio("plain GPT", peer_step, f"std-t, width {width}, V {vocabulary:,}", std_step, o)
 
 
 def preset_ratios(o: Options) -> Iterator[str]:
@@ -67,15 +67,15 @@ def pairs(o: Options) -> Iterator[str]:
     """Architectures against their plain counterparts at the papers' width."""
     for pair in o.pairs:
         name, peer = pair.split(":")
-        ours, theirs = (training_step(shape(n, o, None, o.vocabularies[0]), n, o) for n in (name, peer))
-        yield ratio(peer, theirs, f"{name}, width {shape(name, o, None, o.vocabularies[0]).d_model}", ours, o)
+        step, peer_step = (training_step(shape(n, o, None, o.vocabularies[0]), n, o) for n in (name, peer))
+        yield ratio(peer, peer_step, f"{name}, width {shape(name, o, None, o.vocabularies[0]).d_model}", step, o)
 
 
 def mfu(o: Options) -> Iterator[str]:
     """Training FLOPs per second of every preset, as a share of a large matrix product's in the same dtype."""
     ceiling = matmul_ceiling(o)
-    known = peak_flops(device_name(o.device))
-    printed = "" if known is None else f"; data sheet: {known / 1e12:.0f}"
+    data_sheet = peak_flops(device_name(o.device))
+    printed = "" if data_sheet is None else f"; data sheet: {data_sheet / 1e12:.0f}"
     yield f"ceiling: {ceiling / 1e12:.3f} TFLOP/s, the best of square products of 1024 to 4096{printed}"
     for name, c in presets_compared(o):
         flops = sum(training_flops_per_token(build(c)).values()) * o.batch * o.context
@@ -91,16 +91,16 @@ def mfu(o: Options) -> Iterator[str]:
 def profile(o: Options) -> Iterator[str]:
     """The six operators that take most of a preset's training step: share of its time and number of calls."""
     device = ProfilerActivity.CUDA if o.device == "cuda" else ProfilerActivity.CPU
-    own = "self_device_time_total" if o.device == "cuda" else "self_cpu_time_total"
+    column = "self_device_time_total" if o.device == "cuda" else "self_cpu_time_total"
     for name, c in presets_compared(o):
         step = training_step(c, name, o)
         step()
         with torch.profiler.profile(activities=[device]) as profiler:
             step()
-        rows = sorted(profiler.key_averages(), key=lambda row: -getattr(row, own))
-        whole = sum(getattr(row, own) for row in rows)
+        rows = sorted(profiler.key_averages(), key=lambda row: -getattr(row, column))
+        total = sum(getattr(row, column) for row in rows)
         spent = ", ".join(
-            f"{row.key.removeprefix('aten::')} {getattr(row, own) / whole:.0%} ({row.count})" for row in rows[:6]
+            f"{row.key.removeprefix('aten::')} {getattr(row, column) / total:.0%} ({row.count})" for row in rows[:6]
         )
         yield f"{name}, width {c.d_model}: {spent}; {sum(row.count for row in rows):,} calls in all"
 
@@ -119,9 +119,9 @@ def shape(name: str, o: Options, width: int | None, vocabulary: int, **change: A
     return preset(name, "paper", **change, **({"n_layers": o.layers} if o.layers else {}))
 
 
-def ratio(peer: str, theirs: Step, name: str, ours: Step, o: Options) -> str:
+def ratio(peer: str, peer_step: Step, name: str, step: Step, o: Options) -> str:
     """One line: the speed relative to the peer."""
-    times = interleaved({"theirs": theirs, "ours": ours}, rounds=o.rounds, warmup=2, clock=o.clock)
+    times = interleaved({"theirs": peer_step, "ours": step}, rounds=o.rounds, warmup=2, clock=o.clock)
     return (
         f"{name}: {times.ratio('theirs', 'ours')} x {peer}, {o.batch * o.context / times.median('ours'):,.0f} tokens/s"
     )

@@ -66,14 +66,14 @@ def server_row(options: Options) -> tuple[str, ...]:
     shown = open_models([options.server])
     session, model = Session(shown), shown[0].model
     tokens = model.tokenizer.encode(text_of(model, AT_THE_SERVER))
-    taken = []
+    durations = []
     for i in range(options.rounds + 1):
         edits = {"heads": {"L0.H0": {"scale": i / options.rounds - 1}}}
         assert edits_of(edits, model)
         begun = time.perf_counter()
         session.answer("run", {"model": shown[0].identity, "tokens": tokens, "edits": edits})
-        taken.append(time.perf_counter() - begun)
-    return (f"server at {AT_THE_SERVER} tokens, {options.server}", *seconds(taken[1:]))
+        durations.append(time.perf_counter() - begun)
+    return (f"server at {AT_THE_SERVER} tokens, {options.server}", *seconds(durations[1:]))
 
 
 def text_of(model: Any, length: int) -> str:
@@ -81,17 +81,17 @@ def text_of(model: Any, length: int) -> str:
     if length > model.config.n_ctx:
         raise InputError(f"--lengths {length} is beyond the model's context of {model.config.n_ctx}")
     words = " ".join(prompt.text for prompt in load_suite("stories", n=12).prompts).split(" ")
-    found = ""
+    text = ""
     for word in words:
-        longer = f"{found} {word}".strip()
+        longer = f"{text} {word}".strip()
         if len(model.tokenizer.encode(longer)) > length:
             break
-        found = longer
-    while len(model.tokenizer.encode(found)) < length:
-        found += " a"
-    return found
+        text = longer
+    while len(model.tokenizer.encode(text)) < length:
+        text += " a"
+    return text
 
 
-def seconds(taken: Sequence[float]) -> tuple[str, ...]:
+def seconds(durations: Sequence[float]) -> tuple[str, ...]:
     """Median, least and most, in milliseconds."""
-    return tuple(f"{1e3 * x:.1f} ms" for x in (median(taken), min(taken), max(taken)))
+    return tuple(f"{1e3 * x:.1f} ms" for x in (median(durations), min(durations), max(durations)))

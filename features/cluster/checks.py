@@ -31,28 +31,30 @@ from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, expande
 from streamscope.instruments.undefined_cells import mark
 
 
-def raw_rows(raw: Raw, found: Features, path: Path | str = "raw activations") -> np.ndarray:
+def raw_rows(raw: Raw, features: Features, path: Path | str = "raw activations") -> np.ndarray:
     """Raw activations [n, D] for the rows of a feature table, in its order; errors name them `path`.
 
     Raises `InputError` for another checkpoint, other data or another set of tokens.
     """
-    if (theirs := raw.about["checkpoint"]) != found.about["checkpoint"]:
-        raise InputError(f"{path} has another checkpoint ({str(theirs)[:12]}) than the features; extract both at once")
-    if (raw.about.get("data") or {}).get("corpus") != (found.about.get("data") or {}).get("corpus"):
+    if (checkpoint := raw.about["checkpoint"]) != features.about["checkpoint"]:
+        raise InputError(
+            f"{path} has another checkpoint ({str(checkpoint)[:12]}) than the features; extract both at once"
+        )
+    if (raw.about.get("data") or {}).get("corpus") != (features.about.get("data") or {}).get("corpus"):
         raise InputError(f"{path} comes from other data than the features; extract both at once")
     if raw.table.duplicated(KEY).any():
         raise InputError(f"{path}: a position of a document occurs twice; extract it again")
     index = pd.MultiIndex.from_frame(raw.table[KEY])
-    at = index.get_indexer(pd.MultiIndex.from_frame(found.table[KEY]))
-    if (missing := int((at < 0).sum())) or len(index) != len(at):
-        more = len(index) - (len(at) - missing)
+    rows = index.get_indexer(pd.MultiIndex.from_frame(features.table[KEY]))
+    if (missing := int((rows < 0).sum())) or len(index) != len(rows):
+        more = len(index) - (len(rows) - missing)
         raise InputError(
             f"{path} lacks {counted(missing, 'token')} of the features and has {more} others; extract both at once"
         )
     ids = ["token_id", "target_id"]
-    if differ := int((raw.table[ids].to_numpy()[at] != found.table[ids].to_numpy()).any(1).sum()):
-        raise InputError(f"{path}: {differ} of {len(at)} tokens or targets differ; extract both at once")
-    return raw.X[at]
+    if differ := int((raw.table[ids].to_numpy()[rows] != features.table[ids].to_numpy()).any(1).sum()):
+        raise InputError(f"{path}: {differ} of {len(rows)} tokens or targets differ; extract both at once")
+    return raw.X[rows]
 
 
 def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
@@ -61,17 +63,17 @@ def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
     Raises `InputError` as `raw_rows` does, and for files with different hooks.
     """
     raw = [read_raw(path) for path in paths]
-    for path, one in zip(paths, raw, strict=True):
-        if one.hooks != raw[0].hooks:
-            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(one.hooks)}; use one --raw for both")
-    each = zip(raw, tables, paths, strict=True)
-    return np.concatenate([raw_rows(one, read_features(table), path) for one, table, path in each])
+    for path, part in zip(paths, raw, strict=True):
+        if part.hooks != raw[0].hooks:
+            raise InputError(f"{path} has other hooks than {paths[0]}: {', '.join(part.hooks)}; use one --raw for both")
+    sources = zip(raw, tables, paths, strict=True)
+    return np.concatenate([raw_rows(part, read_features(table), path) for part, table, path in sources])
 
 
 def agreement_table(
-    ours: np.ndarray, raw: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
+    labels: np.ndarray, raw: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """ARI and AMI between labels `ours` [n] and `raw` [n], −1 for noise: one row per measure and set of tokens.
+    """ARI and AMI between `labels` [n] and `raw` labels [n], −1 for noise: one row per measure and set of tokens.
 
     Columns: n, documents, clusters of each side, value with interval over documents (ARI bootstrap, AMI jackknife) and
     control. Values are undefined for fewer than two tokens, intervals for fewer than eight documents.
@@ -80,10 +82,10 @@ def agreement_table(
         "ARI": (adjusted_rand_score, partial(adjusted_rand_interval, resamples=resamples)),
         "AMI": (adjusted_mutual_info_score, adjusted_mutual_information_interval),
     }
-    sets = {"all, noise a cluster": np.full(len(ours), True), "in clusters of both": (ours >= 0) & (raw >= 0)}
+    sets = {"all, noise a cluster": np.full(len(labels), True), "in clusters of both": (labels >= 0) & (raw >= 0)}
     rows = []
     for (tokens, inside), (measure, (agreement, interval)) in product(sets.items(), measures.items()):
-        a, b, d = ours[inside], raw[inside], documents[inside]
+        a, b, d = labels[inside], raw[inside], documents[inside]
         row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(np.unique(d))}
         row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
         row |= dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan)
@@ -95,29 +97,31 @@ def agreement_table(
         rows.append(row)
     table = pd.DataFrame(rows)
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
-    few = table["documents"] < BOOTSTRAP_CLUSTERS
-    return mark(table, ["value_low", "value_high"], few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
+    too_few = table["documents"] < BOOTSTRAP_CLUSTERS
+    return mark(table, ["value_low", "value_high"], too_few, f"fewer than {BOOTSTRAP_CLUSTERS} documents")
 
 
-def same_token_split(ours: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndarray) -> Observations | None:
+def same_token_split(
+    feature_labels: np.ndarray, raw: np.ndarray, ids: np.ndarray, documents: np.ndarray
+) -> Observations | None:
     """How often the same token id lies in different clusters, from labels [n] of features and of raw activations.
 
     For each token in clusters of both whose id also occurs there in another document: the share of those other tokens
     that lie in another cluster. Cells: features, raw, and features assigned at random. Units: tokens of one id in one
     document, clustered two-way by document and id. None if there is no such token.
     """
-    both = np.flatnonzero((ours >= 0) & (raw >= 0))
-    shuffled = np.random.default_rng(0).permutation(ours[both])
-    token, document = (np.unique(one[both], return_inverse=True)[1] for one in (ids, documents))
-    others = _same_label_counts(token) - _same_label_counts(token, document)
-    if not (repeated := others > 0).any():
+    rows = np.flatnonzero((feature_labels >= 0) & (raw >= 0))
+    shuffled = np.random.default_rng(0).permutation(feature_labels[rows])
+    token, document = (np.unique(values[rows], return_inverse=True)[1] for values in (ids, documents))
+    counts = _same_label_counts(token) - _same_label_counts(token, document)
+    if not (repeated := counts > 0).any():
         return None
-    names, unit = np.unique(np.stack([documents[both], ids[both]], 1)[repeated], axis=0, return_inverse=True)
-    units = pd.DataFrame({"unit": [f"{d}, {i}" for d, i in names], "cluster": [tuple(one) for one in names.tolist()]})
+    names, unit = np.unique(np.stack([documents[rows], ids[rows]], 1)[repeated], axis=0, return_inverse=True)
+    units = pd.DataFrame({"unit": [f"{d}, {i}" for d, i in names], "cluster": [tuple(pair) for pair in names.tolist()]})
     unit, total = unit.ravel(), []
-    for labels in (ours[both], raw[both], shuffled):
-        same = _same_label_counts(token, labels) - _same_label_counts(token, labels, document)
-        share = 1 - same[repeated] / others[repeated]
+    for labels in (feature_labels[rows], raw[rows], shuffled):
+        same_cluster = _same_label_counts(token, labels) - _same_label_counts(token, labels, document)
+        share = 1 - same_cluster[repeated] / counts[repeated]
         total.append(np.bincount(unit, share, minlength=len(names)))
     return Observations(
         measure=Measure(name="different cluster", unit="share of tokens", resolution=1e-9, limits=(0.0, 1.0)),
@@ -170,8 +174,8 @@ GROUPS = 20
 
 def refit_agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """ARI of two fits with noise as a cluster, and on the tokens in clusters of both; NaN for fewer than two."""
-    both = (a >= 0) & (b >= 0)
-    return adjusted_rand_score(a, b), adjusted_rand_score(a[both], b[both]) if both.sum() > 1 else np.nan
+    mask = (a >= 0) & (b >= 0)
+    return adjusted_rand_score(a, b), adjusted_rand_score(a[mask], b[mask]) if mask.sum() > 1 else np.nan
 
 
 def adjusted_rand_interval(
@@ -182,13 +186,13 @@ def adjusted_rand_interval(
     The level is that of `estimators.cluster_bootstrap`, expanded for few documents.
     """
     count, document = _numbered(documents)
-    both = np.unique(np.stack([a, b]), axis=1, return_inverse=True)[1].ravel()
-    tables = [_tokens(clusters, document) for clusters in (both, a, b, np.zeros(len(a)))]
+    joint = np.unique(np.stack([a, b]), axis=1, return_inverse=True)[1].ravel()
+    tables = [_tokens(clusters, document) for clusters in (joint, a, b, np.zeros(len(a)))]
     rng, draws = np.random.default_rng(seed), []
     for _ in range(resamples):
         weight = rng.multinomial(count, np.full(count, 1 / count)).astype(float)
-        index, one, other, every = (_pairs(table, weight) for table in tables)
-        expected, largest = one * other / every, (one + other) / 2
+        index, pairs_a, pairs_b, every = (_pairs(table, weight) for table in tables)
+        expected, largest = pairs_a * pairs_b / every, (pairs_a + pairs_b) / 2
         draws.append(1.0 if largest == expected else (index - expected) / (largest - expected))
     level = expanded_level(0.95, count)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
@@ -224,7 +228,7 @@ def adjusted_mutual_information_interval(
     count, document = _numbered(documents)
     groups = min(GROUPS, count)
     group = np.random.default_rng(seed).permutation(count)[document] % groups
-    left = np.array([adjusted_mutual_info_score(a[group != g], b[group != g]) for g in range(groups)])
-    half = t_quantile(0.95, groups - 1) * np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum())
+    jackknife = np.array([adjusted_mutual_info_score(a[group != g], b[group != g]) for g in range(groups)])
+    half = t_quantile(0.95, groups - 1) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
     value = adjusted_mutual_info_score(a, b)
     return float(value - half), float(value + half)

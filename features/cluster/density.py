@@ -33,10 +33,10 @@ def nearest(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarra
 
     Fewer than k if y has fewer.
     """
-    found = NearestNeighbors(algorithm="brute").fit(y).kneighbors(x, min(k + SPARE, len(y)), return_distance=False)
-    exact = np.sqrt(np.square(x[:, None] - y[found]).sum(-1))  # scikit-learn's are of |x|² + |y|² − 2xy
-    order = np.lexsort((found, exact))[:, :k]
-    return np.take_along_axis(exact, order, 1), np.take_along_axis(found, order, 1)
+    candidates = NearestNeighbors(algorithm="brute").fit(y).kneighbors(x, min(k + SPARE, len(y)), return_distance=False)
+    exact = np.sqrt(np.square(x[:, None] - y[candidates]).sum(-1))  # scikit-learn's are of |x|² + |y|² − 2xy
+    order = np.lexsort((candidates, exact))[:, :k]
+    return np.take_along_axis(exact, order, 1), np.take_along_axis(candidates, order, 1)
 
 
 @dataclass(frozen=True)

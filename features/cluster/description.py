@@ -28,24 +28,24 @@ def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int, kstar
         | {f"k{k}": labels["k_star"].to_numpy() == k for k in range(n_layers + 1)}
     ).astype(float)
     of = labels["cluster"].to_numpy()
-    held = of >= 0
-    table = pd.concat([labels[["document", "k_star", "probability"]].assign(vector=vector), depth], axis=1)[held]
-    by = table.groupby(of[held])
-    found = pd.DataFrame({"n": by.size(), "share": by.size() / len(labels), "distinct": by["vector"].nunique()})
-    found["documents"], found["probability"] = by["document"].nunique(), by["probability"].mean()
-    found["k_star_mean"], found["k_star_sd"] = by["k_star"].mean(), by["k_star"].std(ddof=0)
-    return pd.concat([found, by[list(depth)].mean()], axis=1).rename_axis("cluster").reset_index()
+    in_cluster = of >= 0
+    table = pd.concat([labels[["document", "k_star", "probability"]].assign(vector=vector), depth], axis=1)[in_cluster]
+    by = table.groupby(of[in_cluster])
+    clusters = pd.DataFrame({"n": by.size(), "share": by.size() / len(labels), "distinct": by["vector"].nunique()})
+    clusters["documents"], clusters["probability"] = by["document"].nunique(), by["probability"].mean()
+    clusters["k_star_mean"], clusters["k_star_sd"] = by["k_star"].mean(), by["k_star"].std(ddof=0)
+    return pd.concat([clusters, by[list(depth)].mean()], axis=1).rename_axis("cluster").reset_index()
 
 
 def depth_spread(labels: pd.DataFrame, *, draws: int = 20, seed: int = 0) -> dict[str, float]:
     """Mean σ(k*) over clustered tokens, the same for tokens assigned at random, share of clusters with σ(k*) = 0."""
-    one = labels[labels["cluster"] >= 0]
-    k_star, of = one["k_star"].astype(float), one["cluster"].to_numpy()
+    members = labels[labels["cluster"] >= 0]
+    k_star, of = members["k_star"].astype(float), members["cluster"].to_numpy()
 
     def deviations(values: pd.Series) -> pd.Series:
         return values.groupby(of).std(ddof=0)
 
-    rng, found, size = np.random.default_rng(seed), deviations(k_star), k_star.groupby(of).size()
-    dealt = [size @ deviations(pd.Series(rng.permutation(k_star))) / len(one) for _ in range(draws)]
-    without = float((found < 1e-6).mean())
-    return {"sd": float(size @ found / len(one)), "dealt": float(np.mean(dealt)), "without": without}
+    rng, spreads, size = np.random.default_rng(seed), deviations(k_star), k_star.groupby(of).size()
+    dealt = [size @ deviations(pd.Series(rng.permutation(k_star))) / len(members) for _ in range(draws)]
+    without = float((spreads < 1e-6).mean())
+    return {"sd": float(size @ spreads / len(members)), "dealt": float(np.mean(dealt)), "without": without}

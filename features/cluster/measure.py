@@ -33,70 +33,81 @@ LARGEST = 15
 """Number of clusters shown on the screen."""
 
 
-def observe(how: Cluster, model: object, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Cluster, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: share of tokens in a cluster, and by k*. Units: documents."""
     opened: OpenFeatures = data[FeatureTables]
-    found = opened.found
-    if how.raw and len(how.raw) != len(opened.files):
+    features = opened.found
+    if options.raw and len(options.raw) != len(opened.files):
         raise InputError(
-            f"--raw: {counted(len(how.raw), 'file')} for {len(opened.files)} tables; give one file per table"
+            f"--raw: {counted(len(options.raw), 'file')} for {len(opened.files)} tables; give one file per table"
         )
-    x, constant = varying_features(found)
-    umap = _umap(how.seed) if how.umap else None
-    done = ticks(progress, 2 + how.umap)
-    if how.fitted is None:
-        _check_size(how, x)
-        raw = raw_rows_of(how.raw, opened.files) if how.raw else None
-        modes = clusterer(how).fit(x)
-        labels = labels_of(found, modes.labels_, modes.probabilities_)
+    x, constant = varying_features(features)
+    umap = _umap(options.seed) if options.umap else None
+    advance = ticks(progress, 2 + options.umap)
+    if options.fitted is None:
+        _check_size(options, x)
+        raw = raw_rows_of(options.raw, opened.files) if options.raw else None
+        modes = clusterer(options).fit(x)
+        labels = labels_of(features, modes.labels_, modes.probabilities_)
     else:
-        raw, modes = None, read_modes(how.fitted, opened)
-        x = found.table[list(modes.feature_names_in_)]
-        labels = labels_of(found, *modes.predict_soft(x))
+        raw, modes = None, read_modes(options.fitted, opened)
+        x = features.table[list(modes.feature_names_in_)]
+        labels = labels_of(features, *modes.predict_soft(x))
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
-    done(1)
+    advance(1)
     unplaced = _place(umap, labels, z, vector) if umap is not None else ""
-    done(1)
-    n_layers, kstar = found.about["n_layers"], found.about["options"]["kstar"]
-    clusters, held = cluster_table(labels, vector, n_layers, kstar), labels["cluster"].to_numpy() >= 0
+    advance(1)
+    n_layers, kstar = features.about["n_layers"], features.about["options"]["kstar"]
+    clusters, in_cluster = cluster_table(labels, vector, n_layers, kstar), labels["cluster"].to_numpy() >= 0
     blocks = {"depth": depths(labels, n_layers, kstar), "coverage": coverage(labels)}
     title = (
-        f"{found.about['preset']}, {modes.method}: {counted(len(clusters), 'cluster', ',')} with {held.mean():.1%} of "
+        f"{features.about['preset']}, {modes.method}: {counted(len(clusters), 'cluster', ',')} "
+        f"with {in_cluster.mean():.1%} of "
     )
     title += counted(len(labels), "token", ",")
-    made = {
+    results = {
         "clusters": clusters_of(clusters, labels, title),
-        "labels": LongTable.of([labels], tuple(one for one in LABELS if one.name in labels), f"{title}{unplaced}"),
+        "labels": LongTable.of(
+            [labels], tuple(column for column in LABELS if column.name in labels), f"{title}{unplaced}"
+        ),
     }  # fmt: skip
-    done(0)
-    used = {"columns": x.shape[1], "zero": sum(column.constant for column in found.columns), "constant": len(constant)}
+    advance(0)
+    column_counts = {
+        "columns": x.shape[1],
+        "zero": sum(column.constant for column in features.columns),
+        "constant": len(constant),
+    }
     documents = labels["document"].to_numpy()
     if raw is not None:
-        theirs, left_out = raw_labels(how, raw)
-        table = agreement_table(modes.labels_, theirs, documents, resamples=how.resamples, seed=how.seed)
+        labels_of_raw, left_out = raw_labels(options, raw)
+        table = agreement_table(modes.labels_, labels_of_raw, documents, resamples=options.resamples, seed=options.seed)
         note = f"; {counted(left_out, 'token', ',')} with massive activations are noise there" if left_out else ""
-        made["agreement"] = Table.noted(table, AGREEMENT, f"Agreement with clusters of raw activations{note}")
-        ids = found.table["token_id"].to_numpy()
-        if (block := same_token_split(modes.labels_, theirs, ids, documents)) is not None:
-            made["same_token"] = same_token(block)
-    if how.stability:
-        table = stability_table(modes, x, documents, how.stability, progress=progress)
-        made["stability"] = Table.noted(table, STABILITY, "Agreement with other fits")
-    if how.parts:
-        other = other_way(how, found)
-        ways = [(clusterer(how), x)] + ([] if other is None else [(clusterer(other[0]), varying_features(other[1])[0])])
-        made["parts"] = parts_table(ways, documents, how.parts, how.seed, progress)
+        results["agreement"] = Table.noted(table, AGREEMENT, f"Agreement with clusters of raw activations{note}")
+        ids = features.table["token_id"].to_numpy()
+        if (block := same_token_split(modes.labels_, labels_of_raw, ids, documents)) is not None:
+            results["same_token"] = same_token(block)
+    if options.stability:
+        table = stability_table(modes, x, documents, options.stability, progress=progress)
+        results["stability"] = Table.noted(table, STABILITY, "Agreement with other fits")
+    if options.parts:
+        comparison = other_way(options, features)
+        ways = [(clusterer(options), x)] + (
+            [] if comparison is None else [(clusterer(comparison[0]), varying_features(comparison[1])[0])]
+        )
+        results["parts"] = parts_table(ways, documents, options.parts, options.seed, progress)
     about = {
         "clusters": {"method": modes.method, "parameters": modes.get_params(), "columns": list(x.columns),
-                     "checkpoint": found.about["checkpoint"], "options": found.about["options"],
-                     "sha256": fingerprint(found), "files": [str(path) for path in opened.files]},
-        "constant": constant, "model": f"{found.about['preset']} ({found.about['run']})", "title": title,
+                     "checkpoint": features.about["checkpoint"], "options": features.about["options"],
+                     "sha256": fingerprint(features), "files": [str(path) for path in opened.files]},
+        "constant": constant, "model": f"{features.about['preset']} ({features.about['run']})", "title": title,
     }  # fmt: skip
-    contrasts = {name: each(what, blocks[name].cells, null=None) for name, what in QUANTITIES.items()}
-    return InstrumentData(blocks, contrasts, about, modes.arrays(), (made, (labels, clusters, len(z), modes, used)))
+    contrasts = {name: each(quantity_name, blocks[name].cells, null=None) for name, quantity_name in QUANTITIES.items()}
+    return InstrumentData(
+        blocks, contrasts, about, modes.arrays(), (results, (labels, clusters, len(z), modes, column_counts))
+    )
 
 
-def raw_labels(how: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
+def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
     """(clusters [n] of raw activations [n, D], number of tokens with massive ones, which are noise).
 
     Massive is a norm above `MASSIVE` times the median: a few such tokens would set the scale of the z-scores.
@@ -104,48 +115,50 @@ def raw_labels(how: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
     norm = np.linalg.norm(raw.astype(np.float64), axis=1)
     keep = norm <= MASSIVE * np.median(norm)
     labels = np.full(len(raw), -1)
-    labels[keep] = clusterer(how).fit(raw[keep]).labels_
+    labels[keep] = clusterer(options).fit(raw[keep]).labels_
     return labels, int((~keep).sum())
 
 
-def tables(how: Cluster, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Cluster, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per cluster, and the summary, shares by depth, agreement, stability and one row per token."""
-    made, counted = seen.extra
+    results, counted = data.extra
     frame, missing = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])
-    tokens = seen.blocks["depth"].sizes.sum(1)
+    tokens = data.blocks["depth"].sizes.sum(1)
     depth = Table(frame.assign(tokens=tokens.astype(int)), DEPTH, missing, "Processing depth k* of the tokens")
-    covered, why = estimates["coverage"].wide(["group"], describe=NUMBERS[1:4])
-    summary = summary_of(counted, covered, why, seen.about["title"])
-    return {"clusters": made["clusters"], "summary": summary, "depth": depth, **made}
+    covered, reasons = estimates["coverage"].wide(["group"], describe=NUMBERS[1:4])
+    summary = summary_of(counted, covered, reasons, data.about["title"])
+    return {"clusters": results["clusters"], "summary": summary, "depth": depth, **results}
 
 
-def clusterer(how: Cluster) -> ComputationalModes:
+def clusterer(options: Cluster) -> ComputationalModes:
     """The unfitted clusterer for these options."""
     return ComputationalModes(
-        how.method, components=None if how.components == "all" else how.components, seed=how.seed,
-        min_cluster_size=how.min_cluster_size, min_samples=how.min_samples, selection=how.selection,
-        n_clusters=how.clusters,
+        options.method, components=None if options.components == "all" else options.components, seed=options.seed,
+        min_cluster_size=options.min_cluster_size, min_samples=options.min_samples, selection=options.selection,
+        n_clusters=options.clusters,
     )  # fmt: skip
 
 
-def varying_features(found: Features) -> tuple[pd.DataFrame, list[str]]:
+def varying_features(features: Features) -> tuple[pd.DataFrame, list[str]]:
     """The features that vary, and the names of those that are constant by chance. `InputError` if none varies."""
-    x = found.table[[column.name for column in found.columns if not column.constant]]
+    x = features.table[[column.name for column in features.columns if not column.constant]]
     constant = x.columns[(x.min() == x.max()).to_numpy()].to_list()
     if len(constant) == len(x.columns):
         raise InputError("all feature columns are constant: nothing to cluster; extract more tokens")
     return x.drop(columns=constant), constant
 
 
-def _check_size(how: Cluster, x: pd.DataFrame) -> None:
+def _check_size(options: Cluster, x: pd.DataFrame) -> None:
     """Raise `InputError` if there are too few tokens for the options."""
     n = len(x)
-    if n < max(how.min_cluster_size, 2):
-        raise InputError(f"{counted(n, 'token')}, fewer than --min-cluster-size {how.min_cluster_size}; extract more")
-    if how.min_samples >= n:
-        raise InputError(f"--min-samples {how.min_samples}: a token has {n - 1} others; give fewer or extract more")
-    if how.method == "kmeans" and (distinct := len(x.drop_duplicates())) < how.clusters:
-        raise InputError(f"{distinct} distinct feature vectors are fewer than --clusters {how.clusters}")
+    if n < max(options.min_cluster_size, 2):
+        raise InputError(
+            f"{counted(n, 'token')}, fewer than --min-cluster-size {options.min_cluster_size}; extract more"
+        )
+    if options.min_samples >= n:
+        raise InputError(f"--min-samples {options.min_samples}: a token has {n - 1} others; give fewer or extract more")
+    if options.method == "kmeans" and (distinct := len(x.drop_duplicates())) < options.clusters:
+        raise InputError(f"{distinct} distinct feature vectors are fewer than --clusters {options.clusters}")
 
 
 def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
@@ -167,28 +180,28 @@ def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
     return ComputationalModes.of(of["parameters"], of["columns"], plain)
 
 
-def fingerprint(found: Features) -> str:
+def fingerprint(features: Features) -> str:
     """sha256 of the rows: documents, positions, tokens and features."""
-    digest = hashlib.sha256(np.ascontiguousarray(found.table[[*KEY, "token_id"]].to_numpy(np.int64)).tobytes())
-    digest.update(np.ascontiguousarray(found.X).tobytes())
+    digest = hashlib.sha256(np.ascontiguousarray(features.table[[*KEY, "token_id"]].to_numpy(np.int64)).tobytes())
+    digest.update(np.ascontiguousarray(features.X).tobytes())
     return digest.hexdigest()
 
 
-def labels_of(found: Features, cluster: np.ndarray, probability: np.ndarray) -> pd.DataFrame:
+def labels_of(features: Features, cluster: np.ndarray, probability: np.ndarray) -> pd.DataFrame:
     """One row per token: its position, k*, cluster (−1: noise) and probability."""
-    names = ["file"] if "file" in found.table else []
-    table = found.table[[*names, "document", "position", "token_id", "token", "target", "prediction"]].copy()
-    table["k_star"] = found.table["k_star" if "k_star" in found.table else "processing_depth"].astype("int32")
+    names = ["file"] if "file" in features.table else []
+    table = features.table[[*names, "document", "position", "token_id", "token", "target", "prediction"]].copy()
+    table["k_star"] = features.table["k_star" if "k_star" in features.table else "processing_depth"].astype("int32")
     table["cluster"] = cluster.astype("int32")
     table["probability"] = probability.astype("float32")
     return table
 
 
-def unclustered_labels(found: Features, umap: bool) -> pd.DataFrame:
+def unclustered_labels(features: Features, umap: bool) -> pd.DataFrame:
     """`labels_of` for tokens without clusters, with their place on the map of principal components."""
-    labels = labels_of(found, np.full(len(found.table), -1), np.ones(len(found.table)))
+    labels = labels_of(features, np.full(len(features.table), -1), np.ones(len(features.table)))
     if umap:
-        x, _ = varying_features(found)
+        x, _ = varying_features(features)
         modes = ComputationalModes("kmeans", n_clusters=1, components=COMPONENTS).fit(x)
         _place(_umap(0), labels, *np.unique(modes.transform(x), axis=0, return_inverse=True))
     return labels
@@ -216,10 +229,14 @@ def _place(umap: Any, labels: pd.DataFrame, z: np.ndarray, vector: np.ndarray) -
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         labels[["x", "y"]] = umap.fit_transform(z)[vector].astype("float32")
-    others = [one for one in caught if UNCONNECTED not in str(one.message)]
-    for one in others:
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    return "" if len(others) == len(caught) else "; the relative position of unconnected groups on the map is arbitrary"
+    other_warnings = [warning for warning in caught if UNCONNECTED not in str(warning.message)]
+    for warning in other_warnings:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return (
+        ""
+        if len(other_warnings) == len(caught)
+        else "; the relative position of unconnected groups on the map is arbitrary"
+    )
 
 
 def shares(labels: pd.DataFrame, cells: Iterable[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Observations:
@@ -242,24 +259,28 @@ def coverage(labels: pd.DataFrame) -> Observations:
 
 def depths(labels: pd.DataFrame, n_layers: int, kstar: str = "author") -> Observations:
     """Shares by depth range and by k*, for all tokens, clustered tokens and noise. PLS Table 1: early, middle, late."""
-    k_star, held = labels["k_star"].to_numpy(), labels["cluster"].to_numpy() >= 0
-    named = {name: depth_ranges(k_star, n_layers, kstar) == i for i, name in enumerate(RANGES)}
-    named |= {f"k* = {k}": k_star == k for k in range(n_layers + 1)}
-    groups = {"all": np.full(len(labels), True), "clusters": held, "noise": ~held}
-    there = ((group, inside) for group, inside in groups.items() if inside.any())
-    cells = [({"group": group, "depth": name}, inside, hit) for group, inside in there for name, hit in named.items()]
+    k_star, in_cluster = labels["k_star"].to_numpy(), labels["cluster"].to_numpy() >= 0
+    conditions = {name: depth_ranges(k_star, n_layers, kstar) == i for i, name in enumerate(RANGES)}
+    conditions |= {f"k* = {k}": k_star == k for k in range(n_layers + 1)}
+    groups = {"all": np.full(len(labels), True), "clusters": in_cluster, "noise": ~in_cluster}
+    nonempty = ((group, inside) for group, inside in groups.items() if inside.any())
+    cells = [
+        ({"group": group, "depth": name}, inside, hit) for group, inside in nonempty for name, hit in conditions.items()
+    ]
     return shares(labels, cells)
 
 
-def clusters_of(found: pd.DataFrame, labels: pd.DataFrame, title: str) -> Table:
+def clusters_of(clusters: pd.DataFrame, labels: pd.DataFrame, title: str) -> Table:
     """The rows of `cluster_table` with the columns that the figures need."""
-    place = found["n"].rank(method="first", ascending=False).astype(int)
-    held = found["share"].to_numpy()[np.argsort(place)].cumsum()[place - 1] if len(found) else np.empty(0)
-    dealt = depth_spread(labels)["dealt"] if len(found) else np.nan
-    depth = [column for column in found if column[:1] == "k" and column[1:].isdigit()]
+    place = clusters["n"].rank(method="first", ascending=False).astype(int)
+    cumulative_share = (
+        clusters["share"].to_numpy()[np.argsort(place)].cumsum()[place - 1] if len(clusters) else np.empty(0)
+    )
+    dealt = depth_spread(labels)["dealt"] if len(clusters) else np.nan
+    depth = [column for column in clusters if column[:1] == "k" and column[1:].isdigit()]
     by_depth = (_share(name, f"k* = {name[1:]}", f"tokens with k* = {name[1:]}", False) for name in depth)
     columns = (*CLUSTERS, *by_depth, *FIGURE_COLUMNS)
-    return Table(found.assign(largest=place, held=held, dealt=dealt), columns, {}, title, "n", LARGEST)
+    return Table(clusters.assign(largest=place, held=cumulative_share, dealt=dealt), columns, {}, title, "n", LARGEST)
 
 
 def same_token(block: Observations) -> Table:
@@ -275,13 +296,17 @@ def same_token(block: Observations) -> Table:
 
 def summary_of(
     counted: tuple[pd.DataFrame, pd.DataFrame, int, ComputationalModes, Mapping[str, int]], covered: pd.DataFrame,
-    why: Mapping[tuple[int, str], str], title: str,
+    reasons: Mapping[tuple[int, str], str], title: str,
 ) -> Table:  # fmt: skip
     """One row: how much was clustered, and the result."""
-    labels, clusters, distinct, modes, used = counted
-    explained, row, missing = modes.explained_variance_ratio_, dict[str, Any](), dict(why)
+    labels, clusters, distinct, modes, column_counts = counted
+    explained, row, missing = modes.explained_variance_ratio_, dict[str, Any](), dict(reasons)
     row |= {"tokens": len(labels), "documents": labels["document"].nunique(), "distinct": distinct}
-    row |= {**used, "clusters": len(clusters), **covered.drop(columns=["group", "n", "clusters"]).iloc[0].to_dict()}
+    row |= {
+        **column_counts,
+        "clusters": len(clusters),
+        **covered.drop(columns=["group", "n", "clusters"]).iloc[0].to_dict(),
+    }
     row |= {"components": len(explained), "variance": float(explained.sum()) if len(explained) else np.nan}
     if not len(explained):
         missing[0, "variance"] = "no components: all columns were used directly"

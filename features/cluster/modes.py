@@ -90,12 +90,12 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
             return nearest(z, self.centers_, 1)[1][:, 0], np.ones(len(z))
         z = np.round(z, DIGITS)
         distance, index = nearest(z, self.rows_, 2 * self.min_samples)
-        own = _core_of_new(distance, self.weights_[index], self.min_samples)
-        reach = np.maximum(np.maximum(distance, self.core_[index]), own[:, None])
+        core = _core_of_new(distance, self.weights_[index], self.min_samples)
+        reach = np.maximum(np.maximum(distance, self.core_[index]), core[:, None])
         tied = reach <= reach.min(1, keepdims=True) + TIED
-        at = np.where(tied, index, len(self.rows_)).argmin(1)  # first of the equally near rows
-        level = 1 / np.maximum(reach[np.arange(len(z)), at], RESOLUTION)
-        cluster = self.owner_[attach(self.tree_, index[np.arange(len(z)), at], level)]
+        choice = np.where(tied, index, len(self.rows_)).argmin(1)  # first of the equally near rows
+        level = 1 / np.maximum(reach[np.arange(len(z)), choice], RESOLUTION)
+        cluster = self.owner_[attach(self.tree_, index[np.arange(len(z)), choice], level)]
         return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)
 
     def _check(self) -> None:
@@ -111,10 +111,12 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         scaler = StandardScaler().fit(x)
         self.mean_, self.scale_ = scaler.mean_, scaler.scale_
         z = scaler.transform(x)
-        wanted = (COMPONENTS if self.method == "hdbscan" else None) if self.components == "auto" else self.components
+        components = (
+            (COMPONENTS if self.method == "hdbscan" else None) if self.components == "auto" else self.components
+        )
         self.components_, self.explained_variance_ratio_ = np.empty((0, x.shape[1])), np.empty(0)
-        if wanted is not None:
-            pca = PCA(min(int(wanted), *x.shape), svd_solver="full").fit(z)
+        if components is not None:
+            pca = PCA(min(int(components), *x.shape), svd_solver="full").fit(z)
             self.components_ = pca.components_
             self.explained_variance_ratio_ = np.nan_to_num(pca.explained_variance_ratio_)
         return self._reduce(z)
@@ -189,11 +191,11 @@ def hashes(x: np.ndarray) -> np.ndarray:
 
 def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
     """[n] rank of each cluster by tokens, 0 the largest; ties by number."""
-    held = cluster >= 0
-    return np.argsort(np.argsort(-np.bincount(cluster[held], weights[held], n), kind="stable"))
+    in_cluster = cluster >= 0
+    return np.argsort(np.argsort(-np.bincount(cluster[in_cluster], weights[in_cluster], n), kind="stable"))
 
 
 def _core_of_new(distance: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
     """[n] distance of new points to their `min_samples`-th fitted token."""
-    at = (np.cumsum(weights, axis=1) >= min_samples).argmax(1)
-    return distance[np.arange(len(at)), at]
+    rank = (np.cumsum(weights, axis=1) >= min_samples).argmax(1)
+    return distance[np.arange(len(rank)), rank]

@@ -35,18 +35,22 @@ QUANTITIES = {
 """Quantity -> unit."""
 
 
-def other_way(how: "Cluster", found: Features) -> tuple["Cluster", Features] | None:
+def other_way(options: "Cluster", features: Features) -> tuple["Cluster", Features] | None:
     """The options and features to compare with, if any. Raises `InputError` for other weights or other tokens."""
-    if how.against is None and how.against_size is None and how.against_samples is None:
+    if options.against is None and options.against_size is None and options.against_samples is None:
         return None
-    other = found if how.against is None else read_features(how.against)
-    if other.about["checkpoint"] != found.about["checkpoint"]:
-        raise InputError(f"--against {how.against} has another checkpoint than the features; extract both from one run")
+    reference = features if options.against is None else read_features(options.against)
+    if reference.about["checkpoint"] != features.about["checkpoint"]:
+        raise InputError(
+            f"--against {options.against} has another checkpoint than the features; extract both from one run"
+        )
     index = [*KEY, "token_id"]
-    if not np.array_equal(other.table[index].to_numpy(), found.table[index].to_numpy()):
-        raise InputError(f"--against {how.against} holds other tokens than the features; extract both from one text")
-    size, samples = how.against_size or how.min_cluster_size, how.against_samples or how.min_samples
-    return replace(how, min_cluster_size=size, min_samples=samples), other
+    if not np.array_equal(reference.table[index].to_numpy(), features.table[index].to_numpy()):
+        raise InputError(
+            f"--against {options.against} holds other tokens than the features; extract both from one text"
+        )
+    size, samples = options.against_size or options.min_cluster_size, options.against_samples or options.min_samples
+    return replace(options, min_cluster_size=size, min_samples=samples), reference
 
 
 def parts_table(
@@ -64,12 +68,12 @@ def parts_table(
         )
     rng = np.random.default_rng(seed)
     assigned = rng.permutation(np.arange(len(names)) % parts)[of]
-    left = rng.random(len(names))
+    draw = rng.random(len(names))
     values = np.full((len(ways), len(QUANTITIES), parts), np.nan)
     for part in progress(list(range(parts))):
         inside = np.flatnonzero(assigned == part)
-        own = np.unique(of[inside])
-        out = own[np.argsort(left[own])[: max(1, round(LEFT_OUT * len(own)))]]
+        part_documents = np.unique(of[inside])
+        out = part_documents[np.argsort(draw[part_documents])[: max(1, round(LEFT_OUT * len(part_documents)))]]
         again = ~np.isin(of[inside], out)
         for w, (modes, x) in enumerate(ways):
             values[w, :, part] = _numbers(modes, x.iloc[inside], again)
@@ -78,9 +82,9 @@ def parts_table(
 
 def _numbers(modes: ComputationalModes, x: pd.DataFrame, again: np.ndarray) -> list[float]:
     """The quantities of one part; `again` [tokens] marks the tokens of the second fit."""
-    whole = clone(modes).fit(x).labels_
-    agreement = refit_agreement(whole[again], clone(modes).fit(x[again]).labels_)
-    return [float(whole.max() + 1), float((whole >= 0).mean()), *agreement]
+    labels = clone(modes).fit(x).labels_
+    agreement = refit_agreement(labels[again], clone(modes).fit(x[again]).labels_)
+    return [float(labels.max() + 1), float((labels >= 0).mean()), *agreement]
 
 
 def _table(values: np.ndarray) -> Table:
@@ -92,15 +96,19 @@ def _table(values: np.ndarray) -> Table:
         cells = pd.DataFrame({"way": ways})
         blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values[:, i], size=1.0)
         labels: dict[str, Any] = {"of": name}
-        wanted = [Contrast(quantity=way, weights={w: 1.0}, labels=labels, null=None) for w, way in enumerate(ways)]
+        way_contrasts = [
+            Contrast(quantity=way, weights={w: 1.0}, labels=labels, null=None) for w, way in enumerate(ways)
+        ]
         if len(ways) > 1:
-            wanted.append(Contrast(quantity="difference", weights={0: 1.0, 1: -1.0}, labels=labels, family="parts"))
-        contrasts[name] = wanted
-    parts = [joined([one], ["of"], COLUMNS) for one in estimate_all(blocks, contrasts).values()]
+            way_contrasts.append(
+                Contrast(quantity="difference", weights={0: 1.0, 1: -1.0}, labels=labels, family="parts")
+            )
+        contrasts[name] = way_contrasts
+    parts = [joined([estimates], ["of"], COLUMNS) for estimates in estimate_all(blocks, contrasts).values()]
     frame = pd.concat([part for part, _ in parts], ignore_index=True)
     frame.insert(1, "unit", list(QUANTITIES.values()))
-    missing = {(i, column): why for i, (_, some) in enumerate(parts) for (_, column), why in some.items()}
-    columns = tuple(one for one in COLUMNS if one.name in frame)
+    missing = {(i, column): reason for i, (_, reasons) in enumerate(parts) for (_, column), reason in reasons.items()}
+    columns = tuple(column for column in COLUMNS if column.name in frame)
     return Table(frame, columns, missing, f"{values.shape[2]} disjoint parts of the documents, clustered separately")
 
 

@@ -66,22 +66,22 @@ def attention_stats(
     a.diagonal(0, -2, -1).zero_()  # weights after the query are 0 already
     mass = a.sum(-1)
     entropy = torch.where(mass > 0, mass.log() + torch.special.entr(a).sum(-1) / mass, 0.0)
-    found = {"peak": a.amax(-1), "mass": mass, "entropy": entropy}
+    statistics = {"peak": a.amax(-1), "mass": mass, "entropy": entropy}
     if distance:
         t = torch.arange(n, device=a.device)
-        found["distance"] = (a * (t[:, None] - t)).sum(-1)
+        statistics["distance"] = (a * (t[:, None] - t)).sum(-1)
     if window is not None:
-        found["local"] = local = torch.zeros_like(mass)
+        statistics["local"] = local = torch.zeros_like(mass)
         for back in range(1, min(window, n - 1) + 1):
             local[..., back:] += a.diagonal(-back, -2, -1)
-    stats = {name: x.transpose(1, 2) for name, x in found.items()}
+    stats = {name: x.transpose(1, 2) for name, x in statistics.items()}
     if k is not None:
         top = a.topk(min(k, n), -1).values
         stats["top"] = torch.nn.functional.pad(top, (0, k - top.shape[-1])).transpose(1, 2)
     return AttentionStats(**stats)
 
 
-def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, how: Extract) -> AttentionStats:
+def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, options: Extract) -> AttentionStats:
     """The statistics of Ã = ḡ A; ḡ is the gate's mean or root mean square over its width, 1 without a gate.
 
     Entropy does not depend on ḡ, but is 0 if the peak of Ã is below `theta_entropy`. The k largest weights are 0 if ḡ
@@ -90,11 +90,11 @@ def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, ho
     g = torch.ones_like(stats.peak)
     if gate is not None:
         g = gate.to(g.dtype)
-        g = g.mean(-1) if how.gate_reduce == "mean" else g.square().mean(-1).sqrt()
-    peak, kept = g * stats.peak, torch.where(g < how.theta_gate, 0.0, g)[..., None]
+        g = g.mean(-1) if options.gate_reduce == "mean" else g.square().mean(-1).sqrt()
+    peak, open_gate = g * stats.peak, torch.where(g < options.theta_gate, 0.0, g)[..., None]
     return AttentionStats(
-        peak=peak, mass=g * stats.mass, entropy=torch.where(peak < how.theta_entropy, 0.0, stats.entropy),
-        top=None if stats.top is None else kept * stats.top,
+        peak=peak, mass=g * stats.mass, entropy=torch.where(peak < options.theta_entropy, 0.0, stats.entropy),
+        top=None if stats.top is None else open_gate * stats.top,
         distance=None if stats.distance is None else g * stats.distance,
         local=None if stats.local is None else g * stats.local,
     )  # fmt: skip
@@ -149,7 +149,7 @@ class ForwardRecord:
 
     def of_layers(self, kind: str) -> Float[Tensor, "L n ..."]:
         """A statistic of attention in every layer."""
-        return torch.stack([getattr(one, kind) for one in self.stats])
+        return torch.stack([getattr(layer, kind) for layer in self.stats])
 
     def stable_and_final(self, kind: str) -> Float[Tensor, "n where L ..."]:
         """A statistic at the stable layer, then at the final one, each at its layer's place."""
@@ -195,30 +195,30 @@ class Family:
                 formula=self.formula if isinstance(self.formula, str) else self.formula(shape, place),
             )  # fmt: skip
 
-    def by_name(self, seen: ForwardRecord) -> dict[str, Tensor]:
+    def by_name(self, record: ForwardRecord) -> dict[str, Tensor]:
         """Feature name -> values [n]."""
         assert self.values is not None
-        axes, values = self.axes(seen.shape), self.values(seen)
+        axes, values = self.axes(record.shape), self.values(record)
         assert values.shape[1:] == tuple(map(len, axes.values())), f"{self.name}: {values.shape}"
-        names = (self.name.format(**place) for place in self.places(seen.shape))
+        names = (self.name.format(**place) for place in self.places(record.shape))
         return dict(zip(names, values.flatten(1).unbind(1) if axes else [values], strict=True))
 
 
-def columns(n_layers: int, n_heads: int, how: Extract) -> tuple[Feature, ...]:
+def columns(n_layers: int, n_heads: int, options: Extract) -> tuple[Feature, ...]:
     """The features of a tier in order; their numbers are 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
 
     Raises `InputError` for heads of tier core that the model does not have.
     """
-    shape = Shape(n_layers, n_heads, how)
-    return tuple(feature for one in TIERS[how.tier] for feature in one.columns(shape))
+    shape = Shape(n_layers, n_heads, options)
+    return tuple(feature for family in TIERS[options.tier] for feature in family.columns(shape))
 
 
-def compute(seen: ForwardRecord, features: Sequence[Feature]) -> Float[Tensor, "n features"]:
+def compute(record: ForwardRecord, features: Sequence[Feature]) -> Float[Tensor, "n features"]:
     """The values [n, features] of some features of the tier, in their order."""
     values: dict[str, Tensor] = {}
-    for one in TIERS[seen.shape.how.tier]:
-        values |= one.by_name(seen)
-    return torch.stack([values[feature.name].to(seen.trajectory.p.dtype) for feature in features], -1)
+    for family in TIERS[record.shape.how.tier]:
+        values |= family.by_name(record)
+    return torch.stack([values[feature.name].to(record.trajectory.p.dtype) for feature in features], -1)
 
 
 def _followed_token(shape: Shape) -> str:
@@ -231,8 +231,8 @@ def _prob(shape: Shape, place: Place) -> str:
 
 
 def _margin(shape: Shape, place: Place) -> str:
-    other = f"max p^(ℓ) of tokens other than {_followed_token(shape)}"
-    return f"traj_prob − {'second-highest p^(ℓ)' if shape.how.traj_prob == 'zeroed' else other}"
+    best_other = f"max p^(ℓ) of tokens other than {_followed_token(shape)}"
+    return f"traj_prob − {'second-highest p^(ℓ)' if shape.how.traj_prob == 'zeroed' else best_other}"
 
 
 def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
@@ -240,24 +240,24 @@ def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
 
 
 @Family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
-def traj_prob(seen: ForwardRecord) -> Tensor:
+def traj_prob(record: ForwardRecord) -> Tensor:
     """p of the followed token; `Trajectory` holds zeros under `traj_prob` "zeroed"."""
-    return seen.trajectory.p.T
+    return record.trajectory.p.T
 
 
 @Family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
-def traj_margin(seen: ForwardRecord) -> Tensor:
+def traj_margin(record: ForwardRecord) -> Tensor:
     """The margin of the followed token over the best other one."""
-    return seen.trajectory.margin.T
+    return record.trajectory.margin.T
 
 
 @Family(
     "traj_drop_L{layer}", "trajectory", "probability", "PLS B.5.1", "max(0, traj_prob of layer ℓ−1 − traj_prob)",
     lambda shape: {"layer": range(1, shape.n_layers)},
 )  # fmt: skip
-def traj_drop(seen: ForwardRecord) -> Tensor:
+def traj_drop(record: ForwardRecord) -> Tensor:
     """The probability that a layer takes back."""
-    p = seen.trajectory.p
+    p = record.trajectory.p
     return (p[:-1] - p[1:]).clamp(min=0).T
 
 
@@ -271,24 +271,26 @@ def _kappa(shape: Shape, place: Place) -> str:
 
 
 @Family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
-def k_star(seen: ForwardRecord) -> Tensor:
+def k_star(record: ForwardRecord) -> Tensor:
     """k*: the layer from which on the prediction stays the same."""
-    return seen.k_star
+    return record.k_star
 
 
 @Family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
-def kappa(seen: ForwardRecord) -> Tensor:
+def kappa(record: ForwardRecord) -> Tensor:
     """κ: the longest run of layers that predict the counted token."""
-    predicted = seen.trajectory.predicted
-    return longest_run(predicted == (seen.truth if seen.shape.how.kappa_target == "truth" else predicted[seen.last]))
+    predicted = record.trajectory.predicted
+    return longest_run(
+        predicted == (record.truth if record.shape.how.kappa_target == "truth" else predicted[record.last])
+    )
 
 
 def stability(predicted: Int[Tensor, "L n"], kstar: str) -> Int[Tensor, " n"]:
     """k*: the first layer from which on all layers predict what the last one does; "author": L instead of L−1."""
     n_layers = predicted.shape[0]
     agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
-    found = n_layers - agreed
-    return torch.where(found == n_layers - 1, n_layers, found) if kstar == "author" else found
+    depth = n_layers - agreed
+    return torch.where(depth == n_layers - 1, n_layers, depth) if kstar == "author" else depth
 
 
 def longest_run(hit: Bool[Tensor, "L n"]) -> Int[Tensor, " n"]:
@@ -305,9 +307,9 @@ def _heads(shape: Shape) -> dict[str, Sequence[Any]]:
 
 
 @Family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
-def head_act(seen: ForwardRecord) -> Tensor:
+def head_act(record: ForwardRecord) -> Tensor:
     """The largest attention weight of every head."""
-    return seen.stable_and_final("peak")
+    return record.stable_and_final("peak")
 
 
 @Family(
@@ -315,18 +317,18 @@ def head_act(seen: ForwardRecord) -> Tensor:
     "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate",
     lambda shape: {**_heads(shape), "rank": range(1, shape.how.k + 1)},
 )  # fmt: skip
-def topk(seen: ForwardRecord) -> Tensor:
+def topk(record: ForwardRecord) -> Tensor:
     """The k largest attention weights of every head."""
-    return seen.stable_and_final("top")
+    return record.stable_and_final("top")
 
 
 @Family(
     "head_ent_{where}_L{layer}H{head}", "head entropy", "nats", "PLS B.5.4",
     "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy", _heads,
 )  # fmt: skip
-def head_ent(seen: ForwardRecord) -> Tensor:
+def head_ent(record: ForwardRecord) -> Tensor:
     """The entropy of the attention of every head."""
-    return seen.stable_and_final("entropy")
+    return record.stable_and_final("entropy")
 
 
 def at_layers(values: Float[Tensor, "L n ..."], layer: Int[Tensor, " n"]) -> Float[Tensor, "n L ..."]:
@@ -352,21 +354,21 @@ def _where(shape: Shape) -> dict[str, Sequence[Any]]:
     return {"where": WHERE}
 
 
-def _stable_and_final(values: Float[Tensor, "L n"], seen: ForwardRecord) -> Float[Tensor, "n where"]:
+def _stable_and_final(values: Float[Tensor, "L n"], record: ForwardRecord) -> Float[Tensor, "n where"]:
     """The values at the stable layer and at the final one."""
-    return torch.stack([values.gather(0, seen.stable[None])[0], values[seen.last]], 1)
+    return torch.stack([values.gather(0, record.stable[None])[0], values[record.last]], 1)
 
 
 @Family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final_layer)
-def attn_span(seen: ForwardRecord) -> Tensor:
+def attn_span(record: ForwardRecord) -> Tensor:
     """Mean distance in tokens from query to key, over the attention of a layer's heads."""
-    return _stable_and_final(torch.stack([span(one) for one in seen.stats]), seen)
+    return _stable_and_final(torch.stack([span(layer) for layer in record.stats]), record)
 
 
 @Family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final_layer)
-def local_mass(seen: ForwardRecord) -> Tensor:
+def local_mass(record: ForwardRecord) -> Tensor:
     """The layer's attention to the nearest keys."""
-    return _stable_and_final(seen.of_layers("local").sum(-1), seen)
+    return _stable_and_final(record.of_layers("local").sum(-1), record)
 
 
 def span(stats: AttentionStats) -> Float[Tensor, " n"]:
@@ -382,31 +384,31 @@ def _group(shape: Shape, place: Place) -> str:
 
 
 @Family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
-def processing_depth(seen: ForwardRecord) -> Tensor:
+def processing_depth(record: ForwardRecord) -> Tensor:
     """k*, under the paper's name."""
-    return seen.k_star
+    return record.k_star
 
 
 @Family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final_layer)
-def confidence(seen: ForwardRecord) -> Tensor:
+def confidence(record: ForwardRecord) -> Tensor:
     """The probability of the final prediction."""
-    return seen.trajectory.confidence
+    return record.trajectory.confidence
 
 
 @Family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
-def group_mass(seen: ForwardRecord) -> Tensor:
+def group_mass(record: ForwardRecord) -> Tensor:
     """The summed largest weights of the paper's heads."""
-    found = []
+    masses = []
     for group in HEADS_OF:
-        heads = seen.shape.how.heads(group, seen.shape.n_layers, seen.shape.n_heads)
-        found.append(torch.stack([seen.stats[head.layer].peak[:, head.head] for head in heads]).sum(0))
-    return torch.stack(found, 1)
+        heads = record.shape.how.heads(group, record.shape.n_layers, record.shape.n_heads)
+        masses.append(torch.stack([record.stats[head.layer].peak[:, head.head] for head in heads]).sum(0))
+    return torch.stack(masses, 1)
 
 
 @Family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final_layer)
-def context_span(seen: ForwardRecord) -> Tensor:
+def context_span(record: ForwardRecord) -> Tensor:
     """Mean distance of the final layer's attention."""
-    return span(seen.stats[seen.last])
+    return span(record.stats[record.last])
 
 
 TRAJECTORY = (traj_prob, traj_margin, traj_drop, k_star, kappa)

@@ -48,25 +48,25 @@ class Rows(NamedTuple):
 class FeatureReader:
     """Reads the features of a tier and raw activations at the hooks `raw`, from a model in evaluation mode."""
 
-    def __init__(self, model: Any, how: Extract, raw: Sequence[str] = ()) -> None:
+    def __init__(self, model: Any, options: Extract, raw: Sequence[str] = ()) -> None:
         """Raises `InputError` for a model in training mode, heads that the model lacks, and hooks that do not have
         one vector per position."""
         model = readable(model)
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
-        self.model, self.how = model, how
+        self.model, self.how = model, options
         self.n_layers, self.n_heads = model.config.n_layers, model.config.n_heads
-        self.columns = columns(self.n_layers, self.n_heads, how)
+        self.columns = columns(self.n_layers, self.n_heads, options)
         self.raw = match(model, list(raw))
         for name in self.raw:
             if time_axes(name, 3) != (0,):
                 raise InputError(f"--raw {name}: it has no vector per position; name a stream, hook_z or hook_post")
-        self.offset = 1 if how.logits_row == "next" else 0
-        geometry = how.tier in ("structural+position", "topk")
+        self.offset = 1 if options.logits_row == "next" else 0
+        geometry = options.tier in ("structural+position", "topk")
         self._wanted: dict[str, Any] = {
-            "k": how.k if how.tier == "topk" else None,
-            "window": how.window if geometry else None,
-            "distance": geometry or how.tier == "core",
+            "k": options.k if options.tier == "topk" else None,
+            "window": options.window if geometry else None,
+            "distance": geometry or options.tier == "core",
         }
 
     def rows_of(self, length: Any) -> Any:
@@ -90,12 +90,12 @@ class FeatureReader:
         inputs = pad([list(ids[: min(len(ids) - 1, n_ctx)]) for ids in documents]).to(device)
         model.check_tokens(inputs)
         places = torch.arange(inputs.shape[1])
-        at = (places < torch.tensor(stops)[:, None]) & (places >= torch.tensor(skipped)[:, None])
+        mask = (places < torch.tensor(stops)[:, None]) & (places >= torch.tensor(skipped)[:, None])
         where = zip(documents, skipped, stops, strict=True)
         following = [i for ids, skip, stop in where for i in ids[1 + self.offset :][skip:stop]]
         truth = torch.tensor(following, device=device)
         model.check_tokens(truth[None])  # the last token of a document is no input
-        streams, stats, raw = self._forward(inputs, at.to(device))
+        streams, stats, raw = self._forward(inputs, mask.to(device))
         trajectory = self._trajectory(streams, truth)
         X = compute(ForwardRecord(Shape(self.n_layers, self.n_heads, self.how), trajectory, truth, stats), self.columns)
         if not X.isfinite().all():
@@ -103,31 +103,31 @@ class FeatureReader:
         return Rows(X.float().cpu().numpy(), trajectory.predicted[-1].cpu().numpy(), raw)
 
     def _forward(
-        self, inputs: Int[Tensor, "B T"], at: Bool[Tensor, "B T"]
+        self, inputs: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"]
     ) -> tuple[list[Tensor], list[AttentionStats], dict[str, np.ndarray]]:
         """Per layer the normed stream at the logits rows [n, D] and the gated statistics at the queries; raw hooks."""
         model = self.model
-        logits_at = at.roll(self.offset, 1)
-        seen: dict[str, Any] = {}
+        logits_at = mask.roll(self.offset, 1)
+        outputs: dict[str, Any] = {}
         hooks: list[tuple[str, Callable[..., Any]]] = []
         for layer in range(self.n_layers):
             pattern, gate = (f"blocks.{layer}.attn.hook_{name}" for name in ("pattern", "gate"))
-            hooks.append((pattern, lambda a, hook: seen.update(stats=attention_stats(a, **self._wanted))))
+            hooks.append((pattern, lambda a, hook: outputs.update(stats=attention_stats(a, **self._wanted))))
             if gate in model.hook_dict:
-                hooks.append((gate, lambda g, hook: seen.update(gate=g[at])))
+                hooks.append((gate, lambda g, hook: outputs.update(gate=g[mask])))
         raw: dict[str, np.ndarray] = {}
         for name in self.raw:
-            hooks.append((name, lambda x, hook, name=name: raw.update({name: _flatten(name, x[at])})))
+            hooks.append((name, lambda x, hook, name=name: raw.update({name: _flatten(name, x[mask])})))
         streams, stats = [], []
         with attached(model, hooks):
             state = model.embed_tokens(inputs)
             for layer in range(self.n_layers):
-                seen.clear()
+                outputs.clear()
                 state = model.segment(state, layer, layer + 1)
                 streams.append(model.layer_norm(layer)(model.readout(state))[logits_at])  # hooks see all positions
-                rows = {f.name: getattr(seen["stats"], f.name) for f in fields(AttentionStats)}
-                rows = {name: None if x is None else x[at] for name, x in rows.items()}
-                stats.append(apply_gate(AttentionStats(**rows), seen.get("gate"), self.how))
+                rows = {f.name: getattr(outputs["stats"], f.name) for f in fields(AttentionStats)}
+                rows = {name: None if x is None else x[mask] for name, x in rows.items()}
+                stats.append(apply_gate(AttentionStats(**rows), outputs.get("gate"), self.how))
         if silent := [name for name in self.raw if name not in raw]:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
         return streams, stats, raw
@@ -135,13 +135,13 @@ class FeatureReader:
     def _trajectory(self, streams: list[Tensor], truth: Tensor) -> Trajectory:
         """The predictions of every layer (PLS B.5.1)."""
         target, head = truth, self.model.head
-        found = []
+        top_tokens = []
         for layer in reversed(range(self.n_layers)):  # last layer first, because its prediction may be the target
-            found.append(top_two(streams[layer], head, target))
+            top_tokens.append(top_two(streams[layer], head, target))
             if layer == self.n_layers - 1 and self.how.target == "final":
-                target = found[0].ids
-                found[0] = found[0]._replace(target=found[0].first)
-        ids, first, second, p = (torch.stack(x[::-1]) for x in zip(*found, strict=True))
+                target = top_tokens[0].ids
+                top_tokens[0] = top_tokens[0]._replace(target=top_tokens[0].first)
+        ids, first, second, p = (torch.stack(x[::-1]) for x in zip(*top_tokens, strict=True))
         hit = ids == target
         if self.how.traj_prob == "zeroed":
             p = torch.where(hit, p, 0.0)

@@ -70,7 +70,7 @@ class Dictionaries(Instrument):
     def check_sources(self) -> None:
         """Raise `InputError` for a folder that holds other things than dictionaries."""
         inside = list(self.to.iterdir()) if self.to is not None and self.to.is_dir() else []
-        if not all((one / "cfg.json").is_file() or one.name == STATES for one in inside):
+        if not all((path / "cfg.json").is_file() or path.name == STATES for path in inside):
             raise InputError(f"{self.to} holds other things than dictionaries: choose another folder")
 
     @staticmethod

@@ -53,28 +53,28 @@ class States:
     document: np.ndarray
 
 
-def places(how: Dictionaries, model: Any) -> list[Place]:
+def places(options: Dictionaries, model: Any) -> list[Place]:
     """The streams to read, with --target the hook to read and the one to rebuild.
 
     Raises `InputError` for hooks that are no streams, and for a target with several hooks that are read.
     """
-    if not how.target:
-        return places_of(model, how.hooks) if how.hooks else places_of(model, [middle(model)])
-    names = match(model, [*how.hooks, how.target])
-    if len(names) != 2 or how.target not in names:
-        raise InputError(f"--target {how.target} is rebuilt from one hook: give it as --hooks")
-    return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == how.target)]
+    if not options.target:
+        return places_of(model, options.hooks) if options.hooks else places_of(model, [middle(model)])
+    names = match(model, [*options.hooks, options.target])
+    if len(names) != 2 or options.target not in names:
+        raise InputError(f"--target {options.target} is rebuilt from one hook: give it as --hooks")
+    return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == options.target)]
 
 
 def middle(model: Any) -> str:
     """The hook of the live stream after the middle layer."""
-    at = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
-    return at[-1]
+    hooks = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
+    return hooks[-1]
 
 
-def check(how: Dictionaries, model: Any) -> None:
+def check(options: Dictionaries, model: Any) -> None:
     """Raise `InputError` for hooks that the model lacks."""
-    places(how, model)
+    places(options, model)
 
 
 def scored(document: Document, bos: int | None) -> slice:
@@ -89,43 +89,52 @@ def sizes_of(opened: OpenTokens) -> list[int]:
     return [max(0, part.stop - part.start) for part in parts]
 
 
-def harvest(model: Any, opened: OpenTokens, read: Sequence[Place], folder: Path, done: Callable[[int], None]) -> States:
+def harvest(
+    model: Any, opened: OpenTokens, source_places: Sequence[Place], folder: Path, advance: Callable[[int], None]
+) -> States:
     """The states at every position but BOS, as files in a folder; goes on where a killed command stopped."""
     documents = list(opened.documents())
     sizes = sizes_of(opened)
     n, d = sum(sizes), model.cfg.d_model
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"weights": weights_digest(model), "places": [place.name for place in read], "text": opened.title(), "n": n}
+    about = {
+        "weights": weights_digest(model),
+        "places": [place.name for place in source_places],
+        "text": opened.title(),
+        "n": n,
+    }
     log, finished = folder / "done.json", 0
     if log.is_file():
         with reading(log, "remove the folder"):
-            kept = read_json(log, dict[str, Any])
-        finished = kept.pop("documents")
-        if kept != about:
+            record = read_json(log, dict[str, Any])
+        finished = record.pop("documents")
+        if record != about:
             raise InputError(f"{folder} holds states of another command: remove it")
-    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in read}
+    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
     mode: Any = "r+" if finished else "w+"
     rows = {place: np.memmap(path, np.float32, mode, shape=(n, d)) for place, path in files.items()}
-    at = sum(sizes[:finished])
-    if at:
-        done(at)
+    offset = sum(sizes[:finished])
+    if offset:
+        advance(offset)
     while finished < len(documents):
-        some = documents[finished : finished + TEXTS]
-        tokens = pad([document.ids[:-1] for document in some]).to(model.cfg.device)
-        with torch.no_grad(), capture(model, list(dict.fromkeys(place.hook for place in read))) as seen:
+        batch = documents[finished : finished + TEXTS]
+        tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)
+        with torch.no_grad(), capture(model, list(dict.fromkeys(place.hook for place in source_places))) as captures:
             last_state(model, tokens)
-        start = at
-        for i, document in enumerate(some):
+        start = offset
+        for i, document in enumerate(batch):
             part = scored(document, opened.tokenizer.bos_id)
-            for place in read:
-                rows[place][at : at + sizes[finished + i]] = place.of(seen[place.hook])[i, part].float().cpu().numpy()
-            at += sizes[finished + i]
-        finished += len(some)
+            for place in source_places:
+                rows[place][offset : offset + sizes[finished + i]] = (
+                    place.of(captures[place.hook])[i, part].float().cpu().numpy()
+                )
+            offset += sizes[finished + i]
+        finished += len(batch)
         if finished // TEXTS % SAVED == 0 or finished == len(documents):
             for array in rows.values():
                 array.flush()
             write_text(log, json.dumps({**about, "documents": finished}))
-        done(at - start)
+        advance(offset - start)
     return States(dict(rows), np.repeat(np.arange(len(documents)), sizes))
 
 
@@ -151,13 +160,13 @@ class Scale:
 
 
 def train(
-    how: Dictionaries, x: np.ndarray, seed: int, *, target: np.ndarray | None = None, frozen: bool = False,
-    done: Callable[[int], None],
+    options: Dictionaries, x: np.ndarray, seed: int, *, target: np.ndarray | None = None, frozen: bool = False,
+    advance: Callable[[int], None],
 ) -> Dictionary:  # fmt: skip
     """A dictionary of states x [N, D] that rebuilds them, or `target` [N, D], in one pass in random order. A frozen one
     has a start of its own, so that its directions are not those from which the trained ones came."""
     rng, generator = np.random.default_rng([seed, 11]), torch.Generator().manual_seed(seed * 7919 + 11 + frozen)
-    n, width, transcoder, y = len(x), how.width, target is not None, x if target is None else target
+    n, width, transcoder, y = len(x), options.width, target is not None, x if target is None else target
     sample = np.sort(rng.permutation(n)[:100_000])
     to_x, to_y = (Scale.of(torch.from_numpy(np.asarray(rows[sample]))) for rows in (x, y))
     W_dec = torch.nn.functional.normalize(torch.randn(width, y.shape[1], generator=generator), dim=1)
@@ -167,19 +176,19 @@ def train(
     if transcoder:
         W["W_skip"] = torch.zeros(x.shape[1], y.shape[1])
     trained = [p.requires_grad_() for name, p in W.items() if not (frozen and name == "W_dec")]
-    optimizer = torch.optim.Adam(trained, lr=how.lr)
-    steps = max(1, n // how.batch)
+    optimizer = torch.optim.Adam(trained, lr=options.lr)
+    steps = max(1, n // options.batch)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
     least, order = torch.zeros(()), rng.permutation(n)
     for step in range(steps):
-        rows = np.sort(order[step * how.batch : (step + 1) * how.batch])
+        rows = np.sort(order[step * options.batch : (step + 1) * options.batch])
         bx = to_x(torch.from_numpy(np.asarray(x[rows])))
         by = to_y(torch.from_numpy(np.asarray(y[rows]))) if transcoder else bx
         pre = torch.relu(bx @ W["W_enc"] + W["b_enc"])
-        least = kth_largest(pre.detach(), how.k * len(rows), float(least))
+        least = kth_largest(pre.detach(), options.k * len(rows), float(least))
         z = torch.where(pre >= least, pre, 0.0)
         skip = bx @ W["W_skip"] if transcoder else 0.0
-        errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in prefixes(how)]
+        errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in prefixes(options)]
         loss = torch.stack([e.square().sum(1).mean() for e in errors]).mean()
         for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
             p.grad = g
@@ -191,25 +200,25 @@ def train(
         falling.step()
         with torch.no_grad():
             W["W_dec"].div_(W["W_dec"].norm(dim=1, keepdim=True))
-        done(len(rows))
+        advance(len(rows))
     final = {name: p.detach() for name, p in W.items()}
-    last = to_x(torch.from_numpy(np.asarray(x[np.sort(order[-max(how.batch, CALIBRATION // width) :])])))
+    last = to_x(torch.from_numpy(np.asarray(x[np.sort(order[-max(options.batch, CALIBRATION // width) :])])))
     pre = torch.relu(last @ final["W_enc"] + final["b_enc"]).flatten()
-    threshold = float(pre.kthvalue(max(1, pre.numel() - how.k * len(last))).values)
+    threshold = float(pre.kthvalue(max(1, pre.numel() - options.k * len(last))).values)
     return folded(final, threshold, to_x, to_y)
 
 
 def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor, ""]:
     """The k-th largest of all, above 0; `guess`, that of the last step, leaves few to sort."""
-    some = pre[pre > guess / 2]
-    if len(some) < k:
-        some = pre.flatten()
-    return some.topk(min(k, len(some))).values[-1].clamp(min=1e-12)
+    candidates = pre[pre > guess / 2]
+    if len(candidates) < k:
+        candidates = pre.flatten()
+    return candidates.topk(min(k, len(candidates))).values[-1].clamp(min=1e-12)
 
 
-def prefixes(how: Dictionaries) -> list[int]:
+def prefixes(options: Dictionaries) -> list[int]:
     """The numbers of latents that are to rebuild the state: all, or nested parts as well."""
-    return [how.width // part for part in (8, 4, 2)] + [how.width] if how.matryoshka else [how.width]
+    return [options.width // part for part in (8, 4, 2)] + [options.width] if options.matryoshka else [options.width]
 
 
 def folded(W: Mapping[str, Tensor], threshold: float, to_x: Scale, to_y: Scale) -> Dictionary:
@@ -241,102 +250,110 @@ class Wanted:
         return f"{self.source.name.replace(':', '-')}-s{self.seed}" + "-frozen" * self.frozen
 
 
-def observe(how: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(instrument: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: dictionaries. Units: held-out documents, with sums over their positions."""
-    opened, read = data[Tokens], places(how, model)
-    pairs = [(read[0], read[1])] if how.target else [(place, place) for place in read]
-    kinds = (False, True) if how.controls else (False,)
-    wanted = [Wanted(*pair, seed, frozen) for pair in pairs for seed in how.seeds for frozen in kinds]
+    opened, source_places = data[Tokens], places(instrument, model)
+    pairs = [(source_places[0], source_places[1])] if instrument.target else [(place, place) for place in source_places]
+    kinds = (False, True) if instrument.controls else (False,)
+    specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in instrument.seeds for frozen in kinds]
     sizes = sizes_of(opened)
     total, document = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
-    held = document >= min(int(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total)), len(sizes) - 2)
-    n = int((~held).sum())
-    if n < how.batch or held.sum() < 2:
-        raise InputError(f"{counted(n, 'position', ',')} to train on: a step needs --batch {how.batch}; give more text")
+    held_out = document >= min(int(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total)), len(sizes) - 2)
+    n = int((~held_out).sum())
+    if n < instrument.batch or held_out.sum() < 2:
+        raise InputError(
+            f"{counted(n, 'position', ',')} to train on: a step needs --batch {instrument.batch}; give more text"
+        )
     run = getattr(model, "run", None)
     name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
     about = {"weights_digest": weights_digest(model), "model_name": name, "text": opened.title(), "positions": n,
-             "context_size": model.cfg.n_ctx, "width": how.width, "k": how.k, "batch": how.batch, "lr": how.lr,
-             "matryoshka": how.matryoshka}  # fmt: skip
-    found = {one: made for one in wanted if (made := there(how, one, model, about, progress)) is not None}
+             "context_size": model.cfg.n_ctx, "width": instrument.width, "k": instrument.k,
+             "batch": instrument.batch, "lr": instrument.lr, "matryoshka": instrument.matryoshka}  # fmt: skip
+    dictionaries = {
+        spec: latents for spec in specs if (latents := there(instrument, spec, model, about, progress)) is not None
+    }
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (how.to if how.to is not None else Path(temporary)) / STATES
-        done = ticks(progress, total * (1 + len(wanted) - len(found)))
-        states = harvest(model, opened, read, folder, done)
-        for one in (one for one in wanted if one not in found):
-            y = None if one.source == one.target else states.rows[one.target][:n]
-            made = train(how, states.rows[one.source][:n], one.seed, target=y, frozen=one.frozen, done=done)
-            where = {**about, "frozen": one.frozen, "seed": one.seed, "threads": torch.get_num_threads()}
-            found[one] = replace(
-                made, hook=one.source.hook, target=one.target.hook, stream=one.source.stream, about=where
+        folder = (instrument.to if instrument.to is not None else Path(temporary)) / STATES
+        advance = ticks(progress, total * (1 + len(specs) - len(dictionaries)))
+        states = harvest(model, opened, source_places, folder, advance)
+        for spec in (spec for spec in specs if spec not in dictionaries):
+            y = None if spec.source == spec.target else states.rows[spec.target][:n]
+            latents = train(
+                instrument, states.rows[spec.source][:n], spec.seed, target=y, frozen=spec.frozen, advance=advance
             )
-            if how.to is not None:
-                write_dictionary(how.to / one.name, found[one])
-        found = {one: found[one] for one in wanted}
-        seen = _observed(found, {place: rows[n:] for place, rows in states.rows.items()}, states.document[n:])
-        done(0)
+            where = {**about, "frozen": spec.frozen, "seed": spec.seed, "threads": torch.get_num_threads()}
+            dictionaries[spec] = replace(
+                latents, hook=spec.source.hook, target=spec.target.hook, stream=spec.source.stream, about=where
+            )
+            if instrument.to is not None:
+                write_dictionary(instrument.to / spec.name, dictionaries[spec])
+        dictionaries = {spec: dictionaries[spec] for spec in specs}
+        observations = _observed(
+            dictionaries, {place: rows[n:] for place, rows in states.rows.items()}, states.document[n:]
+        )
+        advance(0)
         del states
         shutil.rmtree(folder, ignore_errors=True)
-    seen.about["title"] = (
-        f"{title_of(model)}: {opened.title()}; {how.width} latents, trained on {n:,} positions, held out"
+    observations.about["title"] = (
+        f"{title_of(model)}: {opened.title()}; {instrument.width} latents, trained on {n:,} positions, held out"
     )
-    return seen
+    return observations
 
 
 def there(
-    how: Dictionaries, one: Wanted, model: Any, about: Mapping[str, Any], progress: Progress
+    options: Dictionaries, spec: Wanted, model: Any, about: Mapping[str, Any], progress: Progress
 ) -> Dictionary | None:
     """The dictionary of an earlier command in the folder. Raises `InputError` for one of other options or text."""
-    path = None if how.to is None else how.to / one.name
+    path = None if options.to is None else options.to / spec.name
     if path is None or not (path / CONFIG).is_file():
         return None
-    found = read_dictionary(str(path), model)
-    if any(found.about.get(name) != value for name, value in about.items()):
+    dictionary = read_dictionary(str(path), model)
+    if any(dictionary.about.get(name) != value for name, value in about.items()):
         raise InputError(f"{path} was trained with other options or text: give another --to")
     say(progress, f"{path} is there")
-    return found
+    return dictionary
 
 
 def _observed(
-    found: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
+    trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
 ) -> InstrumentData:
-    documents, at = np.unique(document, return_inverse=True)
+    documents, index = np.unique(document, return_inverse=True)
     names = {"fvu": "ratio of variances", "l0": "latents per position"}
-    total = {name: np.zeros((len(found), len(documents))) for name in names}
-    size = {name: np.zeros((len(found), len(documents))) for name in names}
+    total = {name: np.zeros((len(trained_dictionaries), len(documents))) for name in names}
+    size = {name: np.zeros((len(trained_dictionaries), len(documents))) for name in names}
     dead = []
-    for i, (one, dictionary) in enumerate(found.items()):
-        mean, alive = torch.from_numpy(np.asarray(rows[one.target])).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
+    for i, (spec, dictionary) in enumerate(trained_dictionaries.items()):
+        mean, alive = torch.from_numpy(np.asarray(rows[spec.target])).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
         for part in np.array_split(np.arange(len(document)), max(1, len(document) // 8192)):
-            x, y = (torch.from_numpy(np.asarray(rows[place][part])) for place in (one.source, one.target))
+            x, y = (torch.from_numpy(np.asarray(rows[place][part])) for place in (spec.source, spec.target))
             z = dictionary.encode(x)
             alive |= (z > 0).any(0)
             parts = {"fvu": ((y - dictionary.decode(z, x)).square().sum(1), (y - mean).square().sum(1)),
                      "l0": ((z > 0).sum(1), torch.ones(len(z)))}  # fmt: skip
             for name, (a, b) in parts.items():
-                np.add.at(total[name][i], at[part], a.double().numpy())
-                np.add.at(size[name][i], at[part], b.double().numpy())
+                np.add.at(total[name][i], index[part], a.double().numpy())
+                np.add.at(size[name][i], index[part], b.double().numpy())
         dead.append(1 - float(alive.float().mean()))
     cells = pd.DataFrame([
-        {"hook": one.source.hook, "stream": one.source.stream, "seed": one.seed,
-         "decoder": "frozen" if one.frozen else "trained", "dictionary": one.name} for one in found
+        {"hook": spec.source.hook, "stream": spec.source.stream, "seed": spec.seed,
+         "decoder": "frozen" if spec.frozen else "trained", "dictionary": spec.name} for spec in trained_dictionaries
     ])  # fmt: skip
     units = pd.DataFrame({"unit": [str(i) for i in documents]}).assign(cluster=lambda table: table["unit"])
-    seen = InstrumentData({}, {}, extra=dead)
+    observations = InstrumentData({}, {}, extra=dead)
     for name, unit in names.items():
-        seen.blocks[name] = Observations(
+        observations.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf)), cells=cells, units=units,
             total=total[name], size=size[name],
         )  # fmt: skip
-        seen.contrasts[name] = each(name, cells, null=None)
-    return seen
+        observations.contrasts[name] = each(name, cells, null=None)
+    return observations
 
 
-def tables(how: Dictionaries, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Dictionaries, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per dictionary."""
     frame, missing = joined([estimates["fvu"], estimates["l0"]], KEYS, COLUMNS)
-    frame["dead"] = seen.extra
-    return {"dictionaries": Table(frame, COLUMNS, missing, seen.about["title"])}
+    frame["dead"] = data.extra
+    return {"dictionaries": Table(frame, COLUMNS, missing, data.about["title"])}
 
 
 KEYS = ("dictionary", "hook", "stream", "seed", "decoder")

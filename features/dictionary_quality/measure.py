@@ -49,23 +49,23 @@ def place_of(hook: str, stream: str) -> Place:
     return Place(hook, stream or "resid", int(hook.split(".")[1]))
 
 
-def dictionaries(how: DictionaryQuality, model: Any) -> dict[str, Dictionary]:
+def dictionaries(options: DictionaryQuality, model: Any) -> dict[str, Dictionary]:
     """The dictionaries by name. Raises `InputError` for one of another model, or of a hook that it lacks."""
-    names = [Path(one).name for one in how.dictionary]
-    labels = how.dictionary if len(set(names)) < len(names) else names
-    found = {label: read_dictionary(one, model) for label, one in zip(labels, how.dictionary, strict=True)}
-    for label, one in found.items():
-        if not one.hook:
+    names = [Path(path).name for path in options.dictionary]
+    labels = options.dictionary if len(set(names)) < len(names) else names
+    by_label = {label: read_dictionary(path, model) for label, path in zip(labels, options.dictionary, strict=True)}
+    for label, dictionary in by_label.items():
+        if not dictionary.hook:
             raise InputError(f"{label} names no hook")
-        match(model, [one.hook, one.target])
-    return {label: one.to(model.cfg.device) for label, one in found.items()}
+        match(model, [dictionary.hook, dictionary.target])
+    return {label: dictionary.to(model.cfg.device) for label, dictionary in by_label.items()}
 
 
-def check(how: DictionaryQuality, model: Any) -> None:
+def check(options: DictionaryQuality, model: Any) -> None:
     """Raise `InputError` for dictionaries that are not of this model."""
     if not hasattr(model, "segment"):
         raise InputError("dictionaries are measured in models of our own parts; this one runs in a bridge")
-    dictionaries(how, model)
+    dictionaries(options, model)
 
 
 # ---- what needs no dictionary -----------------------------------------------------------------
@@ -92,8 +92,8 @@ class Tables:
 
     def of_token(self, ids: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
         """The mean state of each token; of one that was not there, the mean."""
-        found = (self.total[ids] / self.size[ids].clamp(min=1)[:, None]).float()
-        return torch.where(self.size[ids][:, None] > 0, found, self.mean)
+        means = (self.total[ids] / self.size[ids].clamp(min=1)[:, None]).float()
+        return torch.where(self.size[ids][:, None] > 0, means, self.mean)
 
     def components(self, k: int) -> Float[Tensor, "D k"]:
         """The first k principal components."""
@@ -121,17 +121,17 @@ class Cell:
 
 def edits_of(cell: Cell, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> dict[str, Edit]:
     """The edits that put the rebuilt state in the place of the state, at real positions but BOS."""
-    kept: dict[str, Tensor] = {}
+    memory: dict[str, Tensor] = {}
 
     def source(x: Tensor, hook: Any) -> Tensor:
-        kept["x"] = cell.source.of(x)
+        memory["x"] = cell.source.of(x)
         return x
 
     def replaced(x: Tensor, hook: Any) -> Tensor:
         state = cell.target.of(x)
-        read = kept.get("x", state)
+        source_state = memory.get("x", state)
         rebuilt = state.clone()
-        rebuilt[real] = cell.rebuild(read[real].float(), state[real].float(), ids[real]).to(state)
+        rebuilt[real] = cell.rebuild(source_state[real].float(), state[real].float(), ids[real]).to(state)
         if cell.target.part is None:
             return rebuilt
         out = x.clone()
@@ -152,67 +152,84 @@ def read(model: Any, opened: OpenDocuments, hooks: Sequence[str]) -> Iterator[tu
     for index, tokens, targets in opened.batches():
         tokens, targets = tokens.to(model.cfg.device), targets.to(model.cfg.device)
         real = (targets != IGNORE) & (tokens != bos)
-        with torch.no_grad(), capture(model, list(hooks)) as seen:
+        with torch.no_grad(), capture(model, list(hooks)) as captures:
             last_state(model, tokens)
-        yield tokens, targets, real, seen, index
+        yield tokens, targets, real, captures, index
 
 
-def observe(how: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
-    opened, found = data[Documents], dictionaries(how, model)
-    fitted, measured = opened.split(MEASURED, how.seed)
-    pairs = {label: (place_of(one.hook, one.stream), place_of(one.target, one.stream)) for label, one in found.items()}
+    opened, by_label = data[Documents], dictionaries(options, model)
+    fitted, measured = opened.split(MEASURED, options.seed)
+    pairs = {
+        label: (place_of(dictionary.hook, dictionary.stream), place_of(dictionary.target, dictionary.stream))
+        for label, dictionary in by_label.items()
+    }
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     tables = tables_of(model, fitted, list(dict.fromkeys(target for _, target in pairs.values())) or middle)
-    cells = cells_of(found, pairs, tables)
-    done = ticks(progress, len(list(measured.batches())) * len(cells))
+    cells = cells_of(by_label, pairs, tables)
+    advance = ticks(progress, len(list(measured.batches())) * len(cells))
     loss, order = list[Tensor](), list[Any]()
     hooks = list(dict.fromkeys(place.hook for cell in cells for place in (cell.source, cell.target)))
-    for tokens, targets, real, seen, index in read(model, measured, hooks):
+    for tokens, targets, real, captures, index in read(model, measured, hooks):
         sweep = [{}, *(edits_of(cell, tokens, real) for cell in cells)]
         prefix = prefix_of(model, tokens, sweep)
         with torch.no_grad():
-            before, _ = prefix.run({})
-            base = token_losses(before, model.head, targets)
+            unedited_state, _ = prefix.run({})
+            base = token_losses(unedited_state, model.head, targets)
             loss.append(torch.stack([base.double().sum(1), (targets != IGNORE).sum(1).double()]))
             order.extend(np.asarray(index).tolist())
             for cell, edits in zip(cells, sweep[1:], strict=True):
                 h, _ = prefix.run(edits)
-                kl = divergences(before, h, model.head) * (targets != IGNORE)
-                _add(cell, token_losses(h, model.head, targets).double().sum(1), kl.sum(1), tables, tokens, real, seen)
-                done(1)
-    done(0)
+                kl = divergences(unedited_state, h, model.head) * (targets != IGNORE)
+                _add(
+                    cell,
+                    token_losses(h, model.head, targets).double().sum(1),
+                    kl.sum(1),
+                    tables,
+                    tokens,
+                    real,
+                    captures,
+                )
+                advance(1)
+    advance(0)
     seen_data = _observed(model, measured, cells, tables, torch.cat(loss, 1), np.argsort(order))
-    seen_data.extra = (*seen_data.extra, matches(found, how.seed))
+    seen_data.extra = (*seen_data.extra, matches(by_label, options.seed))
     return seen_data
 
 
 def tables_of(model: Any, opened: OpenDocuments, targets: Sequence[Place]) -> dict[Place, Tables]:
     """What needs no dictionary, of every place that is rebuilt."""
     v, d, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
-    found = {
+    by_place = {
         place: Tables(torch.zeros(v, dtype=torch.float64, device=device),
                       torch.zeros(v, d, dtype=torch.float64, device=device)) for place in targets
     }  # fmt: skip
-    for tokens, _, real, seen, _ in read(model, opened, list(dict.fromkeys(place.hook for place in targets))):
-        for place, table in found.items():
-            table.add(tokens[real], place.of(seen[place.hook])[real].float())
-    return found
+    for tokens, _, real, captures, _ in read(model, opened, list(dict.fromkeys(place.hook for place in targets))):
+        for place, table in by_place.items():
+            table.add(tokens[real], place.of(captures[place.hook])[real].float())
+    return by_place
 
 
 def cells_of(
-    found: Mapping[str, Dictionary], pairs: Mapping[str, tuple[Place, Place]], tables: Mapping[Place, Tables]
+    by_label: Mapping[str, Dictionary], pairs: Mapping[str, tuple[Place, Place]], tables: Mapping[Place, Tables]
 ) -> list[Cell]:
     """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
     cells = list[Cell]()
-    for label, one in found.items():
+    for label, dictionary in by_label.items():
 
-        def by_dictionary(x: Tensor, y: Tensor, ids: Tensor, one: Dictionary = one) -> Tensor:
-            return one.decode(one.encode(x), x)
+        def by_dictionary(x: Tensor, y: Tensor, ids: Tensor, dictionary: Dictionary = dictionary) -> Tensor:
+            return dictionary.decode(dictionary.encode(x), x)
 
-        cells.append(Cell(label, *pairs[label], by_dictionary, one, torch.zeros(len(one.b_enc), dtype=torch.bool)))
+        cells.append(
+            Cell(label, *pairs[label], by_dictionary, dictionary, torch.zeros(len(dictionary.b_enc), dtype=torch.bool))
+        )
     for place, table in tables.items():
-        ks = [int(one.about.get("k") or one.k or 16) for label, one in found.items() if pairs[label][1] == place]
+        ks = [
+            int(dictionary.about.get("k") or dictionary.k or 16)
+            for label, dictionary in by_label.items()
+            if pairs[label][1] == place
+        ]
         k = min(max(ks, default=K), len(table.mean))
         V, mean = table.components(k), table.mean
 
@@ -231,10 +248,10 @@ def cells_of(
 
 
 def _add(
-    cell: Cell, loss: Tensor, kl: Tensor, tables: Mapping[Place, Tables], tokens: Tensor, real: Tensor, seen: Any
+    cell: Cell, loss: Tensor, kl: Tensor, tables: Mapping[Place, Tables], tokens: Tensor, real: Tensor, captures: Any
 ) -> None:
     """The sums of a batch's documents for one cell."""
-    x, y = (place.of(seen[place.hook]).float() for place in (cell.source, cell.target))
+    x, y = (place.of(captures[place.hook]).float() for place in (cell.source, cell.target))
     squares = torch.zeros(2, *tokens.shape, dtype=torch.float64, device=tokens.device)
     rebuilt = cell.rebuild(x[real], y[real], tokens[real])
     squares[0][real] = (y[real] - rebuilt).double().square().sum(-1)
@@ -267,45 +284,47 @@ def _observed(
         "l0": (np.where(has_latents, sums["l0"], np.nan), np.where(has_latents, sums["positions"], 0.0), "latents"),
     }
     units = measured.units().reset_index(drop=True)
-    seen = InstrumentData({}, {})
+    observations = InstrumentData({}, {})
     for name, (total, size, unit) in blocks.items():
         rows = [{"place": "", "dictionary": ""}, *labels] if name == "loss" else labels
-        seen.blocks[name] = Observations(
+        observations.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf)),
             cells=pd.DataFrame(rows), units=units,
             total=total, size=np.broadcast_to(size, total.shape),
         )  # fmt: skip
         if name == "loss":
-            seen.contrasts[name] = [
+            observations.contrasts[name] = [
                 Contrast(quantity="increase", weights={i: 1.0, 0: -1.0}, labels=keys)
                 for i, keys in enumerate(labels, 1)
             ]
         else:
-            seen.contrasts[name] = [
+            observations.contrasts[name] = [
                 Contrast(quantity=name, weights={i: 1.0}, labels=keys, null=None,
                          missing="" if has_latents[i, 0] or name != "l0" else "it has no latents")
                 for i, keys in enumerate(labels)
             ]  # fmt: skip
     mean = {cell.target: i for i, cell in enumerate(cells, 1) if cell.name == MEAN}
-    seen.extra = (
+    observations.extra = (
         [mean[cell.target] for cell in cells],
         [float("nan") if cell.alive is None else 1 - float(cell.alive.float().mean()) for cell in cells],
     )
     share = sums["error"].sum(1) / sums["variance"].sum(1)
-    found: dict[Place, dict[str, float]] = {place: {} for place in tables}
+    fvus: dict[Place, dict[str, float]] = {place: {} for place in tables}
     for cell, value in zip(cells, share, strict=True):
-        found[cell.target][cell.name] = float(value)
-    words = [words_of(place, fvu) for place, fvu in found.items()]
-    seen.about["title"] = f"{title_of(model)} on {measured.title()}" + "".join(f"; {one}" for one in words if one)
-    return seen
+        fvus[cell.target][cell.name] = float(value)
+    words = [words_of(place, fvu) for place, fvu in fvus.items()]
+    observations.about["title"] = f"{title_of(model)} on {measured.title()}" + "".join(
+        f"; {text}" for text in words if text
+    )
+    return observations
 
 
 def words_of(place: Place, fvu: Mapping[str, float]) -> str:
     """What the table says of a place in words: that it is a table of tokens, or that tokens tell more."""
     if fvu[TOKEN] < TABLE:
         return f"{place.name} holds only a table of tokens ({1 - fvu[TOKEN]:.1%} of its variance)"
-    others = [value for name, value in fvu.items() if name not in (TOKEN, MEAN) and "principal" not in name]
-    if others and fvu[TOKEN] < min(others):
+    values = [value for name, value in fvu.items() if name not in (TOKEN, MEAN) and "principal" not in name]
+    if values and fvu[TOKEN] < min(values):
         return f"at {place.name} the token alone tells more of the state than the dictionary"
     return ""
 
@@ -316,32 +335,32 @@ def recovered(total: np.ndarray, size: np.ndarray, axis: int) -> np.ndarray:
     return np.asarray((mean - rebuilt) / (mean - without))
 
 
-def tables(how: DictionaryQuality, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per way to rebuild."""
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
-    means, dead, pairs = seen.extra
+    means, dead, pairs = data.extra
     for i, mean in enumerate(means):
-        row, why = interval_columns("recovered", bootstrap(seen.blocks["loss"], [0, mean, i + 1], recovered))
+        row, reasons = interval_columns("recovered", bootstrap(data.blocks["loss"], [0, mean, i + 1], recovered))
         for name, value in row.items():
             frame.loc[i, name] = value
-        missing |= {(i, name): reason for name, reason in why.items()}
+        missing |= {(i, name): reason for name, reason in reasons.items()}
     frame["dead"] = dead
     missing |= {(i, "dead"): "it has no latents" for i, value in enumerate(dead) if value != value}
-    quality = {"quality": Table(frame, COLUMNS, missing, seen.about["title"])}
+    quality = {"quality": Table(frame, COLUMNS, missing, data.about["title"])}
     if len(pairs) == 0:
         return quality
-    title = f"{seen.about['title']}: latents of one dictionary in another"
+    title = f"{data.about['title']}: latents of one dictionary in another"
     return quality | {"matches": Table(pd.DataFrame(pairs), MATCHES, {}, title)}
 
 
-def matches(found: Mapping[str, Dictionary], seed: int) -> list[dict[str, Any]]:
+def matches(by_label: Mapping[str, Dictionary], seed: int) -> list[dict[str, Any]]:
     """Of every two dictionaries the mean, over the latents of one, of the largest cosine of what they write, and the
     same with the entries of each row of the other shuffled."""
     rows = list[dict[str, Any]]()
     generator = torch.Generator().manual_seed(seed)
-    for a, one in found.items():
-        for b, other in ((b, other) for b, other in found.items() if b != a):
-            W, V = (torch.nn.functional.normalize(x.W_dec.cpu(), dim=1) for x in (one, other))
+    for a, dictionary_a in by_label.items():
+        for b, dictionary_b in ((b, dictionary_b) for b, dictionary_b in by_label.items() if b != a):
+            W, V = (torch.nn.functional.normalize(x.W_dec.cpu(), dim=1) for x in (dictionary_a, dictionary_b))
             shuffled = torch.stack([row[torch.randperm(len(row), generator=generator)] for row in V])
             largest, control = ((W @ x.T).amax(1) for x in (V, shuffled))
             values = {"cosine": largest.mean(), "shuffled": control.mean(), "found": (largest > SAME).float().mean()}

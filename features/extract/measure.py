@@ -62,19 +62,24 @@ class Work:
     features come last, so that a part is whole where they are there.
     """
 
-    def __init__(self, how: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
+    def __init__(self, options: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
         """Raises `InputError` as `FeatureReader` and `plan` do."""
-        raw = None if how.raw is None else how.raw or stream_names(model)
-        self.reader, self.opened = FeatureReader(model, how, raw or ()), opened
+        raw = None if options.raw is None else options.raw or stream_names(model)
+        self.reader, self.opened = FeatureReader(model, options, raw or ()), opened
         self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)
         about = {
-            **checkpoint_of(model), "format": FORMAT, "tier": how.tier, "raw": self.reader.raw,
-            "options": {name: value for name, value in asdict(how).items() if name != "raw"},
+            **checkpoint_of(model), "format": FORMAT, "tier": options.tier, "raw": self.reader.raw,
+            "options": {name: value for name, value in asdict(options).items() if name != "raw"},
             "schema": [asdict(feature) for feature in self.reader.columns], "data": {**opened.about(), **self.counts},
         }  # fmt: skip
         self.about = json.loads(json.dumps(about))  # the form in which files hold it
-        same = {**self.about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": torch.device(model.cfg.device).type}
-        digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+        identity = {
+            **self.about,
+            "rows": PART_ROWS,
+            "batch": BATCH_TOKENS,
+            "device": torch.device(model.cfg.device).type,
+        }
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = folder / digest  # what is left of something else is not taken for this
 
     def path(self, part: int, output: int) -> Path:
@@ -99,32 +104,32 @@ class Work:
         return pieces_of(self.reader.model)
 
 
-def observe(how: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: values of k*. Units: documents. The rows stay in the files of their parts."""
     scratch = Scratch()
-    work = Work(how, model, data[Tokens], data.work or scratch.folder)
+    work = Work(options, model, data[Tokens], data.work or scratch.folder)
     for i in progress(range(len(work.plan))):
         work.write(i)
     name = title_of(model)
     windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
-    made = {"features": LongTable(work.files(0), columns(work.reader.columns, windows), keep=scratch,
+    results = {"features": LongTable(work.files(0), columns(work.reader.columns, windows), keep=scratch,
                                   title=f"{name}: {len(work.reader.columns)} features of every token")}  # fmt: skip
     if work.reader.raw:
-        made["raw"] = LongTable(work.files(1), raw_columns(work.reader.raw, windows), keep=scratch,
+        results["raw"] = LongTable(work.files(1), raw_columns(work.reader.raw, windows), keep=scratch,
                                 title=f"{name}: activations of {', '.join(work.reader.raw)}")  # fmt: skip
-    seen = InstrumentData({}, {}, {"features": work.about}, extra=made)
-    seen.blocks["depth"] = depths(made["features"], work, model.config.n_layers)
-    seen.contrasts["depth"] = each("share", seen.blocks["depth"].cells, null=None)
+    observations = InstrumentData({}, {}, {"features": work.about}, extra=results)
+    observations.blocks["depth"] = depths(results["features"], work, model.config.n_layers)
+    observations.contrasts["depth"] = each("share", observations.blocks["depth"].cells, null=None)
     counted = work.counts
     cut = (
         work.opened.title() if isinstance(work.opened.shards, WindowedShards) else
         f"{counted['cut']:,} documents cut at {work.opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
     )  # fmt: skip
-    seen.about["title"] = (
+    observations.about["title"] = (
         f"{name}: layers until the prediction is final; {counted['rows']:,} tokens of "
         f"{counted['documents']:,} documents; {cut}, {counted['short']:,} too short for a row"
     )
-    return seen
+    return observations
 
 
 def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
@@ -141,18 +146,18 @@ def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
         documents, last = places, rows + 1 + offset
     total = np.zeros((n_layers + 1, len(documents)))
     for batch in table.batches(["document", name]):
-        at = np.searchsorted(documents, batch["document"].to_numpy())
-        np.add.at(total, (batch[name].to_numpy().astype(int), at), 1)
+        column = np.searchsorted(documents, batch["document"].to_numpy())
+        np.add.at(total, (batch[name].to_numpy().astype(int), column), 1)
     ids = ((d, shards.document(d)[:stop]) for d, stop in zip(documents.tolist(), last.tolist(), strict=True))
     cells = pd.DataFrame({"k_star": range(n_layers + 1)})
     return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=rows.astype(float))
 
 
-def tables(how: Extract, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Extract, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The features of every token, raw activations if requested, and the shares of k*."""
     frame, missing = estimates["depth"].wide(["k_star"], describe=("low", "high"))
-    frame = frame.assign(tokens=seen.blocks["depth"].total.sum(1).astype(int))
-    return {**seen.extra, "depth": Table(frame, DEPTH, missing, seen.about["title"])}
+    frame = frame.assign(tokens=data.blocks["depth"].total.sum(1).astype(int))
+    return {**data.extra, "depth": Table(frame, DEPTH, missing, data.about["title"])}
 
 
 def stream_names(model: Any) -> tuple[str, ...]:
@@ -166,21 +171,21 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
     lengths = shards.lengths
     without = np.maximum(shards.unscored - reader.offset, 0)
     rows = np.maximum(reader.rows_of(lengths) - without, 0)
-    before = np.cumsum(rows) - rows
+    starts = np.cumsum(rows) - rows
     if max_tokens is not None:
-        n = int(np.searchsorted(before, max_tokens, side="left"))
-        lengths, before = lengths[:n], before[:n]
-        rows = np.minimum(rows[:n], max_tokens - before)
+        n = int(np.searchsorted(starts, max_tokens, side="left"))
+        lengths, starts = lengths[:n], starts[:n]
+        rows = np.minimum(rows[:n], max_tokens - starts)
     if not rows.any():
         raise InputError("no document has two tokens that follow each other within the context; give longer documents")
-    used = np.flatnonzero(rows)
-    bounds = np.flatnonzero(np.diff(before[used] // PART_ROWS)) + 1
-    parts = [Part(documents, rows[documents], without[documents]) for documents in np.split(used, bounds)]
+    indices = np.flatnonzero(rows)
+    bounds = np.flatnonzero(np.diff(starts[indices] // PART_ROWS)) + 1
+    parts = [Part(documents, rows[documents], without[documents]) for documents in np.split(indices, bounds)]
     over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
-    counted = {"rows": rows.sum(), "documents": len(used), "short": len(rows) - len(used)}
+    counted = {"rows": rows.sum(), "documents": len(indices), "short": len(rows) - len(indices)}
     if isinstance(shards, WindowedShards):
-        read, there = (len(np.unique(shards.source[some])) for some in (used, np.arange(len(rows))))
-        counted |= {"documents": read, "short": there - read, "windows": len(used)}
+        n_read, n_sources = (len(np.unique(shards.source[subset])) for subset in (indices, np.arange(len(rows))))
+        counted |= {"documents": n_read, "short": n_sources - n_read, "windows": len(indices)}
     counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
     return parts, {name: int(n) for name, n in counted.items()}
 
@@ -189,45 +194,45 @@ def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np
     """Tables of a part's features and, if requested, of its raw activations; documents in order."""
     offset = reader.offset
     without = part.without.tolist()
-    wanted = zip(part.documents.tolist(), part.rows.tolist(), without, strict=True)
-    documents = [shards.document(d)[: skip + n + 1 + offset].tolist() for d, n, skip in wanted]
+    cuts = zip(part.documents.tolist(), part.rows.tolist(), without, strict=True)
+    documents = [shards.document(d)[: skip + n + 1 + offset].tolist() for d, n, skip in cuts]
     starts, total = np.cumsum(part.rows) - part.rows, int(part.rows.sum())
     X = np.empty((total, len(reader.columns)), np.float32)
     prediction = np.empty(total, np.int64)
     raw: dict[str, np.ndarray] = {}
     for batch in batches([len(ids) for ids in documents], BATCH_TOKENS):
-        found = reader.read([documents[i] for i in batch], [without[i] for i in batch])
+        rows = reader.read([documents[i] for i in batch], [without[i] for i in batch])
         to = np.concatenate([starts[i] + np.arange(part.rows[i]) for i in batch])
-        X[to], prediction[to] = found.X, found.prediction
-        for name, x in found.raw.items():
+        X[to], prediction[to] = rows.X, rows.prediction
+        for name, x in rows.raw.items():
             raw.setdefault(name, np.empty((total, x.shape[1]), np.float32))[to] = x
-    at = np.arange(total) - np.repeat(starts - part.without, part.rows)
+    positions = np.arange(total) - np.repeat(starts - part.without, part.rows)
     token = np.concatenate([ids[skip:][:n] for ids, n, skip in zip(documents, part.rows, without, strict=True)])
     target = np.concatenate([ids[1 + offset + skip :] for ids, skip in zip(documents, without, strict=True)])
     ids = {"token": token, "target": target, "prediction": prediction}
-    values = {"document": np.repeat(part.documents, part.rows), "position": at}
+    values = {"document": np.repeat(part.documents, part.rows), "position": positions}
     more: dict[str, pa.Array] = {}
     if isinstance(shards, WindowedShards):
         source, window, begin = (np.repeat(of[part.documents], part.rows) for of in (
             shards.source, shards.window, shards.offset,
         ))  # fmt: skip
-        values |= {"document": source, "position": begin + at}
+        values |= {"document": source, "position": begin + positions}
         more = {"window": pa.array(window, pa.int32()), "offset": pa.array(begin, pa.int32())}
     values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
     index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()} | more
     features = dict(zip((c.name for c in reader.columns), np.ascontiguousarray(X.T), strict=True))
-    made = [pa.table(index | features)]
+    arrow_tables = [pa.table(index | features)]
     if raw:
         lists = {name: pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1]) for name, x in raw.items()}
-        made.append(pa.table(index | lists))
-    return made
+        arrow_tables.append(pa.table(index | lists))
+    return arrow_tables
 
 
 def pieces_of(model: Any) -> np.ndarray:
     """The text of every token id, or its number without a tokenizer."""
     n, tokenizer = model.config.d_vocab, model.tokenizer
-    known = [] if tokenizer is None else tokenizer.pieces(range(tokenizer.d_vocab))
-    return np.array([*known, *(str(i) for i in range(len(known), n))], dtype=object)
+    pieces = [] if tokenizer is None else tokenizer.pieces(range(tokenizer.d_vocab))
+    return np.array([*pieces, *(str(i) for i in range(len(pieces), n))], dtype=object)
 
 
 TOKEN = (
@@ -249,8 +254,11 @@ def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tupl
     return (
         *TOKEN, *windows,
         *(
-            number(one.name, one.name, one.unit, one.formula, ".4g", one.name in SCREEN_FEATURES, source=one.source)
-            for one in features
+            number(
+                feature.name, feature.name, feature.unit, feature.formula, ".4g", feature.name in SCREEN_FEATURES,
+                source=feature.source,
+            )
+            for feature in features
         ),
     )  # fmt: skip
 
@@ -258,7 +266,7 @@ def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tupl
 def raw_columns(hooks: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
     """Columns of the token and its window, then one vector per hook."""
     doc = "at the position, flattened"
-    of_hooks = (key(one, one, f"{one} {doc}", "activation", shown=False) for one in hooks)
+    of_hooks = (key(hook, hook, f"{hook} {doc}", "activation", shown=False) for hook in hooks)
     return (*TOKEN, *windows, *of_hooks)
 
 

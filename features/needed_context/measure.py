@@ -27,32 +27,32 @@ SHARE = "share of tokens"
 LIMITS = {"kept": (0.0, 1.0), "beyond": (-1.0, 1.0)}
 
 
-def observe(how: NeededContext, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: NeededContext, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: groups of k* × windows, and pairs of groups × windows. Units: tokens of a document with one predicted
     word, clustered by document and by word."""
-    tokens = rows_of(how, model, data, progress)
-    groups = groups_of(how, tokens["k_star"].to_numpy(), model.config.n_layers)
+    tokens = rows_of(options, model, data, progress)
+    groups = groups_of(options, tokens["k_star"].to_numpy(), model.config.n_layers)
     names, of = np.unique(tokens[["document", "word"]].to_numpy(), axis=0, return_inverse=True)
     of, documents = of.ravel(), len(np.unique(names[:, 0]))
     units = pd.DataFrame(
-        {"unit": [f"{d}, {word}" for d, word in names], "cluster": [tuple(one) for one in names.tolist()]}
+        {"unit": [f"{d}, {word}" for d, word in names], "cluster": [tuple(pair) for pair in names.tolist()]}
     )
     bins = bins_of(tokens["confidence"].to_numpy())
-    kept = {window: tokens[f"kept_{window}"].to_numpy(float) for window in how.windows}
-    beyond = {window: x - (np.bincount(bins, x) / np.bincount(bins))[bins] for window, x in kept.items()}
+    hits = {window: tokens[f"kept_{window}"].to_numpy(float) for window in options.windows}
+    beyond = {window: x - (np.bincount(bins, x) / np.bincount(bins))[bins] for window, x in hits.items()}
     blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
-    for name, values in {"kept": kept, "beyond": beyond}.items():
+    for name, values in {"kept": hits, "beyond": beyond}.items():
         measure = Measure(name=name, unit=SHARE, resolution=1e-9, limits=LIMITS[name])
         cells, total, size = (list(part) for part in zip(*group_cells(values, groups, of), strict=True))
         block = Observations(
             measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
         )
         pairs = pair_contrasts(name, block)
-        for suffix, some in {"": each(name, block.cells, null=None), "-pairs": pairs}.items():
-            if some:  # a single group has no pair
-                blocks[name + suffix], contrasts[name + suffix] = block, some
+        for suffix, family in {"": each(name, block.cells, null=None), "-pairs": pairs}.items():
+            if family:  # a single group has no pair
+                blocks[name + suffix], contrasts[name + suffix] = block, family
     title = f"{title_of(model)}: predictions kept with only the last tokens; {counted(len(tokens), 'token', ',')} of "
-    title += f"{counted(documents, 'document')}, from position {how.least}"
+    title += f"{counted(documents, 'document')}, from position {options.least}"
     sizes = {name: int(inside.sum()) for name, inside in groups.items()}
     return InstrumentData(blocks, contrasts, {"title": title}, extra=sizes)
 
@@ -66,11 +66,11 @@ Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
 
 def group_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
     """(keys, totals, sizes) [units] of every group under every window."""
-    found: Cells = []
+    cells: Cells = []
     for (window, value), (name, inside) in product(values.items(), groups.items()):
         total, n = (np.bincount(of[inside], weight, minlength=of.max() + 1) for weight in (value[inside], None))
-        found.append(({"depths": name, "window": window}, total, n))
-    return found
+        cells.append(({"depths": name, "window": window}, total, n))
+    return cells
 
 
 def pair_contrasts(quantity: str, groups: Observations) -> list[Contrast]:
@@ -78,63 +78,71 @@ def pair_contrasts(quantity: str, groups: Observations) -> list[Contrast]:
 
     A unit need not hold tokens of both groups, so each group counts over its own units.
     """
-    found = []
+    contrasts = []
     for window, rows in groups.cells.groupby("window", sort=False)["depths"]:
-        for (one, first), (other, second) in combinations(rows.items(), 2):
+        for (i, first), (j, second) in combinations(rows.items(), 2):
             labels = {"depths": first, "other": second, "window": window}
-            found.append(Contrast(quantity=quantity, weights={one: 1.0, other: -1.0}, labels=labels, own_units=True))
-    return found
+            contrasts.append(Contrast(quantity=quantity, weights={i: 1.0, j: -1.0}, labels=labels, own_units=True))
+    return contrasts
 
 
-def rows_of(how: NeededContext, model: Any, data: Opened, progress: Progress) -> pd.DataFrame:
+def rows_of(options: NeededContext, model: Any, data: Opened, progress: Progress) -> pd.DataFrame:
     """One row per token from `least` on: document, k_star, confidence, predicted word, and kept_W per window.
 
     Raises `InputError` if no document is long enough.
     """
     reader = FeatureReader(model, Extract(tier="core", anchor_heads=("all",), entity_heads=("all",)))
     place = {column.name: i for i, column in enumerate(reader.columns)}
-    places = [(one, np.arange(max(how.least, one.unscored), len(one.ids) - 1)) for one in data[Tokens].documents()]
+    places = [
+        (document, np.arange(max(options.least, document.unscored), len(document.ids) - 1))
+        for document in data[Tokens].documents()
+    ]
     parts: list[dict[str, Any]] = []
-    for (one, at), window in progress([(some, w) for some in places if len(some[1]) for w in (0, *how.windows)]):
-        ids = np.array(one.ids)
+    for (document, positions), window in progress(
+        [(item, w) for item in places if len(item[1]) for w in (0, *options.windows)]
+    ):
+        ids = np.array(document.ids)
         if not window:  # the whole document
-            found = reader.read([one.ids])
-            row = {"document": one.document, "k_star": found.X[at, place["processing_depth"]].astype(int)}
-            row |= {"confidence": found.X[at, place["confidence"]], "word": found.prediction[at]}
+            features = reader.read([document.ids])
+            row = {
+                "document": document.document,
+                "k_star": features.X[positions, place["processing_depth"]].astype(int),
+            }
+            row |= {"confidence": features.X[positions, place["confidence"]], "word": features.prediction[positions]}
             parts.append(row)
             continue
-        rows = np.column_stack([np.full(len(at), ids[0]), ids[at[:, None] + np.arange(1 - window, 1)]])
+        rows = np.column_stack([np.full(len(positions), ids[0]), ids[positions[:, None] + np.arange(1 - window, 1)]])
         row[f"kept_{window}"] = predictions(model, rows) == row["word"]
     if not parts:
-        raise InputError(f"no document has {how.least + 2} tokens; give longer documents or a smaller --least")
+        raise InputError(f"no document has {options.least + 2} tokens; give longer documents or a smaller --least")
     return pd.concat(map(pd.DataFrame, parts), ignore_index=True)
 
 
 @torch.no_grad()
 def predictions(model: Any, rows: np.ndarray) -> np.ndarray:
     """[n] argmax of the next token after each of the rows [n, T] of token ids."""
-    found = []
-    for some in np.array_split(rows, -(-len(rows) // AT_ONCE)):
-        tokens = torch.tensor(some, device=model.cfg.device)
+    results = []
+    for batch in np.array_split(rows, -(-len(rows) // AT_ONCE)):
+        tokens = torch.tensor(batch, device=model.cfg.device)
         last = torch.full((len(tokens), 1), tokens.shape[1] - 1, device=tokens.device)
-        found.append(model(tokens, last)[:, 0].argmax(-1).cpu().numpy())
-    return np.concatenate(found)
+        results.append(model(tokens, last)[:, 0].argmax(-1).cpu().numpy())
+    return np.concatenate(results)
 
 
-def groups_of(how: NeededContext, k_star: np.ndarray, n_layers: int) -> dict[str, np.ndarray]:
+def groups_of(options: NeededContext, k_star: np.ndarray, n_layers: int) -> dict[str, np.ndarray]:
     """Group name -> [tokens] whether k* is in the group, for groups with tokens.
 
     Raises `InputError` for text that is not a number or a range within 0 … L.
     """
     ranges = depth_ranges(k_star, n_layers)
-    named = {} if how.depths else {name: ranges == i for i, name in enumerate(RANGES)}
-    for text in how.depths:
+    groups = {} if options.depths else {name: ranges == i for i, name in enumerate(RANGES)}
+    for text in options.depths:
         first, _, last = text.partition("-")
         ends = (first, last or first)
         if not all(end.isdecimal() for end in ends) or not int(ends[0]) <= int(ends[1]) <= n_layers:
             raise InputError(f"--depths {text}: give K or K-K, with layers from 0 to {n_layers}")
-        named[text] = (k_star >= int(ends[0])) & (k_star <= int(ends[1]))
-    return {name: inside for name, inside in named.items() if inside.any()}
+        groups[text] = (k_star >= int(ends[0])) & (k_star <= int(ends[1]))
+    return {name: inside for name, inside in groups.items() if inside.any()}
 
 
 def bins_of(confidence: np.ndarray) -> np.ndarray:
@@ -143,17 +151,17 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
     return np.unique(np.searchsorted(edges, confidence, side="right"), return_inverse=True)[1]
 
 
-def tables(how: NeededContext, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: NeededContext, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per group and window, and one per pair of groups."""
-    title = seen.about["title"]
+    title = data.about["title"]
     frame, missing = joined([estimates["kept"], estimates["beyond"]], ["depths", "window"], GROUPS)
-    frame.insert(2, "tokens", frame["depths"].map(seen.extra))
-    made = {"needed_context": Table(frame, GROUPS, missing, title)}
+    frame.insert(2, "tokens", frame["depths"].map(data.extra))
+    results = {"needed_context": Table(frame, GROUPS, missing, title)}
     if "kept-pairs" in estimates:  # a single group has no pair
-        both = [estimates["kept-pairs"], estimates["beyond-pairs"]]
-        frame, missing = joined(both, ["depths", "other", "window"], PAIRS)
-        made["pairs"] = Table(frame, PAIRS, missing, f"{title}: one group minus another")
-    return made
+        pair_estimates = [estimates["kept-pairs"], estimates["beyond-pairs"]]
+        frame, missing = joined(pair_estimates, ["depths", "other", "window"], PAIRS)
+        results["pairs"] = Table(frame, PAIRS, missing, f"{title}: one group minus another")
+    return results
 
 
 DEPTHS = key("depths", "k*", "layers until the prediction is final", "layers")

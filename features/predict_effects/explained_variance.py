@@ -61,38 +61,40 @@ def baselines(position: np.ndarray, loss: np.ndarray, log_p: np.ndarray) -> dict
 
 
 def explain(
-    x: np.ndarray, effects: np.ndarray, known: Mapping[str, np.ndarray], documents: np.ndarray, *,
+    x: np.ndarray, effects: np.ndarray, predictors: Mapping[str, np.ndarray], documents: np.ndarray, *,
     model: Literal["ridge", "boosting"] = "ridge", folds: int = 5, shuffles: int = 5, resamples: int = 2000,
     seed: int = 0, progress: Progress = iter,
 ) -> ExplainedVariance:  # fmt: skip
-    """One row per column of `effects` [n, m]: R² from x [n, d], from `known` predictors, both, and shuffled effects.
+    """One row per column of `effects` [n, m]: R² from x [n, d], from `predictors`, both, and shuffled effects.
 
-    Columns r2, r2_low, r2_high; one per entry of `known`; `baselines`, all of these; `both`, with the features;
+    Columns r2, r2_low, r2_high; one per entry of `predictors`; `baselines`, all of these; `both`, with the features;
     gain = both − max(baselines, 0), gain_low, gain_high; shuffled (mean), shuffled_max; spearman; `chosen`, the median
     penalty or number of trees; sd; n, documents; undefined. Raises `InputError` for fewer documents than folds or than
     eight, and if no effect varies.
     """
     codes = cluster_codes(documents, len(effects))
-    found, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
-    if found < least:
-        raise InputError(f"{counted(found, 'document')}: folds and intervals over documents need at least {least}")
+    n_documents, least = int(codes.max()) + 1, max(BOOTSTRAP_CLUSTERS, folds)
+    if n_documents < least:
+        raise InputError(
+            f"{counted(n_documents, 'document')}: folds and intervals over documents need at least {least}"
+        )
     split = folds_of(codes, folds, seed)
-    fit, each = (ridge, progress) if model == "ridge" else (partial(boosting, seed=seed, progress=progress), iter)
+    fit, bar = (ridge, progress) if model == "ridge" else (partial(boosting, seed=seed, progress=progress), iter)
     varies = effects.std(0) > ROUNDING
     if not varies.any():
         raise InputError(f"no effect differs between tokens by more than rounding ({ROUNDING:g} nats)")
     y = np.asarray(effects[:, varies], float)
-    all_known = np.concatenate(list(known.values()), 1)
-    sets = {"features": x, **known, "baselines": all_known, "both": np.concatenate([x, all_known], 1)}
+    all_predictors = np.concatenate(list(predictors.values()), 1)
+    sets = {"features": x, **predictors, "baselines": all_predictors, "both": np.concatenate([x, all_predictors], 1)}
     fits = {name: fit(columns, y, split) for name, columns in sets.items()}
-    errors = {name: _by_document(y - one.predicted, codes) for name, one in fits.items()}
+    errors = {name: _by_document(y - model_fit.predicted, codes) for name, model_fit in fits.items()}
     around = _by_document(y - fits["features"].mean, codes)
     r2 = {name: _r2(e, around) for name, e in errors.items()}
-    how: dict[str, Any] = {"resamples": resamples, "seed": seed}
-    low, high = cluster_bootstrap(_r2, errors["features"], around, **how)
-    gain_low, gain_high = cluster_bootstrap(_gain, errors["both"], errors["baselines"], around, **how)
+    bootstrap_options: dict[str, Any] = {"resamples": resamples, "seed": seed}
+    low, high = cluster_bootstrap(_r2, errors["features"], around, **bootstrap_options)
+    gain_low, gain_high = cluster_bootstrap(_gain, errors["both"], errors["baselines"], around, **bootstrap_options)
     rng = np.random.default_rng(seed)
-    shuffled = [_shuffled(fit, x, rng.permutation(y), split) for _ in each(range(shuffles))]
+    shuffled = [_shuffled(fit, x, rng.permutation(y), split) for _ in bar(range(shuffles))]
     columns = {
         "r2": r2.pop("features"), "r2_low": low, "r2_high": high, **r2,
         "gain": _gain(errors["both"], errors["baselines"], around), "gain_low": gain_low, "gain_high": gain_high,
@@ -101,7 +103,7 @@ def explain(
     }  # fmt: skip
     table = pd.DataFrame(np.nan, index=range(len(varies)), columns=list(columns))
     table.loc[varies, :] = np.stack(list(columns.values()), 1)
-    table = table.assign(sd=effects.std(0), n=len(effects), documents=found)
+    table = table.assign(sd=effects.std(0), n=len(effects), documents=n_documents)
     table = mark(table, list(columns), ~varies, "the effect differs between tokens by rounding only")
     for name in columns:
         table = mark(table, [name], varies & table[name].isna().to_numpy(), "no variation over resamples")

@@ -33,16 +33,18 @@ class MatchedTokens:
     of the true token) and Δ ln p are the same there, possibly in another fold."""
 
 
-def match_effects(found: Features, effects: OpenEffects, features: str = "the features") -> MatchedTokens:
+def match_effects(feature_table: Features, effects: OpenEffects, features: str = "the features") -> MatchedTokens:
     """Join the rows of both tables; errors call the first `features`.
 
     Raises `InputError` for files of another kind, different models, missing or mistyped columns, different tokens
     (other data or cuts), repeated rows, missing or infinite values, and no row in common.
     """
     table, about, where = effects.table, effects.description, effects.where
-    one, other = str(found.about["checkpoint"]), str(about.get("checkpoint"))
-    if one != other:
-        raise InputError(f"{features} and {where} come from different models ({one[:8]}, {other[:8]}); use one run")
+    checkpoint, other_checkpoint = str(feature_table.about["checkpoint"]), str(about.get("checkpoint"))
+    if checkpoint != other_checkpoint:
+        raise InputError(
+            f"{features} and {where} come from different models ({checkpoint[:8]}, {other_checkpoint[:8]}); use one run"
+        )
     edits = tuple(about.get("edits") or ())
     values = [f"{measure}_{edit}" for measure in MEASURES for edit in edits] + ["loss", "log_p"]
     table = _with_types(table, where, values)
@@ -50,23 +52,23 @@ def match_effects(found: Features, effects: OpenEffects, features: str = "the fe
         raise InputError(f"{where}: {bad}; compute it again")
     if twice := int(table.duplicated(KEY).sum()):
         raise InputError(f"{where}: {counted(twice, 'position')} given twice; compute it again")
-    index = found.table[[*KEY, *IDS]].assign(row=np.arange(len(found.table)))
-    both = index.merge(table, on=KEY, suffixes=("", "_effects"))
-    if not len(both):
+    index = feature_table.table[[*KEY, *IDS]].assign(row=np.arange(len(feature_table.table)))
+    matches = index.merge(table, on=KEY, suffixes=("", "_effects"))
+    if not len(matches):
         raise InputError(f"{features} and {where} have no token in common; compute both from the same data")
-    same = np.all([both[name] == both[f"{name}_effects"] for name in IDS], axis=0)
-    if not same.all():
+    same_ids = np.all([matches[name] == matches[f"{name}_effects"] for name in IDS], axis=0)
+    if not same_ids.all():
         raise InputError(
-            f"{int((~same).sum())} of {len(both)} tokens or targets differ: {features} and {where} come from different "
-            "data, or the features were extracted with another --logits-row than query"
+            f"{int((~same_ids).sum())} of {len(matches)} tokens or targets differ: {features} and {where} come from "
+            "different data, or the features were extracted with another --logits-row than query"
         )
-    prefix = prefixes(found.table)[both["row"].to_numpy()]
-    _, at, times = np.unique(prefix, return_inverse=True, return_counts=True)
-    keep = [i for i, column in enumerate(found.columns) if not column.constant]
+    prefix = prefixes(feature_table.table)[matches["row"].to_numpy()]
+    _, inverse, times = np.unique(prefix, return_inverse=True, return_counts=True)
+    keep = [i for i, column in enumerate(feature_table.columns) if not column.constant]
     return MatchedTokens(
-        x=found.X[both["row"].to_numpy()][:, keep], table=both[[*KEY, *values]], edits=edits,
-        features_only=len(found.table) - len(both), effects_only=len(table) - len(both),
-        repeated=int(((times[at] > 1) & (prefix >= 0)).sum()),
+        x=feature_table.X[matches["row"].to_numpy()][:, keep], table=matches[[*KEY, *values]], edits=edits,
+        features_only=len(feature_table.table) - len(matches), effects_only=len(table) - len(matches),
+        repeated=int(((times[inverse] > 1) & (prefix >= 0)).sum()),
     )  # fmt: skip
 
 
@@ -77,21 +79,21 @@ def _with_types(table: pd.DataFrame, path: str, values: list[str]) -> pd.DataFra
     for name in (*KEY, *IDS, *values):
         right, kind = (is_float_dtype, "real numbers") if name in values else (is_integer_dtype, "integers")
         if name not in table or not right(table[name]):
-            found = f"holds {table[name].dtype}" if name in table else "is missing"
-            raise InputError(f"{path}: column {name} {found}, it should hold {kind}; compute it again")
+            problem = f"holds {table[name].dtype}" if name in table else "is missing"
+            raise InputError(f"{path}: column {name} {problem}, it should hold {kind}; compute it again")
     return table[[*KEY, *IDS, *values]]
 
 
 def prefixes(table: pd.DataFrame) -> np.ndarray:
     """[n] a number for the text from the document's start to each row, equal for equal texts; −1 if rows before are
     missing. `table` has columns document, position, token_id."""
-    of, known = np.full(len(table), -1), dict[tuple[int, int], int]()
+    of, nodes = np.full(len(table), -1), dict[tuple[int, int], int]()
     order = np.lexsort((table["position"], table["document"]))
     rows = table[[*KEY, "token_id"]].to_numpy()[order].tolist()
-    before, node = (-1, -1), -1
+    previous, node = (-1, -1), -1
     for i, (document, position, token) in zip(order, rows, strict=True):
-        start, follows = position == 0, (document, position - 1) == before
+        start, follows = position == 0, (document, position - 1) == previous
         parent = -1 if start else node
-        node = known.setdefault((parent, token), len(known)) if start or (follows and node >= 0) else -1
-        of[i], before = node, (document, position)
+        node = nodes.setdefault((parent, token), len(nodes)) if start or (follows and node >= 0) else -1
+        of[i], previous = node, (document, position)
     return of

@@ -21,29 +21,30 @@ R2 = Measure(name="R²", unit="share of variance", resolution=1e-6, factor=-1.0,
 ROW = ["of", "measure", "edit"]
 
 
-def observe(how: PredictEffects, model: object, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: PredictEffects, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: effects × predictors. Units: documents, Σ (y − ŷ)² over Σ (y − ȳ)²."""
     features, effects = data[FeatureTables], data[EffectTable]
     matched = match_effects(features.found, effects, features.where)
-    if missing := [name for name in how.edits if name not in matched.edits]:
+    if missing := [name for name in options.edits if name not in matched.edits]:
         raise unknown("edit", missing[0], list(matched.edits))
-    cases = list(product(dict.fromkeys(how.of), MEASURES, how.edits or matched.edits))
+    cases = list(product(dict.fromkeys(options.of), MEASURES, options.edits or matched.edits))
     y = matched.table[[f"{measure}_{edit}" for _, measure, edit in cases]].to_numpy(float)
     y = np.where([of == "absolute" for of, _, _ in cases], abs(y), y)
-    known = baselines(*(matched.table[name].to_numpy(float) for name in ("position", "loss", "log_p")))
+    predictors = baselines(*(matched.table[name].to_numpy(float) for name in ("position", "loss", "log_p")))
     documents = matched.table["document"].to_numpy()
-    found = explain(
-        matched.x, y, known, documents, model=how.model, folds=how.folds, shuffles=how.shuffles,
-        resamples=how.resamples, seed=how.seed, progress=progress,
+    result = explain(
+        matched.x, y, predictors, documents, model=options.model, folds=options.folds, shuffles=options.shuffles,
+        resamples=options.resamples, seed=options.seed, progress=progress,
     )  # fmt: skip
     rows = pd.DataFrame(cases, columns=ROW)
-    cells = pd.concat([rows[found.varies].assign(columns=name) for name in found.errors], ignore_index=True)
+    cells = pd.concat([rows[result.varies].assign(columns=name) for name in result.errors], ignore_index=True)
     of, n, matches = features.found.about, len(matched.table), len(pd.unique(documents))
     return InstrumentData(
         {"r2": Observations(
             measure=R2, cells=cells,
-            units=pd.DataFrame({"unit": [str(d) for d in found.documents], "cluster": found.documents}),
-            total=np.concatenate(list(found.errors.values())), size=np.concatenate([found.around] * len(found.errors)),
+            units=pd.DataFrame({"unit": [str(d) for d in result.documents], "cluster": result.documents}),
+            total=np.concatenate(list(result.errors.values())),
+            size=np.concatenate([result.around] * len(result.errors)),
         )},
         {"r2": each("r2", cells, null=None)},
         {
@@ -55,13 +56,13 @@ def observe(how: PredictEffects, model: object, data: Opened, progress: Progress
             f"{counted(matched.repeated, 'token', ',')} ({matched.repeated / n:.1%}) not held out: another document "
             "begins with the same text",
         },
-        extra=rows.join(found.table),
+        extra=rows.join(result.table),
     )  # fmt: skip
 
 
-def tables(how: PredictEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: PredictEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per kind of effect and edit."""
-    return {"predict_effects": Table.noted(seen.extra, COLUMNS, seen.about["title"])}
+    return {"predict_effects": Table.noted(data.extra, COLUMNS, data.about["title"])}
 
 
 VARIANCE = "share of variance, held-out documents"

@@ -38,10 +38,10 @@ class Predictions:
 
 def folds_of(groups: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Fold 0..k−1 of each row [n]; a group is in one fold, at random. `InputError` for fewer than k groups."""
-    found = len(np.unique(groups))
-    if k < 3 or found < k:
+    n_groups = len(np.unique(groups))
+    if k < 3 or n_groups < k:
         raise InputError(
-            f"{k} folds of {counted(found, 'document')}: use at least 3 folds, and at least one document per fold"
+            f"{k} folds of {counted(n_groups, 'document')}: use at least 3 folds, and at least one document per fold"
         )
     folds = np.zeros(len(groups), int)
     for i, (_, test) in enumerate(GroupKFold(k, shuffle=True, random_state=seed).split(groups, groups=groups)):
@@ -71,11 +71,11 @@ class _Ridge:
 
     def errors(self, test: np.ndarray) -> np.ndarray:
         """Σ (y − ŷ)² [penalties, m] over test rows, from their moments."""
-        found = []
+        sums = []
         for w in map(self.weights, PENALTIES):
             difference = np.vstack([self.x @ w - self.y, -w, np.eye(len(self.y))])  # y − ŷ = Z difference
-            found.append((difference * (test @ difference)).sum(0))
-        return np.stack(found)
+            sums.append((difference * (test @ difference)).sum(0))
+        return np.stack(sums)
 
 
 def ridge(x: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Predictions:

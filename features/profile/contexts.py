@@ -48,10 +48,10 @@ class Contexts:
 
     def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
         """The tokens before and after each row; "" for unknown or special ones."""
-        same = np.append(False, self.run[1:] == self.run[:-1])
-        before = np.where(same, np.append("", self.tokens[:-1]), "")
-        before[np.append(False, self.first[:-1]) & same] = ""
-        return before[self.place], self.targets[self.place]
+        same_run = np.append(False, self.run[1:] == self.run[:-1])
+        left_tokens = np.where(same_run, np.append("", self.tokens[:-1]), "")
+        left_tokens[np.append(False, self.first[:-1]) & same_run] = ""
+        return left_tokens[self.place], self.targets[self.place]
 
     def at(self, row: int, before: int = 12, after: int = 6) -> Context:
         """Up to `before` tokens before a row and `after` after it, with … if the text continues."""
@@ -59,9 +59,11 @@ class Contexts:
         run = self.run[i]
         start, stop = np.searchsorted(self.run, run), np.searchsorted(self.run, run, side="right")
         low, high = max(int(start), i - before), min(int(stop), i + after + 1)
-        left = [token for j, token in enumerate(self.tokens[low:i], low) if not self.first[j]]
-        right = [*self.tokens[i + 1 : high]]
-        if high == stop and len(right) < after:
-            right.append(self.targets[high - 1])
+        left_tokens = [token for j, token in enumerate(self.tokens[low:i], low) if not self.first[j]]
+        right_tokens = [*self.tokens[i + 1 : high]]
+        if high == stop and len(right_tokens) < after:
+            right_tokens.append(self.targets[high - 1])
         starts = bool(self.first[start]) and low <= start + 1
-        return Context(("" if starts else BREAK) + "".join(left), str(self.tokens[i]), "".join(right) + BREAK)
+        return Context(
+            ("" if starts else BREAK) + "".join(left_tokens), str(self.tokens[i]), "".join(right_tokens) + BREAK
+        )

@@ -37,66 +37,72 @@ TEXTS = 4
 """Tokens and predictions listed per cluster."""
 
 
-def observe(how: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
     """Observations of the profiles: one cell per cluster (noise, −1, last), one unit per document.
 
     A value is the sum of the settling layers k* of the document's tokens in that cluster (`features.compute`).
     """
     opened: OpenFeatures = data[FeatureTables]
-    found = opened.found
-    result = None if how.clusters is None else read_clusters(how.clusters, opened)
-    if how.labels is None:
-        result = result or Cluster(umap=how.umap).measure(model, opened, progress=progress)
-        labels, about, own = result.table("labels").frame, result.about["clusters"], None
+    features = opened.found
+    result = None if options.clusters is None else read_clusters(options.clusters, opened)
+    if options.labels is None:
+        result = result or Cluster(umap=options.umap).measure(model, opened, progress=progress)
+        labels, about, own_labels = result.table("labels").frame, result.about["clusters"], None
     else:
-        own = read_labels(how.labels, found)
-        labels = unclustered_labels(found, how.umap) if result is None else result.table("labels").frame
-        labels = labels.assign(cluster=own.cluster, probability=np.float32(1))
-        about = {"method": "own labels", "labels": str(how.labels), "sha256": sha256(how.labels),
-                 "names": list(own.names), "files": [str(path) for path in opened.files]}  # fmt: skip
+        own_labels = read_labels(options.labels, features)
+        labels = unclustered_labels(features, options.umap) if result is None else result.table("labels").frame
+        labels = labels.assign(cluster=own_labels.cluster, probability=np.float32(1))
+        about = {"method": "own labels", "labels": str(options.labels), "sha256": sha256(options.labels),
+                 "names": list(own_labels.names), "files": [str(path) for path in opened.files]}  # fmt: skip
     files = [str(path) for path in opened.files[1:] and opened.files]
-    z = standardised(found.X)
+    z = standardised(features.X)
     far = own_centre_distance(z, labels["cluster"].to_numpy())
-    table, kinds = profiles(found, labels, far, files)
-    some = samples(found, labels, z, far, files, representative=how.representative, diverse=how.diverse)
+    table, kinds = profiles(features, labels, far, files)
+    sample_rows = samples(
+        features, labels, z, far, files, representative=options.representative, diverse=options.diverse
+    )
     block = depth(labels, table["cluster"])
     clusters = counted((table["cluster"] >= 0).sum(), "cluster")
-    title = f"{found.about['preset']}: {counted(len(labels), 'token', ',')} in {clusters}"
-    title += "" if own is None else f"; {own.title}"
+    title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in {clusters}"
+    title += "" if own_labels is None else f"; {own_labels.title}"
     return InstrumentData(
         {"depth": block, "distance": distances(labels, far, table["cluster"])},
         {"depth": each("depth_mean", block.cells, null=None),
          "distance": [
-            one for i, cluster in enumerate(table["cluster"]) for one in (
+            contrast for i, cluster in enumerate(table["cluster"]) for contrast in (
                 Contrast(quantity="distance", weights={i: 1.0}, labels={"cluster": cluster}, null=None),
                 Contrast(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, labels={"cluster": cluster},
                          null=None, missing="no other cluster" if (table["cluster"].drop(i) < 0).all() else ""),
             )
         ]},
-        {"clusters": about, "model": f"{found.about['preset']} ({found.about['run']})", "title": title},
-        extra=(table, kinds, some, in_texts(opened, labels), found.columns, own and own.names),
+        {"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
+        extra=(table, kinds, sample_rows, in_texts(opened, labels), features.columns, own_labels and own_labels.names),
     )  # fmt: skip
 
 
-def tables(how: Profile, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Profile, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per cluster; kinds of tokens; samples; and every token in its text."""
-    table, kinds, some, tokens, features, names = seen.extra
-    title, known = seen.about["title"], {one.name: one for one in features}
+    table, kinds, sample_rows, tokens, features, names = data.extra
+    title, by_name = data.about["title"], {feature.name: feature for feature in features}
     wide, missing = estimates["depth"].wide(["cluster"], describe=NUMBERS[1:4])
     wide = wide.drop(columns=["n", "clusters"])
     far, lost = estimates["distance"].wide(["cluster"], describe=NUMBERS[2:4])
     far.insert(1, "tokens", table["n"].to_numpy())
     table = table.merge(wide, on="cluster", validate="1:1").assign(**descriptions(table, kinds))
     if names is not None:
-        table, kinds, some, tokens, far = (with_labels(one, names) for one in (table, kinds, some, tokens, far))
-    columns = (*_columns_in(PROFILES, table), *means(table, known))
+        table, kinds, sample_rows, tokens, far = (
+            with_labels(frame, names) for frame in (table, kinds, sample_rows, tokens, far)
+        )
+    columns = (*_columns_in(PROFILES, table), *means(table, by_name))
     return {
         "profiles": Table(table, columns, missing, title, "n", 15),
         "distances": Table(far, _columns_in(DISTANCES, far), lost, f"{title}; distances to the centre", "tokens", 15),
         "kinds": Table(
             kinds, _columns_in(KINDS, kinds), {}, "Kinds of tokens inside and outside each cluster", "log_odds"
         ),
-        "samples": LongTable.of([some], _columns_in(SAMPLES, some), "Sample tokens of each cluster", most=23),
+        "samples": LongTable.of(
+            [sample_rows], _columns_in(SAMPLES, sample_rows), "Sample tokens of each cluster", most=23
+        ),
         "tokens": LongTable.of([tokens], _columns_in(TOKENS, tokens), title),
     }
 
@@ -108,18 +114,20 @@ def read_clusters(path: Path, opened: OpenFeatures) -> Result:
     if result.about.get("instrument") != "cluster" or of is None:
         raise InputError(f"{path} is a result of {result.about.get('instrument')}, not of features.cluster")
     if of["sha256"] != fingerprint(opened.found):
-        theirs = " ".join(of["files"]) or "features extracted at that time"
-        raise InputError(f"{path} holds clusters of other features ({theirs}) than {opened.where}, or in another order")
+        sources = " ".join(of["files"]) or "features extracted at that time"
+        raise InputError(
+            f"{path} holds clusters of other features ({sources}) than {opened.where}, or in another order"
+        )
     return result
 
 
 def _sums(labels: pd.DataFrame, clusters: pd.Series, values: np.ndarray) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Units (documents), and Σ values and counts [clusters, documents] over the tokens of each cluster and document."""
     documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
-    at = (pd.Index(clusters).get_indexer(labels["cluster"]), of)
+    index = (pd.Index(clusters).get_indexer(labels["cluster"]), of)
     total, size = np.zeros((2, len(clusters), len(documents)))
-    np.add.at(total, at, values)
-    np.add.at(size, at, 1)
+    np.add.at(total, index, values)
+    np.add.at(size, index, 1)
     return pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}), total, size
 
 
@@ -133,9 +141,9 @@ def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Obs
     """Σ distance to the centre of the token's cluster, per document: in each cluster, then in all other clusters
     without noise. Their difference compares documents that hold tokens of both."""
     units, total, size = _sums(labels, clusters, far)
-    held = (clusters >= 0).to_numpy()
-    others = [held & (np.arange(len(clusters)) != i) for i in range(len(clusters))]
-    total, size = (np.concatenate([one, np.stack([one[some].sum(0) for some in others])]) for one in (total, size))
+    in_cluster = (clusters >= 0).to_numpy()
+    masks = [in_cluster & (np.arange(len(clusters)) != i) for i in range(len(clusters))]
+    total, size = (np.concatenate([sums, np.stack([sums[mask].sum(0) for mask in masks])]) for sums in (total, size))
     cells = pd.DataFrame({"cluster": [*clusters, *clusters], "others": np.repeat([False, True], len(clusters))})
     return Observations(measure=DISTANCE, cells=cells, units=units, total=total, size=size)
 
@@ -143,7 +151,7 @@ def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Obs
 def in_texts(opened: OpenFeatures, labels: pd.DataFrame) -> pd.DataFrame:
     """Every token in its text, with its cluster, k* and position on the map if there is one."""
     contexts = Contexts(opened.found.table)
-    names = [one.name for one in TOKENS if one.name in labels and one.name != "text"]
+    names = [column.name for column in TOKENS if column.name in labels and column.name != "text"]
     return labels[names].assign(text=[contexts.at(row).marked() for row in range(len(labels))])
 
 
@@ -161,17 +169,17 @@ def descriptions(table: pd.DataFrame, kinds: pd.DataFrame) -> dict[str, list[str
 
 
 def _frequent(text: str) -> str:
-    known = list(json.loads(text).items())[:TEXTS]
-    return ", ".join(f"`{token}` {share:.0%}" for token, share in known if share >= 0.005) or "all rare"
+    entries = list(json.loads(text).items())[:TEXTS]
+    return ", ".join(f"`{token}` {share:.0%}" for token, share in entries if share >= 0.005) or "all rare"
 
 
 def _kinds(kinds: pd.DataFrame) -> str:
     sure = kinds[kinds["p_holm"] < P]
-    found = []
+    parts = []
     for name, rows in (("more", sure[sure["log_odds"] > 0]), ("fewer", sure[sure["log_odds"] < 0])):
-        each = [f"{NAMES[r['kind']]} {r['share']:.0%} ({r['share_elsewhere']:.0%})" for r in rows.to_dict("records")]
-        found += [f"{name}: {', '.join(each)}"] if each else []
-    return "; ".join(found)
+        texts = [f"{NAMES[r['kind']]} {r['share']:.0%} ({r['share_elsewhere']:.0%})" for r in rows.to_dict("records")]
+        parts += [f"{name}: {', '.join(texts)}"] if texts else []
+    return "; ".join(parts)
 
 
 def _heads(row: pd.Series, overall: pd.Series) -> str:
@@ -188,7 +196,7 @@ def _heads(row: pd.Series, overall: pd.Series) -> str:
 
 def _columns_in(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
     """The columns that the frame has."""
-    return tuple(one for one in columns if one.name in frame)
+    return tuple(column for column in columns if column.name in frame)
 
 
 def means(table: pd.DataFrame, features: Mapping[str, Feature]) -> tuple[Column, ...]:
@@ -254,7 +262,7 @@ SAMPLES: tuple[Column, ...] = (
     key("rank", "rank", "rank of the sample, from 1", "rank", "d"),
     number("distance", "distance", "sds of the features", "distance to the centre of the cluster", ".3f", False),
     number("k_star", "k*", "layers", "layers until the prediction is final", ".0f"),
-    *(replace(one, shown=False) for one in TOKEN),
+    *(replace(column, shown=False) for column in TOKEN),
     FILE,
     key("left", "text before", "text before the token", "text", shown=False),
     key("right", "text after", "text after the token", "text", shown=False),
@@ -263,7 +271,7 @@ SAMPLES: tuple[Column, ...] = (
 )
 TOKENS: tuple[Column, ...] = (
     TABLE,
-    *(one for one in TOKEN if one.name in ("document", "position", "prediction")),
+    *(column for column in TOKEN if column.name in ("document", "position", "prediction")),
     CLUSTER,
     LABEL,
     number("k_star", "k*", "layers", "layers until the prediction is final", ".0f"),

@@ -34,42 +34,44 @@ class OwnLabels(NamedTuple):
     """The labels' source, and how many tokens and labels did not match."""
 
 
-def read_labels(path: Path, found: Features) -> OwnLabels:
-    """The labels at `path` for the tokens of `found`.
+def read_labels(path: Path, features: Features) -> OwnLabels:
+    """The labels at `path` for the tokens of `features`.
 
     Raises `InputError` for a file that is not parquet or lacks a column, a token with two labels, labels that match no
     token, and labels whose tokens differ from the table's.
     """
-    given = _read(path)
-    wanted = pd.MultiIndex.from_frame(given[KEY])
-    if (twice := wanted[wanted.duplicated()]).size:
+    table = _read(path)
+    keys = pd.MultiIndex.from_frame(table[KEY])
+    if (twice := keys[keys.duplicated()]).size:
         document, position = twice[0]
         raise InputError(f"{path}: document {document}, position {position} has two labels; give each token one")
-    at = wanted.get_indexer(pd.MultiIndex.from_frame(found.table[KEY]))
-    there = at >= 0
-    if not there.any():
+    index = keys.get_indexer(pd.MultiIndex.from_frame(features.table[KEY]))
+    has_label = index >= 0
+    if not has_label.any():
         raise InputError(
-            f"{path}: no label matches a token of these features (documents {_range(given, 'document')} there, "
-            f"{_range(found.table, 'document')} here); number documents and positions as in the feature table"
+            f"{path}: no label matches a token of these features (documents {_range(table, 'document')} there, "
+            f"{_range(features.table, 'document')} here); number documents and positions as in the feature table"
         )
-    for name in (name for name in TOKEN if name in given):
-        theirs, ours = (one[name].astype(object).to_numpy() for one in (given.iloc[at[there]], found.table[there]))
-        if (other := np.flatnonzero(theirs != ours)).size:
-            row = found.table[there].iloc[other[0]]
+    for name in (name for name in TOKEN if name in table):
+        label_values, feature_values = (
+            frame[name].astype(object).to_numpy() for frame in (table.iloc[index[has_label]], features.table[has_label])
+        )
+        if (mismatches := np.flatnonzero(label_values != feature_values)).size:
+            row = features.table[has_label].iloc[mismatches[0]]
             raise InputError(
                 f"{path} belongs to other data: {name} of document {row['document']}, position {row['position']} is "
-                f"{theirs[other[0]]!r} there, {ours[other[0]]!r} in the features"
+                f"{label_values[mismatches[0]]!r} there, {feature_values[mismatches[0]]!r} in the features"
             )
-    labels = _texts(given["label"], path)
-    of = pd.Series(labels, dtype=object).reindex(at).reset_index(drop=True)
+    labels = _texts(table["label"], path)
+    of = pd.Series(labels, dtype=object).reindex(index).reset_index(drop=True)
     if of.isna().all():
         raise InputError(f"{path}: every label is null or −1; give at least one")
     counts = of.value_counts()
     names = sorted(counts.index, key=lambda name: (-counts[name], name))
     cluster = of.map({name: i for i, name in enumerate(names)}).fillna(NOISE).astype("int32").to_numpy()
-    lost = len(given) - int(there.sum())
+    lost = len(table) - int(has_label.sum())
     title = f"labels of {path.name}: {int((cluster < 0).sum()):,} of {len(of):,} tokens have no label, "
-    return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(given):,} labels have no token")
+    return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(table):,} labels have no token")
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -79,11 +81,11 @@ def _read(path: Path) -> pd.DataFrame:
         raise InputError(
             f"{path} lacks the column {lacks[0]!r}, it has {', '.join(names)}; it needs {', '.join(KEY)}, label"
         )
-    given = read_parquet(path, [*KEY, "label", *(name for name in TOKEN if name in names)]).to_pandas()
+    table = read_parquet(path, [*KEY, "label", *(name for name in TOKEN if name in names)]).to_pandas()
     for name in KEY:
-        if given[name].isna().any() or not pd.api.types.is_integer_dtype(given[name]):
+        if table[name].isna().any() or not pd.api.types.is_integer_dtype(table[name]):
             raise InputError(f"{path}: {name} must be whole numbers, as in the feature table")
-    return given
+    return table
 
 
 def _texts(labels: pd.Series, path: Path) -> list[str | None]:
@@ -102,6 +104,6 @@ def _range(table: pd.DataFrame, name: str) -> str:
 def with_labels(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The table with a column for the label of each cluster."""
     label = [names[cluster] if cluster >= 0 else "" for cluster in table["cluster"]]
-    made = table.copy()
-    made.insert(made.columns.get_loc("cluster") + 1, "label", label)
-    return made
+    result = table.copy()
+    result.insert(result.columns.get_loc("cluster") + 1, "label", label)
+    return result

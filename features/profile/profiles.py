@@ -23,7 +23,7 @@ MEANS = {"head activation": "head_act", "head top-k": "topk", "trajectory": "tra
 
 
 def profiles(
-    found: Features, labels: pd.DataFrame, far: np.ndarray, files: Sequence[str] = ()
+    features: Features, labels: pd.DataFrame, far: np.ndarray, files: Sequence[str] = ()
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One row per cluster, largest first, noise (−1) last; and the kinds of tokens of each (`enrichment`).
 
@@ -32,7 +32,7 @@ def profiles(
     JSON), `files` (shares of several tables, JSON), and `mean_NAME` of head activations, layer probabilities and core
     features.
     """
-    table, clusters = found.table, labels["cluster"].to_numpy()
+    table, clusters = features.table, labels["cluster"].to_numpy()
     tokens = table[["document", "token", "prediction"]].assign(
         depth=labels["k_star"].to_numpy(float), probability=labels["probability"].to_numpy(float), square=np.square(far)
     )
@@ -40,20 +40,20 @@ def profiles(
     texts = {f"{name}s": by[name].agg(most_common) for name in ("token", "prediction")}
     if files:
         texts["files"] = table["file"].map(dict(enumerate(files))).groupby(clusters).agg(most_common)
-    means = table[[column.name for column in profile_features(found.columns)]].astype(float).groupby(clusters).mean()
+    means = table[[column.name for column in profile_features(features.columns)]].astype(float).groupby(clusters).mean()
     rows = pd.DataFrame({
         "n": by.size(), "share": by.size() / len(labels), "documents": by["document"].nunique(),
         "depth_sd": by["depth"].std(ddof=0), "probability": by["probability"].mean(),
         "radius": np.sqrt(by["square"].mean()), **texts,
     }).join(means.add_prefix("mean_"))  # fmt: skip
     ordered = rows.loc[in_order(clusters)].rename_axis("cluster").reset_index()
-    before, after = (v.tolist() for v in Contexts(table).neighbours())
-    members = kinds(table["token"].tolist(), before, after, (table["position"] == 0).to_numpy())
+    previous_tokens, next_tokens = (v.tolist() for v in Contexts(table).neighbours())
+    members = kinds(table["token"].tolist(), previous_tokens, next_tokens, (table["position"] == 0).to_numpy())
     return ordered, enrichment(clusters, members)
 
 
 def samples(
-    found: Features, labels: pd.DataFrame, z: np.ndarray, far: np.ndarray, files: Sequence[str] = (), *,
+    features: Features, labels: pd.DataFrame, z: np.ndarray, far: np.ndarray, files: Sequence[str] = (), *,
     representative: int = 8, diverse: int = 15,
 ) -> pd.DataFrame:  # fmt: skip
     """Representative tokens of each cluster in their texts: nearest to the centre, and by farthest point.
@@ -62,19 +62,19 @@ def samples(
     k_star, document, position, token, prediction, target, left and right (the text around the token), text (the token
     in it), prediction_text (on one line), and `file` for several tables.
     """
-    contexts, rows, chosen = Contexts(found.table), [], []
+    contexts, rows, chosen = Contexts(features.table), [], []
     clusters = labels["cluster"].to_numpy()
     for cluster in in_order(clusters):
         index = np.flatnonzero(clusters == cluster)
         near, spread = nearest(z[index], representative), farthest_points(z[index], diverse)
-        for kind, some in (("representative", index[near]), ("diverse", index[spread])):
-            chosen += some.tolist()
-            rows += [(cluster, kind, rank, far[i]) for rank, i in enumerate(some, 1)]
+        for kind, picks in (("representative", index[near]), ("diverse", index[spread])):
+            chosen += picks.tolist()
+            rows += [(cluster, kind, rank, far[i]) for rank, i in enumerate(picks, 1)]
     table = pd.DataFrame(rows, columns=["cluster", "kind", "rank", "distance"])
     table["k_star"] = labels["k_star"].to_numpy()[chosen]
-    table = table.join(found.table.iloc[chosen][[*KEY, "token", "prediction", "target"]].reset_index(drop=True))
+    table = table.join(features.table.iloc[chosen][[*KEY, "token", "prediction", "target"]].reset_index(drop=True))
     if files:
-        table["file"] = np.array(files)[found.table["file"].to_numpy()[chosen]]
+        table["file"] = np.array(files)[features.table["file"].to_numpy()[chosen]]
     texts = [contexts.at(row) for row in chosen]
     table = table.assign(left=[text.left for text in texts], right=[text.right for text in texts])
     return table.assign(text=[text.marked() for text in texts], prediction_text=table["prediction"].map(visible))

@@ -38,25 +38,25 @@ COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", 
 
 
 def kinds(
-    tokens: Sequence[str], before: Sequence[str], after: Sequence[str], start: np.ndarray | None = None
+    tokens: Sequence[str], previous_tokens: Sequence[str], next_tokens: Sequence[str], start: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """Kind -> [n], from tokens with leading spaces and their neighbours ("" for none).
 
     `start` marks the first tokens of documents, which have no other kind.
     """
     once = cache(_kinds)
-    rows = [once(*three) for three in zip(tokens, before, after, strict=True)]
+    rows = [once(*three) for three in zip(tokens, previous_tokens, next_tokens, strict=True)]
     table = np.array(rows, bool).reshape(len(rows), len(KINDS) - 1)
     first = np.zeros(len(rows), bool) if start is None else start
     return {"start": first} | {kind: table[:, i] & ~first for i, kind in enumerate(KINDS[1:])}
 
 
-def _kinds(token: str, before: str, after: str) -> tuple[bool, ...]:
+def _kinds(token: str, previous_token: str, next_token: str) -> tuple[bool, ...]:
     """The kinds of one token, in the order of `KINDS` without the first."""
     word = token.strip()
     letters = any(c.isalnum() for c in word)
-    piece = letters and (_same_word(before, token) or _same_word(token, after))
-    whole = letters and not piece and not any(c.isdigit() for c in word)
+    piece = letters and (_same_word(previous_token, token) or _same_word(token, next_token))
+    is_word = letters and not piece and not any(c.isdigit() for c in word)
     name = word.lower()
     return (
         not word or "\n" in token,
@@ -64,15 +64,15 @@ def _kinds(token: str, before: str, after: str) -> tuple[bool, ...]:
         any(c.isdigit() for c in word),
         word[:1].isupper(),
         piece,
-        whole and name in PRONOUNS,
-        whole and name in FUNCTION,
-        whole and name not in PRONOUNS and name not in FUNCTION,
+        is_word and name in PRONOUNS,
+        is_word and name in FUNCTION,
+        is_word and name not in PRONOUNS and name not in FUNCTION,
     )
 
 
-def _same_word(one: str, other: str) -> bool:
+def _same_word(first: str, second: str) -> bool:
     """Whether a word continues from one token to the next."""
-    return one[-1:].isalnum() and other[:1].isalnum()
+    return first[-1:].isalnum() and second[:1].isalnum()
 
 
 def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> pd.DataFrame:
@@ -83,15 +83,15 @@ def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> pd.Data
     names, codes, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     total, tables = len(clusters), []
     for kind, member in kinds.items():
-        whole = int(member.sum())
-        if not 0 < whole < total or len(names) < 2:
+        n_members = int(member.sum())
+        if not 0 < n_members < total or len(names) < 2:
             continue
         k = np.bincount(codes[member], minlength=len(names))
-        rest = total - whole - sizes + k
-        odds = np.log((k + 0.5) * (rest + 0.5) / ((sizes - k + 0.5) * (whole - k + 0.5)))
-        tails = np.minimum(hypergeom.cdf(k, total, whole, sizes), hypergeom.sf(k - 1, total, whole, sizes))
+        n_neither = total - n_members - sizes + k
+        odds = np.log((k + 0.5) * (n_neither + 0.5) / ((sizes - k + 0.5) * (n_members - k + 0.5)))
+        tails = np.minimum(hypergeom.cdf(k, total, n_members, sizes), hypergeom.sf(k - 1, total, n_members, sizes))
         row = {"cluster": names, "kind": kind, "n": sizes, "k": k, "share": k / sizes}
-        row |= {"share_elsewhere": (whole - k) / (total - sizes), "log_odds": odds, "p": np.minimum(2 * tails, 1.0)}
+        row |= {"share_elsewhere": (n_members - k) / (total - sizes), "log_odds": odds, "p": np.minimum(2 * tails, 1.0)}
         tables.append(pd.DataFrame(row))
     if not tables:
         return pd.DataFrame(columns=COLUMNS)

@@ -119,10 +119,10 @@ class Ablate(Instrument):
         """The seconds of --budget, infinite without it; raises `InputError` for another text."""
         if self.budget is None:
             return float("inf")
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.budget)
-        if not found or not float(found[1]):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.budget)
+        if not match or not float(match[1]):
             raise InputError(f"--budget {self.budget}: give a time such as 90s, 10m or 1.5h")
-        return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents if no loss is measured; prompts if nothing is measured or ranked on them."""

@@ -55,69 +55,76 @@ MOST = 40
 """Printed rows of a long table of sets, those with the strongest interaction."""
 
 
-def observe(how: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
-    heads, prompts = _heads(how, model, data), [m for m in dict.fromkeys(how.measures) if m != "loss"]
-    sets = [heads] if how.together else controls.head_sets(heads, how.size, how.sets, how.seed)
+    heads, prompts = _heads(options, model, data), [m for m in dict.fromkeys(options.measures) if m != "loss"]
+    sets = [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     groups: Sequence[Sequence[Head]] = sets
-    scales = tuple(dict.fromkeys(float(g) for g in how.scale))
-    seen = InstrumentData({}, {}, {"title": {}})
+    scales = tuple(dict.fromkeys(float(g) for g in options.scale))
+    measurements = InstrumentData({}, {}, {"title": {}})
     name = title_of(model)
-    if "loss" in how.measures:
+    if "loss" in options.measures:
         documents = data[Documents]
-        start, of = time.monotonic(), len(heads)
-        make = _maker(how, model, lambda: document_rows(documents.batches()))
+        start, n_heads = time.monotonic(), len(heads)
+        make = _maker(options, model, lambda: document_rows(documents.batches()))
         note, pool = "", every_head(model)
-        if how.screen is not None:
-            say(progress, f"{name}: ranking {of} heads by one gradient on {documents.title()}")
+        if options.screen is not None:
+            say(progress, f"{name}: ranking {n_heads} heads by one gradient on {documents.title()}")
             by_gradient = attribute_heads(model, documents.batches())
             ranked = sorted(heads, key=lambda head: -abs(by_gradient[head.layer, head.head]))
             # if all heads are given, the random ones are also those that are drawn as controls
-            sample = tuple(head for (head,) in controls.random_sets(heads, (), 1, how.draws, how.seed))
-            screen = Screen(by_gradient, tuple(ranked[: how.screened()]), sample, len(heads))
+            sample = tuple(head for (head,) in controls.random_sets(heads, (), 1, options.draws, options.seed))
+            screen = Screen(by_gradient, tuple(ranked[: options.screened()]), sample, len(heads))
             groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
-            seen.extra = {"screen": screen}
-        elif how.budget is not None and {*scales} != {1.0}:
-            n = heads_within(how, model, heads, documents, scales, make, start + how.seconds())
-            if n < min(len(pool), of + how.draws):  # controls are measured too
-                generator, others = random.Random(how.seed), [head for head in pool if head not in heads]
-                kept = sorted(generator.sample(heads, min(n, of)))
-                pool = sorted([*kept, *generator.sample(others, min(n - len(kept), len(others)))])
-                groups, left = [(head,) for head in kept], [head.label for head in heads if head not in kept]
-                names = f": {', '.join(left)}" if 0 < len(left) <= NAMED else ""
-                some = f"{len(kept)} of {of} heads, drawn at random, {len(left)} left out{names}"
-                note = f"; --budget {how.budget}: {some if left else 'all given heads'}"
-                note += f"; controls are drawn from the {len(pool)} measured heads" if how.draws else ""
-                seen.about["head_selection"] = note.removeprefix("; ")
-        sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed, pool=pool)
+            measurements.extra = {"screen": screen}
+        elif options.budget is not None and {*scales} != {1.0}:
+            n = heads_within(options, model, heads, documents, scales, make, start + options.seconds())
+            if n < min(len(pool), n_heads + options.draws):  # controls are measured too
+                generator, control_heads = random.Random(options.seed), [head for head in pool if head not in heads]
+                kept_heads = sorted(generator.sample(heads, min(n, n_heads)))
+                pool = sorted(
+                    [*kept_heads, *generator.sample(control_heads, min(n - len(kept_heads), len(control_heads)))]
+                )
+                groups, skipped_heads = (
+                    [(head,) for head in kept_heads],
+                    [head.label for head in heads if head not in kept_heads],
+                )
+                names = f": {', '.join(skipped_heads)}" if 0 < len(skipped_heads) <= NAMED else ""
+                selection = (
+                    f"{len(kept_heads)} of {n_heads} heads, drawn at random, {len(skipped_heads)} left out{names}"
+                )
+                note = f"; --budget {options.budget}: {selection if skipped_heads else 'all given heads'}"
+                note += f"; controls are drawn from the {len(pool)} measured heads" if options.draws else ""
+                measurements.about["head_selection"] = note.removeprefix("; ")
+        sweep = sweep_of(model, groups, scales, make, draws=options.draws, seed=options.seed, pool=pool)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
-        add_losses(seen, sweep, losses, documents.units())
+        add_losses(measurements, sweep, losses, documents.units())
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
-        what = f"loss {baseline:.4f} nats/token; {documents.title()}, {counted(tokens, 'token', ',')}"
-        seen.about["title"]["loss"] = f"{name}: {what}; {how.method} ablation; {_drawn(sweep)}{note}"
+        description = f"loss {baseline:.4f} nats/token; {documents.title()}, {counted(tokens, 'token', ',')}"
+        measurements.about["title"]["loss"] = f"{name}: {description}; {options.method} ablation; {_drawn(sweep)}{note}"
     if prompts:
         opened = data[Prompts]
-        make = _maker(how, model, lambda: opened.aligned.tokens)
-        sweep = sweep_of(model, groups, scales, make, draws=how.draws, seed=how.seed)
-        found = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
-        for measure, one in found.items():
-            add_prompts(seen, sweep, one, model.config.n_layers, opened.unit)
+        make = _maker(options, model, lambda: opened.aligned.tokens)
+        sweep = sweep_of(model, groups, scales, make, draws=options.draws, seed=options.seed)
+        by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
+        for measure, values in by_measure.items():
+            add_prompts(measurements, sweep, values, model.config.n_layers, opened.unit)
             scored = opened.aligned.scoring() if measure == "coherence" else ""
-            what = f"{name} on {opened.title()}{scored}; {measure}, {how.method} ablation; {_drawn(sweep)}"
-            seen.about["title"][measure] = what
-    return seen
+            description = f"{name} on {opened.title()}{scored}; {measure}, {options.method} ablation; {_drawn(sweep)}"
+            measurements.about["title"][measure] = description
+    return measurements
 
 
-def with_resolved_heads(how: Ablate, data: Opened) -> Ablate:
+def with_resolved_heads(options: Ablate, data: Opened) -> Ablate:
     """These options with the heads given by name, so that a control ablates the same ones."""
-    if how.screen is not None or how.budget is not None:
+    if options.screen is not None or options.budget is not None:
         raise InputError("--screen and --budget choose heads in one model: with --control, name --heads instead")
-    return replace(how, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(how, data.model, data)))
+    return replace(options, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(options, data.model, data)))
 
 
-def _heads(how: Ablate, model: Any, data: Opened) -> list[Head]:
+def _heads(options: Ablate, model: Any, data: Opened) -> list[Head]:
     """The heads that the options name; top3:pds ranks them on the prompts."""
-    specs = how.heads
+    specs = options.heads
     if missing := score_names(specs) - {"pds"}:
         raise unknown("head score", min(missing), ["pds"])
     scores = {}
@@ -150,15 +157,15 @@ class Screen:
             if g == 1:
                 continue
             rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
-            at = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
+            suffix = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
             size = "undefined" if np.isnan(rho) else f"{rho:.2f}"
-            lines.append(f"rank correlation of sizes among the random ones{at} {size}")
+            lines.append(f"rank correlation of sizes among the random ones{suffix} {size}")
             missed = rows[~rows["head"].isin(best)]
             if len(missed):
                 row = missed.loc[missed["delta"].abs().idxmax()]
                 value, low, high = (f"{row[f'delta{end}']:+.4f}" for end in ("", "_low", "_high"))
-                which = f"largest effect among the {len(missed)} random heads that attribution did not select"
-                lines.append(f"{which}: {row['head']} {value} ({low} … {high}, 95 % for this head alone)")
+                phrase = f"largest effect among the {len(missed)} random heads that attribution did not select"
+                lines.append(f"{phrase}: {row['head']} {value} ({low} … {high}, 95 % for this head alone)")
         return "; ".join(lines)
 
 
@@ -169,39 +176,45 @@ PILOT_HEADS, PILOT_TOKENS = 3, 1024
 
 
 def heads_within(
-    how: Ablate, model: Any, heads: Sequence[Head], documents: Any, scales: Sequence[float], make: MakeEdits, end: float
+    options: Ablate,
+    model: Any,
+    heads: Sequence[Head],
+    documents: Any,
+    scales: Sequence[float],
+    make: MakeEdits,
+    end: float,
 ) -> int:
     """How many single heads, controls included, can be measured until the time `end`: a few of them on the first
     documents are timed. Raises `InputError` if fewer than two fit."""
     sweep = [make([head], g) for head in heads for g in scales if g != 1]
     shares, lengths = pass_shares(model, [{}, *sweep]), [len(row) - 1 for row in documents.rows()]
-    few = min(len(lengths), 1 + int(np.searchsorted(np.cumsum(lengths), PILOT_TOKENS)))
-    some = random.Random(how.seed).sample(range(len(sweep)), min(len(sweep), PILOT_HEADS))
+    n_pilot = min(len(lengths), 1 + int(np.searchsorted(np.cumsum(lengths), PILOT_TOKENS)))
+    pilot = random.Random(options.seed).sample(range(len(sweep)), min(len(sweep), PILOT_HEADS))
     start = time.monotonic()
-    document_losses(model, documents.only(range(few)).shards, [sweep[i] for i in some])
+    document_losses(model, documents.only(range(n_pilot)).shards, [sweep[i] for i in pilot])
     seconds = time.monotonic() - start
-    rate = seconds / (sum(lengths[:few]) * (1 + shares[[i + 1 for i in some]].sum()))
-    left = (end - time.monotonic()) / (rate * sum(lengths)) - 1
-    n = int(left / (shares[1:].mean() * len(sweep) / len(heads)))
+    rate = seconds / (sum(lengths[:n_pilot]) * (1 + shares[[i + 1 for i in pilot]].sum()))
+    room = (end - time.monotonic()) / (rate * sum(lengths)) - 1
+    n = int(room / (shares[1:].mean() * len(sweep) / len(heads)))
     if n < 2:
         least = duration((1 + 2 * shares[1:].mean()) * rate * sum(lengths) + seconds)
         more = "give more time or fewer --max-documents"
-        raise InputError(f"--budget {how.budget}: two heads take about {least}; {more}")
+        raise InputError(f"--budget {options.budget}: two heads take about {least}; {more}")
     return n
 
 
-def _maker(how: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
+def _maker(options: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
     """The function that makes the edits of the method; `rows` gives the reference rows of the mean."""
-    if how.method == "mean":
+    if options.method == "mean":
         means = mean_outputs(model, rows())
         return lambda heads, g: replace_heads(heads, means, g)
-    if how.method == "resample":
-        return lambda heads, g: resample_heads(heads, g, seed=how.seed)
+    if options.method == "resample":
+        return lambda heads, g: resample_heads(heads, g, seed=options.seed)
     return scale_heads
 
 
 def _drawn(sweep: controls.Sweep) -> str:
-    n = max(len(some) for some in sweep.controls)
+    n = max(len(sets) for sets in sweep.controls)
     return f"control: {n} other sets of as many heads" if n else "no controls"
 
 
@@ -223,7 +236,7 @@ def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
 
 def cells_of(sweep: controls.Sweep) -> pd.DataFrame:
     """One row for the unedited model, then one per edit with its heads and scale."""
-    edits = sorted(sweep.known, key=lambda one: sweep.known[one])
+    edits = sorted(sweep.known, key=lambda pair: sweep.known[pair])
     return pd.DataFrame([{"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}, *(labels(*e) for e in edits)])
 
 
@@ -234,13 +247,13 @@ def contrasts_of(
     the measure, else ""."""
     several = any(len(heads) > 1 for heads, _ in sweep.cells)
     out = []
-    for (heads, g), at, sets in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
-        row, edited, why = labels(heads, g), at + 1, no_effect(heads)
-        drawn = {i + 1: 1.0 for others, i in sets if not no_effect(others)}
+    for (heads, g), index, sets in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
+        row, edited, missing = labels(heads, g), index + 1, no_effect(heads)
+        drawn = {i + 1: 1.0 for drawn_heads, i in sets if not no_effect(drawn_heads)}
         share = {i: w / len(drawn) for i, w in drawn.items()}
-        none = why or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
+        none = missing or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
         out += [
-            *effect_contrasts("edited", {edited: 1.0}, 0, row, missing=why, family=f"delta of {measure} at {g!r}"),
+            *effect_contrasts("edited", {edited: 1.0}, 0, row, missing=missing, family=f"delta of {measure} at {g!r}"),
             Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
             Contrast(
                 quantity="above", labels=row, family=f"above of {measure} at {g!r}", missing=none,
@@ -263,47 +276,47 @@ def contrasts_of(
     return out
 
 
-def add_losses(seen: InstrumentData, sweep: controls.Sweep, losses: Losses, units: pd.DataFrame) -> None:
+def add_losses(data: InstrumentData, sweep: controls.Sweep, losses: Losses, units: pd.DataFrame) -> None:
     """Add the loss of every document, and its change in percent of the unedited loss."""
-    seen.blocks |= losses.blocks(cells_of(sweep), units, loss=NATS, percent=PERCENT)
-    seen.contrasts["loss"] = contrasts_of(sweep, "loss")
-    seen.contrasts["percent"] = [
-        Contrast(quantity="percent", weights={at + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g!r}")
-        for (heads, g), at in zip(sweep.cells, sweep.index, strict=True)
+    data.blocks |= losses.blocks(cells_of(sweep), units, loss=NATS, percent=PERCENT)
+    data.contrasts["loss"] = contrasts_of(sweep, "loss")
+    data.contrasts["percent"] = [
+        Contrast(quantity="percent", weights={index + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g!r}")
+        for (heads, g), index in zip(sweep.cells, sweep.index, strict=True)
     ]
-    seen.extra = {**(seen.extra or {}), "loss": sweep}
+    data.extra = {**(data.extra or {}), "loss": sweep}
 
 
 def add_prompts(
-    seen: InstrumentData, sweep: controls.Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
+    data: InstrumentData, sweep: controls.Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
 ) -> None:
     """Add a measure of every prompt; SPS cannot change if only heads of the last layer are scaled."""
     units = observed.cases.rename(columns={"id": "unit"})
     units["unit"] = units["unit"].map(name_of)
     name, total = observed.measure, np.stack([observed.under(i) for i in (None, *range(len(sweep.edits)))])
     cells = cells_of(sweep)
-    seen.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=1.0)
-    seen.contrasts[name] = contrasts_of(sweep, name, lambda heads: controls.inert_reason(name, "all", heads, n_layers))
-    seen.extra = {**(seen.extra or {}), name: sweep}
+    data.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=1.0)
+    data.contrasts[name] = contrasts_of(sweep, name, lambda heads: controls.inert_reason(name, "all", heads, n_layers))
+    data.extra = {**(data.extra or {}), name: sweep}
 
 
-def tables(how: Ablate, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Ablate, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table per measure, a row per head or set of heads and scale."""
-    percent = {"loss": estimates.get("percent")}
-    measures = [name for name in seen.blocks if name != "percent"]
-    return {name: table_of(seen, name, estimates[name], percent.get(name)) for name in measures}
+    extra = {"loss": estimates.get("percent")}
+    measures = [name for name in data.blocks if name != "percent"]
+    return {name: table_of(data, name, estimates[name], extra.get(name)) for name in measures}
 
 
-def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimates | None = None) -> Table:
+def table_of(data: InstrumentData, name: str, estimates: Estimates, percent: Estimates | None = None) -> Table:
     """The table of one measure: estimates, ranks among the random sets, and effect sizes for prompts."""
-    sweep, block = seen.extra[name], seen.blocks[name]
-    frame, missing = found.wide(KEYS)
+    sweep, block = data.extra[name], data.blocks[name]
+    frame, missing = estimates.wide(KEYS)
     change = block.values - block.values[0]
     more: list[dict[str, float]] = []
-    for i, control in enumerate(c for c in found.contrasts if c.quantity == "control"):
+    for i, control in enumerate(c for c in estimates.contrasts if c.quantity == "control"):
         drawn = [] if control.missing else [change[cell] for cell in control.weights if cell]
-        row, why = controls.beside_draws(float(frame["delta"][i]), drawn, control.missing)
-        missing |= {(i, column): text for column, text in why.items()}
+        row, reasons = controls.beside_draws(float(frame["delta"][i]), drawn, control.missing)
+        missing |= {(i, column): text for column, text in reasons.items()}
         more.append(row)
     frame = frame.assign(**pd.DataFrame(more))
     unit, several = block.measure.unit, "interaction" in frame
@@ -313,29 +326,29 @@ def table_of(seen: InstrumentData, name: str, found: Estimates, percent: Estimat
         frame["tokens"] = int(block.sizes[0].sum())
         columns += TOKENS
     else:
-        sizes = [controls.effect_sizes(block, [at + 1, 0], i, missing) for i, at in enumerate(sweep.index)]
+        sizes = [controls.effect_sizes(block, [index + 1, 0], i, missing) for i, index in enumerate(sweep.index)]
         frame = frame.assign(**pd.DataFrame(sizes))
         columns += controls.EFFECT_SIZES
     units = ("documents", "documents") if percent is not None else (
         "prompts", "independent cases, or the fewest words of a kind if cases share words"
     )  # fmt: skip
-    title, screen = seen.about["title"][name], seen.extra.get("screen")
+    title, screen = data.about["title"][name], data.extra.get("screen")
     if screen is not None:
         frame["attribution"] = screen.guess(frame)
         best = frame["head"].isin([head.label for head in screen.best])
         frame["selection"] = np.where(best, "attribution", "at random")
         columns += SCREENED
         title += (quality := screen.title(frame))
-        seen.about["head_selection"] = quality.removeprefix("; ")
+        data.about["head_selection"] = quality.removeprefix("; ")
     by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
     return Table(frame, (*columns, *counts(*units)), missing, title, by=by, most=MOST)
 
 
-def relate(whole: Result) -> dict[str, Table]:
+def relate(result: Result) -> dict[str, Table]:
     """head_selection: which heads --screen or --budget chose in each run; the joined table has no title per run."""
-    if not any("head_selection" in one for one in whole.about["runs"]):
+    if not any("head_selection" in run for run in result.about["runs"]):
         return {}
-    rows = [(str(one["model"]), one.get("head_selection", "all given heads")) for one in whole.about["runs"]]
+    rows = [(str(run["model"]), run.get("head_selection", "all given heads")) for run in result.about["runs"]]
     frame = pd.DataFrame(rows, columns=["run", "head_selection"])
     return {"head_selection": Table(frame, HEAD_SELECTION, {}, "Heads that each run measured")}
 

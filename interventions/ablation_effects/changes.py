@@ -10,12 +10,12 @@ from streamscope.instruments.observations import Observations
 
 def changes(block: Observations) -> dict[tuple[str, str], np.ndarray]:
     """(task, group) -> Δ [cases] of a measure: ablated minus unedited, in the order of `cases`."""
-    found = {}
+    deltas = {}
     for row, (task, group, draw) in enumerate(block.cells[["task", "group", "draw"]].itertuples(index=False)):
         if group and draw < 0:
             change = block.total[row] - block.total[block.cell(task=task, group="")]
-            found[task, group] = change[block.inside[row]]
-    return found
+            deltas[task, group] = change[block.inside[row]]
+    return deltas
 
 
 def cases(block: Observations, task: str) -> pd.DataFrame:

@@ -51,21 +51,21 @@ def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]
             task, equals, group = pair.partition("=")
             if not equals:
                 raise InputError(f"--diagonal {pair}: give TASK=GROUP, as capitalization=entity")
-            for what, name, known in (("task", task, tasks), ("group of heads", group, groups)):
-                if name not in known:
-                    raise unknown(what, name, list(known))
+            for kind, name, names in (("task", task, tasks), ("group of heads", group, groups)):
+                if name not in names:
+                    raise unknown(kind, name, list(names))
             chosen[task] = group
         return chosen
-    own: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for task in tasks:
         expected = next((g for name, g in OWN.items() if task.split("-")[0] == name), None)
         match = [g for g in groups if expected is not None and g in (expected, f"found-{expected}")]
-        own |= {task: match[0]} if match else {}
-    return own
+        group_of |= {task: match[0]} if match else {}
+    return group_of
 
 
 def diagonality(
-    changes: Mapping[tuple[str, str], np.ndarray], clusters: Mapping[str, Any], own: Mapping[str, str], *,
+    changes: Mapping[tuple[str, str], np.ndarray], clusters: Mapping[str, Any], group_of: Mapping[str, str], *,
     permutations: int = 9999, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """own, other, diagonality, p, p_min, tasks; NaN with fewer than two own groups.
@@ -73,16 +73,16 @@ def diagonality(
     changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases]. With several kinds of labels, groups are
     permuted within the labels of one kind at a time, and p is the largest.
     """
-    columns = sorted(set(own.values()))
-    row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in own.items()), "permutations": permutations}
+    columns = sorted(set(group_of.values()))
+    row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in group_of.items()), "permutations": permutations}
     if len(columns) < 2:
         return {**row, **dict.fromkeys(NUMBERS, NAN)}
     rng = np.random.default_rng(seed)
-    deltas = {task: np.stack([changes[task, group] for group in columns], 1) for task in own}  # [cases, groups]
-    mask = np.array([[group == own[task] for group in columns] for task in own])
+    deltas = {task: np.stack([changes[task, group] for group in columns], 1) for task in group_of}  # [cases, groups]
+    mask = np.array([[group == group_of[task] for group in columns] for task in group_of])
     e = np.stack([np.abs(delta.sum(0)) / len(delta) for delta in deltas.values()])
-    found = _gap(e, mask)
-    row |= {"own": float(e[mask].mean()), "other": float(e[~mask].mean()), "diagonality": float(found)}
+    gap = _gap(e, mask)
+    row |= {"own": float(e[mask].mean()), "other": float(e[~mask].mean()), "diagonality": float(gap)}
     kinds = {task: _kinds(clusters[task], len(delta)) for task, delta in deltas.items()}
     p = 0.0
     for k in range(max(map(len, kinds.values()))):
@@ -93,7 +93,7 @@ def diagonality(
             np.add.at(totals, codes, delta)
             permuted.append(np.abs(_shuffled(totals, permutations, rng)) / len(delta))
         null = _gap(np.stack(permuted, 1), mask)
-        p = max(p, (1 + int((null >= found - 1e-12).sum())) / (1 + permutations))
+        p = max(p, (1 + int((null >= gap - 1e-12).sum())) / (1 + permutations))
     return {**row, "p": p, "p_min": 1 / (1 + permutations)}
 
 
@@ -119,13 +119,13 @@ def _shuffled(totals: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarra
     return out
 
 
-def table(blocks: Mapping[str, Observations], own: Mapping[str, str], *, seed: int = 0) -> Table:
+def table(blocks: Mapping[str, Observations], group_of: Mapping[str, str], *, seed: int = 0) -> Table:
     """`diagonality` of each measure of a model, from the blocks of `measure.observe`."""
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for i, (name, block) in enumerate(blocks.items()):
-        clusters = {task: cases(block, task)["cluster"].to_numpy() for task in own}
-        row = {"measure": name, **diagonality(changes(block), clusters, own, seed=seed)}
+        clusters = {task: cases(block, task)["cluster"].to_numpy() for task in group_of}
+        row = {"measure": name, **diagonality(changes(block), clusters, group_of, seed=seed)}
         missing |= {(i, column): FEW for column in NUMBERS if np.isnan(row[column])}
         rows.append(row)
     return Table(pd.DataFrame(rows), COLUMNS, missing, "Diagonality: effect of own groups minus other groups")

@@ -32,28 +32,32 @@ NAMES = {"probability": "P(answer)", "log_odds": "log-odds"}
 """The measures, and their names in titles."""
 
 
-def observe(how: AblationEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: AblationEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: each task unedited, with each group ablated, and with each random set ablated. Units: cases of all
     tasks."""
     opened = data[Tasks]
     for task in opened.tasks:
         if read_clusters(task.cases["cluster"], len(task.cases)).count < 2:
             raise InputError(f"task {task.name!r} has one independent case that can be scored; it needs two")
-    groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
-    own = diagonality.own_groups(how.diagonal, [task.name for task in opened.tasks], [group.name for group in groups])
-    sweep = plan([g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=how.draws, seed=how.seed)
+    groups = HeadFinder(model, opened.tokenizer, k=options.k, layers=options.layers).groups(options.groups)
+    own_groups = diagonality.own_groups(
+        options.diagonal, [task.name for task in opened.tasks], [group.name for group in groups]
+    )
+    sweep = plan(
+        [g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=options.draws, seed=options.seed
+    )
     edits: list[tuple[str, int, int | None]] = [("", -1, None)]
-    for group, at, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
-        edits += [(group.name, draw, edit) for draw, edit in enumerate([at, *(i for _, i in drawn)], -1)]
+    for group, index, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
+        edits += [(group.name, draw, edit) for draw, edit in enumerate([index, *(i for _, i in drawn)], -1)]
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {name: [] for name in NAMES}
     for task in opened.tasks:
-        for measure, one in observe_task(model, task, sweep.edits, progress=progress).items():
-            rows[measure] += [({"task": task.name, "group": g, "draw": i}, one.under(edit)) for g, i, edit in edits]
+        for measure, result in observe_task(model, task, sweep.edits, progress=progress).items():
+            rows[measure] += [({"task": task.name, "group": g, "draw": i}, result.under(edit)) for g, i, edit in edits]
     units = {task.name: opened.units(task) for task in opened.tasks}
-    blocks = {name: task_block(MEASURES[name], units, some) for name, some in rows.items()}
+    blocks = {name: task_block(MEASURES[name], units, task_rows) for name, task_rows in rows.items()}
     contrasts = _contrasts(blocks["probability"].cells)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
-    return InstrumentData(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own))
+    return InstrumentData(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own_groups))
 
 
 def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
@@ -72,32 +76,34 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
     return out
 
 
-def tables(how: AblationEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: AblationEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table per measure with a row per task and group, and the diagonality."""
-    tasks, groups, own = seen.extra
+    tasks, groups, own_groups = data.extra
     rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
-    made = {}
-    for name, block in seen.blocks.items():
-        frame, missing = table_of(block, estimates[name], how.resamples)
+    out = {}
+    for name, block in data.blocks.items():
+        frame, missing = table_of(block, estimates[name], options.resamples)
         frame.insert(2, "heads", frame["group"].map(heads))
         frame.insert(3, "rule", frame["task"].map(rules))
-        what = f"change of {NAMES[name]} from ablating groups of heads"
-        made[name] = Table(frame, columns_of(name), missing, f"{seen.about['title']}: {what}; {seen.about['tasks']}")
-    return {**made, "diagonality": diagonality.table(seen.blocks, own, seed=how.seed)} if own else made
+        description = f"change of {NAMES[name]} from ablating groups of heads"
+        out[name] = Table(
+            frame, columns_of(name), missing, f"{data.about['title']}: {description}; {data.about['tasks']}"
+        )
+    return {**out, "diagonality": diagonality.table(data.blocks, own_groups, seed=options.seed)} if own_groups else out
 
 
-def table_of(block: Observations, found: Estimates, resamples: int) -> tuple[pd.DataFrame, Reasons]:
+def table_of(block: Observations, estimates: Estimates, resamples: int) -> tuple[pd.DataFrame, Reasons]:
     """The numbers of one measure, a row per task and group, and why cells have no value."""
-    frame, missing = found.wide(KEYS)
-    deltas = [c for c in found.contrasts if c.quantity == "delta"]
+    frame, missing = estimates.wide(KEYS)
+    deltas = [c for c in estimates.contrasts if c.quantity == "delta"]
     change, more = changes(block), []
     for row, (task, group, delta) in enumerate(frame[[*KEYS, "delta"]].itertuples(index=False, name=None)):
-        same = (block.cells["task"] == task) & (block.cells["group"] == group)
-        drawn = block.cells.index[same & (block.cells["draw"] >= 0)]
+        in_group = (block.cells["task"] == task) & (block.cells["group"] == group)
+        drawn = block.cells.index[in_group & (block.cells["draw"] >= 0)]
         base = block.total[block.cell(task=task, group="")]
         effects = [float((block.total[i] - base)[block.inside[i]].mean()) for i in drawn]
-        rank, why = beside_draws(delta, effects, NO_DRAWS)
-        missing |= {(row, column): text for column, text in why.items()}
+        rank, reasons = beside_draws(delta, effects, NO_DRAWS)
+        missing |= {(row, column): text for column, text in reasons.items()}
         sizes = effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
         more.append({"spread": change[task, group].std(ddof=1), **rank, **sizes})
     return frame.assign(**pd.DataFrame(more)), missing

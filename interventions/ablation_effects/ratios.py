@@ -53,23 +53,23 @@ def ratio_of_changes(
     measure = Measure(name="change", unit="of the measure", resolution=resolution)
     units = pd.DataFrame({"unit": range(len(x)), "cluster": list(range(len(x)) if clusters is None else clusters)})
     cells = pd.DataFrame({"model": ["run", "control"]})
-    both = Observations(measure=measure, cells=cells, units=units, total=np.stack([x, y]), size=1.0)
+    joint = Observations(measure=measure, cells=cells, units=units, total=np.stack([x, y]), size=1.0)
     row = {"sd": x.std(ddof=1), "control_sd": y.std(ddof=1), "mean": x.mean(), "control_mean": y.mean()}
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name, statistic in STATISTICS.items():
-        found = observations.bootstrap(both, [0, 1], statistic, _sums, resamples=resamples)
-        numbers, lost = observations.interval_columns(name, found)
-        row |= {**numbers, "n": found[0]["n"], "clusters": found[0]["clusters"]}
-        why |= lost
+        interval = observations.bootstrap(joint, [0, 1], statistic, _sums, resamples=resamples)
+        numbers, lost = observations.interval_columns(name, interval)
+        row |= {**numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"]}
+        reasons |= lost
     if np.abs(y).max() <= resolution:
         gone = {f"{name}{end}": FLAT for name in STATISTICS for end in ENDS}
     else:
-        of_control = observations.estimate(both, [Contrast(quantity="control", weights={1: 1.0})]).frame.iloc[0]
+        of_control = observations.estimate(joint, [Contrast(quantity="control", weights={1: 1.0})]).frame.iloc[0]
         low, high = of_control[["low", "high"]].fillna(of_control["value"])
         sure = low > 0 or high < 0
         gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
         gone |= {} if sure else {f"mean_ratio{end}": UNSURE for end in ENDS[1:]}
-    return row | dict.fromkeys(gone, NAN), why | gone
+    return row | dict.fromkeys(gone, NAN), reasons | gone
 
 
 def _sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
@@ -83,19 +83,19 @@ def table(run: Mapping[str, Observations], control: Mapping[str, Observations], 
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for name, block in run.items():
-        mine, theirs = observations.on_shared_units(block, control[name])
-        of_control = changes(theirs)
-        for (task, group), x in changes(mine).items():
+        run_block, control_block = observations.on_shared_units(block, control[name])
+        of_control = changes(control_block)
+        for (task, group), x in changes(run_block).items():
             if (task, group) not in of_control:
                 continue
             if len(x) < 2:
                 raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
-            found, why = ratio_of_changes(
-                x, of_control[task, group], cases(mine, task)["cluster"].to_numpy(),
+            ratios, reasons = ratio_of_changes(
+                x, of_control[task, group], cases(run_block, task)["cluster"].to_numpy(),
                 resolution=block.measure.resolution, resamples=resamples,
             )  # fmt: skip
-            missing |= {(len(rows), column): text for column, text in why.items()}
-            rows.append({"measure": name, "task": task, "group": group, **found})
+            missing |= {(len(rows), column): text for column, text in reasons.items()}
+            rows.append({"measure": name, "task": task, "group": group, **ratios})
     title = "Effects of the model divided by effects of the control: spreads and means of Δ"
     return Table(pd.DataFrame(rows), COLUMNS, missing, title)
 

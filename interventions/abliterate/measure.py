@@ -85,11 +85,11 @@ def abliterate_weights(
                 weights[f"{where}.bias"] = project_out(projection.bias, d)
     if embedding:
         for name in ("embed.weight", "pos_embed.weight"):
-            if name in (now := model.state_dict()):
-                weights[name] = project_out(now[name], d)
+            if name in (state := model.state_dict()):
+                weights[name] = project_out(state[name], d)
     if share and config == model.config:
-        same = [x for name, x in model.named_parameters() if name not in weights]
-        new = copy.deepcopy(model, {id(one): one for one in (*same, model.tokenizer)})
+        shared_weights = [x for name, x in model.named_parameters() if name not in weights]
+        new = copy.deepcopy(model, {id(value): value for value in (*shared_weights, model.tokenizer)})
         for name, x in weights.items():
             new.get_parameter(name).copy_(x)
         return new.eval()
@@ -122,82 +122,86 @@ def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[
     hooks = {"attention": "hook_attn_out", "FFN": "hook_mlp_out", "readout": "hook_resid_post"}
     largest = dict.fromkeys(hooks, 0.0)
     for row in tokens.split(1):  # of a large model, the outputs of all rows are a gigabyte
-        with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as found:
+        with capture(model, [f"blocks.*.{hook}" for hook in hooks.values()]) as captures:
             model(row, return_type=None)
         for name, hook in hooks.items():
-            values = [float((x @ d.to(x)).abs().max()) for key, x in found.items() if key.endswith(hook)]
+            values = [float((x @ d.to(x)).abs().max()) for key, x in captures.items() if key.endswith(hook)]
             largest[name] = max(largest[name], *values)
     return largest
 
 
-def check(how: Abliterate, model: Any) -> None:
+def check(instrument: Abliterate, model: Any) -> None:
     """Raise `InputError` for a direction that does not fit, weights that cannot be projected, or a used folder."""
-    need_parts(model, how.name)
+    need_parts(model, instrument.name)
     if edited_at(model):
         raise InputError(
             "abliterate projects weights, which an edit of activations does not change: leave the edit out"
         )
-    if how.to is not None:
-        check_new(how.to)
+    if instrument.to is not None:
+        check_new(instrument.to)
         if getattr(model, "run", None) is None:
             raise InputError(
                 "this model comes from no run, and --to needs one as the parent: load a run, or leave out --to"
             )
-    check_choice(how.direction, model, how.stream, how.method)
-    changed_model(how, model, torch.ones(model.config.d_model))
+    check_choice(instrument.direction, model, instrument.stream, instrument.method)
+    changed_model(instrument, model, torch.ones(model.config.d_model))
 
 
-def changed_model(how: Abliterate, model: StreamTransformer, d: torch.Tensor) -> StreamTransformer:
+def changed_model(instrument: Abliterate, model: StreamTransformer, d: torch.Tensor) -> StreamTransformer:
     """`abliterate_weights` with these options; the model is only measured and written, so it shares weights."""
     d = d.to(model.cfg.device)
-    return abliterate_weights(model, d, side=how.side, embedding=how.embedding, dense=how.dense, share=True)
+    return abliterate_weights(
+        model, d, side=instrument.side, embedding=instrument.embedding, dense=instrument.dense, share=True
+    )
 
 
-def observe(how: Abliterate, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(instrument: Abliterate, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: before, after, and after each random direction instead. Units: documents."""
-    direction, found_in = direction_of(how.direction, data, how.stream, how.method)
+    direction, found_in = direction_of(instrument.direction, data, instrument.stream, instrument.method)
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
-    random = [random_direction(len(d), how.seed, draw) for draw in range(how.draws)]
-    variants = [partial(changed_model, how, model, x) for x in (d, *random)]  # one of them exists at a time
+    random = [random_direction(len(d), instrument.seed, draw) for draw in range(instrument.draws)]
+    variants = [partial(changed_model, instrument, model, x) for x in (d, *random)]  # one of them exists at a time
     change = changes.Change({"what": "direction"}, variants[:1], variants[1:])
-    seen = changes.measure_changes(
+    effects = changes.measure_changes(
         model, opened, [change], measures={"loss": NATS, "kl": changes.OF_DIRECTION["kl"]}, kl="reverse", controls=True,
         progress=progress,
     )  # fmt: skip
     _, tokens, _ = next(iter(document_batches(opened.shards, model.config.n_ctx, CHECK_DOCUMENTS, CHECK_DOCUMENTS)))
-    before, after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]()))
-    out = pd.DataFrame({"part": list(before), "before": list(before.values()), "after": list(after.values())})
-    done = "written" if how.side == "write" else "read (use --side write to remove what is written)"
-    title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {done}"
-    title += f"; {seen.documents}" + (f"; direction {found_in}" if found_in else "")
+    outputs_before, outputs_after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]()))
+    out = pd.DataFrame(
+        {"part": list(outputs_before), "before": list(outputs_before.values()), "after": list(outputs_after.values())}
+    )
+    phrase = "written" if instrument.side == "write" else "read (use --side write to remove what is written)"
+    title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {phrase}"
+    title += f"; {effects.documents}" + (f"; direction {found_in}" if found_in else "")
     # a control's table has its levels, too
-    levels = [replace(c, null=0.0, tested=False) if c.null is None else c for c in seen.contrasts["loss"]]
-    seen.contrasts["loss"] = [c for c in levels if c.quantity != "random_delta"]
-    seen.about = {"title": title, "direction": direction.about}
-    seen.arrays, seen.extra = {"direction": direction.vector.numpy()}, out
-    return seen
+    levels = [replace(c, null=0.0, tested=False) if c.null is None else c for c in effects.contrasts["loss"]]
+    effects.contrasts["loss"] = [c for c in levels if c.quantity != "random_delta"]
+    effects.about = {"title": title, "direction": direction.about}
+    effects.arrays, effects.extra = {"direction": direction.vector.numpy()}, out
+    return effects
 
 
-def tables(how: Abliterate, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(instrument: Abliterate, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row for the model, and one per branch for its outputs."""
-    title = seen.about["title"]
+    title = effects.about["title"]
     return {
-        "abliterate": changes.effect_table(seen, estimates, ABLITERATE, title),
-        "outputs": Table(seen.extra, OUTPUTS, title=f"Largest output along the direction; {title}"),
+        "abliterate": changes.effect_table(effects, estimates, ABLITERATE, title),
+        "outputs": Table(effects.extra, OUTPUTS, title=f"Largest output along the direction; {title}"),
     }
 
 
-def write(how: Abliterate, model: StreamTransformer, result: Result) -> None:
+def write(instrument: Abliterate, model: StreamTransformer, result: Result) -> None:
     """Write the changed model as a run folder; the manifest holds parent, direction and measurements."""
-    assert how.to is not None and model.run is not None
+    assert instrument.to is not None and model.run is not None
     release_memory()  # of the measured variants
     d, row = result.arrays["direction"], result.table().frame.iloc[0]
     outputs = result.table("outputs").frame.set_index("part")
     write_derived(
-        how.to, changed_model(how, model, torch.from_numpy(d)), model.run, loss=float(row["loss"]),
+        instrument.to, changed_model(instrument, model, torch.from_numpy(d)), model.run, loss=float(row["loss"]),
         tokens=int(result.blocks["loss"].sizes[0].sum()), outcome="abliterated",
         direction={**result.about["direction"], "sha256": hashlib.sha256(d.tobytes()).hexdigest()},
-        abliteration={"side": how.side, "embedding": how.embedding, "dense": how.dense},
+        abliteration={"side": instrument.side, "embedding": instrument.embedding, "dense": instrument.dense},
         largest_output={when: outputs[when].to_dict() for when in ("before", "after")},
     )  # fmt: skip
 

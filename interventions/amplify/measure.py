@@ -76,48 +76,50 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units
     )
 
 
-def observe(how: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(instrument: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
     """Cells: every α, and every head at every α. Units: documents."""
-    cfg, alphas = model.config, how.alphas
-    heads = parse_heads(how.heads, cfg.n_layers, cfg.n_heads)
-    drawn = parse_heads(how.picture, cfg.n_layers, cfg.n_heads)
-    if how.prompt:
-        check_room(model, how.prompt, how.sample_tokens)
+    cfg, alphas = model.config, instrument.alphas
+    heads = parse_heads(instrument.heads, cfg.n_layers, cfg.n_heads)
+    drawn = parse_heads(instrument.picture, cfg.n_layers, cfg.n_heads)
+    if instrument.prompt:
+        check_room(model, instrument.prompt, instrument.sample_tokens)
     opened = data[Documents]
     sweep = [amplification(model, alpha, heads) for alpha in alphas]
     changes = [
         Change({"alpha": alpha}, [edits], fixed=BASELINE if alpha == 1 else "")
         for alpha, edits in zip(alphas, sweep, strict=True)
     ]
-    seen = measure_changes(model, opened, changes, progress=progress)
+    effects = measure_changes(model, opened, changes, progress=progress)
     rows, units = list(document_rows(opened.batches())), opened.units()
     order = np.concatenate([index for index, *_ in opened.batches()])[[len(row) > 1 for row in rows]]
     patterns = pattern_sums(model, rows, alphas, heads, progress=progress)
-    which = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{counted(len(heads), 'head')}"
-    seen.about["title"] = f"{title_of(model)}: softmax(α · scores) in {which}; {seen.documents}"
-    seen.extra, block, contrasts = {}, seen.blocks["loss"], seen.contrasts["loss"]
-    seen.blocks["delta"] = block  # a control has a table of the losses, and one of their changes
-    seen.contrasts["loss"] = [c for c in contrasts if c.quantity == "loss"]
-    seen.contrasts["delta"] = [c for c in contrasts if c.quantity != "loss"]
+    scope = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{counted(len(heads), 'head')}"
+    effects.about["title"] = f"{title_of(model)}: softmax(α · scores) in {scope}; {effects.documents}"
+    effects.extra, block, contrasts = {}, effects.blocks["loss"], effects.contrasts["loss"]
+    effects.blocks["delta"] = block  # a control has a table of the losses, and one of their changes
+    effects.contrasts["loss"] = [c for c in contrasts if c.quantity == "loss"]
+    effects.contrasts["delta"] = [c for c in contrasts if c.quantity != "loss"]
     if len(up := [i for i, alpha in enumerate(alphas, 1) if alpha >= 1]) > 1:
-        seen.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
-        seen.contrasts["areas"] = each("area", seen.blocks["areas"].cells, null=None)
-    add_attention(seen, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
-    if how.prompt:
-        samples = continuations(model, how.prompt, sweep, tokens=how.sample_tokens, seed=how.seed)
-        seen.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})
-    if how.text:
+        effects.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
+        effects.contrasts["areas"] = each("area", effects.blocks["areas"].cells, null=None)
+    add_attention(effects, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
+    if instrument.prompt:
+        samples = continuations(model, instrument.prompt, sweep, tokens=instrument.sample_tokens, seed=instrument.seed)
+        effects.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})
+    if instrument.text:
         middle = patterns.entropy[alphas.index(1.0), cfg.n_layers // 2].sum(-1)
         drawn = drawn or [Head(cfg.n_layers // 2, int(middle.argmax()))]
-        pictures = zip(alphas, (picture(model, how.text, drawn, edits=edits) for edits in sweep), strict=True)
-        both = [one.assign(alpha=alpha, head=one["head"] + f", α = {alpha:g}") for alpha, one in pictures]
+        pictures = zip(alphas, (picture(model, instrument.text, drawn, edits=edits) for edits in sweep), strict=True)
+        frames = [frame.assign(alpha=alpha, head=frame["head"] + f", α = {alpha:g}") for alpha, frame in pictures]
         by = ["layer", "index", "alpha"]
-        seen.extra["picture"] = pd.concat(both, ignore_index=True).sort_values(by, kind="stable", ignore_index=True)
-    return seen
+        effects.extra["picture"] = pd.concat(frames, ignore_index=True).sort_values(
+            by, kind="stable", ignore_index=True
+        )
+    return effects
 
 
 def add_attention(
-    seen: Effects, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
+    effects: Effects, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
 ) -> None:
     """Blocks of entropy, peak and unchanged keys at every α: mean over all heads, and each head.
 
@@ -134,34 +136,34 @@ def add_attention(
         later = sums[:, fixed + 1 :] if name == "unchanged" else sums
         mean = later.mean((1, 2)) if later.shape[1] else sums.mean((1, 2))
         of = {name: ([{"alpha": a} for a in alphas], mean, not later.shape[1]), f"heads-{name}": (every, sums, False)}
-        for block, (rows, totals, same) in of.items():
+        for block, (rows, totals, fixed_order) in of.items():
             cells, total = pd.DataFrame(rows), totals.reshape(len(rows), -1)
-            ordered = [SAME_ORDER if same or row.get("layer", fixed + 1) <= fixed else "" for row in rows]
-            why = [BASELINE if row["alpha"] == 1 else one for row, one in zip(rows, ordered, strict=True)]
-            seen.blocks[block] = Observations(
+            ordered = [SAME_ORDER if fixed_order or row.get("layer", fixed + 1) <= fixed else "" for row in rows]
+            reasons = [BASELINE if row["alpha"] == 1 else reason for row, reason in zip(rows, ordered, strict=True)]
+            effects.blocks[block] = Observations(
                 measure=measure, cells=cells, units=units, total=total, size=patterns.queries
             )
-            seen.contrasts[block] = each(name, cells, null=None, missing=why if name == "unchanged" else "")
+            effects.contrasts[block] = each(name, cells, null=None, missing=reasons if name == "unchanged" else "")
 
 
-def tables(how: Amplify, seen: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(instrument: Amplify, effects: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The curve over α, and tables of areas, heads, samples and the picture."""
-    title = seen.about["title"]
-    out = {"amplify": effect_table(seen, estimates, CURVE, title, also=("delta", *ATTENTION))}
+    title = effects.about["title"]
+    out = {"amplify": effect_table(effects, estimates, CURVE, title, also=("delta", *ATTENTION))}
     if "areas" in estimates:
         frame, missing = estimates["areas"].wide(["kind", "axis"], describe=("low", "high"))
-        upwards = [alpha for alpha in how.alphas if alpha >= 1]
+        upwards = [alpha for alpha in instrument.alphas if alpha >= 1]
         heading = f"Area under the curve for α from 1 to {upwards[-1]:g}; {title}"
         out["areas"] = Table(frame.assign(alphas=" ".join(f"{a:g}" for a in upwards)), AREAS, missing, heading)
     frame, missing = joined([estimates[f"heads-{name}"] for name in ATTENTION], KEYS, HEADS)
-    queries = int(seen.blocks["entropy"].sizes[0].sum())
+    queries = int(effects.blocks["entropy"].sizes[0].sum())
     heading = f"Attention of every head; {title}"
     out["heads"] = Table(frame.assign(queries=queries), HEADS, missing, heading, "entropy", 6, ("alpha",))
-    if "samples" in seen.extra:
-        out["samples"] = Table(seen.extra["samples"], SAMPLES, title=f"Samples; {title}")
-    if "picture" in seen.extra:
-        heading = f"Attention across α in {how.text!r}; {title.partition(';')[0]}"
-        out["picture"] = Table(seen.extra["picture"], PICTURE, title=heading, by="attention", most=10)
+    if "samples" in effects.extra:
+        out["samples"] = Table(effects.extra["samples"], SAMPLES, title=f"Samples; {title}")
+    if "picture" in effects.extra:
+        heading = f"Attention across α in {instrument.text!r}; {title.partition(';')[0]}"
+        out["picture"] = Table(effects.extra["picture"], PICTURE, title=heading, by="attention", most=10)
     return out
 
 

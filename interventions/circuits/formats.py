@@ -47,25 +47,28 @@ def write_circuit(
 ) -> None:  # fmt: skip
     """Write a frame of edges (edge, score, in_graph), and f for each share of edges, in the form of the suffix."""
     sender, reader = (edges["edge"].str.split("->").str[i] for i in (0, 1))
-    kept = edges["in_graph"].to_numpy(bool)
-    inside = {*sender[kept], *reader[kept].str.partition("<")[0]}
+    in_circuit = edges["in_graph"].to_numpy(bool)
+    inside = {*sender[in_circuit], *reader[in_circuit].str.partition("<")[0]}
     senders, readers = _nodes(cfg, sender), _readers(cfg, reader)
     more = {} if faithfulness is None else {"faithfulness": _rows(faithfulness)}
     if path.suffix == ".json":
         nodes = {name: {"in_graph": name in inside} for name in dict.fromkeys([*senders, "logits"])}
-        rows = zip(edges["edge"], edges["score"], kept, strict=True)
-        made = {name: {"score": float(score), "in_graph": bool(there)} for name, score, there in rows}
-        write_text(path, json.dumps({"cfg": dict(cfg), "nodes": nodes, "edges": made, **more}))
+        rows = zip(edges["edge"], edges["score"], in_circuit, strict=True)
+        entries = {name: {"score": float(score), "in_graph": bool(in_graph)} for name, score, in_graph in rows}
+        write_text(path, json.dumps({"cfg": dict(cfg), "nodes": nodes, "edges": entries, **more}))
         return
     if path.suffix != ".pt":
         raise InputError(f"{path}: a circuit is .json or .pt")
-    at = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
-    scores, there = torch.zeros(len(senders), len(readers)), torch.zeros(len(senders), len(readers), dtype=torch.bool)
-    scores[at], there[at] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(kept)
-    real = torch.zeros_like(there)
-    real[at] = True
+    places = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
+    scores, in_graph = (
+        torch.zeros(len(senders), len(readers)),
+        torch.zeros(len(senders), len(readers), dtype=torch.bool),
+    )
+    scores[places], in_graph[places] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(in_circuit)
+    real = torch.zeros_like(in_graph)
+    real[places] = True
     file = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
-            "edges_in_graph": there, "real_edge_mask": real,
+            "edges_in_graph": in_graph, "real_edge_mask": real,
             "nodes_in_graph": torch.tensor([name in inside for name in senders]), **more}  # fmt: skip
     write_atomically(path, lambda part: torch.save(file, part))
 
@@ -98,9 +101,9 @@ class CircuitFile:
                 rows = _rows_of_matrix(d)
             else:
                 d = json.loads(path.read_text(encoding="utf-8"))
-                rows = [(name, float(one["score"]), bool(one["in_graph"])) for name, one in d["edges"].items()]
+                rows = [(name, float(entry["score"]), bool(entry["in_graph"])) for name, entry in d["edges"].items()]
             cfg = {name: d["cfg"][name] for name in CFG}
-            curve = [{name: one[name] for name in CURVE} for one in d.get("faithfulness", [])]
+            curve = [{name: entry[name] for name in CURVE} for entry in d.get("faithfulness", [])]
             faithfulness = pd.DataFrame(curve, columns=CURVE, dtype=float)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeError) as error:
             raise InputError(f"{path} is no circuit of MIB's form ({' '.join(str(error).split())[:100]})") from None
@@ -112,8 +115,8 @@ class CircuitFile:
 def _rows_of_matrix(d: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     """Edge, score, and whether it is in the circuit, from the tensors of a .pt file."""
     mask, real = d.get("real_edge_mask"), set(_real(d["cfg"]))
-    known = {*_nodes(d["cfg"], ()), *_readers(d["cfg"], ())}
-    if mask is None and not {*d["src_nodes"], *d["dst_nodes"]} <= known:
+    gpt2_parts = {*_nodes(d["cfg"], ()), *_readers(d["cfg"], ())}
+    if mask is None and not {*d["src_nodes"], *d["dst_nodes"]} <= gpt2_parts:
         raise ValueError("it has parts that a GPT-2 has not, and no real_edge_mask")
     return [
         (f"{u}->{v}", float(d["edges_scores"][i, j]), bool(d["edges_in_graph"][i, j]))
@@ -125,19 +128,19 @@ def _rows_of_matrix(d: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
 
 def _nodes(cfg: Mapping[str, Any], more: Any) -> list[str]:
     """Senders in MIB's order, then others."""
-    known = ["input"]
+    nodes = ["input"]
     for layer in range(cfg["n_layers"]):
-        known += [*(f"a{layer}.h{h}" for h in range(cfg["n_heads"])), f"m{layer}"]
-    return known if {*more} <= {*known} else list(dict.fromkeys(more))
+        nodes += [*(f"a{layer}.h{h}" for h in range(cfg["n_heads"])), f"m{layer}"]
+    return nodes if {*more} <= {*nodes} else list(dict.fromkeys(more))
 
 
 def _readers(cfg: Mapping[str, Any], more: Any) -> list[str]:
     """Readers in MIB's order; all of the edges' in their order where some are none of MIB's."""
-    known = []
+    readers = []
     for layer in range(cfg["n_layers"]):
-        known += [*(f"a{layer}.h{h}<{part}>" for part in "qkv" for h in range(cfg["n_heads"])), f"m{layer}"]
-    known.append("logits")
-    return known if {*more} <= {*known} else list(dict.fromkeys(more))
+        readers += [*(f"a{layer}.h{h}<{part}>" for part in "qkv" for h in range(cfg["n_heads"])), f"m{layer}"]
+    readers.append("logits")
+    return readers if {*more} <= {*readers} else list(dict.fromkeys(more))
 
 
 def _real(cfg: Mapping[str, Any]) -> list[str]:
@@ -150,5 +153,5 @@ def _real(cfg: Mapping[str, Any]) -> list[str]:
         layer = int(name[1:].partition(".")[0].partition("<")[0])
         return 2 * layer + (name[0] == "m")
 
-    behind = {v: stage(v) - (cfg["parallel_attn_mlp"] and v[0] == "m") for v in _readers(cfg, ())}
-    return [f"{u}->{v}" for v, before in behind.items() for u in senders if stage(u) < before]
+    stage_bound = {v: stage(v) - (cfg["parallel_attn_mlp"] and v[0] == "m") for v in _readers(cfg, ())}
+    return [f"{u}->{v}" for v, bound in stage_bound.items() for u in senders if stage(u) < bound]

@@ -109,16 +109,16 @@ class Graph:
 
     @staticmethod
     def _slice(parts: Sequence[Any], stage: int, mix: bool = True) -> slice:
-        at = [i for i, one in enumerate(parts) if one.stage == stage and (mix or one.part != "mix")]
-        return slice(at[0], at[-1] + 1)
+        indices = [i for i, node in enumerate(parts) if node.stage == stage and (mix or node.part != "mix")]
+        return slice(indices[0], indices[-1] + 1)
 
-    def pruned(self, kept: np.ndarray) -> np.ndarray:
+    def pruned(self, mask: np.ndarray) -> np.ndarray:
         """The kept edges [edges] that lie on a path of kept edges from the input to the unembedding.
 
         The others change nothing that the circuit computes: as in MIB, they are patched but counted. An edge into a
         mixing module changes what all later parts read.
         """
-        M = self.matrix(kept, fill=False)
+        M = self.matrix(mask, fill=False)
         mixes = [v.part == "mix" for v in self.readers]
         while True:
             reads, writes = np.zeros(len(M), bool), np.array([v.part in ("mix", "logits") for v in self.readers])
@@ -202,8 +202,8 @@ def graph_of(model: Any) -> Graph:
     connected = np.array([
         [
             u.kind != "bias" and u.stage < v.stage - (parallel and v.part == "mlp")
-            and bool(write_vector(residual, u.kind) @ read)
-            for v, read in zip(readers, reads, strict=True)
+            and bool(write_vector(residual, u.kind) @ vector)
+            for v, vector in zip(readers, reads, strict=True)
         ]
         for u in senders
     ])  # fmt: skip

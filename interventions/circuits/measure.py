@@ -38,37 +38,40 @@ RANKINGS: tuple[Ranking, ...] = ("score", "size")
 FLAT = "clean − corrupted is not significantly different from 0: give more pairs"
 
 
-def check(how: Circuits, model: Any) -> None:
+def check(options: Circuits, model: Any) -> None:
     """Raise `InputError` for a model that cannot be taken apart."""
     check_model(model)
 
 
-def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Blocks: the score of every edge on every pair; the metric of runs and circuits on the judging pairs."""
-    graph, (found, spans, words) = graph_of(model), task_pairs(how, model)
-    pairs, units = found.pairs, units_of(found.pairs)
+    graph, (pair_set, spans, words) = graph_of(model), task_pairs(options, model)
+    pairs, units = pair_set.pairs, units_of(pair_set.pairs)
     side = sides_of(units, *GROUPS)
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     if hasattr(progress, "say"):
-        batched = batches_for(model, graph, pairs, how.metric, spans)
+        batch_list = batches_for(model, graph, pairs, options.metric, spans)
         say(
             progress,
-            outlook(_observed(how, worth.circuit_values(model, graph, batched, how.metric, []), units), side == 1),
+            outlook(
+                _observed(options, worth.circuit_values(model, graph, batch_list, options.metric, []), units), side == 1
+            ),
         )
-    if hasattr(progress, "say") and (seconds := seconds_of(how, model, found, spans)) > LONG_SECONDS:
+    if hasattr(progress, "say") and (seconds := seconds_of(options, model, pair_set, spans)) > LONG_SECONDS:
         say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
-    scored = choosing if how.method == "acdc" else np.arange(len(pairs))
+    scored = choosing if options.method == "acdc" else np.arange(len(pairs))
     scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
     scores[:, scored] = score_edges(
-        model, graph, [pairs[i] for i in scored], how.method, how.metric, steps=how.steps, threshold=how.threshold,
-        seed=how.seed, points=how.ig_points, spans=[spans[i] for i in scored] if spans else (), progress=progress,
+        model, graph, [pairs[i] for i in scored], options.method, options.metric, steps=options.steps,
+        threshold=options.threshold, seed=options.seed, points=options.ig_points,
+        spans=[spans[i] for i in scored] if spans else (), progress=progress,
     )  # fmt: skip
     chosen = scores[:, choosing].mean(1)
     cells = edge_cells(model, graph)
     measure = Measure(name="edge score", unit="nats", resolution=RESOLUTION)
     total = Observations(measure=measure, cells=cells, units=units, total=scores, size=~np.isnan(scores))
     judged = units.iloc[judging].reset_index(drop=True)
-    values = _circuits(how, model, graph, chosen, [pairs[i] for i in judging],
+    values = _circuits(options, model, graph, chosen, [pairs[i] for i in judging],
                        [spans[i] for i in judging] if spans else (), judged, progress)  # fmt: skip
     about = {
         "title": f"{title_of(model)}, {words}", "edges": len(graph.edges), "judging": len(judging),
@@ -76,7 +79,7 @@ def observe(how: Circuits, model: Any, data: Opened, progress: Progress) -> Inst
                 "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
     }  # fmt: skip
     blocks = {"scores": total, "circuits": values}
-    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(how, values)}
+    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(options, values)}
     return InstrumentData(
         blocks, contrasts, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing])
     )
@@ -93,9 +96,9 @@ def is_flat(effect: Any) -> bool:
     return bool(effect["low"] <= 0 <= effect["high"])
 
 
-def outlook(both: Observations, judging: np.ndarray) -> str:
+def outlook(runs: Observations, judging: np.ndarray) -> str:
     """What f can be on the judging pairs, from the clean and the corrupted run of all pairs, and how many it needs."""
-    effect, every = (observations.estimate(one, [EFFECT]).frame.iloc[0] for one in (both.at(judging), both))
+    effect, every = (observations.estimate(block, [EFFECT]).frame.iloc[0] for block in (runs.at(judging), runs))
     value, pairs = f"{effect['value']:+.2f}", counted(int(effect["clusters"]), "independent pair")
     value += "" if np.isnan(effect["low"]) else f" ({effect['low']:.2f} … {effect['high']:.2f})"
     line = f"clean − corrupted {value} nats on {pairs} to judge the circuit"
@@ -114,45 +117,52 @@ TRIED = 4
 """Pairs by whose time the cost of all is estimated, at most a quarter of them."""
 
 
-def seconds_of(how: Circuits, model: Any, found: Pairs, spans: Sequence[Sequence[int]]) -> float:
+def seconds_of(options: Circuits, model: Any, pair_set: Pairs, spans: Sequence[Sequence[int]]) -> float:
     """What a circuit will cost, by scores and one circuit of `TRIED` pairs."""
-    tried = max(1, min(TRIED, len(found.pairs) // 4))
-    graph, some = graph_of(model), found.pairs[:tried]
-    steps, times = min(how.steps, 2), [time.perf_counter()]
-    score_edges(model, graph, some, how.method, how.metric, steps=steps, threshold=how.threshold, seed=how.seed,
-                points=how.ig_points, spans=spans[:tried])  # fmt: skip
+    tried = max(1, min(TRIED, len(pair_set.pairs) // 4))
+    graph, sample = graph_of(model), pair_set.pairs[:tried]
+    steps, times = min(options.steps, 2), [time.perf_counter()]
+    score_edges(model, graph, sample, options.method, options.metric, steps=steps, threshold=options.threshold,
+                seed=options.seed, points=options.ig_points, spans=spans[:tried])  # fmt: skip
     times.append(time.perf_counter())
-    made = batches_for(model, graph, some, how.metric, spans[:tried])
-    worth.circuit_values(model, graph, made, how.metric, [np.arange(len(graph.edges)) % 2 == 0])
+    batch_list = batches_for(model, graph, sample, options.metric, spans[:tried])
+    worth.circuit_values(model, graph, batch_list, options.metric, [np.arange(len(graph.edges)) % 2 == 0])
     scores, circuit = np.diff([*times, time.perf_counter()])
-    circuits, judging = len(worth.SHARES) * (len(RANKINGS) + how.draws), sides_of(units_of(found.pairs), *GROUPS).sum()
-    scores *= how.steps / steps if "ig" in how.method else 1
-    return float((scores * len(found.pairs) + circuit / 3 * circuits * judging) / len(some))
+    circuits, judging = (
+        len(worth.SHARES) * (len(RANKINGS) + options.draws),
+        sides_of(units_of(pair_set.pairs), *GROUPS).sum(),
+    )
+    scores *= options.steps / steps if "ig" in options.method else 1
+    return float((scores * len(pair_set.pairs) + circuit / 3 * circuits * judging) / len(sample))
 
 
-def task_pairs(how: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
+def task_pairs(options: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
     """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description.
     Raises `InputError` where no contrast gives pairs."""
-    opened = open_data(Prompts(suite=how.task), model)
-    tried: list[Any] = [how.contrast]
-    if how.contrast == "auto":
+    opened = open_data(Prompts(suite=options.task), model)
+    tried: list[Any] = [options.contrast]
+    if options.contrast == "auto":
         corrupted = any(p.corrupt is not None for p in opened.aligned.prompts)
         tried = ["corrupt"] if corrupted else ["noun", "order"]
     for contrast in tried:
         with nullcontext() if contrast == tried[-1] else suppress(InputError):
-            made = make_pairs(opened.aligned, opened.tokenizer, contrast)
-            if len({unit_of(p.cluster) for p in made.pairs}) >= FEWEST:
+            candidates = make_pairs(opened.aligned, opened.tokenizer, contrast)
+            if len({unit_of(p.cluster) for p in candidates.pairs}) >= FEWEST:
                 break
     answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
-    if how.metric == "loss" and (unscored := dict(opened.aligned.unscored)):
-        lost = tuple((pair.id, unscored[pair.id]) for pair in made.pairs if pair.id in unscored)
-        kept = tuple(pair for pair in made.pairs if pair.id not in unscored)
-        made = Pairs(kept, (*made.filtered, *lost)) if kept else made
-    found = choose_pairs(made, how.pairs)
-    full = [answers.get(p.id) for p in found.pairs]
-    spans = [] if any(one is None for one in full) else [list(one[0]) for one in full if one is not None]
-    words = f"{counted(len(found.pairs), 'pair')} of {opened.suite.name} by {contrast}{found.left_out}"
-    return found, spans, f"{words}, {how.method}, metric {how.metric}"
+    if options.metric == "loss" and (unscored := dict(opened.aligned.unscored)):
+        lost = tuple((pair.id, unscored[pair.id]) for pair in candidates.pairs if pair.id in unscored)
+        scorable_pairs = tuple(pair for pair in candidates.pairs if pair.id not in unscored)
+        candidates = Pairs(scorable_pairs, (*candidates.filtered, *lost)) if scorable_pairs else candidates
+    pair_set = choose_pairs(candidates, options.pairs)
+    full = [answers.get(p.id) for p in pair_set.pairs]
+    spans = (
+        []
+        if any(continuation is None for continuation in full)
+        else [list(continuation[0]) for continuation in full if continuation is not None]
+    )
+    words = f"{counted(len(pair_set.pairs), 'pair')} of {opened.suite.name} by {contrast}{pair_set.left_out}"
+    return pair_set, spans, f"{words}, {options.method}, metric {options.metric}"
 
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
@@ -170,29 +180,29 @@ def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
 
 
 def _circuits(
-    how: Circuits, model: Any, graph: Graph, chosen: np.ndarray, pairs: Sequence[PatchPair],
+    options: Circuits, model: Any, graph: Graph, chosen: np.ndarray, pairs: Sequence[PatchPair],
     spans: Sequence[Sequence[int]], units: pd.DataFrame, progress: Progress,
 ) -> Observations:  # fmt: skip
     """m of the clean run, the corrupted run, the best edges by both rankings, and random edges."""
-    n, rng = len(graph.edges), np.random.default_rng(how.seed)
+    n, rng = len(graph.edges), np.random.default_rng(options.seed)
     orders: list[tuple[str, int, np.ndarray, Ranking]] = [(ranking, 0, chosen, ranking) for ranking in RANKINGS]
-    orders += [("random", draw, rng.random(n), "score") for draw in range(how.draws)]
+    orders += [("random", draw, rng.random(n), "score") for draw in range(options.draws)]
     cells = [
         {"run": "circuit", "ranking": ranking, "draw": draw, "share": k} for ranking, draw, *_ in orders for k in SHARES
     ]
-    kept = [worth.top(scores, worth.size_of(k, n), by) for *_, scores, by in orders for k in SHARES]
-    made = batches_for(model, graph, pairs, how.metric, spans)
-    values = worth.circuit_values(model, graph, made, how.metric, kept, progress)
-    return _observed(how, values, units, cells)
+    masks = [worth.top(scores, worth.size_of(k, n), by) for *_, scores, by in orders for k in SHARES]
+    batch_list = batches_for(model, graph, pairs, options.metric, spans)
+    values = worth.circuit_values(model, graph, batch_list, options.metric, masks, progress)
+    return _observed(options, values, units, cells)
 
 
 def _observed(
-    how: Circuits, values: np.ndarray, units: pd.DataFrame, circuits: Sequence[Mapping[str, Any]] = ()
+    options: Circuits, values: np.ndarray, units: pd.DataFrame, circuits: Sequence[Mapping[str, Any]] = ()
 ) -> Observations:
     """The values of the clean run, the corrupted run and circuits [2 + circuits, pairs] as observations."""
     blank = {"ranking": "", "draw": 0, "share": 1.0}
     cells = pd.DataFrame([{**blank, **cell} for cell in ({"run": "clean"}, {"run": "corrupted"}, *circuits)])
-    measure = Measure(name=how.metric, unit="nats", resolution=RESOLUTION)
+    measure = Measure(name=options.metric, unit="nats", resolution=RESOLUTION)
     return Observations(measure=measure, cells=cells, units=units, total=values, size=1.0)
 
 
@@ -204,79 +214,79 @@ def batches_for(
     return list(batches_of(pairs, metric, tokens, spans, model.cfg.device))
 
 
-def _contrasts(how: Circuits, values: Observations) -> list[Contrast]:
-    cells, made = values.cells, []
+def _contrasts(options: Circuits, values: Observations) -> list[Contrast]:
+    cells, contrasts = values.cells, []
     for ranking in RANKINGS:
         for k in SHARES:
-            own = values.cell(run="circuit", ranking=ranking, share=k)
+            cell = values.cell(run="circuit", ranking=ranking, share=k)
             drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
             labels = {"ranking": ranking, "share": k}
-            made.append(Contrast(quantity="m", weights={own: 1.0}, labels=labels, null=None))
+            contrasts.append(Contrast(quantity="m", weights={cell: 1.0}, labels=labels, null=None))
             fixed = "a circuit of all edges is the model" if k == 1 else ""
-            weights = {own: 1.0} | dict.fromkeys(drawn.tolist(), -1.0 / len(drawn))
-            made.append(Contrast(quantity="above", weights=weights, labels=labels, fixed=fixed))
-    return [*made, Contrast(quantity="m", weights={0: 1.0}, labels=EFFECT.labels, null=None), EFFECT]
+            weights = {cell: 1.0} | dict.fromkeys(drawn.tolist(), -1.0 / len(drawn))
+            contrasts.append(Contrast(quantity="above", weights=weights, labels=labels, fixed=fixed))
+    return [*contrasts, Contrast(quantity="m", weights={0: 1.0}, labels=EFFECT.labels, null=None), EFFECT]
 
 
-def tables(how: Circuits, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Circuits, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """edges: one row each; faithfulness: one row per ranking and share of edges; summary: CPR, CMD, edges for .9."""
-    values, title = seen.blocks["circuits"], seen.about["title"]
+    values, title = data.blocks["circuits"], data.about["title"]
     m, effect = (
         estimates["circuits"].where(ranking="whole model", quantity=name).frame.iloc[0] for name in ("m", "effect")
     )
     flat = FLAT if is_flat(effect) else ""
     interval = "" if np.isnan(m["low"]) else f" ({m['low']:.2f} … {m['high']:.2f})"
     title = f"{title}; clean {m['value']:+.2f}{interval} nats on the pairs that judge"
-    curve = _faithfulness(seen, values, estimates["circuits"], flat, title)
+    curve = _faithfulness(data, values, estimates["circuits"], flat, title)
     return {
-        "edges": _edges(how, seen, estimates["scores"], curve.frame, flat, title),
+        "edges": _edges(options, data, estimates["scores"], curve.frame, flat, title),
         "faithfulness": curve,
         "summary": _summary(values, estimates["circuits"], curve, flat, title),
     }
 
 
 def _edges(
-    how: Circuits, seen: InstrumentData, found: Estimates, curve: pd.DataFrame, flat: str, title: str
+    options: Circuits, data: InstrumentData, estimates: Estimates, curve: pd.DataFrame, flat: str, title: str
 ) -> Table:  # fmt: skip
-    frame, missing = found.wide(list(seen.blocks["scores"].cells))
-    chosen, n = seen.extra[0].astype(float), len(frame)
+    frame, missing = estimates.wide(list(data.blocks["scores"].cells))
+    chosen, n = data.extra[0].astype(float), len(frame)
     frame["chosen_by"] = chosen
-    frame["in_circuit"] = worth.top(chosen, worth.size_of(how.keep, n), "size")
+    frame["in_circuit"] = worth.top(chosen, worth.size_of(options.keep, n), "size")
     entering = [worth.top(chosen, worth.size_of(k, n), "size") for k in SHARES]
     frame["enters"] = np.array(SHARES)[np.argmax(entering, 0)]
-    kept = curve[curve["ranking"] == "size"].set_index("share")["f"]
-    frame["f"] = frame["enters"].map(kept)
+    f_by_share = curve[curve["ranking"] == "size"].set_index("share")["f"]
+    frame["f"] = frame["enters"].map(f_by_share)
     missing |= {(int(i), "f"): flat for i in np.flatnonzero(frame["f"].isna())}
     return Table(frame, EDGES, missing, title, by="score", most=20)
 
 
 def _faithfulness(
-    seen: InstrumentData, values: Observations, found: Estimates, flat: str, title: str
+    data: InstrumentData, values: Observations, estimates: Estimates, flat: str, title: str
 ) -> Table:  # fmt: skip
-    frame, missing = found.where(ranking=set(RANKINGS)).wide(["ranking", "share"], describe=("low", "high"))
-    chosen, scores, clusters = seen.extra
+    frame, missing = estimates.where(ranking=set(RANKINGS)).wide(["ranking", "share"], describe=("low", "high"))
+    chosen, scores, clusters = data.extra
     within, n = read_clusters(clusters.to_list(), len(clusters)), len(chosen)
     cells, sizes = values.cells, [worth.size_of(k, n) for k in SHARES]
     stable = {
-        (ranking, size): found
+        (ranking, size): interval
         for ranking in RANKINGS
-        for size, found in zip(sizes, worth.stability(scores, within, sizes, ranking), strict=True)
+        for size, interval in zip(sizes, worth.stability(scores, within, sizes, ranking), strict=True)
     }
     rows: list[dict[str, float]] = []
     for i, (ranking, k) in enumerate(zip(frame["ranking"], frame["share"], strict=True)):
         size = worth.size_of(k, n)
-        same, low, high = stable[ranking, size]
-        row = {"edges": size, "stability": same, "stability_low": low, "stability_high": high,
+        stability, low, high = stable[ranking, size]
+        row = {"edges": size, "stability": stability, "stability_low": low, "stability_high": high,
                "chance": worth.chance(size, n)}  # fmt: skip
         if within.count < 2:  # every draw of one is the same
             row |= {f"stability{end}": np.nan for end in ENDS}
             missing |= {(i, f"stability{end}"): ONE_UNIT for end in ENDS}
-        own = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
+        ranked_cells = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
         drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
-        for name, at in (("f", own), ("random", drawn)):
-            numbers, why = _interval(name, values, at, worth.mean_faithfulness, flat)
+        for name, indices in (("f", ranked_cells), ("random", drawn)):
+            numbers, reasons = _interval(name, values, indices, worth.mean_faithfulness, flat)
             row |= numbers
-            missing |= {(i, column): text for column, text in why.items()}
+            missing |= {(i, column): text for column, text in reasons.items()}
         rows.append(row)
     frame = pd.concat([frame, pd.DataFrame(rows)], axis=1)
     title = f"{title}: edges chosen on one half of the pairs, judged on the other {len(values.units)}"
@@ -296,27 +306,27 @@ def _interval(
     return observations.interval_columns(name, observations.bootstrap(values, [0, 1, *map(int, cells)], statistic))
 
 
-def _summary(values: Observations, found: Estimates, curve: Table, flat: str, title: str) -> Table:
+def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str, title: str) -> Table:
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     cells = values.cells
-    for name, which in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
-        one = found.where(ranking="whole model", quantity=which)
-        why = {of: text for (_, of), text in one.reasons.items() if of in ("value", "low", "high")}
-        numbers, why = observations.interval_columns("value", (one.frame.iloc[0].to_dict(), why))
-        missing |= {(len(rows), c): text for c, text in why.items()}
-        others = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
-        missing |= {(len(rows), c): "not of a circuit" for c in others}
-        rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(others, np.nan)})
+    for name, estimate_name in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
+        whole_model = estimates.where(ranking="whole model", quantity=estimate_name)
+        reasons = {of: text for (_, of), text in whole_model.reasons.items() if of in ("value", "low", "high")}
+        numbers, reasons = observations.interval_columns("value", (whole_model.frame.iloc[0].to_dict(), reasons))
+        missing |= {(len(rows), c): text for c, text in reasons.items()}
+        blank_columns = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
+        missing |= {(len(rows), c): "not of a circuit" for c in blank_columns}
+        rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(blank_columns, np.nan)})
     drawn = np.flatnonzero(cells["ranking"] == "random")
     for name, ranking, statistic, unit in SUMMARY:
-        own = np.flatnonzero(cells["ranking"] == ranking)
+        ranked_cells = np.flatnonzero(cells["ranking"] == ranking)
         row: dict[str, Any] = {"measure": name, "unit": unit}
-        for column, at, g in (("value", own, statistic), ("random", drawn, statistic),
-                              ("difference", np.r_[own, drawn], _over_random(statistic))):  # fmt: skip
-            numbers, why = _interval(column, values, at, g, flat)
+        for column, indices, g in (("value", ranked_cells, statistic), ("random", drawn, statistic),
+                                   ("difference", np.r_[ranked_cells, drawn], _over_random(statistic))):  # fmt: skip
+            numbers, reasons = _interval(column, values, indices, g, flat)
             row |= numbers
-            missing |= {(len(rows), name): text for name, text in why.items()}
+            missing |= {(len(rows), name): text for name, text in reasons.items()}
         rows.append(row)
     last, lost = share_for_whole(curve.frame, curve.missing)
     missing |= {(len(rows), column): text for column, text in lost.items()}
@@ -329,16 +339,16 @@ def share_for_whole(curve: pd.DataFrame, missing: Reasons) -> tuple[dict[str, An
     Its interval holds the shares k whose own interval of f holds `WHOLE`.
     """
     row: dict[str, Any] = {"measure": f"smallest circuit with f = {worth.WHOLE:g}", "unit": "share of edges"}
-    why = {f"difference{end}": "compare the intervals" for end in ENDS}
+    reasons = {f"difference{end}": "compare the intervals" for end in ENDS}
     best = curve[curve["ranking"] == "size"]
     for column, name in (("value", "f"), ("random", "random")):
         for end, bound in (("", ""), ("_low", "_high"), ("_high", "_low")):  # a larger f needs fewer edges
-            reasons = [missing.get((int(i), f"{name}{bound}"), SAME) for i in best.index]
-            lost = next((text for text in reasons if text != SAME), "")
+            per_share = [missing.get((int(i), f"{name}{bound}"), SAME) for i in best.index]
+            lost = next((text for text in per_share if text != SAME), "")
             f = best[f"{name}{bound}"].fillna(best[name]).to_numpy(float)
             row[f"{column}{end}"] = np.nan if lost else worth.whole_at(f)
-            why |= {f"{column}{end}": lost} if lost else {}
-    return {**row, **dict.fromkeys((f"difference{end}" for end in ENDS), np.nan)}, why
+            reasons |= {f"{column}{end}": lost} if lost else {}
+    return {**row, **dict.fromkeys((f"difference{end}" for end in ENDS), np.nan)}, reasons
 
 
 def _over_random(statistic: Any) -> Any:
@@ -346,9 +356,11 @@ def _over_random(statistic: Any) -> Any:
     n = len(SHARES)
 
     def g(total: Any, size: Any, axis: int = -1) -> np.ndarray:
-        own, others = (statistic(np.concatenate([total[:2], total[2:][at]]), np.concatenate([size[:2], size[2:][at]]),
-                                 axis) for at in (slice(0, n), slice(n, None)))  # fmt: skip
-        return np.asarray(own - others)
+        value, control = (
+            statistic(np.concatenate([total[:2], total[2:][part]]), np.concatenate([size[:2], size[2:][part]]), axis)
+            for part in (slice(0, n), slice(n, None))
+        )
+        return np.asarray(value - control)
 
     return g
 
@@ -359,14 +371,14 @@ SUMMARY = (
 )
 
 
-def relate(whole: Result) -> dict[str, Table]:
+def relate(result: Result) -> dict[str, Table]:
     """agreement: the Jaccard index of the best edges of every two runs, for each share of edges."""
-    table = whole.tables.get("edges") or whole.table()
+    table = result.tables.get("edges") or result.table()
     frame = table.frame
     runs = ["run", "step"] if "step" in frame else ["run"]
     scores = {
-        " @ ".join(map(str, label if isinstance(label, tuple) else (label,))): one.set_index("edge")["chosen_by"]
-        for label, one in frame.groupby(runs, sort=False)
+        " @ ".join(map(str, label if isinstance(label, tuple) else (label,))): group.set_index("edge")["chosen_by"]
+        for label, group in frame.groupby(runs, sort=False)
     }
     rows = []
     for a, b in combinations(scores, 2):
@@ -374,8 +386,8 @@ def relate(whole: Result) -> dict[str, Table]:
         x, y = (scores[name].loc[shared].to_numpy() for name in (a, b))
         for k in SHARES[:-1]:
             n = worth.size_of(k, len(shared))
-            same = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
-            rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": same,
+            overlap = worth.jaccard(worth.top(x, n, "size"), worth.top(y, n, "size"))
+            rows.append({"run": a, "other": b, "share": k, "edges": n, "jaccard": overlap,
                          "chance": worth.chance(n, len(shared))})  # fmt: skip
     if not rows:
         return {}

@@ -47,17 +47,20 @@ def batches_of(
         raise InputError("the metric loss needs answers as text: give a task with continuations, or another --metric")
     follow = [list(spans[i]) if metric == "loss" else list(p.answers[:1]) for i, p in enumerate(pairs)]
     for rows in batches([len(p.clean) + len(f) - 1 for p, f in zip(pairs, follow, strict=True)], tokens):
-        some, after = [pairs[i] for i in rows], [follow[i] for i in rows]
-        places = [[p.last + k for k in range(len(f))] for p, f in zip(some, after, strict=True)]
+        batch_pairs, answer_ids = [pairs[i] for i in rows], [follow[i] for i in rows]
+        places = [[p.last + k for k in range(len(f))] for p, f in zip(batch_pairs, answer_ids, strict=True)]
         width = max(map(len, places))
         clean, corrupt = (
-            pad([[*ids, *f[:-1]] for ids, f in zip(side, after, strict=True)]).to(device)
-            for side in ([p.clean for p in some], [p.corrupt for p in some])
+            pad([[*ids, *f[:-1]] for ids, f in zip(side, answer_ids, strict=True)]).to(device)
+            for side in ([p.clean for p in batch_pairs], [p.corrupt for p in batch_pairs])
         )
-        at = torch.tensor([[*place, *place[-1:] * (width - len(place))] for place in places], device=device)
-        answers, foils = _filled([p.answers for p in some]).to(device), _filled([p.foils for p in some]).to(device)
-        targets = torch.tensor([[*f, *[-1] * (width - len(f))] for f in after], device=device)
-        yield Batch(rows, clean, corrupt, at, answers, foils, targets)
+        positions = torch.tensor([[*place, *place[-1:] * (width - len(place))] for place in places], device=device)
+        answers, foils = (
+            _filled([p.answers for p in batch_pairs]).to(device),
+            _filled([p.foils for p in batch_pairs]).to(device),
+        )
+        targets = torch.tensor([[*f, *[-1] * (width - len(f))] for f in answer_ids], device=device)
+        yield Batch(rows, clean, corrupt, positions, answers, foils, targets)
 
 
 def _filled(ids: Sequence[Sequence[int]]) -> Tensor:

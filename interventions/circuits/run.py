@@ -79,16 +79,16 @@ class Run:
         attention = self.stage % 2 == 0
         if attention:
             self.entering = self.X
-        before = self.graph.written_before(self.stage)
+        prior_senders = self.graph.written_before(self.stage)
         post: Tensor | None = None
         if isinstance(residual, Hyper):
             hc = block.attn_hc if attention else block.mlp_hc
             if self.A is not None:
-                self.shares[self.stage] = self.A[:, :, before]
-            pre, res, post, mixed = hc.coefficients(self._mixing_input(before))
+                self.shares[self.stage] = self.A[:, :, prior_senders]
+            pre, res, post, mixed = hc.coefficients(self._mixing_input(prior_senders))
             mixed = mix(res, self.X) if self._own_inputs() else mixed
             if self.A is not None:
-                self.coefficients[self.stage] = (self.A[:, :, before] @ pre[..., None])[..., 0]
+                self.coefficients[self.stage] = (self.A[:, :, prior_senders] @ pre[..., None])[..., 0]
                 self.A = self.A @ res.mT
                 self.A[:, :, self.graph.written_at(self.stage)] = post[:, :, None]
             h = mix(pre.unsqueeze(-2), self.X).squeeze(-2)
@@ -97,12 +97,14 @@ class Run:
             mixed = self.X
             X = self.entering if getattr(residual, "order", "") == "parallel" else self.X
             assert X is not None
-            whole = X[..., 0, :] if X.shape[-2] == 1 else X.sum(-2)
-            reads = dict.fromkeys(("q", "k", "v", "g", "mlp"), whole)
+            total = X[..., 0, :] if X.shape[-2] == 1 else X.sum(-2)
+            reads = dict.fromkeys(("q", "k", "v", "g", "mlp"), total)
             if read_vector(residual, "v").sum() < X.shape[-2]:
                 gate = self.model.config.attention.gate
                 reads |= dict.fromkeys("vg" if gate is not None and gate.source == "value" else "v", X[..., 0, :])
-        update, out = self._attention(block, reads, before) if attention else self._mlp(block, reads["mlp"], before)
+        update, out = (
+            self._attention(block, reads, prior_senders) if attention else self._mlp(block, reads["mlp"], prior_senders)
+        )
         if self.stage in self.replaced:
             update = self.replaced[self.stage].sum(1)
         if post is not None:
@@ -111,75 +113,75 @@ class Run:
             w = write_vector(residual, "head" if attention else "mlp")
             self.X = torch.stack([x + update if s else x for x, s in zip(mixed.unbind(-2), w, strict=True)], -2)
         if self.out.shape[1]:
-            own = self.graph.written_at(self.stage)
-            self.out[:, own] = out
+            slots = self.graph.written_at(self.stage)
+            self.out[:, slots] = out
             if self.excess is not None and self.other is not None:
-                torch.sub(out, self.other[:, own], out=self.excess[:, own])
+                torch.sub(out, self.other[:, slots], out=self.excess[:, slots])
         self.stage += 1
 
     def logits_input(self) -> Float[Tensor, "B T D"]:
         """What the unembedding reads, before the final norm."""
         residual, stage = self.model.config.residual, self.stage
         pre = torch.as_tensor(read_vector(residual, "logits"), dtype=self.X.dtype, device=self.X.device)
-        before = self.graph.written_before(stage)
+        prior_senders = self.graph.written_before(stage)
         if self.A is not None:
-            self.coefficients[stage] = self.A[:, :, before] @ pre
+            self.coefficients[stage] = self.A[:, :, prior_senders] @ pre
         x = (self.X * pre[:, None]).sum(-2) if self.X.shape[-2] > 1 else self.X[..., 0, :]
-        return self._read(x, before, self.graph.read_at(stage))[:, 0]
+        return self._read(x, prior_senders, self.graph.read_at(stage))[:, 0]
 
-    def logits(self, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P V"]:
+    def logits(self, positions: Int[Tensor, "B P"]) -> Float[Tensor, "B P V"]:
         """Logits at these positions, after `finish`."""
-        return unembed(self.model.ln_final(gather_positions(self.logits_input(), at)), self.model.head)
+        return unembed(self.model.ln_final(gather_positions(self.logits_input(), positions)), self.model.head)
 
     def _own_inputs(self) -> bool:
         """Whether readers of this stage may read different things."""
         shifted = self.shifted is not None and self.graph.readers[self.shifted[0]].stage == self.stage
         return self.split or self.patched is not None or shifted
 
-    def _read(self, x: Float[Tensor, "B T D"], before: slice, readers: slice) -> Float[Tensor, "B readers T D"]:
+    def _read(self, x: Float[Tensor, "B T D"], prior_senders: slice, readers: slice) -> Float[Tensor, "B readers T D"]:
         """The readers' inputs, of which x is what they read of X."""
-        each = x[:, None]
+        base = x[:, None]
         if self.split:
-            own = each.expand(-1, readers.stop - readers.start, -1, -1).clone()
-            self.inputs.setdefault(self.stage, []).append(own)
-            return own
+            inputs = base.expand(-1, readers.stop - readers.start, -1, -1).clone()
+            self.inputs.setdefault(self.stage, []).append(inputs)
+            return inputs
         if self.shifted is not None and readers.start <= self.shifted[0] < readers.stop:
-            own = each.repeat(1, readers.stop - readers.start, 1, 1)
-            own[:, self.shifted[0] - readers.start] += self.shifted[1]
-            return own
+            inputs = base.repeat(1, readers.stop - readers.start, 1, 1)
+            inputs[:, self.shifted[0] - readers.start] += self.shifted[1]
+            return inputs
         if self.patched is None:
-            return each
-        M, E = self.patched[..., before, readers].mT.to(x.dtype), self._excess(before)
+            return base
+        M, E = self.patched[..., prior_senders, readers].mT.to(x.dtype), self._excess(prior_senders)
         if self.stage not in self.coefficients:
-            return each - (M @ E.flatten(2)).unflatten(2, x.shape[1:])
+            return base - (M @ E.flatten(2)).unflatten(2, x.shape[1:])
         M = (M if M.ndim == 2 else M[:, None]) * self.coefficients[self.stage][:, :, None]
-        return each - (M @ E.transpose(1, 2)).transpose(1, 2)
+        return base - (M @ E.transpose(1, 2)).transpose(1, 2)
 
-    def _excess(self, before: slice) -> Float[Tensor, "B S T D"]:
+    def _excess(self, prior_senders: slice) -> Float[Tensor, "B S T D"]:
         assert self.other is not None
         if self.excess is None:
             self.excess = self.out - self.other
-        return self.excess[:, before]
+        return self.excess[:, prior_senders]
 
-    def _mixing_input(self, before: slice) -> Float[Tensor, "B T N D"]:
+    def _mixing_input(self, prior_senders: slice) -> Float[Tensor, "B T N D"]:
         """The streams as the mixing module reads them."""
         if self.split:
             self.mixed_inputs[self.stage] = self.X.clone()
             return self.mixed_inputs[self.stage]
-        at = self.graph.mixing_at(self.stage)
-        if self.shifted is not None and self.shifted[0] == at:
+        reader = self.graph.mixing_at(self.stage)
+        if self.shifted is not None and self.shifted[0] == reader:
             return self.X + self.shifted[1]
         if self.patched is None:
             return self.X
-        M = self.patched[..., before, at].to(self.X.dtype)
+        M = self.patched[..., prior_senders, reader].to(self.X.dtype)
         M = M if M.ndim == 1 else M[:, None]
-        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(before).transpose(1, 2)
+        return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(prior_senders).transpose(1, 2)
 
-    def _mlp(self, block: Block, x: Tensor, before: slice) -> tuple[Tensor, Tensor]:
-        update = block.feed_forward(self._read(x, before, self.graph.read_at(self.stage))[:, 0])
+    def _mlp(self, block: Block, x: Tensor, prior_senders: slice) -> tuple[Tensor, Tensor]:
+        update = block.feed_forward(self._read(x, prior_senders, self.graph.read_at(self.stage))[:, 0])
         return update, update[:, None]
 
-    def _attention(self, block: Block, reads: Mapping[str, Tensor], before: slice) -> tuple[Tensor, Tensor]:
+    def _attention(self, block: Block, reads: Mapping[str, Tensor], prior_senders: slice) -> tuple[Tensor, Tensor]:
         """The update [B, T, D] and the outputs of the senders [B, senders, T, D]."""
         attn, readers = block.attn, self.graph.read_at(self.stage)
         if not self._own_inputs():
@@ -188,22 +190,25 @@ class Run:
             parts: dict[str, list[int]] = {}
             for i in range(readers.start, readers.stop):
                 parts.setdefault(self.graph.readers[i].part, []).append(i)
-            x = {part: self._read(reads[part], before, slice(at[0], at[-1] + 1)) for part, at in parts.items()}
+            x = {
+                part: self._read(reads[part], prior_senders, slice(indices[0], indices[-1] + 1))
+                for part, indices in parts.items()
+            }
             z = attn.hook_z(attn.attend(*heads_of(block, x)))
         update = block.write(z)
         by_head = sends_by_head(self.model) and self.out.shape[1] > 0
         return update, head_outputs(block, z) if by_head else update[:, None]
 
 
-def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tensor | None = None, **how: Any) -> Run:
-    """A run before layer 0; `embedding` [B, T, D] replaces that of the tokens. `how` are fields of `Run`."""
+def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tensor | None = None, **fields: Any) -> Run:
+    """A run before layer 0; `embedding` [B, T, D] replaces that of the tokens. `fields` are those of `Run`."""
     residual = model.config.residual
     if embedding is None:
         state = model.embed_tokens(tokens)
         embedding = state[..., 0, :] if isinstance(residual, Hyper) else state[0] if residual.streams else state
     B, T, D = embedding.shape
     w = torch.as_tensor(write_vector(residual, "input"), dtype=embedding.dtype, device=embedding.device)
-    S = 0 if how.get("split") else len(graph.senders)
+    S = 0 if fields.get("split") else len(graph.senders)
     out = embedding.new_zeros(B, S, T, D)
     if S:
         out[:, 0] = embedding
@@ -211,20 +216,20 @@ def start(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], embedding: Tenso
     if S and isinstance(residual, Hyper):
         A = embedding.new_zeros(B, T, len(graph.senders), n_streams(residual))
         A[:, :, 0] = 1.0
-    return Run(model, graph, embedding[:, :, None] * w[:, None], out, A=A, **how)
+    return Run(model, graph, embedding[:, :, None] * w[:, None], out, A=A, **fields)
 
 
 @torch.no_grad()
-def run(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], **how: Any) -> Run:
-    """A finished run, with the outputs of all senders. `how` as in `start`."""
-    return start(model, graph, tokens, **how).finish()
+def run(model: Any, graph: Graph, tokens: Int[Tensor, "B T"], **fields: Any) -> Run:
+    """A finished run, with the outputs of all senders. `fields` as in `start`."""
+    return start(model, graph, tokens, **fields).finish()
 
 
 def head_outputs(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B senders T D"]:
     """Every head's part of the attention update, then the output bias."""
     attn = block.attn
-    own = torch.einsum("bthk,hkd->bhtd", z, attn.W_O)
-    return torch.cat([own, attn.b_O.expand(len(own), 1, own.shape[2], -1)], 1)
+    outputs = torch.einsum("bthk,hkd->bhtd", z, attn.W_O)
+    return torch.cat([outputs, attn.b_O.expand(len(outputs), 1, outputs.shape[2], -1)], 1)
 
 
 def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -233,7 +238,7 @@ def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Ten
     An input with one head [B, 1, T, D] is that of all.
     """
     attn: Attention = block.attn
-    normed = {name: _normed(block, name, one) for name, one in x.items()}
+    normed = {name: _normed(block, name, value) for name, value in x.items()}
     q, k, v = (_project(attn, name, normed[name]) for name in "qkv")
     if (canon_b := block._modules.get("canon_b")) is not None:
         q, k, v = canon_b(torch.cat([q, k, v], -1)).split(attn.widths, -1)

@@ -85,57 +85,59 @@ def score_edges(
     alphas = [1.0] if method == "eap" else [(k + shift) / steps for k in range(steps)]
     if metric == "kl" and method.startswith("eap") and alphas == [1.0]:
         raise InputError("the gradient of kl is 0 at the clean run: use eap-ig with several steps, or exact")
-    found = np.zeros((len(graph.edges), len(pairs)), np.float32)
+    scores = np.zeros((len(graph.edges), len(pairs)), np.float32)
     if method == "random":
-        found[:] = np.random.default_rng(seed).random((len(found), 1))
-        return found
-    each = bytes_per_token(model, graph, method)
-    made = list(batches_of(pairs, metric, max(1, MEMORY // each), spans, model.cfg.device))
-    padded = [batch.clean.numel() for batch in made]
-    whole = each * (sum(padded) if method == "acdc" else max(padded))
-    batches = f"{len(made)} batch{'es' if len(made) > 1 else ''} of up to {max(padded)} tokens"
-    memory = f"about {whole / 1e6:,.1f} MB of memory next to the model"
+        scores[:] = np.random.default_rng(seed).random((len(scores), 1))
+        return scores
+    token_bytes = bytes_per_token(model, graph, method)
+    batch_list = list(batches_of(pairs, metric, max(1, MEMORY // token_bytes), spans, model.cfg.device))
+    padded = [batch.clean.numel() for batch in batch_list]
+    peak = token_bytes * (sum(padded) if method == "acdc" else max(padded))
+    batches = f"{len(batch_list)} batch{'es' if len(batch_list) > 1 else ''} of up to {max(padded)} tokens"
+    memory = f"about {peak / 1e6:,.1f} MB of memory next to the model"
     say(progress, f"{counted(len(graph.edges), 'edge', ',')} on {counted(len(pairs), 'pair')}, {batches}: {memory}")
     if method == "acdc":
-        return _prune(model, graph, [both_runs(model, graph, b, metric) for b in made], metric, threshold, progress)
-    for batch in progress(made):
-        both = both_runs(model, graph, batch, metric)
+        return _prune(
+            model, graph, [both_runs(model, graph, b, metric) for b in batch_list], metric, threshold, progress
+        )
+    for batch in progress(batch_list):
+        runs = both_runs(model, graph, batch, metric)
         if method == "exact":
-            scores = exact(model, graph, both, metric)
+            batch_scores = exact(model, graph, runs, metric)
         else:
-            scores = attribution(model, graph, both, metric, method, alphas)
-        found[:, batch.rows] = scores.cpu().numpy()
-    return found
+            batch_scores = attribution(model, graph, runs, metric, method, alphas)
+        scores[:, batch.rows] = batch_scores.cpu().numpy()
+    return scores
 
 
 # ---- exact -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def exact(model: Any, graph: Graph, both: Pass, metric: Metric) -> Float[Tensor, "edges B"]:
+def exact(model: Any, graph: Graph, runs: Pass, metric: Metric) -> Float[Tensor, "edges B"]:
     """m(clean) − m(one edge patched); the edges of one reader run together."""
-    found = both.m.new_zeros(len(graph.edges), len(both.m))
-    B, T = both.batch.clean.shape
+    scores = runs.m.new_zeros(len(graph.edges), len(runs.m))
+    B, T = runs.batch.clean.shape
     rows = max(1, 2**13 // (B * T))
     for v in range(len(graph.readers)):
         edges = np.flatnonzero(graph.edges[:, 1] == v)
-        for some in np.split(edges, range(rows, len(edges), rows)):
-            shift = -excess(graph, both, v, graph.edges[some, 0]).flatten(0, 1)
-            one = repeat_run(both.states[graph.readers[v].stage], len(some), out=False)
-            logits = replace(one, shifted=(v, shift)).finish().logits(both.batch.at.repeat(len(some), 1))
-            found[some] = both.m - metrics.value(metric, logits.unflatten(0, (-1, B)), both.batch, both.logits)
-    return found
+        for group in np.split(edges, range(rows, len(edges), rows)):
+            shift = -excess(graph, runs, v, graph.edges[group, 0]).flatten(0, 1)
+            state = repeat_run(runs.states[graph.readers[v].stage], len(group), out=False)
+            logits = replace(state, shifted=(v, shift)).finish().logits(runs.batch.at.repeat(len(group), 1))
+            scores[group] = runs.m - metrics.value(metric, logits.unflatten(0, (-1, B)), runs.batch, runs.logits)
+    return scores
 
 
-def excess(graph: Graph, both: Pass, v: int, senders: Sequence[int] | np.ndarray) -> Float[Tensor, "u B T *N_D"]:
+def excess(graph: Graph, runs: Pass, v: int, senders: Sequence[int] | np.ndarray) -> Float[Tensor, "u B T *N_D"]:
     """c (out^clean − out^corrupt) of these senders, as reader v reads it: [u, B, T, D], for a mixing module
     [u, B, T, N, D]."""
-    stage, at = graph.readers[v].stage, torch.as_tensor(senders)
-    change = (both.clean.out[:, at] - both.corrupt.out[:, at]).transpose(0, 1)
+    stage, index = graph.readers[v].stage, torch.as_tensor(senders)
+    change = (runs.clean.out[:, index] - runs.corrupt.out[:, index]).transpose(0, 1)
     if graph.readers[v].part == "mix":
-        return both.clean.shares[stage][:, :, at].movedim(2, 0)[..., None] * change[..., None, :]
-    c = both.clean.coefficients.get(stage)
-    return change if c is None else c[:, :, at].movedim(2, 0)[..., None] * change
+        return runs.clean.shares[stage][:, :, index].movedim(2, 0)[..., None] * change[..., None, :]
+    c = runs.clean.coefficients.get(stage)
+    return change if c is None else c[:, :, index].movedim(2, 0)[..., None] * change
 
 
 def repeat_run(state: Run, n: int, *, out: bool) -> Run:
@@ -146,10 +148,12 @@ def repeat_run(state: Run, n: int, *, out: bool) -> Run:
 
     X, entering = many(state.X), many(state.entering)
     assert X is not None
-    kept = many(state.out) if out else state.out.new_zeros(len(X), 0, *state.out.shape[2:])
-    assert kept is not None
+    outputs = many(state.out) if out else state.out.new_zeros(len(X), 0, *state.out.shape[2:])
+    assert outputs is not None
     A = many(state.A) if out else None
-    return replace(state, X=X, entering=entering, out=kept, A=A, inputs={}, mixed_inputs={}, coefficients={}, shares={})
+    return replace(
+        state, X=X, entering=entering, out=outputs, A=A, inputs={}, mixed_inputs={}, coefficients={}, shares={}
+    )
 
 
 # ---- gradients ---------------------------------------------------------------------------------
@@ -158,72 +162,72 @@ def repeat_run(state: Run, n: int, *, out: bool) -> Run:
 @contextmanager
 def _frozen(model: Any) -> Iterator[None]:
     """Weights need no gradient in the block."""
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    for p in wanted:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    for p in parameters:
         p.requires_grad_(False)
     try:
         yield
     finally:
-        for p in wanted:
+        for p in parameters:
             p.requires_grad_(True)
 
 
 def attribution(
-    model: Any, graph: Graph, both: Pass, metric: Metric, method: Method, alphas: Sequence[float]
+    model: Any, graph: Graph, runs: Pass, metric: Metric, method: Method, alphas: Sequence[float]
 ) -> Float[Tensor, "edges B"]:
     """Σ over positions of the excess times a gradient of m, averaged over the points `alphas`."""
-    found = both.m.new_zeros(len(both.m), *graph.connected.shape)
-    clean, corrupt = both.clean.out, both.corrupt.out
+    scores = runs.m.new_zeros(len(runs.m), *graph.connected.shape)
+    clean, corrupt = runs.clean.out, runs.corrupt.out
     stages = range(-1, 2 * model.config.n_layers)
     with _frozen(model):
         for stage in stages if method == "eap-ig-activations" else [-1]:
-            own = graph.written_at(stage)
+            writers = graph.written_at(stage)
             total: dict[int, list[Tensor]] = {}
             for alpha in alphas:
-                between = corrupt[:, own] + alpha * (clean[:, own] - corrupt[:, own])
-                for v, parts in gradients(model, graph, both, metric, stage, between).items():
+                between = corrupt[:, writers] + alpha * (clean[:, writers] - corrupt[:, writers])
+                for v, parts in gradients(model, graph, runs, metric, stage, between).items():
                     total[v] = [a + b for a, b in zip(total[v], parts, strict=True)] if v in total else parts
-            senders = own if method == "eap-ig-activations" else slice(0, len(graph.senders))
-            _contract(graph, both, {v: [g / len(alphas) for g in parts] for v, parts in total.items()}, senders, found)
-    return found[:, graph.edges[:, 0], graph.edges[:, 1]].T
+            senders = writers if method == "eap-ig-activations" else slice(0, len(graph.senders))
+            _contract(graph, runs, {v: [g / len(alphas) for g in parts] for v, parts in total.items()}, senders, scores)
+    return scores[:, graph.edges[:, 0], graph.edges[:, 1]].T
 
 
 def gradients(
-    model: Any, graph: Graph, both: Pass, metric: Metric, stage: int, between: Float[Tensor, "B senders T D"]
+    model: Any, graph: Graph, runs: Pass, metric: Metric, stage: int, between: Float[Tensor, "B senders T D"]
 ) -> dict[int, list[Tensor]]:
     """∂m/∂in of all readers, by their stage, where a stage's senders write `between`.
 
     First that of branches or the unembedding [B, readers, T, D], then that of the mixing module [B, T, N, D].
     """
     between = between.detach().requires_grad_()
-    how: dict[str, Any] = {"embedding": between[:, 0]} if stage < 0 else {"replaced": {stage: between}}
+    fields: dict[str, Any] = {"embedding": between[:, 0]} if stage < 0 else {"replaced": {stage: between}}
     with torch.enable_grad():
-        one = start(model, graph, both.batch.clean, split=True, **how).finish()
-        m = metrics.value(metric, one.logits(both.batch.at), both.batch, both.logits)
-        reads = [(at, x) for at, parts in one.inputs.items() for x in parts if x.requires_grad]
-        mixes = [(at, x) for at, x in one.mixed_inputs.items() if x.requires_grad]
-        found = torch.autograd.grad(m.sum(), [x for _, x in (*reads, *mixes)], allow_unused=True)
+        state = start(model, graph, runs.batch.clean, split=True, **fields).finish()
+        m = metrics.value(metric, state.logits(runs.batch.at), runs.batch, runs.logits)
+        reads = [(place, x) for place, parts in state.inputs.items() for x in parts if x.requires_grad]
+        mixes = [(place, x) for place, x in state.mixed_inputs.items() if x.requires_grad]
+        slopes = torch.autograd.grad(m.sum(), [x for _, x in (*reads, *mixes)], allow_unused=True)
     out: dict[int, list[Tensor]] = {}
-    for (at, x), g in zip((*reads, *mixes), found, strict=True):
-        out.setdefault(at, []).append(torch.zeros_like(x) if g is None else g)
-    n = {at: sum(1 for where, _ in reads if where == at) for at in out}
-    return {at: [torch.cat(parts[: n[at]], 1), *parts[n[at] :]] for at, parts in out.items()}
+    for (place, x), g in zip((*reads, *mixes), slopes, strict=True):
+        out.setdefault(place, []).append(torch.zeros_like(x) if g is None else g)
+    n = {place: sum(1 for s, _ in reads if s == place) for place in out}
+    return {place: [torch.cat(parts[: n[place]], 1), *parts[n[place] :]] for place, parts in out.items()}
 
 
-def _contract(graph: Graph, both: Pass, G: dict[int, list[Tensor]], senders: slice, found: Tensor) -> None:
-    """Fill found [B, S, R] for these senders: Σ_t c (out^clean − out^corrupt) · G."""
-    change = both.clean.out - both.corrupt.out
+def _contract(graph: Graph, runs: Pass, G: dict[int, list[Tensor]], senders: slice, scores: Tensor) -> None:
+    """Fill `scores` [B, S, R] for these senders: Σ_t c (out^clean − out^corrupt) · G."""
+    change = runs.clean.out - runs.corrupt.out
     for stage, (g, *mixing) in G.items():
         u = slice(senders.start, min(senders.stop, graph.written_before(stage).stop))
         if u.start >= u.stop:
             continue
-        some, c = change[:, u], both.clean.coefficients.get(stage)
-        weighted = some if c is None else some * c.mT[:, u, :, None]
-        found[:, u, graph.read_at(stage)] = (g.flatten(2) @ weighted.flatten(2).mT).mT
+        part, c = change[:, u], runs.clean.coefficients.get(stage)
+        weighted = part if c is None else part * c.mT[:, u, :, None]
+        scores[:, u, graph.read_at(stage)] = (g.flatten(2) @ weighted.flatten(2).mT).mT
         for x in mixing:
-            at = graph.mixing_at(stage)
-            seen = torch.einsum("butd,btnd->btun", some, x)
-            found[:, u, at] = (seen * both.clean.shares[stage][:, :, u]).sum((1, 3))
+            column = graph.mixing_at(stage)
+            product = torch.einsum("butd,btnd->btun", part, x)
+            scores[:, u, column] = (product * runs.clean.shares[stage][:, :, u]).sum((1, 3))
 
 
 # ---- pruning -----------------------------------------------------------------------------------
@@ -234,39 +238,39 @@ def _prune(
     model: Any, graph: Graph, passes: Sequence[Pass], metric: Metric, threshold: float,
     progress: Callable[[Iterable], Iterable],
 ) -> np.ndarray:  # fmt: skip
-    found = np.zeros((len(graph.edges), sum(len(one.m) for one in passes)), np.float32)
+    scores = np.zeros((len(graph.edges), sum(len(pass_runs.m) for pass_runs in passes)), np.float32)
     patched = torch.zeros(graph.connected.shape, dtype=torch.bool)
-    base = [one.m for one in passes]
+    base = [pass_runs.m for pass_runs in passes]
     for v in progress(range(len(graph.readers) - 1, -1, -1)):
         edges = np.flatnonzero(graph.edges[:, 1] == v)
         senders = graph.edges[edges, 0]
-        for one, m in zip(passes, base, strict=True):
-            rows = max(1, MEMORY // (one.clean.out.numel() * one.clean.out.element_size()))  # runs at once
-            found[np.ix_(edges, np.array(one.batch.rows))] = np.concatenate([
-                (m - _with_patched(graph, one, v, [[u] for u in some.tolist()], patched, metric)).cpu().numpy()
-                for some in np.array_split(senders, -(-len(senders) // rows))
+        for pass_runs, m in zip(passes, base, strict=True):
+            rows = max(1, MEMORY // (pass_runs.clean.out.numel() * pass_runs.clean.out.element_size()))  # runs at once
+            scores[np.ix_(edges, np.array(pass_runs.batch.rows))] = np.concatenate([
+                (m - _with_patched(graph, pass_runs, v, [[u] for u in chunk.tolist()], patched, metric)).cpu().numpy()
+                for chunk in np.array_split(senders, -(-len(senders) // rows))
             ])  # fmt: skip
-        small = np.abs(found[edges].mean(1)) < threshold
+        small = np.abs(scores[edges].mean(1)) < threshold
         patched[senders[small], v] = True
         if small.any():
-            base = [_with_patched(graph, one, v, [[]], patched, metric)[0] for one in passes]
-    return found
+            base = [_with_patched(graph, pass_runs, v, [[]], patched, metric)[0] for pass_runs in passes]
+    return scores
 
 
 def _with_patched(
-    graph: Graph, one: Pass, v: int, more: Sequence[Sequence[int]], patched: Tensor, metric: Metric
+    graph: Graph, runs: Pass, v: int, more: Sequence[Sequence[int]], patched: Tensor, metric: Metric
 ) -> Float[Tensor, "n B"]:
     """m with the patched edges and, in each of n runs, those of some further senders to reader v.
 
     No earlier reader has a patched edge, so the clean run is the prefix.
     """
-    n, B = len(more), len(one.m)
+    n, B = len(more), len(runs.m)
     masks = patched.repeat(n, 1, 1)
-    for i, some in enumerate(more):
-        masks[i, list(some), v] = True
-    state = repeat_run(one.states[graph.readers[v].stage], n, out=True)
-    made = replace(
-        state, patched=masks.repeat_interleave(B, 0).to(one.m.device), other=one.corrupt.out.repeat(n, 1, 1, 1)
+    for i, extra_senders in enumerate(more):
+        masks[i, list(extra_senders), v] = True
+    state = repeat_run(runs.states[graph.readers[v].stage], n, out=True)
+    patched_run = replace(
+        state, patched=masks.repeat_interleave(B, 0).to(runs.m.device), other=runs.corrupt.out.repeat(n, 1, 1, 1)
     ).finish()
-    logits = made.logits(one.batch.at.repeat(n, 1))
-    return metrics.value(metric, logits.unflatten(0, (-1, B)), one.batch, one.logits)
+    logits = patched_run.logits(runs.batch.at.repeat(n, 1))
+    return metrics.value(metric, logits.unflatten(0, (-1, B)), runs.batch, runs.logits)

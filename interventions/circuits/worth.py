@@ -47,25 +47,25 @@ def top(scores: np.ndarray, n: int, ranking: Ranking = "score") -> np.ndarray:
 
 @torch.no_grad()
 def circuit_values(
-    model: Any, graph: Graph, made: Sequence[Batch], metric: Metric, circuits: Sequence[np.ndarray],
+    model: Any, graph: Graph, batches: Sequence[Batch], metric: Metric, circuits: Sequence[np.ndarray],
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> np.ndarray:  # fmt: skip
     """m of the clean run, the corrupted run and every circuit [2 + circuits, pairs]; a circuit says which edges it
     keeps."""
-    found = np.zeros((2 + len(circuits), sum(len(b.rows) for b in made)))
-    masks = [torch.tensor(graph.matrix(~graph.pruned(kept), fill=False)) for kept in circuits]
-    for batch in progress(made):
+    values = np.zeros((2 + len(circuits), sum(len(b.rows) for b in batches)))
+    masks = [torch.tensor(graph.matrix(~graph.pruned(circuit), fill=False)) for circuit in circuits]
+    for batch in progress(batches):
         corrupt = run(model, graph, batch.corrupt)
         clean = run(model, graph, batch.clean).logits(batch.at)
-        found[0, batch.rows] = metrics.value(metric, clean, batch, clean).cpu()
-        found[1, batch.rows] = metrics.value(metric, corrupt.logits(batch.at), batch, clean).cpu()
-        for i, (kept, mask) in enumerate(zip(circuits, masks, strict=True)):
-            if kept.all():
-                found[2 + i, batch.rows] = found[0, batch.rows]
+        values[0, batch.rows] = metrics.value(metric, clean, batch, clean).cpu()
+        values[1, batch.rows] = metrics.value(metric, corrupt.logits(batch.at), batch, clean).cpu()
+        for i, (circuit, mask) in enumerate(zip(circuits, masks, strict=True)):
+            if circuit.all():
+                values[2 + i, batch.rows] = values[0, batch.rows]
                 continue
             logits = run(model, graph, batch.clean, patched=mask.to(clean.device), other=corrupt.out).logits(batch.at)
-            found[2 + i, batch.rows] = metrics.value(metric, logits, batch, clean).cpu()
-    return found
+            values[2 + i, batch.rows] = metrics.value(metric, logits, batch, clean).cpu()
+    return values
 
 
 def faithfulness(total: Any, size: Any, axis: int = -1) -> np.ndarray:
@@ -95,11 +95,11 @@ def whole_at(f: np.ndarray) -> float:
     reached = np.flatnonzero(f >= WHOLE)
     if not len(reached):
         return float("nan")
-    at, x = int(reached[0]), np.log10(SHARES)
-    if not at:
+    index, x = int(reached[0]), np.log10(SHARES)
+    if not index:
         return SHARES[0]
-    part = (WHOLE - f[at - 1]) / (f[at] - f[at - 1])
-    return float(10 ** (x[at - 1] + part * (x[at] - x[at - 1])))
+    part = (WHOLE - f[index - 1]) / (f[index] - f[index - 1])
+    return float(10 ** (x[index - 1] + part * (x[index] - x[index - 1])))
 
 
 def _by_share(total: Any, size: Any, axis: int) -> np.ndarray:
@@ -121,12 +121,12 @@ def stability(
     """For each n of `sizes`, the Jaccard index of the n best edges of two bootstraps of the pairs [edges, pairs]: mean,
     2.5 % and 97.5 % point."""
     drawn = resampled(scores, within, 2 * draws, seed)
-    found = np.zeros((draws, len(sizes)))
+    overlaps = np.zeros((draws, len(sizes)))
     for i, (a, b) in enumerate(zip(drawn[::2], drawn[1::2], strict=True)):
-        first, second = (ranks(one, ranking) for one in (a, b))
-        found[i] = [jaccard(first < n, second < n) for n in sizes]
-    low, high = np.quantile(found, (0.025, 0.975), axis=0)
-    return list(zip(found.mean(0).tolist(), low.tolist(), high.tolist(), strict=True))
+        first, second = (ranks(sample, ranking) for sample in (a, b))
+        overlaps[i] = [jaccard(first < n, second < n) for n in sizes]
+    low, high = np.quantile(overlaps, (0.025, 0.975), axis=0)
+    return list(zip(overlaps.mean(0).tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:

@@ -26,7 +26,7 @@ def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
 
     g = 0 removes a head, g = 1 changes nothing (bit for bit). Hook: `blocks.L.attn.hook_z` [B, T, H, K].
     """
-    return {_hook(at): partial(scale_axis, index=index, g=g) for at, index in heads_by_layer(heads).items()}
+    return {_hook(layer): partial(scale_axis, index=index, g=g) for layer, index in heads_by_layer(heads).items()}
 
 
 def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float = 0.0) -> dict[str, Edit]:
@@ -91,9 +91,9 @@ def donors(n: int, seed: int) -> Tensor:
     if n < 2:
         raise InputError("resampling needs at least two rows in every batch; change the batch size or use mean")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    other = torch.empty_like(order)
-    other[order] = order.roll(1)
-    return other
+    donor_of = torch.empty_like(order)
+    donor_of[order] = order.roll(1)
+    return donor_of
 
 
 def _hook(layer: int) -> str:
@@ -102,10 +102,10 @@ def _hook(layer: int) -> str:
 
 def heads_by_layer(heads: Iterable[Head]) -> dict[int, list[int]]:
     """Layer -> indices, both ascending, each head once."""
-    found: dict[int, list[int]] = {}
+    indices: dict[int, list[int]] = {}
     for layer, head in sorted(set(heads)):
-        found.setdefault(layer, []).append(head)
-    return found
+        indices.setdefault(layer, []).append(head)
+    return indices
 
 
 @everywhere
@@ -127,9 +127,9 @@ def _replace(z: Tensor, hook: Any, *, index: list[int], means: list[Tensor], g: 
 
 
 def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) -> Tensor:
-    other = donors(z.shape[0], seed).to(z.device)
+    donor_rows = donors(z.shape[0], seed).to(z.device)
     new = z.clone()
-    new[:, :, index] = g * z[:, :, index] + (1 - g) * z[other][:, :, index]
+    new[:, :, index] = g * z[:, :, index] + (1 - g) * z[donor_rows][:, :, index]
     return new
 
 

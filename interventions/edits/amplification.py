@@ -76,28 +76,28 @@ def pattern_sums(
 ) -> Patterns:  # fmt: skip
     """Attention statistics of documents (token ids) at each α; patterns of `chunk` documents are in memory at once.
     Raises `InputError` if no document has two tokens, and for attention that is not finite."""
-    found: list[np.ndarray] = []
+    batch_sums: list[np.ndarray] = []
     queries: list[int] = []
-    for some in progress(list(chunks([row for row in rows if len(row) > 1], chunk))):
-        queries += [len(row) - 1 for row in some]
+    for batch in progress(list(chunks([row for row in rows if len(row) > 1], chunk))):
+        queries += [len(row) - 1 for row in batch]
         plain: list[Tensor] = []
-        sums = np.zeros((3, len(alphas), model.config.n_layers, model.config.n_heads, len(some)))
-        for at, alpha in enumerate([1.0, *alphas]):
-            edits = {} if at == 0 else amplification(model, alpha, heads)
-            seen = run(model, Query(tokens=some, hooks=(PATTERNS,)), edits).hooks
-            layers = sorted(seen, key=lambda name: int(name.split(".")[1]))
-            for i in range(len(some)):
-                A = torch.stack([seen[name][i] for name in layers])[:, :, 1:]  # [L, H, T−1, T]
-                if at == 0:
+        sums = np.zeros((3, len(alphas), model.config.n_layers, model.config.n_heads, len(batch)))
+        for number, alpha in enumerate([1.0, *alphas]):
+            edits = {} if number == 0 else amplification(model, alpha, heads)
+            patterns = run(model, Query(tokens=batch, hooks=(PATTERNS,)), edits).hooks
+            layers = sorted(patterns, key=lambda name: int(name.split(".")[1]))
+            for i in range(len(batch)):
+                A = torch.stack([patterns[name][i] for name in layers])[:, :, 1:]  # [L, H, T−1, T]
+                if number == 0:
                     plain.append(A.argmax(-1))
                     continue
                 values = (torch.special.entr(A.double()).sum(-1), A.amax(-1), A.argmax(-1) == plain[i])
                 for kind, value in enumerate(values):
-                    sums[kind, at - 1, :, :, i] = value.double().sum(-1).cpu().numpy()
+                    sums[kind, number - 1, :, :, i] = value.double().sum(-1).cpu().numpy()
         if not np.isfinite(sums).all():
             raise InputError("attention is not finite: α is too large for these weights")
-        found.append(sums)
+        batch_sums.append(sums)
     if not queries:
         raise InputError("no document has two tokens, so there is no attention; give longer documents")
-    entropy, peak, unchanged = np.concatenate(found, -1)
+    entropy, peak, unchanged = np.concatenate(batch_sums, -1)
     return Patterns(entropy, peak, unchanged, np.asarray(queries, float))

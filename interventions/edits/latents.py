@@ -5,7 +5,7 @@ An HDPL projection adds a detail path and a latent path, which encodes the input
 Places are written like heads: `L2.q` is one projection, `L2.*` a layer, `L0-2.up` a range, `*.v` one in every layer,
 `all` every one. Hook: `blocks.L.attn.q.hook_latent` [B, T, R], z; at evaluation z is its mean μ (HDPL §2.1.2).
 
-Every edit acts on the dimensions `dims` and the positions `at` (None: all; negative positions count from the end of the
+Every edit acts on the dimensions `dims` and the `positions` (None: all; negative positions count from the end of the
 padded row) and leaves the rest unchanged, bit for bit.
 """
 
@@ -49,8 +49,8 @@ Latents = Mapping[Place, Float[Tensor, "P R"]]
 def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]:
     """Places in order of layer and use, each once. Raises `InputError` for places that the model lacks."""
     names = {path.split(".")[1]: path for path in latent_widths(config)}
-    found = parse_parts(specs, config.n_layers, list(names), "HDPL projection")
-    return [Place(layer, names[name]) for layer, name in found]
+    parts = parse_parts(specs, config.n_layers, list(names), "HDPL projection")
+    return [Place(layer, names[name]) for layer, name in parts]
 
 
 def check_dims(places: Iterable[Place], dims: Iterable[int], config: ModelConfig) -> None:
@@ -66,60 +66,62 @@ Change = Callable[[Tensor], Tensor]
 
 
 def clamp_latents(
-    places: Iterable[Place], value: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
+    places: Iterable[Place], value: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
 ) -> dict[str, Edit]:
     """z ← value. The prior is N(0, 1); 0 in every dimension switches the latent path off, because SiLU(0) = 0."""
-    return _edits(places, lambda z: torch.full_like(z, value), dims, at)
+    return _edits(places, lambda z: torch.full_like(z, value), dims, positions)
 
 
 def scale_latents(
-    places: Iterable[Place], g: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
+    places: Iterable[Place], g: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
 ) -> dict[str, Edit]:
     """z ← g z. g = 1 changes nothing, g = 0 switches the latent path off."""
-    return _edits(places, lambda z: g * z, dims, at)
+    return _edits(places, lambda z: g * z, dims, positions)
 
 
 def blend_latents(
-    latents: Latents, share: float, dims: Sequence[int] | None = None, at: Sequence[int] | None = None
+    latents: Latents, share: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
 ) -> dict[str, Edit]:
     """z ← (1 − s) z + s z', between two prompts: s = 1 swaps, s = 0 changes nothing.
 
-    z' [P, R] goes to the P positions `at`, in order, of every row of the batch. Raises `InputError` in the forward pass
+    z' [P, R] goes to the P `positions`, in order, of every row of the batch. Raises `InputError` in the forward pass
     for another number of positions.
     """
     edits: dict[str, Edit] = {}
-    for place, other in latents.items():
-        edits |= _edits([place], partial(_blend, other=other, share=share, at=at), dims, at)
+    for place, donor in latents.items():
+        edits |= _edits([place], partial(_blend, donor=donor, share=share, positions=positions), dims, positions)
     return edits
 
 
-def _blend(z: Tensor, *, other: Tensor, share: float, at: Sequence[int] | None) -> Tensor:
-    rows = list(range(z.shape[1]) if at is None else at)
-    if other.shape[0] != len(rows):
+def _blend(z: Tensor, *, donor: Tensor, share: float, positions: Sequence[int] | None) -> Tensor:
+    rows = list(range(z.shape[1]) if positions is None else positions)
+    if donor.shape[0] != len(rows):
         raise InputError(
-            f"{counted(other.shape[0], 'position')} of latents are given for {counted(len(rows), 'position')} to edit"
+            f"{counted(donor.shape[0], 'position')} of latents are given for {counted(len(rows), 'position')} to edit"
         )
     new = z.clone()
-    new[:, rows] = (1 - share) * z[:, rows] + share * other.to(z)
+    new[:, rows] = (1 - share) * z[:, rows] + share * donor.to(z)
     return new
 
 
 def _edits(
-    places: Iterable[Place], change: Change, dims: Sequence[int] | None, at: Sequence[int] | None
+    places: Iterable[Place], change: Change, dims: Sequence[int] | None, at_positions: Sequence[int] | None
 ) -> dict[str, Edit]:
-    return {place.hook: partial(_apply, change=change, dims=dims, at=at) for place in places}
+    return {place.hook: partial(_apply, change=change, dims=dims, positions=at_positions) for place in places}
 
 
-def _apply(z: Tensor, hook: Any, *, change: Change, dims: Sequence[int] | None, at: Sequence[int] | None) -> Tensor:
-    rows, columns = _mask(z.shape[1], at, "position", z), _mask(z.shape[2], dims, "latent dimension", z)
+def _apply(
+    z: Tensor, hook: Any, *, change: Change, dims: Sequence[int] | None, positions: Sequence[int] | None
+) -> Tensor:
+    rows, columns = _mask(z.shape[1], positions, "position", z), _mask(z.shape[2], dims, "latent dimension", z)
     return torch.where(rows[:, None] & columns, change(z), z)
 
 
-def _mask(n: int, chosen: Sequence[int] | None, what: str, like: Tensor) -> Tensor:
+def _mask(n: int, chosen: Sequence[int] | None, noun: str, like: Tensor) -> Tensor:
     """[n], True at the chosen indices (all if None)."""
     mask = torch.full((n,), chosen is None, device=like.device)
     for i in chosen or ():
         if not -n <= i < n:
-            raise InputError(f"{what} {i} does not exist: there are {n}")
+            raise InputError(f"{noun} {i} does not exist: there are {n}")
         mask[i] = True
     return mask

@@ -16,8 +16,8 @@ HOOK = "blocks.*.attn.hook_z"
 
 def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
     """Mean z [K] of every head; see `hook_means`."""
-    found = hook_means(model, (HOOK,), rows, chunk=chunk)
-    return {Head(int(name.split(".")[1]), h): z for name, mean in found.items() for h, z in enumerate(mean)}
+    means = hook_means(model, (HOOK,), rows, chunk=chunk)
+    return {Head(int(name.split(".")[1]), h): z for name, mean in means.items() for h, z in enumerate(mean)}
 
 
 def hook_means(
@@ -29,10 +29,10 @@ def hook_means(
     Sums run in float64 over `chunk` rows at a time, so memory does not grow. Raises `InputError` without rows.
     """
     sums, n = dict[str, Tensor](), 0
-    for some in chunks(rows, chunk):
-        n += sum(map(len, some))
-        for name, found in run(model, Query(tokens=some, hooks=tuple(names))).hooks.items():
-            total = torch.stack([part(x).double().sum(0) for x in found]).sum(0)
+    for batch in chunks(rows, chunk):
+        n += sum(map(len, batch))
+        for name, values in run(model, Query(tokens=batch, hooks=tuple(names))).hooks.items():
+            total = torch.stack([part(x).double().sum(0) for x in values]).sum(0)
             sums[name] = sums[name] + total if name in sums else total
     if not n:
         raise InputError("a mean over no tokens: give at least one row")
@@ -50,6 +50,6 @@ def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[lis
 
 def chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
     """Lists of `size` rows, the last one shorter."""
-    left = iter(rows)
-    while some := list(islice(left, size)):
-        yield some
+    iterator = iter(rows)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -25,7 +25,7 @@ from streamscope.models.mixing import PARTS, PlacedConnection
 
 def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[PlacedConnection]:
     """Modules named L2.attn, L2.*, L0-2.mlp, *.attn or all; in order, each once."""
-    return [PlacedConnection(*found) for found in parse_parts(specs, n_layers, PARTS, "module")]
+    return [PlacedConnection(*part) for part in parse_parts(specs, n_layers, PARTS, "module")]
 
 
 def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:

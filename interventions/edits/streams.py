@@ -117,8 +117,8 @@ class _RemovedPart:
         return H
 
     def put_back(self, x: Tensor, hook: Any) -> Tensor:
-        held, self.taken = self._held(), None
-        return x + held
+        part, self.taken = self._held(), None
+        return x + part
 
     def _held(self) -> Tensor:
         if self.taken is None:

@@ -89,26 +89,28 @@ def decompose(
     reads, sweep = task.reads, [scale_heads(g.heads, 0.0) for g in groups]
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
     odds = log_p[..., 0] - log_p[..., 1]
-    before = one_pass(model, reads.tokens, reads.positions)
-    d = directions(model, reads.ids, before.scale)
-    c = contributions(model, before, d)
-    found = []
+    base_pass = one_pass(model, reads.tokens, reads.positions)
+    d = directions(model, reads.ids, base_pass.scale)
+    c = contributions(model, base_pass, d)
+    decompositions = []
     for i, (group, edits) in enumerate(zip(progress(list(groups)), sweep, strict=True)):
-        after = one_pass(model, reads.tokens, reads.positions, edits)
-        new = contributions(model, after, d)
-        rescaled = (after.final * directions(model, reads.ids, after.scale)).sum(-1).cpu().numpy()
+        edited_pass = one_pass(model, reads.tokens, reads.positions, edits)
+        new = contributions(model, edited_pass, d)
+        rescaled = (edited_pass.final * directions(model, reads.ids, edited_pass.scale)).sum(-1).cpu().numpy()
         attn, mlp, heads = new.attn - c.attn, new.mlp - c.mlp, new.heads - c.heads
         direct = np.zeros(len(reads.tokens))
         for layer, head in group.heads:
-            own = c.heads[layer, head]
-            direct -= own
-            attn[layer] += own
+            contribution = c.heads[layer, head]
+            direct -= contribution
+            attn[layer] += contribution
             heads[layer, head] = 0.0
         first = min(layer for layer, _ in group.heads)
         mixing = (new.embed - c.embed) + attn[: first + 1].sum(0) + mlp[:first].sum(0)
         attn[: first + 1], mlp[:first], heads[: first + 1] = 0.0, 0.0, 0.0
-        found.append(Decomposition(direct, heads, attn, mlp, mixing, rescaled - new.read, total=odds[1 + i] - odds[0]))
-    return found
+        decompositions.append(
+            Decomposition(direct, heads, attn, mlp, mixing, rescaled - new.read, total=odds[1 + i] - odds[0])
+        )
+    return decompositions
 
 
 def kept_share(direct: np.ndarray, total: np.ndarray) -> float:
@@ -121,26 +123,28 @@ def kept_share(direct: np.ndarray, total: np.ndarray) -> float:
     return float((direct * total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else float("nan")
 
 
-def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Hydra, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: per task and group every part, and each later layer's attention, FFN and heads. Units: cases."""
     opened = data[Tasks]
-    groups = HeadFinder(model, opened.tokenizer).heads_and_groups(how.heads, how.groups)
-    found = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
+    groups = HeadFinder(model, opened.tokenizer).heads_and_groups(options.heads, options.groups)
+    decompositions = [decompose(model, task, groups, progress=progress) for task in opened.tasks]
     units = {task.name: opened.units(task) for task in opened.tasks}
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray | None]]] = {"effects": [], "layers": []}
-    for task, each in zip(opened.tasks, found, strict=True):
-        for group, one in zip(groups, each, strict=True):
+    for task, by_group in zip(opened.tasks, decompositions, strict=True):
+        for group, decomposition in zip(groups, by_group, strict=True):
             labels, first = {"task": task.name, "group": group.name}, min(head.layer for head in group.heads)
-            parts = {part: getattr(one, part) for part in PARTS}
-            parts |= {"attn": one.attn.sum(0), "mlp": one.mlp.sum(0)}
+            parts = {part: getattr(decomposition, part) for part in PARTS}
+            parts |= {"attn": decomposition.attn.sum(0), "mlp": decomposition.mlp.sum(0)}
             rows["effects"] += [({**labels, "part": part}, x) for part, x in parts.items()]
-            for layer, (attn, mlp, heads) in enumerate(zip(one.attn, one.mlp, one.heads, strict=True)):
+            for layer, (attn, mlp, heads) in enumerate(
+                zip(decomposition.attn, decomposition.mlp, decomposition.heads, strict=True)
+            ):
                 places = {" attn": attn, " mlp": mlp, **{f".H{h}": x for h, x in enumerate(heads)}}
                 for place, x in places.items():  # the same cells in every model, even if groups are found elsewhere
                     acts = layer > first or (layer == first and place[0] == " ")
-                    at = {"layer": layer, "place": f"L{layer}{place}"}
-                    rows["layers"].append(({**labels, **at}, x if acts else None))
-    blocks = {name: task_block(NATS, units, some) for name, some in rows.items()}
+                    place_labels = {"layer": layer, "place": f"L{layer}{place}"}
+                    rows["layers"].append(({**labels, **place_labels}, x if acts else None))
+    blocks = {name: task_block(NATS, units, block_rows) for name, block_rows in rows.items()}
     contrasts = {
         "effects": [
             Contrast(quantity=labels["part"], weights={i: 1.0}, labels={k: labels[k] for k in KEYS},
@@ -153,37 +157,37 @@ def observe(how: Hydra, model: Any, data: Opened, progress: Progress) -> Instrum
         ],
     }  # fmt: skip
     about = {"title": f"{title_of(model)}; {opened.title()}", "groups": {g.name: g.label for g in groups}}
-    by_task = dict(zip([t.name for t in opened.tasks], found, strict=True))
+    by_task = dict(zip([t.name for t in opened.tasks], decompositions, strict=True))
     return InstrumentData(blocks, contrasts, about, extra=(groups, by_task))
 
 
-def with_resolved_heads(how: Hydra, data: Opened) -> Hydra:
+def with_resolved_heads(options: Hydra, data: Opened) -> Hydra:
     """These options with single heads given by name, so that a control ablates the same ones."""
-    single = HeadFinder(data.model, data[Tasks].tokenizer).single(how.heads, how.groups)
-    return replace(how, heads=tuple(group.spec.partition("=")[2] for group in single))
+    single = HeadFinder(data.model, data[Tasks].tokenizer).single(options.heads, options.groups)
+    return replace(options, heads=tuple(group.spec.partition("=")[2] for group in single))
 
 
-def tables(how: Hydra, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Hydra, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects: one row per task and group; layers: compensation of every later layer, by branch and head.
 
     `unexplained` is the largest difference in a case between the parts and the model's own log-probabilities.
     """
-    groups, found = seen.extra
+    groups, decompositions = data.extra
     heads = {group.name: group.label for group in groups}
     frame, missing = estimates["effects"].wide(KEYS)
     frame.insert(2, "heads", frame["group"].map(heads))
     more = []
     for row, (task, group) in enumerate(frame[list(KEYS)].itertuples(index=False)):
-        share, why = made_up(seen.blocks["effects"], task, group)
-        missing |= {(row, column): text for column, text in why.items()}
-        one: Decomposition = found[task][list(heads).index(group)]
-        more.append({**share, "unexplained": float(np.abs(one.unexplained).max())})
+        share, reasons = made_up(data.blocks["effects"], task, group)
+        missing |= {(row, column): text for column, text in reasons.items()}
+        decomposition: Decomposition = decompositions[task][list(heads).index(group)]
+        more.append({**share, "unexplained": float(np.abs(decomposition.unexplained).max())})
     frame = frame.assign(**pd.DataFrame(more))
     worst = f"nats of answer − foil, mean over cases; unexplained at most {frame['unexplained'].max():.1e} in a case"
     layers, gone = estimates["layers"].wide((*KEYS, *PLACE))
     layers.insert(2, "heads", layers["group"].map(heads))
     return {
-        "effects": Table(frame, EFFECTS, missing, f"{seen.about['title']}; {worst}", by="direct",
+        "effects": Table(frame, EFFECTS, missing, f"{data.about['title']}; {worst}", by="direct",
                          most=8, per=("task",)),
         "layers": Table(layers, LAYERS, gone, "Compensation by layer, attention, FFN and head", by="compensation",
                         most=8, per=("task",)),
@@ -209,35 +213,37 @@ def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float
     if not sure:
         names = ("made_up", "made_up_low", "made_up_high")
         return dict.fromkeys(names, np.nan), dict.fromkeys(names, UNSURE)
-    found = observations.bootstrap(block, cells, ratio, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
-    numbers, why = observations.interval_columns("made_up", found)
-    return numbers, dict.fromkeys(why, FEW)
+    interval = observations.bootstrap(block, cells, ratio, lambda y, n: (-y[0], y[1]), resamples=RESAMPLES)
+    numbers, reasons = observations.interval_columns("made_up", interval)
+    return numbers, dict.fromkeys(reasons, FEW)
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """made_up: the compensated shares of run and control, and their difference, resampled jointly."""
     blocks = observations.on_shared_units(run.blocks["effects"], control.blocks["effects"])
-    both = replace(
-        blocks[0], cells=pd.concat([one.cells for one in blocks], ignore_index=True),
-        total=np.concatenate([one.total for one in blocks]), size=np.concatenate([one.sizes for one in blocks]),
+    joint = replace(
+        blocks[0], cells=pd.concat([block.cells for block in blocks], ignore_index=True),
+        total=np.concatenate([block.total for block in blocks]), size=np.concatenate([block.sizes for block in blocks]),
     )  # fmt: skip
     rows: list[dict[str, Any]] = []
     missing: Reasons = {}
     for task, group in run.table("effects").frame[list(KEYS)].itertuples(index=False):
         shares = [made_up(block, task, group) for block in blocks]
-        why = {name: UNSURE for name, (_, lost) in zip(("run", "control"), shares, strict=True) if "made_up" in lost}
-        with np.errstate(invalid="ignore"):  # without a direct effect there is no share, which `why` says
-            found = observations.bootstrap(
-                both, shares_of(task, group, *blocks), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
+        reasons = {
+            name: UNSURE for name, (_, lost) in zip(("run", "control"), shares, strict=True) if "made_up" in lost
+        }
+        with np.errstate(invalid="ignore"):  # without a direct effect there is no share, which `reasons` say
+            interval = observations.bootstrap(
+                joint, shares_of(task, group, *blocks), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
                 resamples=RESAMPLES,
             )  # fmt: skip
-        difference, lost = observations.interval_columns("difference", found)
-        lost = dict.fromkeys(difference, UNSURE) if why else dict.fromkeys(lost, FEW)
-        missing |= {(len(rows), column): text for column, text in {**why, **lost}.items()}
+        difference, lost = observations.interval_columns("difference", interval)
+        lost = dict.fromkeys(difference, UNSURE) if reasons else dict.fromkeys(lost, FEW)
+        missing |= {(len(rows), column): text for column, text in {**reasons, **lost}.items()}
         rows.append({
             "task": task, "group": group, "run": shares[0][0]["made_up"], "control": shares[1][0]["made_up"],
-            **difference, **dict.fromkeys(difference if why else (), np.nan), "n": found[0]["n"],
-            "clusters": found[0]["clusters"],
+            **difference, **dict.fromkeys(difference if reasons else (), np.nan), "n": interval[0]["n"],
+            "clusters": interval[0]["clusters"],
         })  # fmt: skip
     title = "Compensated share of the direct effect, run minus control"
     return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, title)}

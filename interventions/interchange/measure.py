@@ -73,7 +73,7 @@ class Cases:
         return replace(self, **chosen)
 
 
-def cases_of(how: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
+def cases_of(instrument: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     """The prompts of each relation (or category) that has a variable of two values (`variable_of`).
 
     Raises `InputError` if none has, and for a position that prompts lack.
@@ -83,10 +83,16 @@ def cases_of(how: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
         sides = {p.id: (p.answers, p.foils) for p in make_pairs(aligned, opened.tokenizer, "corrupt").pairs}
     else:
         scored = zip(aligned.prompts, aligned.continuations, strict=True)
-        sides = {p.id: ((after[0][0],), (after[1][0],)) for p, after in scored if after is not None}
-    if how.position != "last" and (lost := [p.id for p in aligned.prompts if how.position not in p.roles]):
-        raise InputError(f"prompt {lost[0]!r} has no {how.position}: give --position last")
-    labels = [one if isinstance(one, tuple) else (one,) for one in units_of(aligned.prompts)]
+        sides = {
+            p.id: ((continuation[0][0],), (continuation[1][0],))
+            for p, continuation in scored
+            if continuation is not None
+        }
+    if instrument.position != "last" and (
+        lost := [p.id for p in aligned.prompts if instrument.position not in p.roles]
+    ):
+        raise InputError(f"prompt {lost[0]!r} has no {instrument.position}: give --position last")
+    labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
     two_lists = len({frozenset(right) for right, _ in sides.values()}) == 2
     groups: dict[str, list[int]] = {}
     for i, prompt in enumerate(aligned.prompts):
@@ -96,8 +102,12 @@ def cases_of(how: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     for group, rows in groups.items():
         prompts, answers = [aligned.prompts[i] for i in rows], [sides[aligned.prompts[i].id] for i in rows]
         variable, value = variable_of(prompts, answers)
-        ends = [len(aligned.tokens[i]) - 1 if how.position == "last" else aligned.positions[i][how.position][-1]
-                for i in rows]  # fmt: skip
+        ends = [
+            len(aligned.tokens[i]) - 1
+            if instrument.position == "last"
+            else aligned.positions[i][instrument.position][-1]
+            for i in rows
+        ]
         if variable:
             cases[group] = Cases(
                 tokens=[aligned.tokens[i] for i in rows], position=np.array(ends), answers=answers, right=value,
@@ -135,7 +145,7 @@ def variable_of(
         return "", np.zeros(0)
     nouns = [[prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor")] for prompt in prompts]
     ends = [max(prompt.roles[role][1] for role in ("target", "distractor")) for prompt in prompts]
-    clues = [[prompt.text[end:], other] for prompt, end, (_, other) in zip(prompts, ends, nouns, strict=True)]
+    clues = [[prompt.text[end:], distractor] for prompt, end, (_, distractor) in zip(prompts, ends, nouns, strict=True)]
     for differ in (nouns, [*nouns, *clues]):
         kind = two_kinds(differ)
         if kind:
@@ -150,11 +160,11 @@ def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
     up to the exchange of both."""
     kind, todo = {differ[0][0]: 0}, True
     while todo:
-        known = [(a, b) for a, b in differ if (a in kind) != (b in kind)]
-        for a, b in known:
+        edges = [(a, b) for a, b in differ if (a in kind) != (b in kind)]
+        for a, b in edges:
             kind.setdefault(a, 1 - kind.get(b, 0))
             kind.setdefault(b, 1 - kind[a])
-        todo = bool(known)
+        todo = bool(edges)
     return kind if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in differ) else {}
 
 
@@ -174,21 +184,21 @@ def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
     rows: tuple[list[int], list[int]] = ([], [])
     sizes = np.zeros((2, 2))
     for i in np.random.default_rng([seed, 1]).permutation(len(cases.words)):
-        own, value = cases.words[i] or frozenset(cases.units[i]), int(cases.right[i])
-        known = [side for side in (0, 1) if own & words[side]]
-        if len(known) == 2:
+        prompt_words, value = cases.words[i] or frozenset(cases.units[i]), int(cases.right[i])
+        word_sides = [side for side in (0, 1) if prompt_words & words[side]]
+        if len(word_sides) == 2:
             continue
-        wanted = int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
-        side = known[0] if known else wanted
-        words[side].update(own)
+        default_side = int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
+        side = word_sides[0] if word_sides else default_side
+        words[side].update(prompt_words)
         rows[side].append(int(i))
         sizes[side, value] += 1
     return sorted(rows[0]), sorted(rows[1])
 
 
-def with_values(how: Interchange, model: Any, cases: Cases) -> Cases:
+def with_values(instrument: Interchange, model: Any, cases: Cases) -> Cases:
     """The prompts with the value of the model's own answer, or of the right one."""
-    if how.variable == "right":
+    if instrument.variable == "right":
         return replace(cases, value=cases.right)
     logits = run(model, Query(tokens=cases.tokens, logits=[[len(ids) - 1] for ids in cases.tokens])).logits
     assert logits is not None
@@ -221,12 +231,12 @@ def first_basis(
     states: Float[Tensor, "prompts D"], value: np.ndarray, rank: int, rng: np.random.Generator
 ) -> Float[Tensor, "D k"]:
     """The difference of the means of both values, and random directions orthogonal to it."""
-    other = torch.as_tensor(value == 1)
-    direction = states[other].mean(0) - states[~other].mean(0)
+    mask = torch.as_tensor(value == 1)
+    direction = states[mask].mean(0) - states[~mask].mean(0)
     if not direction.norm() > 0:
         direction = torch.as_tensor(rng.standard_normal(len(direction))).to(states)
-    rest = torch.as_tensor(rng.standard_normal((len(direction), rank - 1))).to(states)
-    return orthonormal(torch.cat([direction[:, None] / direction.norm(), rest], 1))
+    random_part = torch.as_tensor(rng.standard_normal((len(direction), rank - 1))).to(states)
+    return orthonormal(torch.cat([direction[:, None] / direction.norm(), random_part], 1))
 
 
 def margins(
@@ -262,8 +272,8 @@ class Search:
         with edit(self.model, {self.place.hook: lambda x, hook: change(x)}):
             logits = self._logits(base)
         m = margins(logits, [self.cases.answers[i] for i in pairs[:, 0]])
-        own = torch.as_tensor(self.cases.own_answer(pairs), device=m.device)
-        return functional.softplus(torch.where(own, -m, m)).mean()
+        own_answer = torch.as_tensor(self.cases.own_answer(pairs), device=m.device)
+        return functional.softplus(torch.where(own_answer, -m, m)).mean()
 
     def _logits(self, base: Tensor) -> Float[Tensor, "B V"]:
         rows = torch.arange(len(base), device=base.device)
@@ -283,20 +293,20 @@ class Search:
         held_out, trained = apart(self.cases, int(rng.integers(2**31)))
         if min(len(set(self.cases.value[rows])) for rows in (held_out, trained)) < 2:
             held_out = trained = list(range(len(self.cases.tokens)))
-        held, rest = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
+        validation_pairs, train_pairs = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
         W = start.clone().requires_grad_()
         optimizer = torch.optim.Adam([W], lr=LEARNING_RATE)
         with torch.no_grad():
-            best, least, worse = start, float(self.loss(start, held)), 0
+            best, least, worse = start, float(self.loss(start, validation_pairs)), 0
         for step in range(1, steps + 1):
-            loss = self.loss(orthonormal(W), rest[rng.integers(0, len(rest), BATCH)])
+            loss = self.loss(orthonormal(W), train_pairs[rng.integers(0, len(train_pairs), BATCH)])
             (W.grad,) = torch.autograd.grad(loss, W)
             optimizer.step()
             if step % EVERY == 0 or step == steps:
                 with torch.no_grad():
                     U = orthonormal(W)
-                    now = float(self.loss(U, held))
-                best, least, worse = (U, now, 0) if now < least else (best, least, worse + 1)
+                    validation_loss = float(self.loss(U, validation_pairs))
+                best, least, worse = (U, validation_loss, 0) if validation_loss < least else (best, least, worse + 1)
                 if worse == PATIENCE:
                     break
         return best.detach()
@@ -308,9 +318,9 @@ class Search:
 def states_at(model: Any, cases: Cases, places: Sequence[Place]) -> dict[Place, Float[Tensor, "prompts D"]]:
     """The state of every prompt at its position, at every place."""
     names = tuple(dict.fromkeys(place.hook for place in places))
-    positions = [[int(at)] for at in cases.position]
-    seen = run(model, Query(tokens=cases.tokens, hooks=names, positions=positions)).hooks
-    return {place: torch.stack([place.of(x[0]) for x in seen[place.hook]]) for place in places}
+    positions = [[int(position)] for position in cases.position]
+    states = run(model, Query(tokens=cases.tokens, hooks=names, positions=positions)).hooks
+    return {place: torch.stack([place.of(x[0]) for x in states[place.hook]]) for place in places}
 
 
 def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -322,27 +332,27 @@ def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def bases_of(
-    how: Interchange, model: Any, cases: Cases, places: Sequence[Place], wanted: Sequence[str], done: Any
+    instrument: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any
 ) -> Iterator[tuple[Place, str, Tensor | None]]:
     """(place, basis, U [D, k]; None for the whole state) from the prompts for directions."""
     states = states_at(model, cases, places)
-    coin = coin_of(cases.value, np.random.default_rng([how.seed, 2]))
+    coin = coin_of(cases.value, np.random.default_rng([instrument.seed, 2]))
     for i, place in enumerate(places):
-        rng = np.random.default_rng([how.seed, 3, i])
+        rng = np.random.default_rng([instrument.seed, 3, i])
         h = states[place].to(torch.float32)
-        for basis in wanted:
+        for basis in bases:
             if basis == "whole":
                 yield place, basis, None
             elif basis == "means":
                 yield place, basis, first_basis(h, cases.value, 1, rng)
             elif basis == "random":
-                drawn = torch.as_tensor(rng.standard_normal((h.shape[1], how.rank))).to(h)
+                drawn = torch.as_tensor(rng.standard_normal((h.shape[1], instrument.rank))).to(h)
                 yield place, basis, orthonormal(drawn)
             else:
                 trained = replace(cases, value=coin, right=coin) if basis == "arbitrary" else cases
-                start = first_basis(h, trained.value, how.rank, rng)
-                yield place, basis, Search(model, trained, place, h).train(start, how.steps, rng)
-            done(1)
+                start = first_basis(h, trained.value, instrument.rank, rng)
+                yield place, basis, Search(model, trained, place, h).train(start, instrument.steps, rng)
+            tick(1)
 
 
 def answered(
@@ -390,65 +400,72 @@ class Cell:
     """The number of the cell of the same model and relation without an edit."""
 
 
-def observe(how: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(instrument: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model in every relation, and each place and basis. Units: pairs of prompts.
 
     The untrained model is asked for the right answers, because its own answers hardly vary. A relation whose variable
     has one value in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left.
     """
-    places, groups = places_of(model, how.hooks), cases_of(how, data[Prompts])
-    done = ticks(progress, len(groups) * len(places) * len(how.basis))
+    places, groups = places_of(model, instrument.hooks), cases_of(instrument, data[Prompts])
+    tick = ticks(progress, len(groups) * len(places) * len(instrument.basis))
     nets: list[tuple[Any, Interchange, tuple[str, ...]]]
-    nets = [(model, how, tuple(basis for basis in how.basis if basis != "untrained"))]
-    if "untrained" in how.basis:
-        nets.append((untrained(model, how.seed), replace(how, variable="right"), ("untrained",)))
+    nets = [(model, instrument, tuple(basis for basis in instrument.basis if basis != "untrained"))]
+    if "untrained" in instrument.basis:
+        nets.append((untrained(model, instrument.seed), replace(instrument, variable="right"), ("untrained",)))
     cells, units, words, arrays = list[Cell](), list[pd.DataFrame](), list[str](), dict[str, np.ndarray]()
     for relation, cases in groups.items():
-        directions, measured = (with_values(how, model, part) for part in split(cases, how.seed))
-        if min(len(set(part.value)) for part in (directions, measured)) < 2:
+        directions, measured_cases = (with_values(instrument, model, part) for part in split(cases, instrument.seed))
+        if min(len(set(part.value)) for part in (directions, measured_cases)) < 2:
             words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
             continue
-        pairs = draw_pairs(range(len(measured.tokens)), how.pairs, np.random.default_rng([how.seed, 4]))
-        for net, options, wanted in nets:
-            fitted, own = ((directions, measured) if net is model else
-                           (with_values(options, net, part) for part in (directions, measured)))  # fmt: skip
-            bases = list(bases_of(options, net, fitted, places, wanted, done))
+        pairs = draw_pairs(
+            range(len(measured_cases.tokens)), instrument.pairs, np.random.default_rng([instrument.seed, 4])
+        )
+        for net, options, net_bases in nets:
+            fitted, valued_cases = (
+                (directions, measured_cases)
+                if net is model
+                else (with_values(options, net, part) for part in (directions, measured_cases))
+            )
+            bases = list(bases_of(options, net, fitted, places, net_bases, tick))
             names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
-            must_flip, unedited = own.value[pairs[:, 0]] != own.value[pairs[:, 1]], len(cells)
-            for keys, prefers in zip(names, answered(net, own, pairs, bases, places), strict=True):
+            must_flip, unedited = valued_cases.value[pairs[:, 0]] != valued_cases.value[pairs[:, 1]], len(cells)
+            for keys, prefers in zip(names, answered(net, valued_cases, pairs, bases, places), strict=True):
                 label = dict(zip(KEYS, (relation, *keys), strict=True))
-                cells.append(Cell(label, prefers == own.own_answer(pairs), must_flip, unedited))
+                cells.append(Cell(label, prefers == valued_cases.own_answer(pairs), must_flip, unedited))
             arrays |= {
                 f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
                 for place, basis, U in bases if U is not None
             }  # fmt: skip
             if net is model:
                 words.append(f"{relation} by {cases.variable} ({must_flip.mean():.3f} must flip)")
-        clusters = [(*measured.units[base], *measured.units[source]) for base, source in pairs]
+        clusters = [(*measured_cases.units[base], *measured_cases.units[source]) for base, source in pairs]
         units.append(pd.DataFrame({
-            "unit": [f"{measured.names[base]} ← {measured.names[source]}" for base, source in pairs],
+            "unit": [f"{measured_cases.names[base]} ← {measured_cases.names[source]}" for base, source in pairs],
             "cluster": pd.Series(clusters, dtype=object), "relation": relation,
         }))  # fmt: skip
-    done(0)
+    tick(0)
     if not cells:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
     table = pd.concat(units, ignore_index=True)
-    title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {how.variable} value of "
-    title += f"{', '.join(words)}; position: {how.position}"
-    seen = InstrumentData({}, {}, {"title": title}, arrays)
+    title = (
+        f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {instrument.variable} value of "
+    )
+    title += f"{', '.join(words)}; position: {instrument.position}"
+    measurements = InstrumentData({}, {}, {"title": title}, arrays)
     measured_in = np.stack([(table["relation"] == cell.label["relation"]).to_numpy() for cell in cells])
     right, must_flip = np.zeros(measured_in.shape), np.zeros(measured_in.shape, bool)
-    for row, (mine, cell) in enumerate(zip(measured_in, cells, strict=True)):
-        right[row, mine], must_flip[row, mine] = cell.right, cell.must_flip
+    for row, (columns, cell) in enumerate(zip(measured_in, cells, strict=True)):
+        right[row, columns], must_flip[row, columns] = cell.right, cell.must_flip
     sizes = {"accuracy": measured_in, "flips": must_flip, "stays": measured_in & ~must_flip}
     for name, inside in sizes.items():
-        seen.blocks[name] = Observations(
+        measurements.blocks[name] = Observations(
             measure=HITS, cells=pd.DataFrame([{**cell.label, "cell": i} for i, cell in enumerate(cells)]),
             units=table[["unit", "cluster"]], total=np.where(inside, right, np.nan), size=inside,
         )  # fmt: skip
         edited = [(i, cell) for i, cell in enumerate(cells) if i != cell.unedited]
-        seen.contrasts[name] = [contrast for i, cell in edited for contrast in _contrasts(name, i, cell)]
-    return seen
+        measurements.contrasts[name] = [contrast for i, cell in edited for contrast in _contrasts(name, i, cell)]
+    return measurements
 
 
 def _contrasts(name: str, i: int, cell: Cell) -> list[Contrast]:
@@ -461,11 +478,11 @@ def _contrasts(name: str, i: int, cell: Cell) -> list[Contrast]:
     return [value, nothing, Contrast(quantity="above", weights=weights, labels=cell.label, family=family)]
 
 
-def tables(how: Interchange, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(instrument: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per hook, stream and basis."""
     parts = [estimates[name] for name in ("accuracy", "flips", "stays")]
     frame, missing = joined(parts, KEYS, COLUMNS)
-    return {"interchange": Table(frame, COLUMNS, missing, seen.about["title"])}
+    return {"interchange": Table(frame, COLUMNS, missing, data.about["title"])}
 
 
 COLUMNS = (

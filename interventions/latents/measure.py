@@ -50,84 +50,91 @@ class Cell:
     @property
     def labels(self) -> dict[str, Any]:
         """Columns that name the cell; layer −1 and no projection for several places."""
-        names, one = [place.label for place in self.places], len(self.places) == 1
+        names, single = [place.label for place in self.places], len(self.places) == 1
         place = "+".join(names) if len(names) < 4 else f"{names[0]}+…+{names[-1]} ({len(names)})"
         dims = "all" if self.dims is None else " ".join(map(str, self.dims))
         return {
             "latents": place if self.dims is None else f"{place} [{dims}]", "place": place,
-            "layer": self.places[0].layer if one else -1,
-            "projection": self.places[0].path.split(".")[1] if one else "",
+            "layer": self.places[0].layer if single else -1,
+            "projection": self.places[0].path.split(".")[1] if single else "",
             "dims": dims, "edit": self.kind, "amount": float(self.amount),
         }  # fmt: skip
 
-    def edits(self, at: Sequence[int] | None = None, other: LatentValues | None = None) -> Edits:
-        """The edits at the positions `at`; `other` is the other prompt's z to blend with."""
+    def edits(self, positions: Sequence[int] | None = None, donor: LatentValues | None = None) -> Edits:
+        """The edits at the `positions`; `donor` is the other prompt's z to blend with."""
         if self.kind == "blend":
-            assert other is not None
-            return blend_latents({place: other[place] for place in self.places}, self.amount, self.dims, at)
+            assert donor is not None
+            return blend_latents({place: donor[place] for place in self.places}, self.amount, self.dims, positions)
         make = scale_latents if self.kind == "scale" else clamp_latents
-        return make(self.places, self.amount, self.dims, at)
+        return make(self.places, self.amount, self.dims, positions)
 
 
-def cells_of(how: Latents, config: ModelConfig) -> list[Cell]:
+def cells_of(options: Latents, config: ModelConfig) -> list[Cell]:
     """Every change of every place (or of all together), and with `each` of every dimension. Raises `InputError` for a
     projection or dimension that the model lacks."""
-    places = parse_places(how.at, config)
-    check_dims(places, how.dims, config)
+    places = parse_places(options.at, config)
+    check_dims(places, options.dims, config)
     widths = latent_widths(config)
-    blends = how.blend or ((1.0,) if how.source else ())
-    scales = how.scale or (() if how.clamp or blends else (0.0,))
-    wanted: list[tuple[Literal["scale", "clamp", "blend"], float]] = [("scale", v) for v in scales]
-    wanted += [("clamp", v) for v in how.clamp] + [("blend", v) for v in blends]
+    blends = options.blend or ((1.0,) if options.source else ())
+    scales = options.scale or (() if options.clamp or blends else (0.0,))
+    specs: list[tuple[Literal["scale", "clamp", "blend"], float]] = [("scale", v) for v in scales]
+    specs += [("clamp", v) for v in options.clamp] + [("blend", v) for v in blends]
     cells = []
-    for kind, value in dict.fromkeys(wanted):
-        for group in [tuple(places)] if how.together else [(place,) for place in places]:
-            every = how.dims or tuple(range(widths[group[0].path]))
-            for dims in [(d,) for d in every] if how.each else [how.dims or None]:
+    for kind, value in dict.fromkeys(specs):
+        for group in [tuple(places)] if options.together else [(place,) for place in places]:
+            every = options.dims or tuple(range(widths[group[0].path]))
+            for dims in [(d,) for d in every] if options.each else [options.dims or None]:
                 cells.append(Cell(group, dims, kind, value))
     return cells
 
 
-def observe(how: Latents, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(options: Latents, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: the unedited model and every edit. Units: documents, and positions of texts. Texts come first because they
     take seconds: a bad position is reported before the documents run for minutes."""
-    cells, name = cells_of(how, model.config), title_of(model)
+    cells, name = cells_of(options, model.config), title_of(model)
     opened = data[Text]
-    if how.source and len(how.source) != len(opened.rows):
-        raise InputError(f"{len(opened.rows)} --text and {len(how.source)} --source: give one source for each text")
-    given = data.specs[Text]  # the sources are cut as the texts are
-    cut_at = given if isinstance(given, Text) else Text(max_tokens=model.config.n_ctx)
-    sources = open_text(replace(cut_at, text=how.source), model) if how.source else None
-    texts = texts_of(how, model, cells, opened, sources.rows if sources else [], progress)
+    if options.source and len(options.source) != len(opened.rows):
+        raise InputError(f"{len(opened.rows)} --text and {len(options.source)} --source: give one source for each text")
+    text_spec = data.specs[Text]  # the sources are cut as the texts are
+    cut_at = text_spec if isinstance(text_spec, Text) else Text(max_tokens=model.config.n_ctx)
+    sources = open_text(replace(cut_at, text=options.source), model) if options.source else None
+    texts = texts_of(options, model, cells, opened, sources.rows if sources else [], progress)
     cut = opened.title() + (f"; of the sources{sources.title()}" if sources and sources.cut else "")
-    seen = changes.Effects({}, {}, {"title": {}})
-    if measured := [cell for cell in cells if cell.kind != "blend"]:
-        wanted = [changes.Change(c.labels, [c.edits()], family=f"delta of {c.kind} {c.amount!r}") for c in measured]
-        seen = changes.measure_changes(
-            model, data[Documents], wanted, measures={"loss": NATS} | changes.OF_CHANGE, kl="forward", progress=progress
+    effects = changes.Effects({}, {}, {"title": {}})
+    if document_cells := [cell for cell in cells if cell.kind != "blend"]:
+        change_list = [
+            changes.Change(c.labels, [c.edits()], family=f"delta of {c.kind} {c.amount!r}") for c in document_cells
+        ]
+        effects = changes.measure_changes(
+            model,
+            data[Documents],
+            change_list,
+            measures={"loss": NATS} | changes.OF_CHANGE,
+            kl="forward",
+            progress=progress,
         )
-        seen.about["title"] = {"latents": f"{name}: {seen.loss}; {seen.documents}"}
-    seen.about["title"]["texts"] = f"{name} under changed latents{cut}"
-    seen.extra = texts
-    add_texts(seen, texts[0], opened.names)
-    return seen
+        effects.about["title"] = {"latents": f"{name}: {effects.loss}; {effects.documents}"}
+    effects.about["title"]["texts"] = f"{name} under changed latents{cut}"
+    effects.extra = texts
+    add_texts(effects, texts[0], opened.names)
+    return effects
 
 
-def with_resolved_heads(how: Latents, data: Opened) -> Latents:
+def with_resolved_heads(options: Latents, data: Opened) -> Latents:
     """These options with the projections given by name, so that a control is measured at the same ones."""
-    return replace(how, at=tuple(place.label for place in parse_places(how.at, data.model.config)))
+    return replace(options, at=tuple(place.label for place in parse_places(options.at, data.model.config)))
 
 
-def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[list[int], list[int]]:
-    """(positions of a text of n tokens, the same positions of its source), from 0; all if `at` is empty.
+def aligned_positions(n: int, n_source: int | None, positions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(positions of a text of n tokens, the same positions of its source), from 0; all if `positions` is empty.
 
     Negative positions count from the end of each. Raises `InputError` for positions outside, and for texts of different
     lengths without positions.
     """
     m = n if n_source is None else n_source
-    if not at and n != m:
+    if not positions and n != m:
         raise InputError(f"the texts have {n} and {m} tokens: give --position for the tokens to pair (−1: the last)")
-    chosen = list(at) or list(range(n))
+    chosen = list(positions) or list(range(n))
     for p in chosen:
         if not -min(n, m) <= p < min(n, m):
             raise InputError(f"position {p} is outside a text of {min(n, m)} tokens including BOS")
@@ -135,7 +142,7 @@ def aligned_positions(n: int, n_source: int | None, at: Sequence[int]) -> tuple[
 
 
 def texts_of(
-    how: Latents, model: Any, cells: Sequence[Cell], texts: OpenText, sources: Sequence[Sequence[int]],
+    options: Latents, model: Any, cells: Sequence[Cell], texts: OpenText, sources: Sequence[Sequence[int]],
     progress: Progress = iter,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:  # fmt: skip
     """(KL at every position, the k most probable next tokens after the last one) for every text and edit.
@@ -148,43 +155,47 @@ def texts_of(
     places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     for prompt, ids in enumerate(progress(texts.rows)):
         source = sources[prompt] if sources else None
-        here, there = aligned_positions(len(ids), len(source) if source else None, how.position)
-        other = None
+        text_positions, source_positions = aligned_positions(
+            len(ids), len(source) if source else None, options.position
+        )
+        donor = None
         if source:
-            of_source = Query(tokens=[list(source)], hooks=tuple(place.hook for place in places), positions=[there])
-            read = run(model, of_source).hooks
-            other = {place: read[place.hook][0] for place in places}
+            of_source = Query(
+                tokens=[list(source)], hooks=tuple(place.hook for place in places), positions=[source_positions]
+            )
+            captures = run(model, of_source).hooks
+            donor = {place: captures[place.hook][0] for place in places}
         query = Query(tokens=[list(ids)], hooks=(last,), logits=[[len(ids) - 1]])
 
         def predict(edits: Edits, query: Query = query) -> tuple[Float[Tensor, "T D"], Float[Tensor, " V"]]:
-            found = run(model, query, edits)
-            assert found.logits is not None
-            x = model.ln_final(found.hooks[last][0][None])[0]
-            return x.detach(), found.logits[0][0].float().softmax(-1).cpu()
+            output = run(model, query, edits)
+            assert output.logits is not None
+            x = model.ln_final(output.hooks[last][0][None])[0]
+            return x.detach(), output.logits[0][0].float().softmax(-1).cpu()
 
-        plain, before = predict({})
-        following += _top(texts.tokenizer, before, before, how.k, {"prompt": prompt, **NOTHING, "change": "none"})
+        plain, base_p = predict({})
+        following += _top(texts.tokenizer, base_p, base_p, options.k, {"prompt": prompt, **NOTHING, "change": "none"})
         pieces = texts.tokenizer.pieces(list(ids))
         for cell in cells:
             labels = cell.labels
             labels |= {"prompt": prompt, "change": f"{labels['latents']} {cell.kind} {cell.amount:g}"}
-            x, after = predict(cell.edits(here, other))
+            x, new_p = predict(cell.edits(text_positions, donor))
             kl = divergences(plain, x, model.head).double().cpu().tolist()
             rows = enumerate(zip(pieces, kl, strict=True))
             positions += [{**labels, "position": i, "token": piece, "kl": value} for i, (piece, value) in rows]
-            following += _top(texts.tokenizer, after, before, how.k, labels)
+            following += _top(texts.tokenizer, new_p, base_p, options.k, labels)
     return pd.DataFrame(positions), pd.DataFrame(following)
 
 
-def _top(tokenizer: Any, p: Tensor, before: Tensor, k: int, labels: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _top(tokenizer: Any, p: Tensor, base_p: Tensor, k: int, labels: Mapping[str, Any]) -> list[dict[str, Any]]:
     best = p.topk(min(k, len(p))).indices.tolist()
     return [
-        {**labels, "rank": rank, "token": piece, "probability": float(p[i]), "before": float(before[i])}
+        {**labels, "rank": rank, "token": piece, "probability": float(p[i]), "before": float(base_p[i])}
         for rank, (i, piece) in enumerate(zip(best, tokenizer.pieces(best), strict=True), 1)
     ]
 
 
-def add_texts(seen: changes.Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
+def add_texts(effects: changes.Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
     """Add KL as a block: cells are edits of a text, units its positions; the mean over positions is estimated."""
     index = ["prompt", *KEYS]
     cells = positions[index].drop_duplicates(ignore_index=True)
@@ -194,37 +205,37 @@ def add_texts(seen: changes.Effects, positions: pd.DataFrame, names: Sequence[st
     total, size = np.zeros((2, len(cells), len(units)))
     total[cell, unit], size[cell, unit] = positions["kl"], 1.0
     units["cluster"] = [names[i] for i in units["prompt"]]
-    units["unit"] = [f"{names[i]}:{at}" for i, at in zip(units["prompt"], units["position"], strict=True)]
+    units["unit"] = [f"{names[i]}:{position}" for i, position in zip(units["prompt"], units["position"], strict=True)]
     measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"], limits=(0.0, np.inf))
-    seen.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-    seen.contrasts["texts"] = each("kl", cells, null=None)
+    effects.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
+    effects.contrasts["texts"] = each("kl", cells, null=None)
 
 
-def tables(how: Latents, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Latents, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """latents: a row per edit over documents; texts: per text and edit; next: next tokens; positions: KL."""
-    made, titles, (positions, following) = {}, seen.about["title"], seen.extra
+    out, titles, (positions, following) = {}, effects.about["title"], effects.extra
     if "loss" in estimates:
-        made["latents"] = changes.effect_table(seen, estimates, COLUMNS, titles["latents"])
-    each = ["prompt", *KEYS]
-    frame = estimates["texts"].wide(each)[0].drop(columns="clusters")
-    frame["kl_max"] = positions.groupby(each, sort=False)["kl"].max().to_numpy()
+        out["latents"] = changes.effect_table(effects, estimates, COLUMNS, titles["latents"])
+    text_keys = ["prompt", *KEYS]
+    frame = estimates["texts"].wide(text_keys)[0].drop(columns="clusters")
+    frame["kl_max"] = positions.groupby(text_keys, sort=False)["kl"].max().to_numpy()
     plain = following["edit"] == "none"
-    frame["following"] = [_probabilities(rows) for _, rows in following[~plain].groupby(each, sort=False)]
-    unedited = "; ".join(_probabilities(rows, before=False) for _, rows in following[plain].groupby("prompt"))
-    named = titles["texts"]
-    made["texts"] = Table(frame, TEXTS, {}, f"{named}; next tokens of the unedited model: {unedited}", "kl", 40)
-    for name, whole, columns, what, by in (
+    frame["following"] = [_probabilities(rows) for _, rows in following[~plain].groupby(text_keys, sort=False)]
+    unedited = "; ".join(_probabilities(rows, with_base=False) for _, rows in following[plain].groupby("prompt"))
+    heading = titles["texts"]
+    out["texts"] = Table(frame, TEXTS, {}, f"{heading}; next tokens of the unedited model: {unedited}", "kl", 40)
+    for name, source, columns, description, by in (
         ("next", following, NEXT, "most probable next tokens", "probability"),
         ("positions", positions, POSITIONS, "KL at every position", "kl"),
     ):
-        made[name] = Table(whole[[column.name for column in columns]], columns, {}, f"{named}: {what}", by, 10)
-    return made
+        out[name] = Table(source[[column.name for column in columns]], columns, {}, f"{heading}: {description}", by, 10)
+    return out
 
 
-def _probabilities(rows: pd.DataFrame, *, before: bool = True) -> str:
+def _probabilities(rows: pd.DataFrame, *, with_base: bool = True) -> str:
     """Tokens with their probabilities, and the unedited ones in brackets."""
-    each = zip(rows["token"], rows["probability"], rows["before"], strict=True)
-    return ", ".join(f"{token!r} {p:.2f}" + f" ({b:.2f})" * before for token, p, b in each)
+    parts = zip(rows["token"], rows["probability"], rows["before"], strict=True)
+    return ", ".join(f"{token!r} {p:.2f}" + f" ({b:.2f})" * with_base for token, p, b in parts)
 
 
 WHICH = (

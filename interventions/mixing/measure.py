@@ -50,18 +50,18 @@ def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnec
     return not where or EVERYWHERE in where, parse_modules(alone, n_layers)
 
 
-def placed_changes(how: Mixing, model: Any) -> list[tuple[str, str, tuple[PlacedConnection, ...], str]]:
+def placed_changes(options: Mixing, model: Any) -> list[tuple[str, str, tuple[PlacedConnection, ...], str]]:
     """(change, where, modules in which it acts, why it cannot act) of every change, everywhere and at every module."""
-    everywhere, alone = places(how.where, model.config.n_layers)
+    everywhere, alone = places(options.where, model.config.n_layers)
     every = parse_modules("all", model.config.n_layers)
-    found = list[tuple[str, str, tuple[PlacedConnection, ...], str]]()
-    for change in dict.fromkeys(how.change):
+    out = list[tuple[str, str, tuple[PlacedConnection, ...], str]]()
+    for change in dict.fromkeys(options.change):
         inert = inert_reasons(model, change)
         for where, modules in [(EVERYWHERE, every)] * everywhere + [(module.label, [module]) for module in alone]:
             acting = tuple(module for module in modules if module.path not in inert)
             reasons = " and ".join(dict.fromkeys(inert.get(module.path, "") for module in modules))
-            found.append((change, where, acting or tuple(modules), "" if acting else f"cannot act, {reasons}"))
-    return found
+            out.append((change, where, acting or tuple(modules), "" if acting else f"cannot act, {reasons}"))
+    return out
 
 
 def edits_of(
@@ -98,7 +98,7 @@ def inert_reasons(model: Any, change: str) -> dict[str, str]:
 
 
 def constants_of(
-    model: Any, wanted: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
+    model: Any, change_sites: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
 ) -> Constants:
     """The new coefficients of changes in modules; equal keys share one object, also between sweeps.
 
@@ -107,27 +107,29 @@ def constants_of(
     n = model.config.residual.n
     pairs = dict.fromkeys(
         (hook, change.partition("-")[2])
-        for change, modules in wanted if change not in STREAMS
+        for change, modules in change_sites if change not in STREAMS
         for module in modules for hook in hooks_of(change, module)
     )  # fmt: skip
-    measured = dict.fromkeys(hook for hook, to in pairs if to == "mean" or (to == "even" and hook.endswith("post")))
-    means = hook_means(model, list(measured), document_rows(opened.batches())) if measured else {}
-    made = {}
+    mean_hooks = dict.fromkeys(hook for hook, to in pairs if to == "mean" or (to == "even" and hook.endswith("post")))
+    means = hook_means(model, list(mean_hooks), document_rows(opened.batches())) if mean_hooks else {}
+    constants = {}
     for hook, to in pairs:
         if to == "mean":
-            made[hook, to] = means[hook]
+            constants[hook, to] = means[hook]
         elif hook in means and to == "even" and hook.endswith("post"):
-            made[hook, to] = means[hook].mean().expand(n)
+            constants[hook, to] = means[hook].mean().expand(n)
         else:
-            made[hook, to] = torch.eye(n) if to == "identity" else torch.full((n,) * (2 - hook.endswith("pre")), 1 / n)
-    return made
+            constants[hook, to] = (
+                torch.eye(n) if to == "identity" else torch.full((n,) * (2 - hook.endswith("pre")), 1 / n)
+            )
+    return constants
 
 
-def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(options: Mixing, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Every change, everywhere and at every module, one variant per permutation. Units: documents."""
-    opened, placed = data[Documents], placed_changes(how, model)
+    opened, placed = data[Documents], placed_changes(options, model)
     constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
-    orders, wanted = permutations(model.config.residual.n, how.draws, how.seed), []
+    orders, change_list = permutations(model.config.residual.n, options.draws, options.seed), []
     for change, where, modules, inert in placed:
         drawn, (of, _, to) = len(orders) if change == "permute" else 1, change.partition("-")
         coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])
@@ -137,28 +139,28 @@ def observe(how: Mixing, model: Any, data: Opened, progress: Progress) -> change
             "acts": "no" if inert else "yes", "module": -1 if everywhere else modules[0].number,
             "layer": -1 if everywhere else modules[0].layer,
         }  # fmt: skip
-        wanted.append(changes.Change(
+        change_list.append(changes.Change(
             labels, [None] * drawn if inert else edits_of(change, modules, constants, orders),
             missing=inert, family=EVERYWHERE if everywhere else change,
             undrawn="" if change == "permute" else "no permutations are drawn",
         ))  # fmt: skip
     measures = changes.LOSSES | changes.OF_CHANGE
-    seen = changes.measure_changes(model, opened, wanted, measures=measures, kl="forward", progress=progress)
-    seen.about["title"] = f"{title_of(model)}, {seen.loss}; {seen.documents}"
-    return seen
+    effects = changes.measure_changes(model, opened, change_list, measures=measures, kl="forward", progress=progress)
+    effects.about["title"] = f"{title_of(model)}, {effects.loss}; {effects.documents}"
+    return effects
 
 
-def tables(how: Mixing, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Mixing, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """everywhere: one row per change of all modules at once; modules: one row per change and module."""
-    made, where = {}, {change.labels["where"] for change in seen.changes}
+    out, where = {}, {change.labels["where"] for change in effects.changes}
     printed: dict[str, Any] = {"by": "delta", "most": 4, "per": ("definition",)}
     for name, chosen, columns in (
         (EVERYWHERE, where & {EVERYWHERE}, COLUMNS), ("modules", where - {EVERYWHERE}, MODULE_COLUMNS),
     ):  # fmt: skip
         if chosen:
-            title = f"{name}, {seen.about['title']}"
-            made[name] = changes.effect_table(seen, estimates, columns, title, where={"where": chosen}, **printed)
-    return made
+            title = f"{name}, {effects.about['title']}"
+            out[name] = changes.effect_table(effects, estimates, columns, title, where={"where": chosen}, **printed)
+    return out
 
 
 CHANGE = (

@@ -95,10 +95,10 @@ class Patch(Instrument):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = (self.clean, self.corrupt, self.answer, self.foil)
-        if any(x is not None for x in own) and any(x is None for x in own):
+        texts = (self.clean, self.corrupt, self.answer, self.foil)
+        if any(x is not None for x in texts) and any(x is None for x in texts):
             raise InputError("your own pair needs all of --clean, --corrupt, --answer and --foil")
-        of_pairs = [one for one in ("contrast", "pairs") if getattr(self, one) != getattr(Patch, one)]
+        of_pairs = [name for name in ("contrast", "pairs") if getattr(self, name) != getattr(Patch, name)]
         if self.clean is not None and of_pairs:
             raise InputError(f"--{of_pairs[0]} has no effect with your own --clean: leave it out")
         if strange := score_names(self.senders) - {"recovery"}:

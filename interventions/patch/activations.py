@@ -87,18 +87,18 @@ class Cell:
 
     def index(self, pair: PatchPair, ndim: int) -> tuple[Any, ...] | None:
         """The cell's index into an activation with `ndim` axes, batch first; None if the pair has no such position."""
-        at: list[Any] = [slice(None)] * ndim
+        slices: list[Any] = [slice(None)] * ndim
         if self.place != ANYWHERE:
             if self.place not in pair.places:
                 return None
             assert self.spot.time is not None
-            at[self.spot.time + 1] = torch.as_tensor(pair.places[self.place])
+            slices[self.spot.time + 1] = torch.as_tensor(pair.places[self.place])
         if self.head is not None:
             assert self.spot.head is not None
-            at[self.spot.head + 1] = slice(self.head, self.head + 1)
+            slices[self.spot.head + 1] = slice(self.head, self.head + 1)
         if self.spot.stream is not None:
-            at[2] = slice(self.spot.stream, self.spot.stream + 1)
-        return tuple(at)
+            slices[2] = slice(self.spot.stream, self.spot.stream + 1)
+        return tuple(slices)
 
 
 def spots(model: Any, names: Sequence[str]) -> list[Spot]:
@@ -108,39 +108,39 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
     this run whose layer reads one stream of the other. Raises `InputError` for a name without a hook, for a hook that
     only observes a sum, and for a stream that the model lacks.
     """
-    known = _known(model)
-    found: dict[str, Spot] = {}
-    for given in names:
-        short, stream = given.replace("hook_", "").removeprefix("attn."), None
-        part, _, read = short.partition(".")
-        if read and part in READ_BY and short not in known:  # HDPL has q.detail
+    by_name = _known(model)
+    chosen_spots: dict[str, Spot] = {}
+    for name in names:
+        short, stream = name.replace("hook_", "").removeprefix("attn."), None
+        part, _, source_stream = short.partition(".")
+        if source_stream and part in READ_BY and short not in by_name:  # HDPL has q.detail
             streams = model.config.residual.streams
             if len(streams) < 2:
-                raise InputError(f"{given}: the heads of {model.config.name} read no named streams; patch {part}")
-            if read not in streams:
-                raise unknown("stream", read, list(streams))
-            found[short] = replace(known[part], short=short, read=read)
+                raise InputError(f"{name}: the heads of {model.config.name} read no named streams; patch {part}")
+            if source_stream not in streams:
+                raise unknown("stream", source_stream, list(streams))
+            chosen_spots[short] = replace(by_name[part], short=short, read=source_stream)
             continue
         kind, _, place = short.partition("_")
-        if kind[:1] == "s" and kind[1:].isdigit() and f"streams_{place}" in known:
+        if kind[:1] == "s" and kind[1:].isdigit() and f"streams_{place}" in by_name:
             stream, n = int(kind[1:]), model.config.residual.n
             if stream >= n:
                 raise InputError(f"stream s{stream} does not exist: the model has s0 to s{n - 1}")
-            base = known[f"streams_{place}"]
-        elif short in known:
-            base = known[short]
+            base = by_name[f"streams_{place}"]
+        elif short in by_name:
+            base = by_name[short]
         else:
-            raise unknown("hook to patch", given, list(known))
+            raise unknown("hook to patch", name, list(by_name))
         point = model.hook_dict[base.hook(0)]
         if isinstance(point, ObservePoint):
             raise InputError(f"{short} only shows {point.shows}; patch {point.instead.replace('hook_', '')} instead")
-        found[short] = Spot(short, base.name, base.time, base.head, stream, base.kv)
-    return list(found.values())
+        chosen_spots[short] = Spot(short, base.name, base.time, base.head, stream, base.kv)
+    return list(chosen_spots.values())
 
 
 def _known(model: Any) -> dict[str, Spot]:
     """Short name -> hook, for the hooks inside the blocks, before and after them."""
-    found: dict[str, Spot] = {}
+    by_name: dict[str, Spot] = {}
     for full in model.hook_dict:
         parts = full.split(".")
         row = row_of(full)
@@ -149,11 +149,11 @@ def _known(model: Any) -> dict[str, Spot]:
         letters = row.shape.split(" | ")[0].split()[1:]
         mixing, kv = full.endswith("_mix"), "G" in letters
         short = ".".join(parts[2 * (parts[0] == "blocks") :]).replace("hook_", "").removeprefix("attn.")
-        found[short] = Spot(
+        by_name[short] = Spot(
             short, row.name, letters.index("T") if "T" in letters else None,
             letters.index("G") if kv else letters.index("H") if "H" in letters and not mixing else None, kv=kv,
         )  # fmt: skip
-    return found
+    return by_name
 
 
 def default_spots(model: Any, by: By = "auto") -> tuple[str, ...]:
@@ -178,14 +178,14 @@ def plan(
     labels = _labels(pairs)
     cells = []
     for spot in chosen:
-        own = spot.head is not None and not spot.kv
-        how = ("head" if own else "role" if spot.time is not None else "all") if by == "auto" else by
-        if "head" in how and spot.head is None:
+        query_heads = spot.head is not None and not spot.kv
+        axis = ("head" if query_heads else "role" if spot.time is not None else "all") if by == "auto" else by
+        if "head" in axis and spot.head is None:
             raise InputError(f"{spot.short} has no heads: patch it with --by role")
-        if "role" in how and spot.time is None:
+        if "role" in axis and spot.time is None:
             raise InputError(f"{spot.short} has no positions: patch it with --by head or all")
-        heads = range((spot.kv and model.cfg.n_key_value_heads) or model.config.n_heads) if "head" in how else [None]
-        places = labels if "role" in how else [ANYWHERE]
+        heads = range((spot.kv and model.cfg.n_key_value_heads) or model.config.n_heads) if "head" in axis else [None]
+        places = labels if "role" in axis else [ANYWHERE]
         every = range(model.config.n_layers) if layers is None else layers
         for layer in every if spot.layered else [-1]:
             cells += [Cell(spot, layer, place, head) for head in heads for place in places]
@@ -196,8 +196,8 @@ def _labels(pairs: Sequence[PatchPair]) -> list[str]:
     """Position labels in text order, by their mean place over the pairs."""
     where: dict[str, list[float]] = {}
     for pair in pairs:
-        for label, at in pair.places.items():
-            where.setdefault(label, []).append(float(np.mean(at)) / len(pair.clean))
+        for label, positions in pair.places.items():
+            where.setdefault(label, []).append(float(np.mean(positions)) / len(pair.clean))
     return sorted(where, key=lambda label: (label != "BOS", label == "last", float(np.mean(where[label]))))
 
 
@@ -237,13 +237,15 @@ def patch_pairs(
 ) -> PatchResults:  # fmt: skip
     """Every cell of every pair, exactly, with one run per cell. Raises `InputError` without pairs or cells."""
 
-    def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
-        sources = sources_of(model, cells, pair.runs(direction)[0], own, source)
-        made: list[dict[str, Edit] | None] = []
+    def make(
+        pair: PatchPair, recipient: Mapping[str, Tensor], source: Mapping[str, Tensor]
+    ) -> list[dict[str, Edit] | None]:
+        sources = sources_of(model, cells, pair.runs(direction)[0], recipient, source)
+        edits: list[dict[str, Edit] | None] = []
         for cell, a in zip(cells, sources, strict=True):
             index = None if a is None else cell.index(pair, a.ndim + 1)
-            made.append(None if a is None or index is None else {cell.hook: partial(_put, source=a, index=index)})
-        return made
+            edits.append(None if a is None or index is None else {cell.hook: partial(_put, source=a, index=index)})
+        return edits
 
     if not cells:
         raise InputError("nothing to patch: give at least one hook and one layer")
@@ -257,22 +259,26 @@ def names_of(cells: Sequence[Cell]) -> list[str]:
 
 
 def sources_of(
-    model: Any, cells: Sequence[Cell], tokens: Sequence[int], own: Mapping[str, Tensor], source: Mapping[str, Tensor]
+    model: Any,
+    cells: Sequence[Cell],
+    tokens: Sequence[int],
+    recipient: Mapping[str, Tensor],
+    source: Mapping[str, Tensor],
 ) -> list[Tensor | None]:
     """What every cell's hook gets: its activation in the source run; or, for one that reads a stream, what the hook has
     in this run of `tokens` if its layer reads the source's stream. None where the values do not read that stream."""
-    found: dict[tuple[str, str], Tensor] = {}
+    by_hook: dict[tuple[str, str], Tensor] = {}
     for layer, stream in dict.fromkeys((cell.layer, cell.spot.read) for cell in cells if cell.spot.read):
-        some = [cell for cell in cells if (cell.layer, cell.spot.read) == (layer, stream)]
+        readers = [cell for cell in cells if (cell.layer, cell.spot.read) == (layer, stream)]
         name = f"blocks.{layer}.hook_{stream}_pre"
         edits = {
-            f"blocks.{layer}.hook_{point}": partial(add, delta=source[name] - own[name])
-            for point in {READ_BY[cell.spot.short[0]] for cell in some}
+            f"blocks.{layer}.hook_{point}": partial(add, delta=source[name] - recipient[name])
+            for point in {READ_BY[cell.spot.short[0]] for cell in readers}
         }
-        seen = run(model, Query(tokens=[tokens], hooks=tuple({cell.hook for cell in some})), edits).hooks
+        captures = run(model, Query(tokens=[tokens], hooks=tuple({cell.hook for cell in readers})), edits).hooks
         by_values = stream == "token" or model.config.residual.values != "token"
-        found |= {(hook, stream): x[0] for hook, x in seen.items() if hook[-1] != "v" or by_values}
-    return [found.get((c.hook, c.spot.read)) if c.spot.read else source[c.hook] for c in cells]
+        by_hook |= {(hook, stream): x[0] for hook, x in captures.items() if hook[-1] != "v" or by_values}
+    return [by_hook.get((c.hook, c.spot.read)) if c.spot.read else source[c.hook] for c in cells]
 
 
 def add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
@@ -289,16 +295,16 @@ def sweep_pairs(
         raise InputError("no pairs of prompts to patch")
     runs, patched = np.zeros((2, len(pairs))), np.full((n_cells, len(pairs)), np.nan)
     for i, pair in enumerate(progress(pairs)):
-        own, source = both_runs(model, pair, names, direction)
-        sweep = make(pair, own, source)
+        recipient, source = both_runs(model, pair, names, direction)
+        sweep = make(pair, recipient, source)
         real = [c for c, edits in enumerate(sweep) if edits is not None]
         tokens = pair.runs(direction)
         edits = [sweep[c] or {} for c in real]
-        odds, other = _odds(model, tokens[0], pair, edits), _odds(model, tokens[1], pair, [])
-        if not (np.isfinite(odds).all() and np.isfinite(other).all()):
+        odds, source_odds = _odds(model, tokens[0], pair, edits), _odds(model, tokens[1], pair, [])
+        if not (np.isfinite(odds).all() and np.isfinite(source_odds).all()):
             raise InputError(f"log-odds of the pair {pair.id} are not finite: the weights, or a patch, are too large")
         patched[real, i] = odds[1:]
-        runs[:, i] = (other[0], odds[0]) if direction == "denoise" else (odds[0], other[0])
+        runs[:, i] = (source_odds[0], odds[0]) if direction == "denoise" else (odds[0], source_odds[0])
     return PatchResults(direction, runs[0], runs[1], patched)
 
 
@@ -306,8 +312,8 @@ def both_runs(
     model: Any, pair: PatchPair, names: Sequence[str], direction: Direction
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Activations (without batch axis) of the run to be patched, and of the other run."""
-    found = run(model, Query(tokens=pair.runs(direction), hooks=tuple(names))).hooks if names else {}
-    return {name: x[0] for name, x in found.items()}, {name: x[1] for name, x in found.items()}
+    captures = run(model, Query(tokens=pair.runs(direction), hooks=tuple(names))).hooks if names else {}
+    return {name: x[0] for name, x in captures.items()}, {name: x[1] for name, x in captures.items()}
 
 
 def _odds(model: Any, tokens: Sequence[int], pair: PatchPair, edits: Sequence[Mapping[str, Edit]]) -> np.ndarray:
@@ -334,9 +340,9 @@ def attribute_pairs(
     if not pairs or not cells:
         raise InputError("nothing to attribute: give at least one pair, one hook and one layer")
     hooks = list(dict.fromkeys(cell.hook for cell in cells))
-    found = np.full((len(cells), len(pairs)), np.nan)
+    effects = np.full((len(cells), len(pairs)), np.nan)
     for i, pair in enumerate(progress(pairs)):
-        own, source = both_runs(model, pair, names_of(cells), direction)
+        recipient, source = both_runs(model, pair, names_of(cells), direction)
         ids = pair.runs(direction)[0]
         tokens = torch.tensor([ids], device=model.cfg.device)
         with torch.enable_grad(), capture(model, hooks, grad=True) as live:
@@ -344,20 +350,20 @@ def attribute_pairs(
         metric = pair.log_odds(logits)
         slopes = torch.autograd.grad(metric, [live[name] for name in hooks], allow_unused=True)
         gradients, products = dict(zip(hooks, slopes, strict=True)), dict[tuple[str, str], Tensor]()
-        for c, (cell, other) in enumerate(zip(cells, sources_of(model, cells, ids, own, source), strict=True)):
-            if other is None:
+        for c, (cell, value) in enumerate(zip(cells, sources_of(model, cells, ids, recipient, source), strict=True)):
+            if value is None:
                 continue
             key, g = (cell.hook, cell.spot.read), gradients[cell.hook]
             if key not in products:
-                equal = other == own[cell.hook]  # masked scores are −inf in both
-                change = (other - own[cell.hook]).masked_fill(equal, 0.0)[None].double()
+                equal = value == recipient[cell.hook]  # masked scores are −inf in both
+                change = (value - recipient[cell.hook]).masked_fill(equal, 0.0)[None].double()
                 products[key] = torch.zeros_like(change) if g is None else change * g.detach().double()
             index = cell.index(pair, products[key].ndim)
             if index is not None:
-                found[c, i] = float(products[key][index].sum())
-                if not np.isfinite(found[c, i]):
+                effects[c, i] = float(products[key][index].sum())
+                if not np.isfinite(effects[c, i]):
                     raise InputError(f"the gradient of the pair {pair.id} at {cell.hook} is not finite")
-    return found
+    return effects
 
 
 LOGITS = 2**24
@@ -373,18 +379,18 @@ def attribute_heads(
     `text.shards.document_batches`. Raises `InputError` for a gradient that is not finite.
     """
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.config.n_layers)]
-    found, n = np.zeros((model.config.n_layers, model.config.n_heads)), 0
+    slopes, n = np.zeros((model.config.n_layers, model.config.n_heads)), 0
     for _, tokens, targets in batches:
         rows = max(1, LOGITS // (tokens.shape[1] * model.config.d_vocab))
-        for ids, wanted in zip(tokens.split(rows), targets.to(model.cfg.device).split(rows), strict=True):
+        for ids, labels in zip(tokens.split(rows), targets.to(model.cfg.device).split(rows), strict=True):
             with torch.enable_grad(), capture(model, names, grad=True) as live:
                 logits = model(ids.to(model.cfg.device))
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-                loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
+                loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
             z = [live[name] for name in names]
             for layer, (x, g) in enumerate(zip(z, torch.autograd.grad(loss, z), strict=True)):
-                found[layer] += (x.detach().double() * g.double()).sum((0, 1, 3)).cpu().numpy()
-            n += int((wanted != IGNORE).sum())
-    if not np.isfinite(found).all():
+                slopes[layer] += (x.detach().double() * g.double()).sum((0, 1, 3)).cpu().numpy()
+            n += int((labels != IGNORE).sum())
+    if not np.isfinite(slopes).all():
         raise InputError("the gradient of the loss is not finite, so heads cannot be screened by it")
-    return found / n
+    return slopes / n

@@ -49,77 +49,85 @@ class SweepResults:
     guessed: np.ndarray | None = None
 
 
-def observe(how: Patch, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Patch, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: clean, corrupted and every patched or guessed run. Units: pairs of prompts. Paths are further blocks."""
-    how = with_resolved_heads(how, data)
+    options = with_resolved_heads(options, data)
     try:
-        chosen = activations.spots(model, how.hooks)
+        chosen = activations.spots(model, options.hooks)
     except InputError as error:
         if data.like is None:
             raise
         raise InputError(
             f"the control: {error}; give --hooks that both models have, such as attn_out mlp_out z"
         ) from None
-    senders = parse_senders(how.senders, model)
+    senders = parse_senders(options.senders, model)
     edges = edges_of(model, senders) if senders else []
-    layers = parse_layers(how.layers, model.config.n_layers) or None
-    found, words = pairs_of(how, data)
-    pairs = found.pairs
-    cells = activations.plan(model, pairs, chosen, how.by if how.by != "token" else "role", layers)
-    directions = tuple(dict.fromkeys(how.direction))
+    layers = parse_layers(options.layers, model.config.n_layers) or None
+    pair_set, words = pairs_of(options, data)
+    pairs = pair_set.pairs
+    cells = activations.plan(model, pairs, chosen, options.by if options.by != "token" else "role", layers)
+    directions = tuple(dict.fromkeys(options.direction))
     if hasattr(progress, "say"):
-        both = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
-        if not (np.abs(both.clean - both.corrupt) >= how.threshold).any():
-            say(progress, f"{_unclear(how.threshold)}: recovery will have no value; give other pairs, or --threshold")
+        baseline = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
+        if not (np.abs(baseline.clean - baseline.corrupt) >= options.threshold).any():
+            say(
+                progress,
+                f"{_unclear(options.threshold)}: recovery will have no value; give other pairs, or --threshold",
+            )
     swept = []
     for direction in directions:
-        if "exact" in how.method:
+        if "exact" in options.method:
             exact = activations.patch_pairs(model, pairs, cells, direction, progress=progress)
         else:
             exact = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, direction)
         guessed = None
-        if "attribution" in how.method:
+        if "attribution" in options.method:
             guessed = activations.attribute_pairs(model, pairs, cells, direction, progress=progress)
         swept.append(SweepResults([cell_labels(cell, direction) for cell in cells], exact, guessed))
-    seen = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": found.left_out})
-    add_blocks(seen, "effect", "recovery", swept, pairs, how.threshold, "hook")
+    measurements = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": pair_set.left_out})
+    add_blocks(measurements, "effect", "recovery", swept, pairs, options.threshold, "hook")
     if edges:
         every = every_edge(model, senders)
         run = patch_edges(model, pairs, edges, directions[0], progress=progress)
         odds = np.full((len(every), len(pairs)), np.nan)
         odds[[every.index(edge) for edge in edges]] = run.patched
         keys = [(directions[0], edge.sender.label, edge.label, edge.reader, edge.layer) for edge in every]
-        paths = SweepResults([dict(zip(EDGES, one, strict=True)) for one in keys], replace(run, patched=odds))
-        add_blocks(seen, "paths", "paths-recovery", [paths], pairs, how.threshold, "sender")
+        paths = SweepResults([dict(zip(EDGES, values, strict=True)) for values in keys], replace(run, patched=odds))
+        add_blocks(measurements, "paths", "paths-recovery", [paths], pairs, options.threshold, "sender")
     clean, corrupt = swept[0].exact.clean.mean(), swept[0].exact.corrupt.mean()
-    seen.about["title"] = f"{title_of(model)}, {words}: log-odds clean {clean:+.3f}, corrupted {corrupt:+.3f} nats"
-    seen.extra = swept
-    return seen
+    measurements.about["title"] = (
+        f"{title_of(model)}, {words}: log-odds clean {clean:+.3f}, corrupted {corrupt:+.3f} nats"
+    )
+    measurements.extra = swept
+    return measurements
 
 
-def with_resolved_heads(how: Patch, data: Opened) -> Patch:
+def with_resolved_heads(options: Patch, data: Opened) -> Patch:
     """These options with hooks and senders by name; heads are ranked by their recovery over the same pairs."""
     model = data.model
-    if score_names(how.senders):
-        named = [spec for spec in how.senders if not score_names([spec])]
-        edges_of(model, parse_senders([*named, "L0.H0"], model))  # refuses bad senders before heads are ranked
-        pairs, direction = pairs_of(how, data)[0].pairs, how.direction[0]
+    if score_names(options.senders):
+        named_specs = [spec for spec in options.senders if not score_names([spec])]
+        edges_of(model, parse_senders([*named_specs, "L0.H0"], model))  # refuses bad senders before heads are ranked
+        pairs, direction = pairs_of(options, data)[0].pairs, options.direction[0]
         cells = activations.plan(model, pairs, activations.spots(model, ["z"]), "head")
-        recovery = activations.patch_pairs(model, pairs, cells, direction).recovery(how.threshold)
+        recovery = activations.patch_pairs(model, pairs, cells, direction).recovery(options.threshold)
         clear = ~np.isnan(recovery).any(0)  # NaN marks undefined recoveries only
         if not clear.any():
-            raise InputError(f"{_unclear(how.threshold)}, so heads cannot be ranked; give a smaller --threshold")
+            raise InputError(f"{_unclear(options.threshold)}, so heads cannot be ranked; give a smaller --threshold")
         sign = -1.0 if direction == "noise" else 1.0
         scores = {
             Head(cell.layer, int(cell.head or 0)): sign * float(row.mean())
             for cell, row in zip(cells, recovery[:, clear], strict=True)
         }
-        chosen = parse_senders(how.senders, model, {"recovery": scores})
-        how = replace(how, senders=tuple(sender.label.replace(" ", ".") for sender in chosen))
-    return replace(how, hooks=how.hooks or activations.default_spots(model, "role" if how.by == "token" else how.by))
+        chosen = parse_senders(options.senders, model, {"recovery": scores})
+        options = replace(options, senders=tuple(sender.label.replace(" ", ".") for sender in chosen))
+    return replace(
+        options,
+        hooks=options.hooks or activations.default_spots(model, "role" if options.by == "token" else options.by),
+    )
 
 
-def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
+def pairs_of(options: Patch, data: Opened) -> tuple[Pairs, str]:
     """The pairs that the options describe, in the model's tokens, and a description in words."""
     model, tokenizer = data.model, check_tokenizer(data.model)
     if data.like is not None and check_tokenizer(data.like.model).sha256 != tokenizer.sha256:
@@ -128,28 +136,28 @@ def pairs_of(how: Patch, data: Opened) -> tuple[Pairs, str]:
             f"the control has another vocabulary ({b} tokens, the model {a}), but patches are compared token by token; "
             "train both with one tokenizer"
         )
-    if how.clean is not None:
-        assert how.corrupt is not None and how.answer is not None and how.foil is not None
-        pair = own_pair(tokenizer, how.clean, how.corrupt, how.answer, how.foil)
+    if options.clean is not None:
+        assert options.corrupt is not None and options.answer is not None and options.foil is not None
+        pair = own_pair(tokenizer, options.clean, options.corrupt, options.answer, options.foil)
         if len(pair.clean) > model.config.n_ctx:
             raise InputError(
                 f"the text has {counted(len(pair.clean), 'token')}, the context holds {model.config.n_ctx}"
             )
-        sides = ((how.answer, pair.answers), (how.foil, pair.foils))
+        sides = ((options.answer, pair.answers), (options.foil, pair.foils))
         words = " against ".join(_counted(tokenizer, *side) for side in sides).removesuffix(",")
         return Pairs((pair,)), f"one pair, {words}"
     opened = data[Prompts]
-    contrast = how.contrast
+    contrast = options.contrast
     if contrast == "auto":
         contrast = "corrupt" if any(p.corrupt is not None for p in opened.aligned.prompts) else "noun"
-    found = choose_pairs(make_pairs(opened.aligned, tokenizer, contrast), how.pairs)
-    shared = read_clusters([p.cluster for p in found.pairs], len(found.pairs)).shared is not None
+    pair_set = choose_pairs(make_pairs(opened.aligned, tokenizer, contrast), options.pairs)
+    shared = read_clusters([p.cluster for p in pair_set.pairs], len(pair_set.pairs)).shared is not None
     name = opened.suite.name if opened.suite is not None else "prompts"
-    words = f"{counted(len(found.pairs), 'pair')} of {name} by {contrast}{found.left_out}"
+    words = f"{counted(len(pair_set.pairs), 'pair')} of {name} by {contrast}{pair_set.left_out}"
     words += f", 95 % for new {'words' if shared else 'texts'}"
-    if how.by == "token":
-        found = Pairs(tuple(by_token(found.pairs, tokenizer)), found.filtered)
-    return found, words
+    if options.by == "token":
+        pair_set = Pairs(tuple(by_token(pair_set.pairs, tokenizer)), pair_set.filtered)
+    return pair_set, words
 
 
 def _counted(tokenizer: Any, continuation: str, ids: Sequence[int]) -> str:
@@ -169,7 +177,7 @@ def cell_labels(cell: activations.Cell, direction: activations.Direction) -> dic
 
 
 def add_blocks(
-    seen: InstrumentData, odds: str, share: str, swept: Sequence[SweepResults], pairs: Sequence[PatchPair],
+    data: InstrumentData, odds: str, share: str, swept: Sequence[SweepResults], pairs: Sequence[PatchPair],
     threshold: float, family: str,
 ) -> None:  # fmt: skip
     """Add two blocks: log-odds with the effect of every patch, and recoveries of the pairs that define one.
@@ -177,67 +185,69 @@ def add_blocks(
     Holm's p of the effects corrects over the patches with the same direction and `family`.
     """
     cells: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {odds: [], share: []}
-    made: dict[str, list[Contrast]] = {odds: [], share: []}
+    contrasts: dict[str, list[Contrast]] = {odds: [], share: []}
 
     def cell(block: str, label: Mapping[str, Any], run: str, x: np.ndarray) -> int:
         cells[block].append(({**label, "run": run}, x))
         return len(cells[block]) - 1
 
-    for one in swept:
-        blank = {k: v if k == "direction" else type(v)() for k, v in one.labels[0].items()}
-        clean = cell(odds, blank, "clean", one.exact.clean)
-        corrupt = cell(odds, blank, "corrupted", one.exact.corrupt)
-        base = corrupt if one.exact.direction == "denoise" else clean
-        rows = [("effect", "recovery", "patched", one.exact.patched)] if len(one.exact.patched) else []
-        if one.guessed is not None:
-            rows.append(("attribution", "attributed", "guessed", one.exact.own + one.guessed))
-        for i, label in enumerate(one.labels):
+    for sweep in swept:
+        blank = {k: v if k == "direction" else type(v)() for k, v in sweep.labels[0].items()}
+        clean = cell(odds, blank, "clean", sweep.exact.clean)
+        corrupt = cell(odds, blank, "corrupted", sweep.exact.corrupt)
+        base = corrupt if sweep.exact.direction == "denoise" else clean
+        rows = [("effect", "recovery", "patched", sweep.exact.patched)] if len(sweep.exact.patched) else []
+        if sweep.guessed is not None:
+            rows.append(("attribution", "attributed", "guessed", sweep.exact.own + sweep.guessed))
+        for i, label in enumerate(sweep.labels):
             for effect, recovery, run, all_of in rows:
-                at, tested = cell(odds, label, run, all_of[i]), effect == "effect"
+                index, tested = cell(odds, label, run, all_of[i]), effect == "effect"
                 absent = NO_EDGE if np.isnan(all_of[i]).all() else ""
-                made[odds].append(Contrast(
-                    quantity=effect, weights={at: 1.0, base: -1.0}, labels=label, null=0.0 if tested else None,
-                    family=f"{odds}, {one.exact.direction} {label[family]}", missing=absent,
+                contrasts[odds].append(Contrast(
+                    quantity=effect, weights={index: 1.0, base: -1.0}, labels=label, null=0.0 if tested else None,
+                    family=f"{odds}, {sweep.exact.direction} {label[family]}", missing=absent,
                 ))  # fmt: skip
-                part = replace(one.exact, patched=all_of[i][None]).recovery(threshold)[0]
-                why = absent or (_unclear(threshold) if np.isnan(part).all() else "")
+                part = replace(sweep.exact, patched=all_of[i][None]).recovery(threshold)[0]
+                reason = absent or (_unclear(threshold) if np.isnan(part).all() else "")
                 weights = {cell(share, label, run, part): 1.0}
-                made[share].append(Contrast(quantity=recovery, weights=weights, labels=label, null=None, missing=why))
+                contrasts[share].append(
+                    Contrast(quantity=recovery, weights=weights, labels=label, null=None, missing=reason)
+                )
     for name, measure in ((odds, ODDS), (share, SHARE)):
         keys, total = pd.DataFrame([key for key, _ in cells[name]]), np.stack([x for _, x in cells[name]])
-        seen.blocks[name] = Observations(
+        data.blocks[name] = Observations(
             measure=measure, cells=keys, units=units_of(pairs), total=total, size=~np.isnan(total)
         )
-        seen.contrasts[name] = made[name]
+        data.contrasts[name] = contrasts[name]
 
 
 def _unclear(threshold: float) -> str:
     return f"no pair differs by {threshold:g} nats or more between clean and corrupted"
 
 
-def tables(how: Patch, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Patch, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """patches: one row per cell; attribution: the errors of the guesses; paths: one row per path."""
-    title, swept = seen.about["title"], seen.extra
-    threshold = f"recovery for pairs that differ by at least {how.threshold:g} nats"
+    title, swept = data.about["title"], data.extra
+    threshold = f"recovery for pairs that differ by at least {options.threshold:g} nats"
     main = table_of(estimates["effect"], estimates["recovery"], CELLS, CELL_COLUMNS, f"{title}; {threshold}")
     out = {"patches": main}
-    if all(len(one.exact.patched) and one.guessed is not None for one in swept):
-        parts = pd.concat([errors(one) for one in swept], ignore_index=True)
+    if all(len(sweep.exact.patched) and sweep.guessed is not None for sweep in swept):
+        parts = pd.concat([errors(sweep) for sweep in swept], ignore_index=True)
         out["attribution"] = Table.noted(parts, ERRORS, "Error of attribution patching, over cells × pairs")
     if "paths" in estimates:
         words = f"{title}: effects through single paths"
         paths = table_of(estimates["paths"], estimates["paths-recovery"], EDGES, EDGE_COLUMNS, words)
-        there = [i for i in range(len(paths.frame)) if paths.missing.get((i, "effect")) != NO_EDGE]
-        out["paths"] = paths.only(there, words)
+        edge_rows = [i for i in range(len(paths.frame)) if paths.missing.get((i, "effect")) != NO_EDGE]
+        out["paths"] = paths.only(edge_rows, words)
     return out
 
 
 def table_of(odds: Estimates, share: Estimates, keys: Sequence[str], columns: Sequence[Column], title: str) -> Table:
     """Effects and recoveries by row; `defined` counts the pairs with a recovery."""
-    known = [*columns, *MEASURED, *counts("pairs of prompts", "independent pairs, or the fewest words of a kind")]
-    frame, missing = joined([odds, share], keys, known)
+    all_columns = [*columns, *MEASURED, *counts("pairs of prompts", "independent pairs, or the fewest words of a kind")]
+    frame, missing = joined([odds, share], keys, all_columns)
     frame["defined"] = share.wide(keys)[0]["n"]
-    shown = tuple(column for column in known if column.name in frame)
+    shown = tuple(column for column in all_columns if column.name in frame)
     by = "effect" if "effect" in frame else "attribution"
     return Table(frame, shown, missing, title, by=by, most=20)
 
@@ -250,8 +260,8 @@ def errors(swept: SweepResults) -> pd.DataFrame:
     assert swept.guessed is not None
     hooks = pd.Series([label["hook"] for label in swept.labels])
     rows = []
-    for hook, at in hooks.groupby(hooks, sort=False).groups.items():
-        a, b = swept.exact.effect[at].ravel(), swept.guessed[at].ravel()
+    for hook, index in hooks.groupby(hooks, sort=False).groups.items():
+        a, b = swept.exact.effect[index].ravel(), swept.guessed[index].ravel()
         a, b = a[np.isfinite(a)], b[np.isfinite(a)]
         if not len(a):
             names = ("correlation", "max_abs", "mean_abs", "exact_abs")

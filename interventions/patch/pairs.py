@@ -85,7 +85,9 @@ class Pairs:
     @property
     def left_out(self) -> str:
         """ ", 3 left out: reason" for a title, and of how many pairs only a first token counts."""
-        lost = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.filtered).items())
+        lost = "".join(
+            f", {n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.filtered).items()
+        )
         cut = sum(pair.cut for pair in self.pairs)
         return f"{lost}, {cut} by the first token of a longer answer or foil" if cut else lost
 
@@ -93,32 +95,36 @@ class Pairs:
 def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
     """All pairs of a suite. Raises `InputError` if there is none."""
     names = units(aligned.prompts)
-    found: list[PatchPair] = []
+    pairs: list[PatchPair] = []
     filtered: list[tuple[str, str]] = []
     if contrast != "order":
         nouns = _nouns(aligned)
         for i, prompt in enumerate(aligned.prompts):
             if contrast == "corrupt":
-                made = _corrupt_pair(aligned, i, tokenizer, names[i])
+                outcome = _corrupt_pair(aligned, i, tokenizer, names[i])
             else:
-                made = _noun_pair(aligned, i, nouns.get(prompt.relation or prompt.category, []), tokenizer, names[i])
-            found.append(made) if isinstance(made, PatchPair) else filtered.append((prompt.id, made))
+                outcome = _noun_pair(aligned, i, nouns.get(prompt.relation or prompt.category, []), tokenizer, names[i])
+            pairs.append(outcome) if isinstance(outcome, PatchPair) else filtered.append((prompt.id, outcome))
     else:
         for first, last in aligned.pairs():
-            made = _order_pair(aligned, first, last, names[first])
+            outcome = _order_pair(aligned, first, last, names[first])
             where = aligned.prompts[first].pair or aligned.prompts[first].id
-            found.append(made) if isinstance(made, PatchPair) else filtered.append((where, made))
+            pairs.append(outcome) if isinstance(outcome, PatchPair) else filtered.append((where, outcome))
         filtered += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
-    if not found:
-        why = Counter(reason for _, reason in filtered).most_common(1)
-        reason = why[0][0] if why else "it has no minimal pairs"
+    if not pairs:
+        counts = Counter(reason for _, reason in filtered).most_common(1)
+        reason = counts[0][0] if counts else "it has no minimal pairs"
         raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
     if not tokenizer.adds_bos:
-        for i, pair in enumerate(found):  # its first token is before the nouns
-            before = pair.places.get("BOS", ()) + pair.places.get("before", ())
-            rest = {label: at for label, at in pair.places.items() if label not in ("BOS", "before")}
-            found[i] = replace(pair, places={"before": before, **rest} if before else rest)
-    return Pairs(tuple(found), tuple(filtered))
+        for i, pair in enumerate(pairs):  # its first token is before the nouns
+            early_positions = pair.places.get("BOS", ()) + pair.places.get("before", ())
+            other_places = {
+                label: positions for label, positions in pair.places.items() if label not in ("BOS", "before")
+            }
+            pairs[i] = replace(
+                pair, places={"before": early_positions, **other_places} if early_positions else other_places
+            )
+    return Pairs(tuple(pairs), tuple(filtered))
 
 
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
@@ -136,15 +142,15 @@ def choose_pairs(pairs: Pairs, n: int) -> Pairs:
     for pair in pairs.pairs:
         by_cluster.setdefault(pair.cluster, []).append(pair)
     groups = list(by_cluster.values())
-    wanted = min(len(groups), max(1, round(n * len(groups) / len(pairs.pairs))))
-    kept = [pair for k in range(wanted) for pair in groups[k * len(groups) // wanted]]
-    return Pairs(tuple(kept), pairs.filtered)
+    n_groups = min(len(groups), max(1, round(n * len(groups) / len(pairs.pairs))))
+    subset = [pair for k in range(n_groups) for pair in groups[k * len(groups) // n_groups]]
+    return Pairs(tuple(subset), pairs.filtered)
 
 
 def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: str) -> PatchPair:
     """A pair from two texts and two continuations, compared by their first tokens; every position has its own label.
     Raises `InputError` for texts of different lengths, and continuations that do not begin a new token."""
-    ids, other = tokenizer.encode(clean), tokenizer.encode(corrupt)
+    ids, corrupt_ids = tokenizer.encode(clean), tokenizer.encode(corrupt)
     following = []
     for name, text in (("answer", answer), ("foil", foil)):
         check_space(clean, text, f"--{name}")
@@ -152,13 +158,14 @@ def own_pair(tokenizer: Tokenizer, clean: str, corrupt: str, answer: str, foil: 
         if longer[: len(ids)] != ids or len(longer) == len(ids):
             raise InputError(f"--{name} {text!r} does not begin a new token after the clean text; give another one")
         following.append(longer[len(ids)])
-    if len(ids) != len(other):
+    if len(ids) != len(corrupt_ids):
         raise InputError(
-            f"the clean text has {counted(len(ids), 'token')}, the corrupted {len(other)}; make them equal"
+            f"the clean text has {counted(len(ids), 'token')}, the corrupted {len(corrupt_ids)}; make them equal"
         )
     return PatchPair(
-        id="own", cluster="own", clean=tuple(ids), corrupt=tuple(other), answers=(following[0],), foils=(following[1],),
-        places={label: (p,) for p, label in enumerate(token_labels(tokenizer, ids, other))},
+        id="own", cluster="own", clean=tuple(ids), corrupt=tuple(corrupt_ids), answers=(following[0],),
+        foils=(following[1],),
+        places={label: (p,) for p, label in enumerate(token_labels(tokenizer, ids, corrupt_ids))},
     )  # fmt: skip
 
 
@@ -184,73 +191,100 @@ def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit)
 
     A continuation counts by its first token. Tokens that begin an answer and a foil count for neither.
     """
-    prompt, ids, at = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
+    prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
     if prompt.corrupt is None:
         return "it has no corrupted text"
     sides = (prompt.answers or (str(prompt.coherent),), prompt.foils or (str(prompt.incoherent),))
-    changed, *rows = tokenizer.encode_batch([prompt.corrupt, *(prompt.text + one for side in sides for one in side)])
+    changed, *rows = tokenizer.encode_batch(
+        [prompt.corrupt, *(prompt.text + continuation for side in sides for continuation in side)]
+    )
     if len(changed) != len(ids):
         return "its corrupted text has another number of tokens"
     if not all(row[: len(ids)] == ids and len(row) > len(ids) for row in rows):
         return "a continuation does not start a new token"
     first = [row[len(ids)] for row in rows]
     answers, foils = dict.fromkeys(first[: len(sides[0])]), dict.fromkeys(first[len(sides[0]) :])
-    both = answers.keys() & foils.keys()
-    answers, foils = ({one: None for one in side if one not in both} for side in (answers, foils))
+    common_tokens = answers.keys() & foils.keys()
+    answers, foils = ({token: None for token in side if token not in common_tokens} for side in (answers, foils))
     if not answers or not foils:
         return "answers and foils start with the same tokens"
-    nouns = tuple(role for role in ("target", "distractor") if role in at)
+    nouns = tuple(role for role in ("target", "distractor") if role in by_role)
     cut = any(len(row) > len(ids) + 1 for row in rows)
-    return _pair(prompt.id, cluster, (ids, changed), (answers, foils), _places(at, len(ids), nouns), cut)
+    return _pair(prompt.id, cluster, (ids, changed), (answers, foils), _places(by_role, len(ids), nouns), cut)
 
 
 def _nouns(aligned: Aligned) -> dict[str, list[str]]:
     """Relation (or category) -> the target nouns of its prompts, in order, each once."""
-    found: dict[str, dict[str, None]] = {}
+    by_kind: dict[str, dict[str, None]] = {}
     for p in aligned.prompts:
         if "target" in p.roles:
-            found.setdefault(p.relation or p.category, {})[p.text[slice(*p.roles["target"])]] = None
-    return {name: list(nouns) for name, nouns in found.items()}
+            by_kind.setdefault(p.relation or p.category, {})[p.text[slice(*p.roles["target"])]] = None
+    return {name: list(nouns) for name, nouns in by_kind.items()}
 
 
 def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
     """The prompt and the same one with another target noun, or the reason why there is no such pair."""
-    prompt, ids, at, after = aligned.prompts[i], aligned.tokens[i], aligned.positions[i], aligned.continuations[i]
-    if after is None or "target" not in at or "distractor" not in at:
+    prompt, ids, by_role, continuations = (
+        aligned.prompts[i],
+        aligned.tokens[i],
+        aligned.positions[i],
+        aligned.continuations[i],
+    )
+    if continuations is None or "target" not in by_role or "distractor" not in by_role:
         return "it has no continuations or no competitor"
     start, end = prompt.roles["target"]
     noun = prompt.text[start:end]
     if (prompt.coherent or "").strip() != noun:
         return "the answer is not the target noun"
-    here = nouns.index(noun)
-    for other in [*nouns[here + 1 :], *nouns[:here]]:
-        if other.lower() in prompt.text.lower() or (other[0].lower() in VOWELS) != (noun[0].lower() in VOWELS):
+    index = nouns.index(noun)
+    for candidate in [*nouns[index + 1 :], *nouns[:index]]:
+        if candidate.lower() in prompt.text.lower() or (candidate[0].lower() in VOWELS) != (noun[0].lower() in VOWELS):
             continue
-        text = prompt.text[:start] + other + prompt.text[end:]
-        changed, longer = tokenizer.encode_batch([text, f"{prompt.text} {other}"])
-        same = [p for p in range(min(len(ids), len(changed))) if p not in at["target"] and ids[p] != changed[p]]
-        if len(changed) != len(ids) or same or longer[: len(ids)] != ids or longer[len(ids)] == after[0][0]:
+        text = prompt.text[:start] + candidate + prompt.text[end:]
+        changed, longer = tokenizer.encode_batch([text, f"{prompt.text} {candidate}"])
+        differences = [
+            p for p in range(min(len(ids), len(changed))) if p not in by_role["target"] and ids[p] != changed[p]
+        ]
+        if (
+            len(changed) != len(ids)
+            or differences
+            or longer[: len(ids)] != ids
+            or longer[len(ids)] == continuations[0][0]
+        ):
             continue
-        places, foil = _places(at, len(ids), ("target", "distractor")), longer[len(ids) :]
-        return _pair(prompt.id, cluster, (ids, changed), (after[0][:1], foil[:1]), places, _several(after[0], foil))
+        places, foil = _places(by_role, len(ids), ("target", "distractor")), longer[len(ids) :]
+        return _pair(
+            prompt.id,
+            cluster,
+            (ids, changed),
+            (continuations[0][:1], foil[:1]),
+            places,
+            _several(continuations[0], foil),
+        )
     return "no other noun of its relation has as many tokens"
 
 
 def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> PatchPair | str:
     """Target first as clean, target last as corrupted, or the reason why they cannot be compared."""
-    ids, other = aligned.tokens[first], aligned.tokens[last]
-    at, swapped = aligned.positions[first], aligned.positions[last]
-    after = aligned.continuations[first]
-    if after is None:
+    ids, last_ids = aligned.tokens[first], aligned.tokens[last]
+    by_role, swapped = aligned.positions[first], aligned.positions[last]
+    continuations = aligned.continuations[first]
+    if continuations is None:
         return "it has no continuations"
-    if len(ids) != len(other):
+    if len(ids) != len(last_ids):
         return "the two orders differ in tokens"
-    if (at["target"], at["distractor"], at["query"]) != (swapped["distractor"], swapped["target"], swapped["query"]):
+    if (by_role["target"], by_role["distractor"], by_role["query"]) != (
+        swapped["distractor"],
+        swapped["target"],
+        swapped["query"],
+    ):
         return "the nouns have different numbers of tokens"
-    where = {"first noun": at["target"], "second noun": at["distractor"], "query": at["query"]}
+    where = {"first noun": by_role["target"], "second noun": by_role["distractor"], "query": by_role["query"]}
     name = aligned.prompts[first].pair or aligned.prompts[first].id
     places = _places(where, len(ids), ("first noun", "second noun"))
-    return _pair(name, cluster, (ids, other), (after[0][:1], after[1][:1]), places, _several(*after))
+    return _pair(
+        name, cluster, (ids, last_ids), (continuations[0][:1], continuations[1][:1]), places, _several(*continuations)
+    )
 
 
 def _pair(
@@ -258,7 +292,7 @@ def _pair(
     places: dict[str, tuple[int, ...]], cut: bool,
 ) -> PatchPair:  # fmt: skip
     """A pair of the clean and the corrupted text, with answers and foils."""
-    (clean, corrupt), (right, wrong) = (map(tuple, both) for both in (texts, answers))
+    (clean, corrupt), (right, wrong) = (map(tuple, sides) for sides in (texts, answers))
     return PatchPair(id=name, cluster=cluster, clean=clean, corrupt=corrupt, answers=right, foils=wrong, places=places,
                      cut=cut)  # fmt: skip
 
@@ -268,14 +302,14 @@ def _several(answer: Sequence[int], foil: Sequence[int]) -> bool:
     return len(answer) > 1 or len(foil) > 1
 
 
-def _places(at: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def _places(by_role: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Every position of n under a label of `PLACES`; labels without positions are left out."""
-    named = {p: name for name in nouns for p in at[name]} | {p: "query" for p in at["query"]}
-    query = at["query"][-1]
-    low, high = (f((min(at[name]) for name in nouns), default=query) for f in (min, max))
-    found: dict[str, list[int]] = {}
+    label_of = {p: name for name in nouns for p in by_role[name]} | {p: "query" for p in by_role["query"]}
+    query = by_role["query"][-1]
+    low, high = (f((min(by_role[name]) for name in nouns), default=query) for f in (min, max))
+    places: dict[str, list[int]] = {}
     for p in range(n):
-        rest = "before" if p < low else "between" if p < high else "after nouns" if p < query else "after query"
-        label = "BOS" if p == 0 and p not in named else "last" if p == n - 1 else named.get(p, rest)
-        found.setdefault(label, []).append(p)
-    return {label: tuple(found[label]) for label in PLACES if label in found}
+        zone = "before" if p < low else "between" if p < high else "after nouns" if p < query else "after query"
+        label = "BOS" if p == 0 and p not in label_of else "last" if p == n - 1 else label_of.get(p, zone)
+        places.setdefault(label, []).append(p)
+    return {label: tuple(places[label]) for label in PLACES if label in places}

@@ -70,17 +70,17 @@ class Edge:
 
 def parse_senders(specs: Sequence[str], model: Any, scores: Scores | None = None) -> list[Sender]:
     """Senders from L2.H3 and the rest of the head grammar, L2.attn, L2.mlp. `InputError` for parts the model lacks."""
-    found: dict[Sender, None] = {}
+    senders: dict[Sender, None] = {}
     for spec in specs:
-        if whole := re.fullmatch(r"L(\d+)\.?(attn|mlp)", spec):
-            layer = int(whole[1])
+        if match := re.fullmatch(r"L(\d+)\.?(attn|mlp)", spec):
+            layer = int(match[1])
             if layer >= model.config.n_layers:
                 raise InputError(f"{spec!r}: this model has layers 0 to {model.config.n_layers - 1}")
-            found[Sender(layer, ffn=whole[2] == "mlp")] = None
+            senders[Sender(layer, ffn=match[2] == "mlp")] = None
         else:
             for head in parse_heads([spec], model.config.n_layers, model.config.n_heads, scores):
-                found[Sender(head.layer, head.head)] = None
-    return list(found)
+                senders[Sender(head.layer, head.head)] = None
+    return list(senders)
 
 
 def connected(model: Any, edge: Edge) -> bool:
@@ -109,15 +109,15 @@ def every_edge(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] 
 
 def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
     """All existing edges from the senders. Raises `InputError` if there is none."""
-    found = [edge for edge in every_edge(model, senders, readers) if connected(model, edge)]
-    if not found:
+    edges = [edge for edge in every_edge(model, senders, readers) if connected(model, edge)]
+    if not edges:
         raise InputError("no reader reads the output of these senders; give a sender of an earlier layer")
     if any(sender.head is not None for sender in senders):
         model.no_norm_after()
-    for edge in found:
+    for edge in edges:
         if edge.sender.head is not None and isinstance(model.config.attention.o, Hdpl):
             raise InputError("a head has no output of its own through an HDPL output projection; send L2.attn instead")
-    return found
+    return edges
 
 
 def patch_edges(
@@ -130,27 +130,29 @@ def patch_edges(
         for layer in range(min(edge.sender.layer for edge in edges), model.config.n_layers):
             names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
 
-    def make(pair: PatchPair, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[dict[str, Edit] | None]:
-        written = {edge.sender: _change(model, edge.sender, own, source) for edge in edges}
-        return [_edits(model, edge, written[edge.sender], own) for edge in edges]
+    def make(
+        pair: PatchPair, recipient: Mapping[str, Tensor], source: Mapping[str, Tensor]
+    ) -> list[dict[str, Edit] | None]:
+        sender_deltas = {edge.sender: _change(model, edge.sender, recipient, source) for edge in edges}
+        return [_edits(model, edge, sender_deltas[edge.sender], recipient) for edge in edges]
 
     return sweep_pairs(model, pairs, names, make, len(edges), direction, progress=progress)
 
 
 @torch.no_grad()
-def _change(model: Any, sender: Sender, own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+def _change(model: Any, sender: Sender, recipient: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
     """δ [T, D], the change of the sender's output."""
-    change = source[sender.hook] - own[sender.hook]
+    change = source[sender.hook] - recipient[sender.hook]
     if sender.head is None:
         return change
     return change[:, sender.head] @ model.blocks[sender.layer].attn.W_O[sender.head].to(change)
 
 
-def _edits(model: Any, edge: Edge, delta: Tensor, own: Mapping[str, Tensor]) -> dict[str, Edit]:
+def _edits(model: Any, edge: Edge, delta: Tensor, recipient: Mapping[str, Tensor]) -> dict[str, Edit]:
     """The edit that adds δ to the reader's input."""
     residual, last = model.config.residual, f"blocks.{model.config.n_layers - 1}."
     if isinstance(residual, Hyper):
-        delta = _through_connections(edge, delta, own, model.config.n_layers)
+        delta = _through_connections(edge, delta, recipient, model.config.n_layers)
         name = f"{last}hook_streams_post" if edge.reader == "head" else f"blocks.{edge.layer}.hook_{edge.reader}"
     elif edge.reader != "head":
         name = f"blocks.{edge.layer}.hook_{edge.reader}"
@@ -162,15 +164,15 @@ def _edits(model: Any, edge: Edge, delta: Tensor, own: Mapping[str, Tensor]) -> 
     return {name: partial(add, delta=delta)}
 
 
-def _through_connections(edge: Edge, delta: Tensor, own: Mapping[str, Tensor], n_layers: int) -> Tensor:
+def _through_connections(edge: Edge, delta: Tensor, recipient: Mapping[str, Tensor], n_layers: int) -> Tensor:
     """δ through hyper-connections with this run's coefficients: [T, D] for a branch, [T, N, D] for the head."""
     steps = [(layer, branch) for layer in range(edge.sender.layer, n_layers) for branch in ("attn", "mlp")]
     start = steps.index((edge.sender.layer, "mlp" if edge.sender.ffn else "attn"))
     layer, branch = steps[start]
-    D = own[f"blocks.{layer}.{branch}_hc.hook_post"][..., None] * delta[:, None]
+    D = recipient[f"blocks.{layer}.{branch}_hc.hook_post"][..., None] * delta[:, None]
     for layer, branch in steps[start + 1 :]:
-        at = f"blocks.{layer}.{branch}_hc."
+        prefix = f"blocks.{layer}.{branch}_hc."
         if layer == edge.layer and edge.reader != "head" and (edge.reader == "mlp_in") == (branch == "mlp"):
-            return (own[f"{at}hook_pre"][..., None] * D).sum(-2)
-        D = own[f"{at}hook_res"] @ D
+            return (recipient[f"{prefix}hook_pre"][..., None] * D).sum(-2)
+        D = recipient[f"{prefix}hook_res"] @ D
     return D

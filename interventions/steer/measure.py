@@ -32,10 +32,10 @@ def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
     """Mean ‖resid_post‖ over tokens (without BOS) per layer: the unit of --scale."""
     total, tokens = np.zeros(model.config.n_layers), 0
     for chunk in chunks(rows, CHUNK):
-        if not (some := [row for row in chunk if len(row) > 1]):
+        if not (long_rows := [row for row in chunk if len(row) > 1]):
             continue
-        tokens += sum(len(row) - 1 for row in some)
-        for name, xs in run(model, Query(tokens=some, hooks=("blocks.*.hook_resid_post",))).hooks.items():
+        tokens += sum(len(row) - 1 for row in long_rows)
+        for name, xs in run(model, Query(tokens=long_rows, hooks=("blocks.*.hook_resid_post",))).hooks.items():
             total[int(name.split(".")[1])] += sum(float(x[1:].double().norm(dim=-1).sum()) for x in xs)
     if not tokens:
         raise InputError("the documents contain only BOS, so there is no mean norm: give longer ones")
@@ -50,66 +50,72 @@ def steering_edits(
     return add_direction(direction, amounts, streams)
 
 
-def check(how: Steer, model: Any) -> None:
+def check(options: Steer, model: Any) -> None:
     """Raise `InputError` for a direction, layers, streams or samples that the model cannot have."""
-    check_choice(how.direction, model, how.stream, how.method)
-    parse_layers(how.layers, model.config.n_layers)
-    streams_of(model, how.streams)
-    if how.prompt:
-        check_room(model, how.prompt, how.sample_tokens)
+    check_choice(options.direction, model, options.stream, options.method)
+    parse_layers(options.layers, model.config.n_layers)
+    streams_of(model, options.streams)
+    if options.prompt:
+        check_room(model, options.prompt, options.sample_tokens)
 
 
-def with_resolved_heads(how: Steer, data: Opened) -> Steer:
+def with_resolved_heads(options: Steer, data: Opened) -> Steer:
     """These options with the layers of the model's direction."""
-    if how.layers:
-        return how
-    return replace(how, layers=(str(direction_of(how.direction, data, how.stream, how.method)[0].layer),))
+    if options.layers:
+        return options
+    return replace(
+        options, layers=(str(direction_of(options.direction, data, options.stream, options.method)[0].layer),)
+    )
 
 
-def observe(how: Steer, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(options: Steer, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: the unedited model, every scale, and random directions at every scale. Units: documents."""
-    direction, found_in = direction_of(how.direction, data, how.stream, how.method)
-    layers = parse_layers(how.layers, model.config.n_layers) or [direction.layer]
-    streams, opened = streams_of(model, how.streams), data[Documents]
+    direction, found_in = direction_of(options.direction, data, options.stream, options.method)
+    layers = parse_layers(options.layers, model.config.n_layers) or [direction.layer]
+    streams, opened = streams_of(model, options.streams), data[Documents]
     d = direction.vector.to(model.cfg.device)
-    norms = None if how.raw else mean_norms(model, document_rows(opened.batches()))
-    random = [random_direction(len(d), how.seed, i).to(d) for i in range(how.draws)]
-    wanted = [
+    norms = None if options.raw else mean_norms(model, document_rows(opened.batches()))
+    random = [random_direction(len(d), options.seed, i).to(d) for i in range(options.draws)]
+    change_list = [
         changes.Change({"scale": float(scale)}, [steering_edits(d, layers, streams, scale, norms)],
                [steering_edits(x, layers, streams, scale, norms) for x in random], fixed=BASELINE if scale == 0 else "")
-        for scale in dict.fromkeys(how.scale)
+        for scale in dict.fromkeys(options.scale)
     ]  # fmt: skip
-    seen = changes.measure_changes(
-        model, opened, wanted, measures={"loss": NATS} | changes.OF_DIRECTION, kl="reverse", direction=d, controls=True,
-        progress=progress,
+    effects = changes.measure_changes(
+        model, opened, change_list, measures={"loss": NATS} | changes.OF_DIRECTION, kl="reverse", direction=d,
+        controls=True, progress=progress,
     )  # fmt: skip
     where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
-    dose = "1" if norms is None else f"{' and '.join(f'{norms[at]:.1f}' for at in layers)}, the mean norm of the stream"
+    dose = (
+        "1"
+        if norms is None
+        else f"{' and '.join(f'{norms[layer]:.1f}' for layer in layers)}, the mean norm of the stream"
+    )
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
     title += f"; a dose of 1 is {dose}"
-    seen.about = {
+    effects.about = {
         "title": title + (f"; direction {found_in}" if found_in else ""), "layers": layers,
         "direction": direction.about, "streams": list(streams),
         "norms": None if norms is None else {f"L{layer}": norm for layer, norm in norms.items()},
     }  # fmt: skip
-    seen.arrays = {"direction": direction.vector.numpy()}
-    if how.prompt:
-        edits: list[Any] = [edits for change in wanted for edits in change.variants]
-        texts = continuations(model, how.prompt, edits, tokens=how.sample_tokens, seed=how.seed)
-        seen.extra = pd.DataFrame({"scale": [change.labels["scale"] for change in wanted], "sample": texts})
-    return seen
+    effects.arrays = {"direction": direction.vector.numpy()}
+    if options.prompt:
+        edits: list[Any] = [edits for change in change_list for edits in change.variants]
+        texts = continuations(model, options.prompt, edits, tokens=options.sample_tokens, seed=options.seed)
+        effects.extra = pd.DataFrame({"scale": [change.labels["scale"] for change in change_list], "sample": texts})
+    return effects
 
 
-def tables(how: Steer, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Steer, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per scale, and the samples."""
-    title = seen.about["title"]
-    unit = "units of the residual stream" if how.raw else "mean norms of the residual stream"
+    title = effects.about["title"]
+    unit = "units of the residual stream" if options.raw else "mean norms of the residual stream"
     scale = key("scale", "dose", "dose c of the added direction", unit, "+g")
     columns = (scale, *STEER)
-    out = {"steer": changes.effect_table(seen, estimates, columns, title)}
-    if seen.extra is not None:
+    out = {"steer": changes.effect_table(effects, estimates, columns, title)}
+    if effects.extra is not None:
         sample = key("sample", "sample", "the prompt, continued at this scale", "text")
-        out["samples"] = Table(seen.extra, (scale, sample), title=f"Samples; {title}")
+        out["samples"] = Table(effects.extra, (scale, sample), title=f"Samples; {title}")
     return out
 
 

@@ -35,31 +35,38 @@ NAMES = {"probability": "P(answer)", "log_odds": "log-odds", "loss": "loss"}
 Blocks = Mapping[str, Observations]
 
 
-def observe(how: SteerHeads, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: groups and random groups at every scale, for every task. Units: cases of the tasks, or documents."""
     opened = data[Tasks]
-    groups = HeadFinder(model, opened.tokenizer, k=how.k, layers=how.layers).groups(how.groups)
-    sweep = plan([g.heads for g in groups], how.chosen, every_head(model), scale_heads, draws=how.draws, seed=how.seed)
-    tasks = opened.tasks if "task" in how.measures else ()
+    groups = HeadFinder(model, opened.tokenizer, k=options.k, layers=options.layers).groups(options.groups)
+    sweep = plan(
+        [g.heads for g in groups],
+        options.chosen,
+        every_head(model),
+        scale_heads,
+        draws=options.draws,
+        seed=options.seed,
+    )
+    tasks = opened.tasks if "task" in options.measures else ()
     cases = {t.name: (observe_task(model, t, sweep.edits, progress=progress), opened.units(t)) for t in tasks}
     blocks = blocks_of(cases, groups, sweep)
-    if "loss" in how.measures:
+    if "loss" in options.measures:
         documents = data[Documents]
         limits = {"max_documents": documents.spec.max_documents, "progress": progress}
-        seen = observe_loss(model, sweep.edits, documents.shards, **limits)
-        units = documents.units()[: len(seen.cases)]
-        blocks |= blocks_of({"documents": ({"loss": seen}, units)}, groups, sweep)
+        losses = observe_loss(model, sweep.edits, documents.shards, **limits)
+        units = documents.units()[: len(losses.cases)]
+        blocks |= blocks_of({"documents": ({"loss": losses}, units)}, groups, sweep)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
     for name, block in list(blocks.items()):
-        own = monotonicity(block, how.within)
-        if own.inside.any():
-            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = own, monotonicity_contrasts(own)
+        rho = monotonicity(block, options.within)
+        if rho.inside.any():
+            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = rho, monotonicity_contrasts(rho)
     return InstrumentData(blocks, contrasts, about)
 
 
 def blocks_of(
-    seen: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
+    by_task: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
 ) -> dict[str, Observations]:
     """Per measure the values of every case, from the observations of each task and its units.
 
@@ -67,25 +74,25 @@ def blocks_of(
     """
     scales = list(dict.fromkeys(g for _, g in sweep.cells))
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
-    for task, (observed, _) in seen.items():
+    for task, (observed, _) in by_task.items():
         for c, (_, scale) in enumerate(sweep.cells):
             where = {"task": task, "group": groups[c // len(scales)].name, "scale": scale}
-            edits = [None if scale == 1 else sweep.index[c], *(at for _, at in sweep.controls[c])]
-            for name, one in observed.items():
-                values = [({**where, "draw": draw}, one.under(edit)) for draw, edit in enumerate(edits, -1)]
+            edits = [None if scale == 1 else sweep.index[c], *(index for _, index in sweep.controls[c])]
+            for name, result in observed.items():
+                values = [({**where, "draw": draw}, result.under(edit)) for draw, edit in enumerate(edits, -1)]
                 rows.setdefault(name, []).extend(values)
-    units = {task: some for task, (_, some) in seen.items()}
-    return {name: task_block(MEASURES[name], units, some) for name, some in rows.items()}
+    units = {task: task_units for task, (_, task_units) in by_task.items()}
+    return {name: task_block(MEASURES[name], units, block_rows) for name, block_rows in rows.items()}
 
 
 def contrasts_of(block: Observations) -> list[Contrast]:
     """Level and change from scale 1, for every group and scale; Holm's family is a task's groups and scales."""
-    own, out = block.cells[block.cells["draw"] == -1], []
-    for (task, group), rows in own.groupby(list(KEYS), sort=False):
+    group_cells, out = block.cells[block.cells["draw"] == -1], []
+    for (task, group), rows in group_cells.groupby(list(KEYS), sort=False):
         base = int(rows.index[rows["scale"] == 1][0])
         for i, scale in rows["scale"].items():
-            labels, same = {"task": task, "group": group, "scale": scale}, scale == 1
-            edited = {"weights": {base: 0.0}, "fixed": BASELINE} if same else {"weights": {int(i): 1.0, base: -1.0}}
+            labels, is_base = {"task": task, "group": group, "scale": scale}, scale == 1
+            edited = {"weights": {base: 0.0}, "fixed": BASELINE} if is_base else {"weights": {int(i): 1.0, base: -1.0}}
             out += [
                 Contrast(quantity="level", weights={int(i): 1.0}, labels=labels, tested=False),
                 Contrast(quantity="change", labels=labels, family=f"{block.measure.name} of {task}", **edited),
@@ -96,8 +103,12 @@ def contrasts_of(block: Observations) -> list[Contrast]:
 def curves_of(block: Observations, within: tuple[float, float]) -> dict[tuple[str, str], list[int]]:
     """(task, group) -> its cells, in the order of the scales within bounds."""
     low, high = within
-    own = block.cells[(block.cells["draw"] == -1) & block.cells["scale"].between(low, high)].sort_values("scale")
-    return {(str(task), str(group)): list(rows.index) for (task, group), rows in own.groupby(list(KEYS), sort=False)}
+    group_cells = block.cells[(block.cells["draw"] == -1) & block.cells["scale"].between(low, high)].sort_values(
+        "scale"
+    )
+    return {
+        (str(task), str(group)): list(rows.index) for (task, group), rows in group_cells.groupby(list(KEYS), sort=False)
+    }
 
 
 def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -111,10 +122,10 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
     """Spearman's ρ between scale and measure for every case that changes, per task and group."""
     curves = curves_of(block, within)
     total, size = np.zeros((2, len(curves), len(block.units)))
-    for row, there, cells in zip(total, size, curves.values(), strict=True):
+    for row, weights, cells in zip(total, size, curves.values(), strict=True):
         values = block.total[cells]
         moved = np.ptp(values, axis=0) > block.measure.resolution
-        row[moved], there[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
+        row[moved], weights[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
     measure = Measure(
         name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9, limits=(-1.0, 1.0)
     )
@@ -124,7 +135,7 @@ def monotonicity(block: Observations, within: tuple[float, float]) -> Observatio
 
 def monotonicity_contrasts(block: Observations) -> list[Contrast]:
     """The mean over the cases that change."""
-    missing = ["" if some else NO_CHANGE for some in block.inside.sum(1)]
+    missing = ["" if n else NO_CHANGE for n in block.inside.sum(1)]
     return observations.each("spearman", block.cells, tested=False, missing=missing)
 
 
@@ -147,22 +158,24 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
     rows, missing = list[dict[str, Any]](), Reasons()
     for name in (name for name in NAMES if name in blocks):
         block = blocks[name]
-        own = monotonicity(block, within)
-        found = observations.estimate(own, monotonicity_contrasts(own))
+        rho = monotonicity(block, within)
+        estimates = observations.estimate(rho, monotonicity_contrasts(rho))
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
-            row, why = _range(block, task, group, cells)
-            estimated, moved, inside = found.frame.iloc[i], own.inside[i], block.inside[cells[0]]
+            row, reasons = _range(block, task, group, cells)
+            estimated, moved, inside = estimates.frame.iloc[i], rho.inside[i], block.inside[cells[0]]
             row |= {"spearman": estimated["value"], "spearman_low": estimated["low"]}
             row |= {"spearman_high": estimated["high"], "spearman_curve": NAN}
             names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
-            why |= {names[of]: text for (at, of), text in found.reasons.items() if at == i and of in names}
+            reasons |= {
+                names[of]: text for (index, of), text in estimates.reasons.items() if index == i and of in names
+            }
             if moved.any():
                 mean = block.total[cells][:, inside].mean(1)
                 row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean[:, None])[0])
             if np.isnan(row["spearman_curve"]):
-                why["spearman_curve"] = "the mean over cases does not change" if moved.any() else NO_CHANGE
+                reasons["spearman_curve"] = "the mean over cases does not change" if moved.any() else NO_CHANGE
             row |= {"n": int(moved.sum()), "flat": int((inside & ~moved).sum()), "clusters": int(estimated["clusters"])}
-            missing |= {(len(rows), column): text for column, text in why.items()}
+            missing |= {(len(rows), column): text for column, text in reasons.items()}
             rows.append({"measure": name, "task": task, "group": group, "heads": heads[group], **row})
     title = f"Control range and monotonicity, scales {within[0]:g} to {within[1]:g}"
     return Table(pd.DataFrame(rows), CURVES, missing, title)
@@ -171,26 +184,26 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
 def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
     """range with its interval, those of random groups, and reasons for missing values."""
     row: dict[str, Any]
-    row, why = observations.interval_columns("range", observations.bootstrap(block, cells, curve_range))
+    row, reasons = observations.interval_columns("range", observations.bootstrap(block, cells, curve_range))
     values = block.total[cells]
     if not (np.ptp(values, axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}
-        why = dict.fromkeys(("range_low", "range_high"), NO_CHANGE)
+        reasons = dict.fromkeys(("range_low", "range_high"), NO_CHANGE)
     inside = np.flatnonzero(block.inside[cells[0]])
-    at = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
+    group_cells = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
     scales = block.cells["scale"].to_numpy()[cells]
-    base = block.total[at.index[(at["draw"] == -1) & (at["scale"] == 1)][0], inside].mean()
+    base = block.total[group_cells.index[(group_cells["draw"] == -1) & (group_cells["scale"] == 1)][0], inside].mean()
     drawn = []
-    for _, some in at[(at["draw"] >= 0) & at["scale"].isin(scales)].groupby("draw"):
-        means = block.total[np.ix_(some.index, inside)].mean(1)
+    for _, draw_rows in group_cells[(group_cells["draw"] >= 0) & group_cells["scale"].isin(scales)].groupby("draw"):
+        means = block.total[np.ix_(draw_rows.index, inside)].mean(1)
         drawn.append(float(np.ptp([*means, *([base] if 1.0 in scales else [])])))
     row |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NAN) | {"draws": len(drawn)}
     if drawn:
         rank = rank_among(row["range"], np.array(drawn), alternative="greater")
         row |= {"random_range": float(np.mean(drawn)), "p_rank": rank.p, "p_rank_min": rank.p_min}
     else:
-        why |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NO_DRAWS)
-    return row, why
+        reasons |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NO_DRAWS)
+    return row, reasons
 
 
 def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table:
@@ -198,39 +211,43 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
     `InputError` if the models share fewer than two cases of a task."""
     rows, missing = list[dict[str, Any]](), Reasons()
     for name in (name for name in ("probability", "log_odds") if name in run and name in control):
-        mine, theirs = observations.on_shared_units(run[name], control[name])
-        others = curves_of(theirs, within)
-        for (task, group), cells in curves_of(mine, within).items():
-            if (task, group) not in others:
+        block, control_block = observations.on_shared_units(run[name], control[name])
+        control_curves = curves_of(control_block, within)
+        for (task, group), cells in curves_of(block, within).items():
+            if (task, group) not in control_curves:
                 continue
-            both = mine.inside[cells[0]]
-            if both.sum() < 2:
+            shared_cases = block.inside[cells[0]]
+            if shared_cases.sum() < 2:
                 raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
-            x, y = mine.total[cells][:, both], theirs.total[others[task, group]][:, both]
-            joint = replace(mine.at(both), cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
+            x, y = (
+                block.total[cells][:, shared_cases],
+                control_block.total[control_curves[task, group]][:, shared_cases],
+            )
+            joint = replace(block.at(shared_cases),
+                            cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
                             total=np.concatenate([x, y]), size=1.0)  # fmt: skip
-            found = observations.bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
-            numbers, why = observations.interval_columns("leverage", found)
+            interval = observations.bootstrap(joint, range(len(joint.cells)), partial(range_ratio, len(x)))
+            numbers, reasons = observations.interval_columns("leverage", interval)
             row = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
-            if row["control_range"] <= mine.measure.resolution:
-                numbers, why = dict.fromkeys(numbers, NAN), dict.fromkeys(numbers, CONTROL_CONSTANT)
-            missing |= {(len(rows), column): text for column, text in why.items()}
-            row |= {**numbers, "n": found[0]["n"], "clusters": found[0]["clusters"]}
+            if row["control_range"] <= block.measure.resolution:
+                numbers, reasons = dict.fromkeys(numbers, NAN), dict.fromkeys(numbers, CONTROL_CONSTANT)
+            missing |= {(len(rows), column): text for column, text in reasons.items()}
+            row |= {**numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"]}
             rows.append({"measure": name, "task": task, "group": group, **row})
     return Table(pd.DataFrame(rows), LEVERAGE, missing, "Leverage: control range of the model divided by its control's")
 
 
-def tables(how: SteerHeads, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: SteerHeads, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One table of levels per measure, and one of ranges and monotonicity."""
-    heads, title = seen.about["groups"], seen.about["title"]
+    heads, title = data.about["groups"], data.about["title"]
     out = {}
-    for name in (name for name in NAMES if name in seen.blocks):
-        what = seen.about["tasks"] if name != "loss" else "documents"
+    for name in (name for name in NAMES if name in data.blocks):
+        data_title = data.about["tasks"] if name != "loss" else "documents"
         frame, missing = estimates[name].wide([*KEYS, "scale"])
         frame.insert(2, "heads", frame["group"].map(heads))
-        heading = f"{title}: {NAMES[name]} under scaled heads; {what}"
+        heading = f"{title}: {NAMES[name]} under scaled heads; {data_title}"
         out[name] = Table(frame, columns_of(name), missing, heading)
-    return {**out, "curves": ranges(seen.blocks, how.within, heads)}
+    return {**out, "curves": ranges(data.blocks, options.within, heads)}
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:

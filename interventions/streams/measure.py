@@ -50,8 +50,8 @@ def stream_means(model: StreamTransformer, stream: str, rows: Iterable[Sequence[
 
 def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
     """The stream of one text [T, D] at every hook where it is read, in an unedited run."""
-    found = run(model, Query(tokens=[list(ids)], hooks=hook_names(stream, model.config.n_layers))).hooks
-    return {name: _stream_part(stream, x[0]) for name, x in found.items()}
+    captures = run(model, Query(tokens=[list(ids)], hooks=hook_names(stream, model.config.n_layers))).hooks
+    return {name: _stream_part(stream, x[0]) for name, x in captures.items()}
 
 
 def random_embeddings(model: StreamTransformer, stream: str, seed: int, draw: int) -> dict[str, Tensor]:
@@ -80,42 +80,43 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
         )
     rng = np.random.default_rng([seed, draw, 1])
     while True:
-        at = int(rng.choice(allowed)) if allowed is not None else int(rng.integers(0, last))
-        if at not in starts:
-            return [int(shards.tokens[0]), *shards.tokens[at : at + n_ctx - 1].tolist()]
+        start = int(rng.choice(allowed)) if allowed is not None else int(rng.integers(0, last))
+        if start not in starts:
+            return [int(shards.tokens[0]), *shards.tokens[start : start + n_ctx - 1].tolist()]
 
 
-def observe(how: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(instrument: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Every stream, replaced by every method at every place, one variant per draw. Units: documents."""
-    opened, wanted = data[Documents], list[changes.Change]()
-    places = parse_places(how.where, how.reach, model.config.n_layers)
-    for stream in chosen_streams(model, how.streams):
-        for method in dict.fromkeys(how.method):
+    opened, change_list = data[Documents], list[changes.Change]()
+    places = parse_places(instrument.where, instrument.reach, model.config.n_layers)
+    for stream in chosen_streams(model, instrument.streams):
+        for method in dict.fromkeys(instrument.method):
             if (stream, method) == ("context", "random"):  # it does not begin as embeddings
                 continue
-            drawn = replacements(how, model, opened, stream, method)
+            drawn = replacements(instrument, model, opened, stream, method)
             for where, reach in places:
-                whole = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+                empty_start = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
                 labels = {
                     "stream": stream, "definition": f"{SYMBOL.get(stream, stream)} → {TARGET[method]}",
                     "method": method, "where": f"L{where}" if isinstance(where, int) else where, "reach": reach,
                     "layer": where if isinstance(where, int) else -1,
                 }  # fmt: skip
-                wanted.append(changes.Change(
+                change_list.append(changes.Change(
                     labels, [e.replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
-                    missing=EMPTY if stream == "context" and where == 0 and whole else "", family=f"{stream}, {method}",
+                    missing=EMPTY if stream == "context" and where == 0 and empty_start else "",
+                    family=f"{stream}, {method}",
                     undrawn="" if method in DRAWN else "the replacement is not random",
                 ))  # fmt: skip
-    if not wanted:
+    if not change_list:
         raise InputError("nothing to measure: the context stream does not begin as embeddings; use --method resample")
-    seen = changes.measure_changes(model, opened, wanted, progress=progress)
-    seen.about["title"] = f"{title_of(model)}: loss without a stream; {seen.documents}"
-    return seen
+    effects = changes.measure_changes(model, opened, change_list, progress=progress)
+    effects.about["title"] = f"{title_of(model)}: loss without a stream; {effects.documents}"
+    return effects
 
 
-def with_resolved_heads(how: Streams, data: Opened) -> Streams:
+def with_resolved_heads(instrument: Streams, data: Opened) -> Streams:
     """These options with the streams given by name, so that a control is measured without the same ones."""
-    return replace(how, streams=chosen_streams(data.model, how.streams))
+    return replace(instrument, streams=chosen_streams(data.model, instrument.streams))
 
 
 def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
@@ -138,26 +139,31 @@ def parse_places(specs: Sequence[str], reaches: Sequence[str], n_layers: int) ->
     for spec in layers:
         if not spec.replace("-", "").isdigit():
             raise InputError(f"--where {spec}: give layers as 3 or 2-4, head or everywhere")
-    found = parse_layers(layers, n_layers, "--where") if specs else range(n_layers)
-    return [*((layer, reach) for layer in found for reach in dict.fromkeys(reaches)), *((spec, "") for spec in last)]
+    layer_numbers = parse_layers(layers, n_layers, "--where") if specs else range(n_layers)
+    return [
+        *((layer, reach) for layer in layer_numbers for reach in dict.fromkeys(reaches)),
+        *((spec, "") for spec in last),
+    ]
 
 
-def replacements(how: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
+def replacements(instrument: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
     """What replaces a stream, one per draw; the mean is over the documents."""
     if method == "zero":
         return [e.zero]
     if method == "mean":
         return [e.constant(stream_means(model, stream, document_rows(opened.batches())))]
     if method == "random":
-        return [e.sequence(random_embeddings(model, stream, how.seed, i)) for i in range(how.draws)]
-    texts = [window(opened.shards, model.config.n_ctx, how.seed, i) for i in range(how.draws)]
+        return [e.sequence(random_embeddings(model, stream, instrument.seed, i)) for i in range(instrument.draws)]
+    texts = [window(opened.shards, model.config.n_ctx, instrument.seed, i) for i in range(instrument.draws)]
     return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 
 
-def tables(how: Streams, seen: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(instrument: Streams, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
-    printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in seen.changes]
-    table = changes.effect_table(seen, estimates, COLUMNS, seen.about["title"], known={"paper_percent": printed})
+    printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in effects.changes]
+    table = changes.effect_table(
+        effects, estimates, COLUMNS, effects.about["title"], extra_columns={"paper_percent": printed}
+    )
     absent = np.flatnonzero(np.isnan(printed))
     return {"streams": replace(table, missing=table.missing | {(int(i), "paper_percent"): NOT_PRINTED for i in absent})}
 

@@ -67,50 +67,52 @@ class Protocol:
         return min(cell.gate for cell in self.cells)
 
 
-def observe(how: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(instrument: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every selection with its controls under every gate, by part. Units: prompts, pairs of them, or
     documents."""
     prompts = to_rank = data[Prompts]
-    if how.rank_on is not None:
-        suite = load_suite(how.rank_on)
+    if instrument.rank_on is not None:
+        suite = load_suite(instrument.rank_on)
         to_rank = replace(prompts, aligned=align(suite, prompts.tokenizer, model.config.n_ctx), suite=suite)
     ranked = Pds().measure(model, to_rank)
     ranking, names = ranked.table("heads"), ranked.about["sinks"]
     scores = pds_scores(ranking.frame)
     sinks = {head for head in scores if head.label in names}
-    selections = {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(how.k)} if "topk" in how.select else {}
-    if "threshold" in how.select:
-        selections[OVER] = heads_over(scores, how.threshold)
-    protocol = design(scores, selections, how.gates, draws=how.draws, seed=how.seed, sinks=sinks)
+    selections = (
+        {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(instrument.k)} if "topk" in instrument.select else {}
+    )
+    if "threshold" in instrument.select:
+        selections[OVER] = heads_over(scores, instrument.threshold)
+    protocol = design(scores, selections, instrument.gates, draws=instrument.draws, seed=instrument.seed, sinks=sinks)
     first = ranking.frame.loc[ranking.frame["prefers"] == NOUNS[0], "head"]
     protocol = replace(protocol, prefer_first=frozenset(first))
-    measures = [m for m in dict.fromkeys(how.measures) if m != "loss"]
+    measures = [m for m in dict.fromkeys(instrument.measures) if m != "loss"]
     observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
-    ranked_on = how.rank_on or "the same prompts"
+    ranked_on = instrument.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f} ({r.prefers})" for r in ranking.frame.nlargest(5, "pds").itertuples())
     scored = prompts.aligned.scoring() if "coherence" in measures else ""
     title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
     title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
-    seen = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
-    for one in observed.values():
-        add_measure(seen, protocol, one, model.config.n_layers, prompts.unit)
-    if "loss" in how.measures:
+    measurements = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
+    for values in observed.values():
+        add_measure(measurements, protocol, values, model.config.n_layers, prompts.unit)
+    if "loss" in instrument.measures:
         documents = data[Documents]
-        found = observe_loss(model, protocol.edits, documents.shards, **documents.limits, progress=progress)
+        losses = observe_loss(model, protocol.edits, documents.shards, **documents.limits, progress=progress)
         units = documents.units()
-        cases = found.cases.assign(id=units["unit"], cluster=units["cluster"])
-        add_measure(seen, protocol, replace(found, cases=cases), model.config.n_layers)
-    return seen
+        cases = losses.cases.assign(id=units["unit"], cluster=units["cluster"])
+        add_measure(measurements, protocol, replace(losses, cases=cases), model.config.n_layers)
+    return measurements
 
 
-def rank_heads(scores: Mapping[Head, float], k: int, which: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
+def rank_heads(scores: Mapping[Head, float], k: int, end: Literal["top", "bottom"] = "top") -> tuple[Head, ...]:
     """The k heads with the largest or smallest PDS, by layer and index; ties go to the earlier head. Raises
     `InputError` if fewer than k other heads remain for the controls."""
     if not 1 <= k <= len(scores) // 2:
         raise InputError(
             f"k={k} of {len(scores)} heads leave fewer than {k} others to compare with; give 1 to {len(scores) // 2}"
         )
-    sign = -1.0 if which == "top" else 1.0
+    sign = -1.0 if end == "top" else 1.0
     return tuple(sorted(sorted(scores, key=lambda head: (sign * scores[head], head))[:k]))
 
 
@@ -154,17 +156,17 @@ def design(
                 f"{len(heads)} and compare with {len(heads)} more; suppress at most {len(act) // 2}"
             )
         groups = {"selected": tuple(heads), "bottom": rank_heads(act, len(heads), "bottom")}
-        sets += [(name, group, -1, float(gate), some) for group, some in groups.items() for gate in gates]
+        sets += [(name, group, -1, float(gate), members) for group, members in groups.items() for gate in gates]
         drawn = random_sets(scores, heads, len(heads), draws, seed)
-        random += [(name, "random", i, float(min(gates)), some) for i, some in enumerate(drawn)]
+        random += [(name, "random", i, float(min(gates)), members) for i, members in enumerate(drawn)]
     gated = list(dict.fromkeys((heads, gate) for *_, gate, heads in (*sets, *random) if gate != 1))
-    index = {at: i for i, at in enumerate(gated)}
-    cells = [Cell(*one, index.get((one[4], one[3]))) for one in (*sets, *random)]
+    index = {pair: i for i, pair in enumerate(gated)}
+    cells = [Cell(*parts, index.get((parts[4], parts[3]))) for parts in (*sets, *random)]
     return Protocol([scale_heads(heads, gate) for heads, gate in gated], cells)
 
 
 def add_measure(
-    seen: InstrumentData, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str
+    data: InstrumentData, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str
 ) -> None:
     """Add the blocks of one measure: <measure>, <measure>-curves over the gates and <measure>-orders of the pairs.
 
@@ -191,46 +193,47 @@ def add_measure(
         (cell, part) for cell in protocol.cells
         for part in (parts if cell.gate == hard and cell.group != "random" else ["all"])
     ]  # fmt: skip
-    at = {row: i for i, row in enumerate(rows)}
+    block_rows = {row: i for i, row in enumerate(rows)}
     contrasts = list[Contrast]()
-    for (cell, part), i in at.items():
+    for (cell, part), i in block_rows.items():
         if cell is None:
             continue
-        base, why, labels = at[None, part], unmoved(cell, parts[part][0]), {**cell.labels, "part": part}
+        base, reason, labels = block_rows[None, part], unmoved(cell, parts[part][0]), {**cell.labels, "part": part}
         if cell.group == "random":
             weights = {i: 1.0, base: -1.0}
-            contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=why))
+            contrasts.append(Contrast(quantity="drawn", weights=weights, labels=labels, null=None, missing=reason))
             continue
         family = f"{name}, {cell.group} at {cell.gate!r}, {parts[part][1]}"
-        contrasts += effect_contrasts("edited", {i: 1.0}, base, labels, missing=why, family=family)
+        contrasts += effect_contrasts("edited", {i: 1.0}, base, labels, missing=reason, family=family)
         if part == "all" and cell.gate == hard and cell.group == "selected":
-            same = [c for c in protocol.cells if c.group == "random" and c.selection == cell.selection]
-            mine = [at[c, "all"] for c in same if not unmoved(c)]
-            share, none = dict.fromkeys(mine, 1 / max(1, len(mine))), "" if mine else NO_DRAW
+            random_cells = [c for c in protocol.cells if c.group == "random" and c.selection == cell.selection]
+            moving_rows = [block_rows[c, "all"] for c in random_cells if not unmoved(c)]
+            share, none = dict.fromkeys(moving_rows, 1 / max(1, len(moving_rows))), "" if moving_rows else NO_DRAW
             beyond = {i: 1.0, **{j: -w for j, w in share.items()}}
             plain: dict[str, Any] = {"labels": labels, "null": None}
             contrasts += [
                 Contrast(quantity="random", weights={**share, base: -1.0}, missing=none, **plain),
-                Contrast(quantity="above", weights=beyond, missing=why or none, **plain),
+                Contrast(quantity="above", weights=beyond, missing=reason or none, **plain),
             ]
     values = [observed.under(cell and cell.edit, parts[part][0]) for cell, part in rows]
     inside = np.stack([parts[part][2] for _, part in rows])
-    block = seen.blocks[name] = Observations(
+    block = data.blocks[name] = Observations(
         measure=MEASURES[name], units=units, total=np.where(inside, values, 0.0), size=inside,
         cells=pd.DataFrame([{**(cell.labels if cell else unedited), "part": part} for cell, part in rows]),
     )  # fmt: skip
-    seen.contrasts[name] = contrasts
+    data.contrasts[name] = contrasts
     gates = sorted({cell.gate for cell in protocol.cells})
     if len(gates) > 2:
-        seen.blocks[f"{name}-curves"] = block
-        x, curves = np.array(gates) - np.mean(gates), seen.contrasts.setdefault(f"{name}-curves", [])
+        data.blocks[f"{name}-curves"] = block
+        x, curves = np.array(gates) - np.mean(gates), data.contrasts.setdefault(f"{name}-curves", [])
         line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
         bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
         for cell in (c for c in protocol.cells if c.gate == hard and c.group != "random"):
-            own = [(c, at[c, "all"]) for c in protocol.cells if c[:3] == cell[:3]]
+            gate_rows = [(c, block_rows[c, "all"]) for c in protocol.cells if c[:3] == cell[:3]]
             for curve, fit in (("slope", line), ("curvature", bend)):
                 curves.append(Contrast(
-                    quantity=curve, weights={i: float(fit[gates.index(c.gate)]) for c, i in own}, missing=unmoved(cell),
+                    quantity=curve, weights={i: float(fit[gates.index(c.gate)]) for c, i in gate_rows},
+                    missing=unmoved(cell),
                     labels={"selection": cell.selection, "group": cell.group}, family=f"{name}, {curve}, {cell.group}",
                 ))  # fmt: skip
     if not {"target_first", "target_last"} <= set(cases["order"]):
@@ -253,53 +256,57 @@ def add_measure(
         labels, i = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}, len(totals)
         totals += by_order(cell.edit)
         cells.append(labels)
-        first, last, why = {i: 1.0, 0: -1.0}, {i + 1: -1.0, 1: 1.0}, unmoved(cell)
+        first, last, reason = {i: 1.0, 0: -1.0}, {i + 1: -1.0, 1: 1.0}, unmoved(cell)
         contrasts += [
-            Contrast(quantity="first", weights=first, labels=labels, null=None, missing=why),
-            Contrast(quantity="last", weights={j: -w for j, w in last.items()}, labels=labels, null=None, missing=why),
-            Contrast(quantity="asymmetry", weights={**first, **last}, labels=labels, missing=why,
+            Contrast(quantity="first", weights=first, labels=labels, null=None, missing=reason),
+            Contrast(quantity="last", weights={j: -w for j, w in last.items()}, labels=labels, null=None,
+                     missing=reason),
+            Contrast(quantity="asymmetry", weights={**first, **last}, labels=labels, missing=reason,
                      family=f"{name}, asymmetry, {cell.group}"),
         ]  # fmt: skip
-    seen.blocks[f"{name}-orders"] = Observations(
+    data.blocks[f"{name}-orders"] = Observations(
         measure=MEASURES[name], cells=pd.DataFrame([{**cell, "order": order} for cell in cells for order in ORDERS]),
         units=units, total=np.stack(totals), size=1.0,
     )  # fmt: skip
-    seen.contrasts[f"{name}-orders"] = contrasts
+    data.contrasts[f"{name}-orders"] = contrasts
 
 
-def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(instrument: Suppress, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects, controls, parts, curves, asymmetry, draws, ranking: each holds all measures."""
-    protocol, ranking = seen.extra
-    measures = [name for name in seen.blocks if "-" not in name]
-    found, curves, orders = (
+    protocol, ranking = data.extra
+    measures = [name for name in data.blocks if "-" not in name]
+    all_estimates, curves, orders = (
         stacked({name: estimates[f"{name}{kind}"] for name in measures if f"{name}{kind}" in estimates})
         for kind in ("", "-curves", "-orders")
     )
     at_hard: dict[str, Any] = {"gate": protocol.hard, "part": "all"}
 
-    effects, no_effect = found.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
-    deltas = [c for c in found.contrasts if c.quantity == "delta"]
+    effects, lost_effects = all_estimates.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
+    deltas = [c for c in all_estimates.contrasts if c.quantity == "delta"]
     sizes = [
-        effect_sizes(seen.blocks[c.labels["measure"]], list(c.weights), row, no_effect, how.resamples)
+        effect_sizes(data.blocks[c.labels["measure"]], list(c.weights), row, lost_effects, instrument.resamples)
         for row, c in enumerate(deltas)
     ]
     effects = effects.assign(**pd.DataFrame(sizes))
 
-    draws, no_draws = found.where(quantity="drawn").wide(KEYS)
+    draws, no_draws = all_estimates.where(quantity="drawn").wide(KEYS)
     draws = draws.rename(columns={"drawn": "delta"})
-    selected = found.where(quantity="delta", group="selected", **at_hard).frame.set_index(["measure", "selection"])
+    selected = all_estimates.where(quantity="delta", group="selected", **at_hard).frame.set_index(
+        ["measure", "selection"]
+    )
     draws["selected"] = selected["value"].reindex(pd.MultiIndex.from_frame(draws[["measure", "selection"]])).to_numpy()
-    no_draws = {(row, "delta"): why for (row, _), why in no_draws.items()}
+    no_draws = {(row, "delta"): reason for (row, _), reason in no_draws.items()}
     no_draws |= {(int(row), "selected"): REASON for row in np.flatnonzero(draws["selected"].isna())}
 
-    made = {
-        "effects": (effects, no_effect), "controls": controls(found, draws, at_hard),
-        "curves": curve_rows(found, curves), "asymmetry": orders.wide(("measure", "selection", "group", "gate")),
+    frames = {
+        "effects": (effects, lost_effects), "controls": controls(all_estimates, draws, at_hard),
+        "curves": curve_rows(all_estimates, curves),
+        "asymmetry": orders.wide(("measure", "selection", "group", "gate")),
         "draws": (draws, no_draws),
     }  # fmt: skip
     hard = f"gate {protocol.hard:g}"
     titles = {
-        "effects": f"{seen.about['title']}; gated − unedited, 95 % over cases",
+        "effects": f"{data.about['title']}; gated − unedited, 95 % over cases",
         "controls": f"{hard}: selected heads compared with heads of the smallest PDS and random sets",
         "parts": f"{hard}: effect by relation of the nouns, and on SPS by layer",
         "curves": "The measure as a function of the gate: slope and deviation from a line",
@@ -308,17 +315,17 @@ def tables(how: Suppress, seen: InstrumentData, estimates: Mapping[str, Estimate
     }
     heads = {c[:3]: [head.label for head in c.heads] for c in protocol.cells}
     out: dict[str, Table] = {}
-    for name, (frame, missing) in made.items():
+    for name, (frame, missing) in frames.items():
         if len(frame):
             draw = frame["draw"] if "draw" in frame else [-1] * len(frame)
             names = [heads[row] for row in zip(frame["selection"], frame["group"], draw, strict=True)]
-            first = [len(protocol.prefer_first & set(some)) for some in names]
+            first = [len(protocol.prefer_first & set(members)) for members in names]
             frame = frame.assign(k=list(map(len, names)), heads=list(map("+".join, names)), prefer_first=first)
             shown = [column.name for column in COLUMNS[name]]
             out[name] = Table(frame[shown], COLUMNS[name], missing, titles[name])
-    whole = (out["effects"].frame["part"] == "all").to_numpy()
-    out["parts"] = out["effects"].only(np.flatnonzero(~whole).tolist(), titles["parts"])
-    out["effects"] = out["effects"].only(np.flatnonzero(whole).tolist(), titles["effects"])
+    of_all_prompts = (out["effects"].frame["part"] == "all").to_numpy()
+    out["parts"] = out["effects"].only(np.flatnonzero(~of_all_prompts).tolist(), titles["parts"])
+    out["effects"] = out["effects"].only(np.flatnonzero(of_all_prompts).tolist(), titles["effects"])
     for name in ("parts", "draws"):
         out[name] = replace(out[name], by="delta", most=10, per=("measure",))
     rows, missing = descending(ranking.frame, ranking.missing, ["pds"])
@@ -334,38 +341,38 @@ def stacked(parts: Mapping[str, Estimates]) -> Estimates:
     contrasts = [replace(c, labels={"measure": m, **c.labels}) for m, part in parts.items() for c in part.contrasts]
     starts = np.cumsum([0, *map(len, frames)])
     reasons = {
-        (int(start) + row, column): why
-        for start, part in zip(starts, parts.values(), strict=False) for (row, column), why in part.reasons.items()
+        (int(start) + row, column): reason
+        for start, part in zip(starts, parts.values(), strict=False) for (row, column), reason in part.reasons.items()
     }  # fmt: skip
     return Estimates(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), reasons, tuple(contrasts))
 
 
-def controls(found: Estimates, draws: pd.DataFrame, at_hard: Mapping[str, Any]) -> tuple[pd.DataFrame, Reasons]:
+def controls(estimates: Estimates, draws: pd.DataFrame, at_hard: Mapping[str, Any]) -> tuple[pd.DataFrame, Reasons]:
     """One row per selection at the smallest gate: the effect of the selected heads, and of all controls."""
-    wanted = found.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at_hard)
-    frame, lost = wanted.wide(("measure", "selection", "group", "gate"), describe=("low", "high"))
+    selection = estimates.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at_hard)
+    frame, lost = selection.wide(("measure", "selection", "group", "gate"), describe=("low", "high"))
     frame = frame.rename(columns={"delta": "selected"})
-    frame["bottom"] = found.where(quantity="delta", group="bottom", **at_hard).frame["value"].to_numpy()
+    frame["bottom"] = estimates.where(quantity="delta", group="bottom", **at_hard).frame["value"].to_numpy()
     missing = {
-        (row, {"delta": "selected"}.get(column, column)): why for (row, column), why in lost.items()
+        (row, {"delta": "selected"}.get(column, column)): reason for (row, column), reason in lost.items()
         if column in ("delta", "random", "above", "above_low", "above_high")
     }  # fmt: skip
     more: list[dict[str, float]] = []
-    for row, one in frame.iterrows():
-        same = (draws["measure"] == one["measure"]) & (draws["selection"] == one["selection"])
-        values = draws.loc[same, "delta"].dropna()
+    for row, entry in frame.iterrows():
+        is_draw = (draws["measure"] == entry["measure"]) & (draws["selection"] == entry["selection"])
+        values = draws.loc[is_draw, "delta"].dropna()
         random = {"random_sd": values.std(ddof=1), "random_low": values.min(), "random_high": values.max()}
         random |= {"p_rank": np.nan, "p_rank_min": np.nan, "draws": len(values)}
-        if len(values) and one["selected"] == one["selected"]:
-            random |= ranks(one["selected"], values.tolist())
+        if len(values) and entry["selected"] == entry["selected"]:
+            random |= ranks(entry["selected"], values.tolist())
         reasons = {"random_sd": ONE_DRAW, "random_low": NO_DRAW, "random_high": NO_DRAW, "bottom": REASON}
         reasons |= dict.fromkeys(("p_rank", "p_rank_min"), REASON if len(values) else NO_DRAW)
-        missing |= {(int(row), name): why for name, why in reasons.items() if np.isnan({**one, **random}[name])}
+        missing |= {(int(row), name): reason for name, reason in reasons.items() if np.isnan({**entry, **random}[name])}
         more.append(random)
     return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more)), missing
 
 
-def curve_rows(found: Estimates, curves: Estimates) -> tuple[pd.DataFrame, Reasons]:
+def curve_rows(estimates: Estimates, curves: Estimates) -> tuple[pd.DataFrame, Reasons]:
     """One row per selection and group: slope and curvature, and r², departure and intercept of the mean curve.
 
     r² = 1 − Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure, because
@@ -376,7 +383,7 @@ def curve_rows(found: Estimates, curves: Estimates) -> tuple[pd.DataFrame, Reaso
     frame, missing = curves.wide(keys)
     if not len(frame):
         return frame, missing
-    mean = found.where(quantity="delta", part="all").frame.set_index([*keys, "gate"])["value"].unstack("gate")
+    mean = estimates.where(quantity="delta", part="all").frame.set_index([*keys, "gate"])["value"].unstack("gate")
     y, gates = mean.loc[pd.MultiIndex.from_frame(frame[keys])].to_numpy(), mean.columns.to_numpy(float)
     slope, middle = frame["slope"].to_numpy(), y.mean(1)
     residual = y - middle[:, None] - slope[:, None] * (gates - gates.mean())

@@ -36,15 +36,15 @@ CONSISTENT = 0.9
 LABELS = ("document", "position", "token_id", "cluster")
 
 
-def gates_of(model: Any, one: Document) -> dict[int, np.ndarray]:
+def gates_of(model: Any, document: Document) -> dict[int, np.ndarray]:
     """Layer -> gate [T, heads] at the positions of the document; empty for a model without gates."""
     if not any(name.endswith(GATE) for name in model.hook_dict):
         return {}
     with torch.no_grad():
-        ids = torch.tensor([one.ids[:-1]], device=model.cfg.device)
+        ids = torch.tensor([document.ids[:-1]], device=model.cfg.device)
         _, cache = model.run_with_cache(ids, names_filter=lambda name: name.endswith(GATE))
     return {
-        int(name.split(".")[1]): value[0, one.unscored :].double().mean(-1).cpu().numpy()
+        int(name.split(".")[1]): value[0, document.unscored :].double().mean(-1).cpu().numpy()
         for name, value in cache.items()
     }
 
@@ -62,13 +62,13 @@ class Halves:
         self.total, self.size = np.zeros((2, *shape))
         self.n_heads = model.config.n_heads
 
-    def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
-        """Add document `at` with changes of the loss `size` [edits, T]; without `gates` it has no halves."""
+    def add(self, index: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
+        """Add document `index` with changes of the loss `size` [edits, T]; without `gates` it has no halves."""
         for i, (head, edit) in enumerate(zip(self.heads, self.edits, strict=True)):
-            for k, which in enumerate((head.head, (head.head + 1) % self.n_heads) if gates else ()):
-                gate = gates[head.layer][:, which]
+            for k, head_index in enumerate((head.head, (head.head + 1) % self.n_heads) if gates else ()):
+                gate = gates[head.layer][:, head_index]
                 for j, half in enumerate((gate > np.median(gate), gate < np.median(gate))):
-                    self.total[i, k, j, at], self.size[i, k, j, at] = size[edit][half].sum(), half.sum()
+                    self.total[i, k, j, index], self.size[i, k, j, index] = size[edit][half].sum(), half.sum()
 
     def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
         """Cells: heads × gates × halves. Units: documents. Contrasts per head and for the mean over heads: own, above
@@ -78,21 +78,21 @@ class Halves:
             [(name, gate, half) for name in names for gate in ("own", "beside") for half in ("above", "below")],
             columns=["edit", "gate", "half"],
         )
-        kept, why = self.size.any((0, 1, 2)), ""  # documents of one token have no halves
-        if not kept.any():
-            kept, why = ~kept, NO_GATE
-        size, total = (x[..., kept].reshape(len(cells), -1) for x in (self.size, self.total))
+        with_halves, reason = self.size.any((0, 1, 2)), ""  # documents of one token have no halves
+        if not with_halves.any():
+            with_halves, reason = ~with_halves, NO_GATE
+        size, total = (x[..., with_halves].reshape(len(cells), -1) for x in (self.size, self.total))
         block = Observations(
             measure=Measure(name="gate", unit="nats/token", resolution=SMALLEST["loss"]), cells=cells,
-            units=units[kept].reset_index(drop=True), total=total, size=size,
+            units=units[with_halves].reset_index(drop=True), total=total, size=size,
         )  # fmt: skip
         contrasts = []
         for name, rows in ((ALL_HEADS, range(n)), *((name, (i,)) for i, name in enumerate(names))):
-            own = {4 * i + j: sign / len(rows) for i in rows for j, sign in ((0, 1.0), (1, -1.0))}
-            neighbour = {at + 2: -weight for at, weight in own.items()}
+            weights = {4 * i + j: sign / len(rows) for i in rows for j, sign in ((0, 1.0), (1, -1.0))}
+            neighbour = {cell + 2: -weight for cell, weight in weights.items()}
             contrasts += [
-                Contrast(quantity="own", weights=own, labels={"edit": name}, missing=why),
-                Contrast(quantity="beyond", weights={**own, **neighbour}, labels={"edit": name}, missing=why),
+                Contrast(quantity="own", weights=weights, labels={"edit": name}, missing=reason),
+                Contrast(quantity="beyond", weights={**weights, **neighbour}, labels={"edit": name}, missing=reason),
             ]
         return block, contrasts
 
@@ -112,33 +112,33 @@ class Modes:
         if not n:
             raise InputError(f"--modes {path}: none of the {len(chosen)} documents has a token in a mode")
         below, tokens = np.zeros((model.config.n_layers, model.config.n_heads, n)), np.zeros(n)
-        for one, mode in zip(chosen, self.cluster, strict=True):  # a second pass over the documents, for the gates
-            held = mode >= 0
-            tokens += np.bincount(mode[held], minlength=n)
-            for layer, gate in gates_of(model, one).items():
+        for document, mode in zip(chosen, self.cluster, strict=True):  # a second pass over the documents, for the gates
+            in_mode = mode >= 0
+            tokens += np.bincount(mode[in_mode], minlength=n)
+            for layer, gate in gates_of(model, document).items():
                 for head, under in enumerate((gate < np.median(gate, 0)).T):
-                    below[layer, head] += np.bincount(mode[held & under], minlength=n)
+                    below[layer, head] += np.bincount(mode[in_mode & under], minlength=n)
         low = (below >= CONSISTENT * tokens) & (tokens > 0)
         neighbours = [(head.layer, (head.head + 1) % model.config.n_heads) for head in self.heads]
         self.own = np.array([low[head.layer, head.head] for head in self.heads])  # [heads, modes]
-        self.neighbours = np.array([low[at] for at in neighbours])
+        self.neighbours = np.array([low[neighbour] for neighbour in neighbours])
         self.sums: list[tuple[int, int, int, np.ndarray]] = []  # document, mode, tokens, Σ |Δ loss| [heads]
 
-    def add(self, at: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
-        """Add document `at` with changes of the loss `size` [edits, T]; the gates themselves are already known."""
-        for mode in np.unique(self.cluster[at]):
+    def add(self, index: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
+        """Add document `index` with changes of the loss `size` [edits, T]; the gates themselves are already known."""
+        for mode in np.unique(self.cluster[index]):
             if mode >= 0 and gates:
-                inside = self.cluster[at] == mode
-                self.sums.append((at, int(mode), int(inside.sum()), size[list(self.edits)][:, inside].sum(1)))
+                inside = self.cluster[index] == mode
+                self.sums.append((index, int(mode), int(inside.sum()), size[list(self.edits)][:, inside].sum(1)))
 
     @property
     def title(self) -> str:
         """How many heads have low modes, and how many tokens are in a mode."""
-        held, tokens = sum(int((mode >= 0).sum()) for mode in self.cluster), sum(map(len, self.cluster))
+        n_in_mode, tokens = sum(int((mode >= 0).sum()) for mode in self.cluster), sum(map(len, self.cluster))
         return (
             f"|Δ loss| in modes where the gate is low at {CONSISTENT:.0%} of the tokens, and in other modes: "
             f"{int(self.own.any(1).sum())} of {len(self.own)} heads have low modes, {self.own.sum(1).mean():.1f} of "
-            f"{self.own.shape[1]} on average; {held:,} of {tokens:,} tokens are in a mode"
+            f"{self.own.shape[1]} on average; {n_in_mode:,} of {tokens:,} tokens are in a mode"
         )
 
     def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
@@ -154,23 +154,25 @@ class Modes:
             where = units.reset_index(drop=True)
             nothing = np.zeros((len(cells), len(where)))
             block = Observations(measure=OF_MODES, cells=cells, units=where, total=nothing, size=nothing)
-            return block, [one for i, name in enumerate(names) for one in _contrasts(4 * i, name, NO_GATE, NO_GATE)]
-        at, mode, tokens = (np.array(column) for column in list(zip(*self.sums, strict=True))[:3])
-        lost = np.array([one[3] for one in self.sums]).T  # [heads, units]
+            return block, [
+                contrast for i, name in enumerate(names) for contrast in _contrasts(4 * i, name, NO_GATE, NO_GATE)
+            ]
+        document_index, mode, tokens = (np.array(column) for column in list(zip(*self.sums, strict=True))[:3])
+        lost = np.array([entry[3] for entry in self.sums]).T  # [heads, units]
         part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
         rows, contrasts = list[np.ndarray](), list[Contrast]()
         for i, name in enumerate(names):
-            some = slice(None) if not i else slice(i - 1, i)
-            own, neighbour = (
-                by_modes(part[some], tokens, flags[some][:, mode]) for flags in (self.own, self.neighbours)
+            selection = slice(None) if not i else slice(i - 1, i)
+            own_parts, neighbour = (
+                by_modes(part[selection], tokens, flags[selection][:, mode]) for flags in (self.own, self.neighbours)
             )
-            rows += [own, neighbour]
-            why = "" if own.any() else NO_MODE
-            contrasts += _contrasts(4 * i, name, why, why or ("" if neighbour.any() else NO_MODE))
-        documents = units["unit"].to_numpy()[at]
+            rows += [own_parts, neighbour]
+            reason = "" if own_parts.any() else NO_MODE
+            contrasts += _contrasts(4 * i, name, reason, reason or ("" if neighbour.any() else NO_MODE))
+        documents = units["unit"].to_numpy()[document_index]
         where = pd.DataFrame({
             "unit": [f"{document}, mode {k}" for document, k in zip(documents, mode, strict=True)],
-            "cluster": list(zip(units["cluster"].to_numpy()[at].tolist(), mode.tolist(), strict=True)),
+            "cluster": list(zip(units["cluster"].to_numpy()[document_index].tolist(), mode.tolist(), strict=True)),
         })  # fmt: skip
         total, size = np.concatenate(rows, axis=1)
         return Observations(measure=OF_MODES, cells=cells, units=where, total=total, size=size), contrasts
@@ -184,14 +186,18 @@ def by_modes(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> np.ndarra
     return np.array([[(x * kind).sum(0) for kind in (low, ~low)] for x in (part, tokens)], float)
 
 
-def _contrasts(at: int, name: str, why: str, beyond: str) -> list[Contrast]:
-    own, labels = {at: 1.0, at + 1: -1.0}, {"edit": name}
+def _contrasts(first: int, name: str, reason: str, beyond: str) -> list[Contrast]:
+    weights, labels = {first: 1.0, first + 1: -1.0}, {"edit": name}
     return [
-        Contrast(quantity="low", weights={at: 1.0}, labels=labels, null=None, missing=why),
-        Contrast(quantity="other", weights={at + 1: 1.0}, labels=labels, null=None, missing=why),
-        Contrast(quantity="own", weights=own, labels=labels, missing=why, own_units=True),
+        Contrast(quantity="low", weights={first: 1.0}, labels=labels, null=None, missing=reason),
+        Contrast(quantity="other", weights={first + 1: 1.0}, labels=labels, null=None, missing=reason),
+        Contrast(quantity="own", weights=weights, labels=labels, missing=reason, own_units=True),
         Contrast(
-            quantity="beyond", weights={**own, at + 2: -1.0, at + 3: 1.0}, labels=labels, missing=beyond, own_units=True
+            quantity="beyond",
+            weights={**weights, first + 2: -1.0, first + 3: 1.0},
+            labels=labels,
+            missing=beyond,
+            own_units=True,
         ),
     ]
 
@@ -205,16 +211,16 @@ def read_modes(path: Path, model: Any, chosen: Sequence[Document]) -> tuple[np.n
         raise InputError(f"--modes {path} has no column {lacks[0]!r}; give the labels of features.cluster")
     if table.duplicated(["document", "position"]).any():
         raise InputError(f"--modes {path} labels a token twice; give labels of one feature table")
-    named = about.get("data", {}).get("FeatureTables", {}).get("checkpoint")
-    if named is not None and named != checkpoint_of(model)["checkpoint"]:
+    checkpoint = about.get("data", {}).get("FeatureTables", {}).get("checkpoint")
+    if checkpoint is not None and checkpoint != checkpoint_of(model)["checkpoint"]:
         raise InputError(f"--modes {path} comes from another checkpoint than this model; cluster this model's features")
     by_document = {int(number): rows.set_index("position") for number, rows in table.groupby("document")}
     modes = []
-    for one in chosen:
-        rows = by_document.get(one.document, table.iloc[:0].set_index("position")).reindex(one.positions)
-        known = rows["cluster"].notna().to_numpy()
-        if (rows["token_id"].to_numpy()[known] != np.asarray(one.ids[one.unscored : -1])[known]).any():
-            raise InputError(f"--modes {path}: document {one.document} has other tokens; give labels of this data")
+    for document in chosen:
+        rows = by_document.get(document.document, table.iloc[:0].set_index("position")).reindex(document.positions)
+        has_mode = rows["cluster"].notna().to_numpy()
+        if (rows["token_id"].to_numpy()[has_mode] != np.asarray(document.ids[document.unscored : -1])[has_mode]).any():
+            raise InputError(f"--modes {path}: document {document.document} has other tokens; give labels of this data")
         modes.append(rows["cluster"].fillna(-1).to_numpy().astype(int))
     return tuple(modes)
 

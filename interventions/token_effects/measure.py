@@ -61,47 +61,47 @@ class Effects:
 @torch.no_grad()
 def token_effects(
     model: Any, sequences: Sequence[Sequence[int]], sweep: Sequence[Edits], *, without: Sequence[int] | None = None,
-    done: Callable[[int, int], None] = lambda member, n: None,
+    on_batch: Callable[[int, int], None] = lambda member, n: None,
 ) -> list[Effects]:  # fmt: skip
     """The effect of each edit at each position of each sequence, except the last token and the first `without`
     positions, which are only context.
 
-    Values equal one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike. `done` gets
-    the number of a member that has finished some positions, and how many. Raises `InputError` for sequences without a
-    next token or beyond the context, ids the model lacks, and values that are not finite.
+    Values equal one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike. `on_batch`
+    gets the number of a member that has finished some positions, and how many. Raises `InputError` for sequences
+    without a next token or beyond the context, ids the model lacks, and values that are not finite.
     """
     lengths = [len(ids) - 1 for ids in sequences]
     if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
         span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
         raise InputError(f"sequences have {span} next tokens: give 1 to {model.config.n_ctx}, the context")
     skipped = [0] * len(lengths) if without is None else list(without)
-    found: dict[int, Effects] = {}
+    effects: dict[int, Effects] = {}
     for rows in batches(lengths, BATCH_TOKENS):
         ids = pad([list(sequences[i]) for i in rows]).to(model.cfg.device)
         places, begin = torch.arange(ids.shape[1] - 1), torch.tensor([skipped[i] for i in rows])[:, None]
-        at = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
-        at, unedited_first, by_member = at.to(ids.device), [{}, *sweep], []
+        mask = (places >= begin) & (places < torch.tensor([lengths[i] for i in rows])[:, None])
+        mask, unedited_first, by_member = mask.to(ids.device), [{}, *sweep], []
         prefix = prefix_of(model, ids[:, :-1], unedited_first)
-        predicted = map_logits(prefix.run({})[0][at], model.head, lambda logits, _: logits.argmax(-1).double()).long()
-        wanted = torch.stack([ids[:, 1:][at], predicted], 1)
+        predicted = map_logits(prefix.run({})[0][mask], model.head, lambda logits, _: logits.argmax(-1).double()).long()
+        targets = torch.stack([ids[:, 1:][mask], predicted], 1)
         for member, edits in enumerate(unedited_first):
-            h = prefix.run(edits)[0][at]
-            by_member.append(map_logits(h, model.head, partial(chunk_log_probs, wanted)).cpu().numpy())
-            done(member, len(h))
+            h = prefix.run(edits)[0][mask]
+            by_member.append(map_logits(h, model.head, partial(chunk_log_probs, targets)).cpu().numpy())
+            on_batch(member, len(h))
         values = np.stack(by_member)  # [1 + edits, positions, 2]
         if lost := int((~np.isfinite(values)).any(2).sum()):
             raise InputError(f"log-probabilities are not finite at {counted(lost, 'position')}")
         cuts = np.cumsum([lengths[i] - skipped[i] for i in rows])[:-1]
         parts = zip(np.split(values, cuts, axis=1), np.split(predicted.cpu().numpy(), cuts), strict=True)
         for i, (value, own_prediction) in zip(rows, parts, strict=True):
-            y, own = value[..., 0], value[..., 1]
-            found[i] = Effects(-y[0], own[0], own_prediction, y[0] - y[1:], own[1:] - own[0])
-    return [found[i] for i in range(len(sequences))]
+            y, own_log_p = value[..., 0], value[..., 1]
+            effects[i] = Effects(-y[0], own_log_p[0], own_prediction, y[0] - y[1:], own_log_p[1:] - own_log_p[0])
+    return [effects[i] for i in range(len(sequences))]
 
 
-def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: TokenEffects, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: edits. Units: documents. Rows go to a file as they come; only their sums are kept."""
-    groups = HeadFinder(model, check_tokenizer(model)).heads_and_groups(how.heads, how.groups)
+    groups = HeadFinder(model, check_tokenizer(model)).heads_and_groups(options.heads, options.groups)
     opened = data[Tokens]
     chosen = list(opened.documents())
     if not chosen:
@@ -110,48 +110,48 @@ def observe(how: TokenEffects, model: Any, data: Opened, progress: Progress) -> 
     split: dict[str, Halves | Modes] = {}
     if model.config.n_heads > 1 and any(len(group.heads) == 1 for group in groups):
         split["gate"] = Halves(model, groups, len(chosen))
-        if how.modes is not None:
-            split["mode"] = Modes(model, groups, chosen, how.modes)
-    elif how.modes is not None:
+        if options.modes is not None:
+            split["mode"] = Modes(model, groups, chosen, options.modes)
+    elif options.modes is not None:
         raise InputError("--modes needs heads that are removed one at a time, in layers of several heads; give --heads")
     names = [group.name for group in groups]
     windows = WINDOW if isinstance(opened.shards, WindowedShards) else ()
     rows = LongTable.of(
-        _tables(model, groups, how.scale, chosen, sums, split.values(), progress, windows=bool(windows)),
+        _tables(model, groups, options.scale, chosen, sums, split.values(), progress, windows=bool(windows)),
         columns(names, windows), f"{title_of(model)}: tokens",
     )  # fmt: skip
     single = [group.heads[0] if len(group.heads) == 1 else (np.nan, np.nan) for group in groups]
     cells = pd.DataFrame({"edit": names, "heads": [group.label for group in groups]})
     cells["layer"], cells["index"] = [layer for layer, _ in single], [index for _, index in single]
     units = opened.units()
-    tokens = np.array([len(one.positions) for one in chosen], float)
-    seen = InstrumentData({}, {}, extra=rows)
+    tokens = np.array([len(document.positions) for document in chosen], float)
+    measurements = InstrumentData({}, {}, extra=rows)
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
         limits = (0.0, np.inf) if name.startswith("abs") else None
         measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"], limits=limits)
-        seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
+        measurements.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
         labels = cells.astype(object).where(cells.notna(), None)
-        seen.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)
-    for name, one in split.items():
-        seen.blocks[name], seen.contrasts[name] = one.observe(units)
-        seen.about[name] = one.title
-    cut, out = sum(one.length - 1 > opened.n_ctx for one in chosen), opened.shards.n_documents - len(chosen)
+        measurements.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)
+    for name, block in split.items():
+        measurements.blocks[name], measurements.contrasts[name] = block.observe(units)
+        measurements.about[name] = block.title
+    cut, out = sum(document.length - 1 > opened.n_ctx for document in chosen), opened.shards.n_documents - len(chosen)
     where = f"{counted(len(chosen), 'document')}, {cut} of them cut at {opened.n_ctx} tokens, {out} left out"
     if windows:
         where = f"{counted(len(chosen), 'window', ',')} read: {opened.title()}"
-    seen.about["title"] = f"{title_of(model)}: change from scaling heads by {how.scale:g}; {where}"
+    measurements.about["title"] = f"{title_of(model)}: change from scaling heads by {options.scale:g}; {where}"
     edits = {group.name: [head.label for head in group.heads] for group in groups}
-    seen.about["effects"] = {**checkpoint_of(model), "edits": edits, "scale": how.scale, **opened.about()}
-    return seen
+    measurements.about["effects"] = {**checkpoint_of(model), "edits": edits, "scale": options.scale, **opened.about()}
+    return measurements
 
 
-def with_resolved_heads(how: TokenEffects, data: Opened) -> TokenEffects:
+def with_resolved_heads(options: TokenEffects, data: Opened) -> TokenEffects:
     """These options with ranked and found heads given by name."""
     finder = HeadFinder(data.model, check_tokenizer(data.model))
-    single = finder.single(how.heads, how.groups)
-    several = finder.heads_and_groups(how.heads, how.groups)[len(single) :]
+    single = finder.single(options.heads, options.groups)
+    several = finder.heads_and_groups(options.heads, options.groups)[len(single) :]
     heads = tuple(group.spec.partition("=")[2] for group in single)
-    return replace(how, heads=heads, groups=tuple(group.spec for group in several))
+    return replace(options, heads=heads, groups=tuple(group.spec for group in several))
 
 
 def _tables(
@@ -161,7 +161,7 @@ def _tables(
     """The rows of the documents in chunks; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each, `splits` the same
     by gate. Rows of `windows` name their window."""
     sweep = [scale_heads(group.heads, scale) for group in groups]
-    n = sum(len(one.positions) for one in chosen)
+    n = sum(len(document.positions) for document in chosen)
     tick = ticks(progress, n * (1 + len(sweep)))
     forecast = Forecast(progress, model, [{}, *sweep], n, f"{counted(len(chosen), 'document', ',')}")
 
@@ -170,59 +170,63 @@ def _tables(
         forecast(member, n)
 
     for first in range(0, len(chosen), AT_ONCE):
-        some = chosen[first : first + AT_ONCE]
-        found = token_effects(model, [one.ids for one in some], sweep, without=[d.unscored for d in some], done=done)
-        for i, one in enumerate(found, first):
-            moved = np.stack([one.delta_loss, one.delta_log_p]).astype("float32").astype(float)  # the stored precision
+        batch = chosen[first : first + AT_ONCE]
+        batch_effects = token_effects(
+            model, [document.ids for document in batch], sweep, without=[d.unscored for d in batch], on_batch=done
+        )
+        for i, effects in enumerate(batch_effects, first):
+            moved = (
+                np.stack([effects.delta_loss, effects.delta_log_p]).astype("float32").astype(float)
+            )  # the stored precision
             sums[:2, :, i], sums[2:, :, i] = moved.sum(-1), np.abs(moved).sum(-1)
             if splits:
                 gates = gates_of(model, chosen[i])
                 for split in splits:
                     split.add(i, gates, np.abs(moved[0]))
-        yield table_of(list(zip(some, found, strict=True)), [group.name for group in groups], windows=windows)
+        yield table_of(list(zip(batch, batch_effects, strict=True)), [group.name for group in groups], windows=windows)
     tick(0)
 
 
-def table_of(found: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:
+def table_of(pairs: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:
     """One row per position, int32 and float32; `names` are the edits."""
 
     def joined(of: Callable[[Document, Effects], Any], kind: str) -> np.ndarray:
-        return np.concatenate([of(one, effects) for one, effects in found]).astype(kind)
+        return np.concatenate([of(document, effects) for document, effects in pairs]).astype(kind)
 
-    rows = [len(one.positions) for one, _ in found]
+    rows = [len(document.positions) for document, _ in pairs]
     table = {
-        "document": np.repeat([one.document for one, _ in found], rows).astype("int32"),
-        "position": joined(lambda one, _: one.positions, "int32"),
-        "token_id": joined(lambda one, _: one.ids[one.unscored : -1], "int32"),
-        "target_id": joined(lambda one, _: one.ids[one.unscored + 1 :], "int32"),
+        "document": np.repeat([document.document for document, _ in pairs], rows).astype("int32"),
+        "position": joined(lambda document, _: document.positions, "int32"),
+        "token_id": joined(lambda document, _: document.ids[document.unscored : -1], "int32"),
+        "target_id": joined(lambda document, _: document.ids[document.unscored + 1 :], "int32"),
         "prediction_id": joined(lambda _, effects: effects.prediction, "int32"),
         "loss": joined(lambda _, effects: effects.loss, "float32"),
         "log_p": joined(lambda _, effects: effects.log_p, "float32"),
     }
     if windows:
         for name in ("window", "offset"):
-            table[name] = np.repeat([getattr(one, name) for one, _ in found], rows).astype("int32")
+            table[name] = np.repeat([getattr(document, name) for document, _ in pairs], rows).astype("int32")
     for measure in DELTAS:
         for i, name in enumerate(names):
-            moved = [getattr(effects, measure)[i] for _, effects in found]
+            moved = [getattr(effects, measure)[i] for _, effects in pairs]
             table[f"{measure}_{name}"] = np.concatenate(moved).astype("float32")
     return pd.DataFrame(table)
 
 
-def tables(how: TokenEffects, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: TokenEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The rows of all tokens, and the means of every edit."""
-    means = [one for name, one in estimates.items() if name not in SPLITS]
+    means = [estimate for name, estimate in estimates.items() if name not in SPLITS]
     frame, missing = joined(means, ["edit", "heads", "layer", "index"], EDITS)
-    found = {
-        "token_effects": seen.extra,
-        "edits": Table(frame.assign(tokens=len(seen.extra)), EDITS, missing, seen.about["title"], by="abs_delta_loss"),
+    out = {
+        "token_effects": data.extra,
+        "edits": Table(frame.assign(tokens=len(data.extra)), EDITS, missing, data.about["title"], by="abs_delta_loss"),
     }
     for name, (table, columns) in SPLITS.items():
-        if name in seen.blocks and seen.blocks[name].sizes.any():
+        if name in data.blocks and data.blocks[name].sizes.any():
             frame, missing = estimates[name].wide(["edit"], describe=("low", "high"))
             frame[["n", "clusters"]] = estimates[name].where(quantity="own").frame[["n", "clusters"]]
-            found[table] = Table(frame, columns, missing, seen.about[name])
-    return found
+            out[table] = Table(frame, columns, missing, data.about[name])
+    return out
 
 
 INDEX = (

@@ -56,9 +56,9 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
     for name in data:
         if name not in names:
             raise unknown(f"field of {where}", name, names)
-    for one in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if one.name not in data and one.default is one.default_factory is dataclasses.MISSING:
-            raise InputError(f"{where} lacks the field {one.name}")
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if field.name not in data and field.default is field.default_factory is dataclasses.MISSING:
+            raise InputError(f"{where} lacks the field {field.name}")
     return cls(**{n: _value(hints[n], v, f"{where}.{n}") for n, v in data.items()})
 
 
@@ -123,23 +123,23 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     changes = dict(changes)
     if isinstance(config, c.ModelConfig) and "mixing" in changes:
         changes = parse_mixing(changes.pop("mixing")) | changes
-    here: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     below: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            below.setdefault(head, {})[rest] = value
+        head, _, tail = name.partition(".")
+        if tail:
+            below.setdefault(head, {})[tail] = value
         else:
-            here[head] = value
-    if isinstance(config, c.ModelConfig) and "init_std" in here and "init" not in here and "init" not in below:
-        here["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
+            fields[head] = value
+    if isinstance(config, c.ModelConfig) and "init_std" in fields and "init" not in fields and "init" not in below:
+        fields["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
     hints = hints_of(typing.cast(Hashable, type(config)))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     label = where.rstrip(".") or getattr(config, "kind", "model")
-    for name in [*here, *below]:
+    for name in [*fields, *below]:
         if name not in names:
             raise unknown(f"field of {label}", name, names)
-    new = {n: _keep_shared_fields(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in here.items()}
+    new = {n: _keep_shared_fields(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in fields.items()}
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:
@@ -150,9 +150,9 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     return dataclasses.replace(config, **new)  # type: ignore[type-var]
 
 
-def _keep_shared_fields(old: Any, given: Any, new: Any) -> Any:
+def _keep_shared_fields(old: Any, value: Any, new: Any) -> Any:
     """A part chosen by the name of its kind keeps the fields that it shares with the previous part."""
-    if not (isinstance(given, str) and isinstance(old, c.Part) and isinstance(new, c.Part)):
+    if not (isinstance(value, str) and isinstance(old, c.Part) and isinstance(new, c.Part)):
         return new
     shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(new)}
     return dataclasses.replace(new, **{name: getattr(old, name) for name in shared})

@@ -76,17 +76,17 @@ _LIBRARIES = ("transformer_lens.model_bridge.", "transformers.")
 
 def match(model: Any, names: str | Sequence[str]) -> list[str]:
     """The model's hooks that match `names` (exact, or patterns with * and ?), in the model's order."""
-    known = list(model.hook_dict)
+    hooks = list(model.hook_dict)
     chosen: set[str] = set()
     for name in [names] if isinstance(names, str) else names:
-        matches = [k for k in known if fnmatchcase(k, name)] if any(c in name for c in "*?[") else []
+        matches = [k for k in hooks if fnmatchcase(k, name)] if any(c in name for c in "*?[") else []
         if name in model.hook_dict:
             matches = [name]
         if not matches:
-            generic = [re.sub(r"^blocks\.\d+", "blocks.*", k) for k in known]
-            raise unknown("hook", name, list(dict.fromkeys(generic)) if "*" in name else known)
+            generic = [re.sub(r"^blocks\.\d+", "blocks.*", k) for k in hooks]
+            raise unknown("hook", name, list(dict.fromkeys(generic)) if "*" in name else hooks)
         chosen.update(matches)
-    return [k for k in known if k in chosen]
+    return [k for k in hooks if k in chosen]
 
 
 class Captured(dict[str, Tensor]):
@@ -103,8 +103,8 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
     The values are detached copies, or with `grad` the live tensors, for `torch.autograd.grad`. Raises `InputError` at
     the end if a hook never fired.
     """
-    wanted = match(model, names)
-    for name in wanted if grad else ():
+    matches = match(model, names)
+    for name in matches if grad else ():
         point = model.hook_dict[name]
         if isinstance(point, ObservePoint):
             raise InputError(f"{name} only shows {point.shows} and has no gradient; ask for {point.instead}")
@@ -122,9 +122,9 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
 
         return hook
 
-    with attached(model, [(name, keep(name)) for name in wanted]):
+    with attached(model, [(name, keep(name)) for name in matches]):
         yield captured
-    check_fired([name for name in wanted if name not in captured], "hooks")
+    check_fired([name for name in matches if name not in captured], "hooks")
 
 
 @contextmanager
@@ -192,8 +192,8 @@ def hooked_at(model: Any) -> tuple[str, ...]:
             )  # fmt: skip
             if not any(tables):
                 continue
-            others = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
-            if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in others):
+            foreign_hooks = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
+            if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in foreign_hooks):
                 names.append(name or type(model).__name__)
     return tuple(names)
 
@@ -202,22 +202,22 @@ class CleanCopies(torch.nn.Module):
     """Base of models whose `copy.deepcopy` drops hooks of `capture` and `edit` and keeps those of others."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        made = self.__class__.__new__(self.__class__)
-        memo[id(self)] = made
+        clone = self.__class__.__new__(self.__class__)
+        memo[id(self)] = clone
         with _LOCK:
             state = copy.deepcopy(self.__dict__, memo)
-        made.__setstate__(state)
-        made.__dict__.pop("edited_at", None)
-        for module in made.modules():
-            ours = [at for at, hook in module._forward_hooks.items() if hasattr(hook, _OURS)]
-            for at in ours:
-                del module._forward_hooks[at]
-            if ours and hasattr(module, "fwd_hooks"):
-                kept: Any = module.fwd_hooks
-                kept[:] = [one for one in kept if one.hook.id not in ours]
+        clone.__setstate__(state)
+        clone.__dict__.pop("edited_at", None)
+        for module in clone.modules():
+            own_keys = [key for key, hook in module._forward_hooks.items() if hasattr(hook, _OURS)]
+            for key in own_keys:
+                del module._forward_hooks[key]
+            if own_keys and hasattr(module, "fwd_hooks"):
+                hooks: Any = module.fwd_hooks
+                hooks[:] = [entry for entry in hooks if entry.hook.id not in own_keys]
             if isinstance(module, OnDemand):
                 module.asked.clear()
-        return made
+        return clone
 
 
 def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
@@ -279,12 +279,12 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
         check_weights(model)
     except InputError as error:
         return error
-    seen: list[str] = []
+    non_finite: list[str] = []
 
     def look(name: str) -> Callable[..., None]:
         def hook(x: Tensor, hook: Any) -> None:
-            if not seen and isinstance(x, Tensor) and not is_finite(x, name):
-                seen.append(name)
+            if not non_finite and isinstance(x, Tensor) and not is_finite(x, name):
+                non_finite.append(name)
 
         return hook
 
@@ -293,10 +293,10 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
     with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
-    others = hooked_at(model)
-    hooked = f", hooked at {', '.join(others)}," if others else ""
+    foreign_hooks = hooked_at(model)
+    hooked = f", hooked at {', '.join(foreign_hooks)}," if foreign_hooks else ""
     model_text = f"under the edit of {edited} the results" if edited else f"the results of the unedited model{hooked}"
-    return InputError(f"{model_text} are not finite; first at {seen[0] if seen else 'the logits'}")
+    return InputError(f"{model_text} are not finite; first at {non_finite[0] if non_finite else 'the logits'}")
 
 
 def check_fired(silent: Sequence[str], kind: str = "edits") -> None:
@@ -337,8 +337,8 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
                 raise InputError(str(error)) from None
             with _LOCK:
                 handle = point.add_hook(guard(name, fn))
-                at = handle.hook.id
-                point._forward_hooks[at] = _only_at(point, point._forward_hooks[at])
+                hook_id = handle.hook.id
+                point._forward_hooks[hook_id] = _only_at(point, point._forward_hooks[hook_id])
             stack.callback(_detach, point, handle)
         yield
 
@@ -357,7 +357,7 @@ def _detach(point: Any, handle: Any) -> None:
     """Remove exactly this hook; `model.hooks` would also remove others of its level."""
     with _LOCK:
         handle.hook.remove()
-        point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
+        point.fwd_hooks[:] = [entry for entry in point.fwd_hooks if entry is not handle]
 
 
 class _Eager:
@@ -460,7 +460,7 @@ def run(
     if model.training:
         raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
     names = match(model, query.hooks) if query.hooks else []
-    kept: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
+    values: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
     for rows in progress(list(batches([len(t) for t in query.tokens], batch_tokens))):
         tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
@@ -471,10 +471,10 @@ def run(
         for b, i in enumerate(rows):
             n = len(query.tokens[i])
             for name in names:
-                kept[name][i] = crop(name, captured[name][b], n, query.positions[i] if query.positions else None)
+                values[name][i] = crop(name, captured[name][b], n, query.positions[i] if query.positions else None)
             if out is not None and query.logits is not None:
                 logits[i] = out[b][: len(query.logits[i])].clone()
-    return Captures(kept, logits if query.logits is not None else None)
+    return Captures(values, logits if query.logits is not None else None)
 
 
 def pad(prompts: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
@@ -496,14 +496,14 @@ def batches(lengths: list[int], budget: int) -> Iterator[list[int]]:
     yield rows
 
 
-def forward_at(model: Any, tokens: Tensor, at: Sequence[Sequence[int]] | None) -> Tensor | None:
+def forward_at(model: Any, tokens: Tensor, positions: Sequence[Sequence[int]] | None) -> Tensor | None:
     """Logits [B, P, V] at padded position lists, or None; only our models skip the other positions."""
-    ours = hasattr(model, "segment")
-    if at is None:
-        model(tokens, return_type=None) if ours else model(tokens)
+    native = hasattr(model, "segment")
+    if positions is None:
+        model(tokens, return_type=None) if native else model(tokens)
         return None
-    where = pad([row or [0] for row in at]).to(tokens.device)
-    if ours:
+    where = pad([row or [0] for row in positions]).to(tokens.device)
+    if native:
         return model(tokens, logits_at=where)
     full = model(tokens)
     return full.gather(1, where[..., None].expand(-1, -1, full.shape[-1]))

@@ -60,12 +60,12 @@ class Control:
 
 def identity_projections(config: ModelConfig) -> dict[str, str]:
     """{name: module in a block} of the projections whose mixing matrix has an identity: {"v": "attn"}."""
-    found = {}
+    projections = {}
     for path, spec, d_in, d_out in config.projections():
         if spec.mix is not None and (isinstance(spec, Kronecker) or d_in == d_out):
             module, name = path.split(".")
-            found[name] = module
-    return found
+            projections[name] = module
+    return projections
 
 
 def stream_names(config: ModelConfig) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
     architecture lacks.
     """
     have = controls(config)
-    values = {name: one.unchanged() for name, one in have.items() if isinstance(one, Control)}
+    values = {name: control.unchanged() for name, control in have.items() if isinstance(control, Control)}
 
     def array(name: str, key: str) -> tuple[Tensor, Control]:
         control = have[name]
@@ -120,9 +120,9 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
     for key in data:
         if key not in KEYS:
             raise unknown("key of the edits", key, list(KEYS))
-    for spec, one in _object(data, "heads").items():
+    for spec, head_data in _object(data, "heads").items():
         heads = parse_heads(spec, config.n_layers, config.n_heads)
-        for key, value in _object({spec: one}, spec).items():
+        for key, value in _object({spec: head_data}, spec).items():
             if key not in HEAD_KEYS:
                 raise unknown(f"key of {spec}", key, list(HEAD_KEYS))
             if key == "gate":
@@ -156,21 +156,21 @@ def spelled_out(data: Mapping[str, Any], config: Any) -> dict[str, Any]:
 
     `data` has passed `control_values`.
     """
-    found = dict(data)
+    result = dict(data)
     heads: dict[str, Any] = {}
-    for spec, one in data.get("heads", {}).items():
+    for spec, head_data in data.get("heads", {}).items():
         for layer, head in parse_heads(spec, config.n_layers, config.n_heads):
             name = f"L{layer}.H{head}"
-            heads[name] = heads.get(name, {}) | one
+            heads[name] = heads.get(name, {}) | head_data
     if heads:
-        found["heads"] = heads
+        result["heads"] = heads
     for key in ("mixing", "h_res", "canon"):
         if data.get(key):
             control = controls(config)[key]
             assert isinstance(control, Control)
             places = parse_parts(data[key], config.n_layers, control.labels[1], f"place of {key}")
-            found[key] = [f"L{layer}.{name}" for layer, name in places]
-    return found
+            result[key] = [f"L{layer}.{name}" for layer, name in places]
+    return result
 
 
 def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -120,14 +120,14 @@ def eager_when_hooked(forward: Callable[..., Any]) -> Callable[..., Any]:
 @torch._disable_dynamo
 def _any_hooks(model: torch.nn.Module) -> bool:
     """Whether a module inside has hooks; not compiled, because compiled code would keep the first answer."""
-    rest = list(model._modules.values())
-    while rest:  # three times as fast as model.modules()
-        module = rest.pop()
+    stack = list(model._modules.values())
+    while stack:  # three times as fast as model.modules()
+        module = stack.pop()
         if module is None:
             continue
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return True
-        rest.extend(module._modules.values())
+        stack.extend(module._modules.values())
     return False
 
 

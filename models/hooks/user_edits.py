@@ -37,8 +37,8 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     for spec in specs:
         data = spec.endswith(".json")
         for hook, fn in (_edits_of_data if data else _edits_of)(model, spec).items():
-            before, checked = edits.get(hook), fn if data else _checked(spec, fn)
-            edits[hook] = checked if before is None else _in_sequence(before, checked)
+            first_edit, checked = edits.get(hook), fn if data else _checked(spec, fn)
+            edits[hook] = checked if first_edit is None else _in_sequence(first_edit, checked)
     return edits
 
 
@@ -53,7 +53,7 @@ def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
 
 def _edits_of(model: Any, spec: str) -> Mapping[str, Edit]:
     code, _, hook = spec.partition("@")
-    member = user_code.member(code, lambda one: isinstance(one, Mapping) or _n_arguments(one) in (1, 2), "edit")
+    member = user_code.member(code, lambda value: isinstance(value, Mapping) or _n_arguments(value) in (1, 2), "edit")
     path = user_code.split(code)[0]
     if isinstance(member, Mapping):
         edits: Any = member
@@ -78,8 +78,10 @@ def _n_arguments(member: Any) -> int:
     if not callable(member) or isinstance(member, type):
         return 0
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in inspect.signature(member).parameters.values() if one.default is one.empty]
-    return len(needed) if all(one.kind in kinds for one in needed) else 0
+    parameters = [
+        parameter for parameter in inspect.signature(member).parameters.values() if parameter.default is parameter.empty
+    ]
+    return len(parameters) if all(parameter.kind in kinds for parameter in parameters) else 0
 
 
 def _in_sequence(first: Edit, then: Edit) -> Edit:

@@ -27,17 +27,17 @@ class NotCached(InputError, KeyError):
     __str__ = Exception.__str__  # KeyError would quote the message
 
 
-def _checked(name: str, what: str) -> Any:
-    """TransformerLens' method, after a check that `what` adds up to the residual stream (`check_sums` of the model)."""
-    theirs = getattr(ActivationCache, name)
+def _checked(name: str, quantity: str) -> Any:
+    """TransformerLens' method, after a check that `quantity` adds up to the stream (`check_sums` of the model)."""
+    original = getattr(ActivationCache, name)
 
-    @wraps(theirs)
+    @wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = signature(theirs).bind(self, *args, **kwargs).arguments
-        self.model.check_sums(what)
-        if what != "parts" and (given.get("apply_ln") or given.get("incl_remainder")):
+        arguments = signature(original).bind(self, *args, **kwargs).arguments
+        self.model.check_sums(quantity)
+        if quantity != "parts" and (arguments.get("apply_ln") or arguments.get("incl_remainder")):
             self.model.check_sums("remainder")
-        return theirs(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     return method
 
@@ -125,13 +125,13 @@ class NormedCache(ActivationCache):
         scale = self._scale(layer, mlp_input, pos_slice)[..., 0]  # [..., G]
         groups, centred, weight, _ = self._norm(layer, mlp_input)
         rows = [scale.new_zeros(0, *scale.shape[:-1], project_2d.shape[-1])]
-        for at in range(layer):
-            block = self.model.blocks[at]
+        for index in range(layer):
+            block = self.model.blocks[index]
             w = neuron_slice.apply(block.mlp.W_out, dim=0).unflatten(-1, (groups, -1))
             w = w - w.mean(-1, keepdim=True) if centred else w
             w = w * weight.unflatten(-1, (groups, -1)) * getattr(block, "residual_contribution_scale", 1.0)
             along = torch.einsum("mgd,gdn->mgn", w, project_2d.unflatten(0, (groups, -1)))
-            a = neuron_slice.apply(pos_slice.apply(self["post", at, "mlp"], dim=-2), dim=-1)
+            a = neuron_slice.apply(pos_slice.apply(self["post", index, "mlp"], dim=-2), dim=-1)
             rows.append(torch.einsum("...m,...g,mgn->...mn", a, 1 / scale, along).movedim(-2, 0))
         return torch.cat(rows)
 
@@ -147,12 +147,14 @@ class NormedCache(ActivationCache):
         """
         n = self.model.cfg.n_layers
         final = layer in (None, -1, n)
-        own = apply_ln and final and len(getattr(self.model, "layer_norms", ())) > 0
-        normed = apply_ln and not own
+        own_norms = apply_ln and final and len(getattr(self.model, "layer_norms", ())) > 0
+        normed = apply_ln and not own_norms
         stack, labels = super().accumulated_resid(layer, incl_mid, normed, pos_slice, mlp_input, return_labels=True)
-        if own:
-            at = [n if label == "final_post" else int(label.split("_")[0]) + label.endswith("mid") for label in labels]
-            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in at]
+        if own_norms:
+            layers = [
+                n if label == "final_post" else int(label.split("_")[0]) + label.endswith("mid") for label in labels
+            ]
+            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in layers]
             stack = torch.stack([norm(x) for norm, x in zip(norms, stack, strict=True)])
         elif apply_ln and not final:
             bias = self._norm(layer, mlp_input)[3]

@@ -31,7 +31,7 @@ class Conversion:
 
     take: Callable[[Sequence[Tensor], Sequence[int]], Tensor]
     """(their tensors, our shape) -> ours."""
-    join: Callable[[Sequence[Tensor]], Tensor] = lambda ours: ours[0]
+    join: Callable[[Sequence[Tensor]], Tensor] = lambda tensors: tensors[0]
     """All of ours that one of theirs contains, in our order -> theirs."""
 
 
@@ -55,12 +55,12 @@ Names = Mapping[str, str | tuple[str, Conversion]]
 
 def modules(blocks: str, outer: Names, inner: Names) -> Table:
     """The table of weights and biases of modules; `inner` are those of a layer, which is theirs at `blocks`.N."""
-    names = {**outer, **{f"blocks.{{l}}.{ours}": their for ours, their in inner.items()}}
+    names = {**outer, **{f"blocks.{{l}}.{our_name}": their for our_name, their in inner.items()}}
     table: dict[str, tuple[str, Conversion]] = {}
-    for ours, named in names.items():
-        their, how = (named, WHOLE) if isinstance(named, str) else named
-        their = f"{blocks}.{{l}}.{their}" if ours.startswith("blocks.") else their
-        table |= {f"{ours}.{end}": (f"{their}.{end}", how) for end in ("weight", "bias")}
+    for our_name, target in names.items():
+        their, conversion = (target, WHOLE) if isinstance(target, str) else target
+        their = f"{blocks}.{{l}}.{their}" if our_name.startswith("blocks.") else their
+        table |= {f"{our_name}.{end}": (f"{their}.{end}", conversion) for end in ("weight", "bias")}
     return table
 
 
@@ -73,43 +73,43 @@ def shapes_of(config: ModelConfig) -> dict[str, torch.Size]:
 def rows(table: Table, shapes: Shapes) -> Iterator[tuple[str, str, Conversion]]:
     """(our name, their name, conversion) of every tensor of `shapes`. Raises `InputError` for one that the table
     lacks."""
-    for ours in shapes:
-        pattern, layer = LAYER.sub("blocks.{l}.", ours), LAYER.match(ours)
+    for our_name in shapes:
+        pattern, layer = LAYER.sub("blocks.{l}.", our_name), LAYER.match(our_name)
         if pattern not in table:
-            raise InputError(f"files of this format have no {ours}: change the configuration back")
-        their, how = table[pattern]
-        yield ours, their.replace("{l}", layer[1] if layer else ""), how
+            raise InputError(f"files of this format have no {our_name}: change the configuration back")
+        their, conversion = table[pattern]
+        yield our_name, their.replace("{l}", layer[1] if layer else ""), conversion
 
 
 def take(
-    table: Table, names: Collection[str], read: Callable[[str], Tensor], shapes: Shapes, *, factors: int = 0,
+    table: Table, names: Collection[str], reader: Callable[[str], Tensor], shapes: Shapes, *, factors: int = 0,
     unread: Collection[str] = (),
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Convert tensors to those that `shapes` names; `read` gives one by its name, {k} counts to `factors`.
+    """Convert tensors to those that `shapes` names; `reader` gives one by its name, {k} counts to `factors`.
 
     Raises `InputError` for a tensor that is missing, of another shape, or neither used nor in `unread`.
     """
     tensors: dict[str, Tensor] = {}
-    used: set[str] = set()
-    for ours, their, how in rows(table, shapes):
+    used_names: set[str] = set()
+    for our_name, their, conversion in rows(table, shapes):
         several = [their.replace("{k}", str(k)) for k in range(factors)] if "{k}" in their else [their]
         if lacking := [name for name in several if name not in names]:
-            raise InputError(f"{lacking[0]} is missing, which {ours} needs")
-        tensors[ours] = _convert(how, {name: read(name) for name in several}, ours, shapes[ours])
-        used.update(several)
-    if rest := [name for name in names if name not in used and name not in unread]:
-        more = f" and {len(rest) - 1} more are" if len(rest) > 1 else " is"
-        raise InputError(f"{rest[0]} {list(read(rest[0]).shape)}{more} not used by any part")
+            raise InputError(f"{lacking[0]} is missing, which {our_name} needs")
+        tensors[our_name] = _convert(conversion, {name: reader(name) for name in several}, our_name, shapes[our_name])
+        used_names.update(several)
+    if extra := [name for name in names if name not in used_names and name not in unread]:
+        more = f" and {len(extra) - 1} more are" if len(extra) > 1 else " is"
+        raise InputError(f"{extra[0]} {list(reader(extra[0]).shape)}{more} not used by any part")
     return tensors
 
 
-def _convert(how: Conversion, x: Mapping[str, Tensor], ours: str, shape: Sequence[int]) -> Tensor:
-    with reading(f"{', '.join(x)} for {ours}", "the file belongs to another configuration"):
-        converted = how.take(list(x.values()), shape)
+def _convert(conversion: Conversion, x: Mapping[str, Tensor], our_name: str, shape: Sequence[int]) -> Tensor:
+    with reading(f"{', '.join(x)} for {our_name}", "the file belongs to another configuration"):
+        converted = conversion.take(list(x.values()), shape)
     if converted.shape == torch.Size(shape):
         return converted.contiguous()
     shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in x.items())
-    raise InputError(f"{shapes} cannot become {ours} {list(shape)}")
+    raise InputError(f"{shapes} cannot become {our_name} {list(shape)}")
 
 
 def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
@@ -120,10 +120,14 @@ def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[st
     if extra := sorted(tensors.keys() - shapes.keys()):
         raise InputError(f"{extra[0]} has no counterpart")
     parts: dict[str, tuple[Conversion, list[Tensor]]] = {}
-    for ours, their, how in rows(table, shapes):
-        x = tensors[ours] if ours in tensors else torch.zeros(shapes[ours], dtype=tensors["embed.weight"].dtype)
-        parts.setdefault(their, (how, []))[1].append(x)
-    return {name: how.join(ours).contiguous() for name, (how, ours) in parts.items()}
+    for our_name, their, conversion in rows(table, shapes):
+        x = (
+            tensors[our_name]
+            if our_name in tensors
+            else torch.zeros(shapes[our_name], dtype=tensors["embed.weight"].dtype)
+        )
+        parts.setdefault(their, (conversion, []))[1].append(x)
+    return {name: conversion.join(pieces).contiguous() for name, (conversion, pieces) in parts.items()}
 
 
 def opened(path: Path) -> Any:

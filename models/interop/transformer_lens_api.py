@@ -104,8 +104,8 @@ class LensMixin(WeightsMixin):
         stream: name it, or call `set_use_attn_result(True)`. Raises `InputError` for a filter that matches nothing, and
         for a hook that did not fire before `stop_at_layer`.
         """
-        one = kwargs.get("remove_batch_dim", False)
-        if one and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:
+        single = kwargs.get("remove_batch_dim", False)
+        if single and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:
             raise InputError(f"remove_batch_dim needs one text, got {len(args[0])}")
         out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
         chosen = kwargs.get("names_filter")
@@ -113,7 +113,7 @@ class LensMixin(WeightsMixin):
             silent = [name for name in match(self, chosen) if name not in cache]
             if silent:
                 raise InputError(f"hooks that did not fire before stop_at_layer: {', '.join(silent[:5])}")
-        cut, batch = Slice.unwrap(pos_slice), 0 if one else 1
+        cut, batch = Slice.unwrap(pos_slice), 0 if single else 1
         for name, x in cache.items():
             for axis in time_axes(name.removesuffix("_grad"), x.ndim + 1 - batch)[:1]:
                 cache[name] = cut.apply(x, dim=axis + batch)
@@ -121,7 +121,7 @@ class LensMixin(WeightsMixin):
             # here, because it imports all of TransformerLens, which takes two seconds
             from streamscope.models.interop.activation_cache import Cache
 
-            cache = Cache(cache, self, has_batch_dim=not one)
+            cache = Cache(cache, self, has_batch_dim=not single)
         return out, cache
 
     @contextmanager
@@ -259,8 +259,8 @@ class LensMixin(WeightsMixin):
     def to_str_tokens(self, input: Any, prepend_bos: bool | None = None, padding_side: str | None = None) -> Any:
         """The text of every token of a text or of ids [T] or [1, T]; a list of lists for several texts."""
         check_padding(padding_side)
-        if isinstance(input, list | tuple) and input and all(isinstance(one, str) for one in input):
-            return [self.to_str_tokens(one, prepend_bos) for one in input]
+        if isinstance(input, list | tuple) and input and all(isinstance(text, str) for text in input):
+            return [self.to_str_tokens(text, prepend_bos) for text in input]
         if isinstance(input, str):
             ids = self._text().encode(input, bos=prepend_bos is not False)
         else:

@@ -145,35 +145,35 @@ class Attention(WithProjections):
         x: Float[Tensor, "B T D"],
         x_v: Float[Tensor, "B T D"],
         canon: nn.Module | None = None,
-        at: Int[Tensor, "B P"] | None = None,
+        positions: Int[Tensor, "B P"] | None = None,
     ) -> Float[Tensor, "B rows H K"]:
         """z of every head before its hook: A V, times the gate if there is one.
 
-        `at` restricts the queries to these positions of each row, z [B, P, H, K]; keys and values are computed
+        `positions` restricts the queries to these of each row, z [B, P, H, K]; keys and values are computed
         everywhere. It excludes a Canon-B layer, which convolves queries over positions.
         """
-        x_q = x if at is None else pick(x, at)
-        if self.training and at is None:
+        x_q = x if positions is None else pick(x, positions)
+        if self.training and positions is None:
             q, k, v = self._project_jointly({"q": x, "k": x, "v": x_v})
         else:
             q, k, v = self.project("q", x_q), self.project("k", x), self.project("v", x_v)
         if canon is not None:
             q, k, v = canon(torch.cat([q, k, v], -1)).split(self.widths, -1)
         q, k, v = self.split_heads("q", q), self.split_heads("k", k), self.split_heads("v", v)
-        gate = self.gate(q, x_q, x_v if at is None else pick(x_v, at)) if self.gate is not None else None
-        return self.attend(q, k, v, gate, at)
+        gate = self.gate(q, x_q, x_v if positions is None else pick(x_v, positions)) if self.gate is not None else None
+        return self.attend(q, k, v, gate, positions)
 
     def attend(
         self, q: Float[Tensor, "B rows H K"], k: Float[Tensor, "B T G K"], v: Float[Tensor, "B T G K"],
-        gate: Float[Tensor, "B rows H O"] | None = None, at: Int[Tensor, "B P"] | None = None,
+        gate: Float[Tensor, "B rows H O"] | None = None, positions: Int[Tensor, "B P"] | None = None,
     ) -> Float[Tensor, "B rows H K"]:  # fmt: skip
         """z of every head from queries, keys and values before positions, and the gate if there is one."""
         memory = self.memory.get(get_ident()) if self.memory else None
-        at = at if memory is None else memory.at
-        q, k = self._rotated(q, k, at, None if memory is None else at)
+        positions = positions if memory is None else memory.at
+        q, k = self._rotated(q, k, positions, None if memory is None else positions)
         if memory is not None:
             k, v = memory.add(k, v)
-        z = self._attend(q, k, v) if at is None else self._attend_at(q, k, v, at)
+        z = self._attend(q, k, v) if positions is None else self._attend_at(q, k, v, positions)
         return z if gate is None else self.hook_z_ungated(z) * self.hook_gate(gate)
 
     def _project_jointly(self, inputs: dict[str, Tensor]) -> list[Tensor]:
@@ -199,10 +199,10 @@ class Attention(WithProjections):
         result = self._modules.get("hook_result")
         if not isinstance(result, OnDemand) or not result.listening:
             return self.project("o", z.flatten(-2))
-        own = torch.eye(self.n_heads, dtype=torch.bool, device=z.device)[..., None]
-        alone = z[:, :, None].where(own, 0.0).flatten(-2)  # [B, T, H, H K], one head in each row
-        written = self.project("o", alone.flatten(1, 2)).unflatten(1, (-1, self.n_heads))
-        return result(written - self.b_O).sum(2) + self.b_O
+        own_head = torch.eye(self.n_heads, dtype=torch.bool, device=z.device)[..., None]
+        alone = z[:, :, None].where(own_head, 0.0).flatten(-2)  # [B, T, H, H K], one head in each row
+        updates = self.project("o", alone.flatten(1, 2)).unflatten(1, (-1, self.n_heads))
+        return result(updates - self.b_O).sum(2) + self.b_O
 
     def split_heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
         """Split into heads [B, T, H or G, K], apply the norm of queries and keys if there is one, and the hook."""
@@ -213,8 +213,8 @@ class Attention(WithProjections):
         y = y if norm is None or wide else norm(y)
         return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
-    def _rotated(self, q: Tensor, k: Tensor, at: Tensor | None, keys_at: Tensor | None) -> tuple[Tensor, Tensor]:
-        q, k = self.positions.rotate(q, at), self.positions.rotate(k, keys_at)
+    def _rotated(self, q: Tensor, k: Tensor, positions: Tensor | None, keys_at: Tensor | None) -> tuple[Tensor, Tensor]:
+        q, k = self.positions.rotate(q, positions), self.positions.rotate(k, keys_at)
         if "hook_rot_q" in self._modules:
             q, k = self.hook_rot_q(q), self.hook_rot_k(k)
         return (q if self.query_scale == 1 else q * self.query_scale), k
@@ -229,9 +229,9 @@ class Attention(WithProjections):
         bias = self._bias(q.shape[0], q.shape[2])
         rate = self.dropout if self.training else 0.0
         drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
-        read = self.hook_attn_scores.listening or self.hook_pattern.listening
-        if drops or read or self.softcap:
-            z = self._explicit(q, k, v, bias, rate, read)
+        has_listener = self.hook_attn_scores.listening or self.hook_pattern.listening
+        if drops or has_listener or self.softcap:
+            z = self._explicit(q, k, v, bias, rate, has_listener)
         elif bias is None and not 0 < self.window < q.shape[2]:
             z = causal_attention(q, k, v, rate)
         else:
@@ -249,34 +249,36 @@ class Attention(WithProjections):
             return self.positions.bias(n)
         return self.positions.bias(n, read_point(self.hook_slopes, slopes.expand(batch, -1)))
 
-    def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, at: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
-        """`_attend` for queries [B, P, H, K] at positions `at`; only in evaluation and without listeners."""
+    def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, positions: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
+        """`_attend` for queries [B, P, H, K] at `positions`; only in evaluation and without listeners."""
         k, v = self._repeat_shared(k), self._repeat_shared(v)
-        own = pick(k, at)
-        q, own, k, v = (t.transpose(1, 2) for t in (q, own, k, v))
+        own_keys = pick(k, positions)
+        q, own_keys, k, v = (t.transpose(1, 2) for t in (q, own_keys, k, v))
         keys = torch.arange(k.shape[2], device=k.device)
-        mask = keys <= at[:, None, :, None]  # [B, 1, P, T]
+        mask = keys <= positions[:, None, :, None]  # [B, 1, P, T]
         if self.window:
-            mask &= keys > at[:, None, :, None] - self.window
+            mask &= keys > positions[:, None, :, None] - self.window
         bias = self.positions.bias(k.shape[2])
         if self.softcap:
             scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap).masked_fill(~mask, -torch.inf)
-            return _keep_nan(scores.softmax(-1) @ v, q, own).transpose(1, 2)
+            return _keep_nan(scores.softmax(-1) @ v, q, own_keys).transpose(1, 2)
         if bias is not None:
-            mask = bias[:, at].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
-        return _keep_nan(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own).transpose(1, 2)
+            mask = bias[:, positions].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
+        return _keep_nan(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own_keys).transpose(1, 2)
 
     def _hidden(self, q: Tensor) -> Bool[Tensor, "T T"]:
         """True where a key lies after its query [B, H, T, K], or before the query's window."""
         ones = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
         return ones.triu(1) | ones.tril(-self.window) if self.window else ones.triu(1)
 
-    def _explicit(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float, read: bool) -> Tensor:
+    def _explicit(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float, has_listener: bool
+    ) -> Tensor:
         scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)
         if bias is not None:
             scores = scores + bias
         scores = scores.masked_fill(self._hidden(q), -torch.inf)
-        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1)) if read else scores.softmax(-1)
+        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1)) if has_listener else scores.softmax(-1)
         return (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
 
     # TransformerLens' names for the weights per head; key and value heads are repeated for grouped queries
@@ -348,6 +350,6 @@ class _NarrowAttention(torch.autograd.Function):
         return tuple(g.to(saved[0].dtype) for g in gradients)
 
 
-def pick(x: Float[Tensor, "B T ..."], at: Int[Tensor, "B P"]) -> Float[Tensor, "B P ..."]:
+def pick(x: Float[Tensor, "B T ..."], positions: Int[Tensor, "B P"]) -> Float[Tensor, "B P ..."]:
     """Select from each row of x its own positions, counted from 0."""
-    return x[torch.arange(x.shape[0], device=x.device)[:, None], at]
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], positions]

@@ -51,13 +51,13 @@ class _ShiftedSum(torch.autograd.Function):
         columns = wide.T.contiguous()
         grad_x, grad_w = torch.empty_like(x), torch.zeros_like(columns)
         for part in _sequences(x):
-            seen, g = x[part].to(wide.dtype), grads[0][part].to(wide.dtype)
+            inputs, g = x[part].to(wide.dtype), grads[0][part].to(wide.dtype)
             total = g * columns[k - 1]
-            grad_w[k - 1] += (g * seen).sum((0, 1))
+            grad_w[k - 1] += (g * inputs).sum((0, 1))
             for j in range(max(0, k - n), k - 1):
                 late = k - 1 - j  # column j reads x `late` positions earlier
                 total[:, :-late].addcmul_(g[:, late:], columns[j])
-                grad_w[j] += (g[:, late:] * seen[:, :-late]).sum((0, 1))
+                grad_w[j] += (g[:, late:] * inputs[:, :-late]).sum((0, 1))
             grad_x[part] = total
         return grad_x, grad_w.T.to(w.dtype)
 

@@ -30,7 +30,7 @@ class Positions(nn.Module):
         self.spec = spec
         self.register_buffer("slopes", None, persistent=False)
 
-    def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
+    def rotate(self, x: Float[Tensor, "B T H K"], index: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
         """Return x."""
         return x
 
@@ -88,14 +88,14 @@ class Rope(Positions):
             setattr(self, name, table)
         return self
 
-    def rotate(self, x: Float[Tensor, "B T H K"], at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
-        """Rotate queries or keys; position 0 is the first token. `at` are the positions of x, if not all."""
-        r, rest = x[..., : self.rotated], x[..., self.rotated :]
+    def rotate(self, x: Float[Tensor, "B T H K"], index: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
+        """Rotate queries or keys; position 0 is the first token. `index` holds the positions of x, if not all."""
+        r, tail = x[..., : self.rotated], x[..., self.rotated :]
         half = self.rotated // 2
-        where = slice(x.shape[1]) if at is None else at
+        where = slice(x.shape[1]) if index is None else index
         turned = torch.cat([-r[..., half:], r[..., :half]], -1)
         r = (r * self.cos[where] + turned * self.sin[where]).to(x.dtype)
-        return torch.cat([r, rest], -1) if rest.shape[-1] else r
+        return torch.cat([r, tail], -1) if tail.shape[-1] else r
 
 
 @implements(c.Alibi)
@@ -142,6 +142,6 @@ class PositionTable(nn.Module):
         """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
-    def forward(self, n: int, batch: int, at: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
-        """The first n rows for every sequence of the batch, or the rows `at`."""
-        return self.weight[:n].expand(batch, -1, -1) if at is None else self.weight[at]
+    def forward(self, n: int, batch: int, positions: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
+        """The first n rows for every sequence of the batch, or the rows `positions`."""
+        return self.weight[:n].expand(batch, -1, -1) if positions is None else self.weight[positions]

@@ -155,9 +155,9 @@ class Block(nn.Module):
         update = self.attn(*self._attn_input(x, x_v), self._modules.get("canon_b"))
         return self.hook_attn_out(self._part("ln1_post", self.dropout(update)))
 
-    def heads(self, x: Tensor, x_v: Tensor, at: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B rows H K"]:
-        """The first half of `attend`: z of the heads before its hook, optionally at positions `at`, [B, P, H, K]."""
-        return self.attn.heads(*self._attn_input(x, x_v), self._modules.get("canon_b"), at)
+    def heads(self, x: Tensor, x_v: Tensor, positions: Int[Tensor, "B P"] | None = None) -> Float[Tensor, "B rows H K"]:
+        """The first half of `attend`: z of the heads before its hook, optionally at `positions`, [B, P, H, K]."""
+        return self.attn.heads(*self._attn_input(x, x_v), self._modules.get("canon_b"), positions)
 
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
         """The second half of `attend`: the update from z after its hook."""

@@ -45,8 +45,8 @@ def save_checkpoint(
     """
     release_memory()  # of the activations, because writing copies all tensors
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
-    for i, one in moments.items():
-        tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in one.items()}
+    for i, values in moments.items():
+        tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in values.items()}
     tensors["rng.cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
@@ -81,8 +81,11 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: Optimizers)
     path, tensors, meta = _newest(folder)
     if meta.get("config") != json.dumps(read_json(folder / "config.json", Config), sort_keys=True):
         raise InputError(f"{path} has another configuration than {folder / 'config.json'}")
-    own = model.state_dict()
-    weights = {name: split_like(x, own[name]) if name in own else x for name, x in _below(tensors, "model.").items()}
+    model_state = model.state_dict()
+    weights = {
+        name: split_like(x, model_state[name]) if name in model_state else x
+        for name, x in _below(tensors, "model.").items()
+    }
     load_weights(model, weights, path)
     moments: dict[int, dict[str, Tensor]] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -113,12 +116,12 @@ def machine(model: torch.nn.Module) -> dict[str, Any]:
     return {"device": device, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-def _warn_differences(then: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _warn_differences(saved_machine: Mapping[str, Any], this_machine: Mapping[str, Any]) -> None:
     """Warn if the machine differs from that of the checkpoint, with the remedy if there is one."""
-    for name, value in then.items():
-        if value != here[name] and not (name == "threads" and here["device"] != "cpu"):
+    for name, value in saved_machine.items():
+        if value != this_machine[name] and not (name == "threads" and this_machine["device"] != "cpu"):
             remedy = f"; set OMP_NUM_THREADS={value} for the same bits" if name == "threads" else ""
-            line = f"warning: the run was computed with {name} {value}, now {here[name]}{remedy}"
+            line = f"warning: the run was computed with {name} {value}, now {this_machine[name]}{remedy}"
             print(visible(line), file=sys.stderr)
 
 

@@ -138,15 +138,15 @@ class Training:
         if steps and (self.epochs is not None or self.steps not in (None, steps)):
             raise InputError(f"--phases sets the number of steps ({steps}): leave out --steps and --epochs")
 
-    def seed_of(self, what: Literal["weights", "data", "noise"]) -> int:
+    def seed_of(self, source: Literal["weights", "data", "noise"]) -> int:
         """The seed of one source of randomness; `seed` if it has no seed of its own."""
-        own: int | None = getattr(self, f"seed_{what}")
-        return self.seed if own is None else own
+        seed: int | None = getattr(self, f"seed_{source}")
+        return self.seed if seed is None else seed
 
     @property
     def seeds(self) -> dict[str, int]:
         """The three seeds by what they determine."""
-        return {what: self.seed_of(what) for what in ("weights", "data", "noise")}
+        return {source: self.seed_of(source) for source in ("weights", "data", "noise")}
 
 
 @dataclass(frozen=True)
@@ -193,12 +193,12 @@ def late_positions_message(phases: Sequence[Phase], n_ctx: int) -> str:
     short = phases[0].n_ctx if phases else n_ctx
     if short >= n_ctx:
         return ""
-    whole = next((phase.first for phase in phases if phase.n_ctx >= n_ctx), None)
+    full_step = next((phase.first for phase in phases if phase.n_ctx >= n_ctx), None)
     longest = max(phase.n_ctx for phase in phases)
-    if whole is None:
+    if full_step is None:
         return f"learned positions {longest} to {n_ctx - 1} are never trained: no phase has windows of {n_ctx} tokens"
     return (
-        f"learned positions {short} to {n_ctx - 1} are not all trained before step {whole:,}: earlier validation "
+        f"learned positions {short} to {n_ctx - 1} are not all trained before step {full_step:,}: earlier validation "
         "losses include untrained positions"
     )
 
@@ -235,18 +235,18 @@ def snapshot_steps(spec: str, steps: int) -> list[int]:
             return []
         if spec == "log" or (kind == "log" and number):
             stride = int(number or 1000)
-            wanted = {0, *(2**k for k in range(10)), *range(stride * (512 // stride + 1), steps + 1, stride)}
+            selection = {0, *(2**k for k in range(10)), *range(stride * (512 // stride + 1), steps + 1, stride)}
         elif kind == "every":
-            wanted = set(range(0, steps + 1, stride := int(number)))
+            selection = set(range(0, steps + 1, stride := int(number)))
         else:
-            stride, wanted = 1, {int(word) for word in spec.split(",")}
-        if stride < 1 or min(wanted) < 0:
+            stride, selection = 1, {int(word) for word in spec.split(",")}
+        if stride < 1 or min(selection) < 0:
             raise ValueError
     except (ValueError, ZeroDivisionError):
         raise InputError(
             f"--snapshots {spec}: give log, log:N (0, 1, 2, 4 … 512, then every N), every:N, steps (0,100,500) or none"
         ) from None
-    return sorted(n for n in {*wanted, steps} if n <= steps)
+    return sorted(n for n in {*selection, steps} if n <= steps)
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -288,7 +288,7 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
     """Fill every None of `training` from the recipe; given epochs replace the recipe's steps."""
     family = FAMILIES.get(preset, "dst")
     recipe: Mapping[str, Any] = RECIPES[family] if scale == "paper" else SMALL
-    seeds = {f"seed_{what}": seed for what, seed in training.seeds.items()}
+    seeds = {f"seed_{source}": seed for source, seed in training.seeds.items()}
     filled = {**USUAL, **seeds, **OPTIMISERS.get(family, {}), **recipe}
     if training.epochs is not None:
         filled.pop("steps", None)
@@ -297,11 +297,11 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
     return replace(training, **{k: v for k, v in filled.items() if getattr(training, k) is None})
 
 
-def check_given(given: Training, filled: Training, model: ModelConfig, usual: Training) -> None:
+def check_given(training: Training, filled: Training, model: ModelConfig, usual: Training) -> None:
     """Raise `InputError` for a training option that this model or the other options would ignore.
 
-    `given` are the user's options, `filled` those after `with_recipe`, `usual` the defaults. A default value is never
-    refused.
+    `training` are the user's options, `filled` those after `with_recipe`, `usual` the defaults. A default value is
+    never refused.
     """
     hyper, muon, canon = isinstance(model.residual, Hyper), filled.optimizer == "muon", model.canon is not None
     rules: list[tuple[str, bool, str]] = [
@@ -309,11 +309,11 @@ def check_given(given: Training, filled: Training, model: ModelConfig, usual: Tr
         ("hc_beta", filled.hc_optimizer == "adamw", "--hc-optimizer sgd has no β"),
         ("muon_", muon, f"--optimizer is {filled.optimizer}, not muon"),
         ("muon_kernels", canon, f"{model.name} has no Canon layers"),
-        ("epochs", given.steps is None, "--steps sets the length of the training"),
+        ("epochs", training.steps is None, "--steps sets the length of the training"),
         ("snapshot_dtype", filled.snapshots != "none", "--snapshots none saves none"),
     ]
     plain = {**asdict(usual), **{name: value for name, value in USUAL.items() if getattr(usual, name) is None}}
-    for name, value in asdict(given).items():
+    for name, value in asdict(training).items():
         for start, acts, reason in rules:
             if name.startswith(start) and not acts and value is not None and value != plain[name]:
                 raise InputError(f"--{name.replace('_', '-')} has no effect, because {reason}: leave it out")

@@ -81,14 +81,14 @@ def repeated_documents(data: Data) -> int:
         return [hash(shards.tokens[a:b].tobytes()) for a, b in zip(shards.begins, shards.ends, strict=True)]
 
     parts = data.train.parts if isinstance(data.train, Mixture) else [data.train]
-    seen = set(chain.from_iterable(map(hashes, parts)))
-    return sum(one in seen for one in hashes(data.valid))
+    train_hashes = set(chain.from_iterable(map(hashes, parts)))
+    return sum(value in train_hashes for value in hashes(data.valid))
 
 
 def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: int | None) -> TokenShards | Mixture:
     options: dict[str, Any] = {"part": part, "valid_fraction": fraction, "valid_blocks": blocks}
     if isinstance(corpus, MixtureCorpus):
-        return Mixture(corpus, [pack(one, tok, **options) for one in corpus.parts])
+        return Mixture(corpus, [pack(item, tok, **options) for item in corpus.parts])
     return pack(corpus, tok, **options)
 
 
@@ -141,9 +141,9 @@ def evaluation_shards(
     """
     if source is not None:
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
-    for name, given, usual in (("text-field", text_field, "text"), ("split-at", split_at, "separator")):
-        if given != usual:
-            raise InputError(f"--{name} {given} is for --data SOURCE; the run's own data are read as in its training")
+    for name, value, usual in (("text-field", text_field, "text"), ("split-at", split_at, "separator")):
+        if value != usual:
+            raise InputError(f"--{name} {value} is for --data SOURCE; the run's own data are read as in its training")
     saved = read_json(folder / "config.json", ValidatedConfig).get("data")
     path = folder / "manifest.json"
     if saved is None and path.is_file() and "source" in read_json(path, Manifest):

@@ -119,10 +119,10 @@ class Progress:
     """Step, loss, tokens per second and time left: a bar on a terminal or in a notebook, lines if standard error is a
     file, nothing without `shown`."""
 
-    def __init__(self, steps: int, done: int = 0, shown: bool = True) -> None:
+    def __init__(self, steps: int, first: int = 0, shown: bool = True) -> None:
         self.steps, self.console = steps, Console(file=sys.stderr, quiet=not shown)
         self.every = max(1, steps // 20)
-        self.lines = done // self.every
+        self.lines = first // self.every
         self.bar = Bar(
             TextColumn("training"),
             BarColumn(),
@@ -134,7 +134,7 @@ class Progress:
             console=self.console,
             disable=not shown or not (self.console.is_terminal or self.console.is_jupyter),
         )
-        self.task = self.bar.add_task("training", total=steps, completed=done, loss=float("nan"), rate=0.0)
+        self.task = self.bar.add_task("training", total=steps, completed=first, loss=float("nan"), rate=0.0)
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -317,18 +317,18 @@ class Trainer:
         for HDPL's KL, which padding also has, a mean over its positions.
         """
         counts = [((targets != IGNORE).sum().double(), targets.numel()) for _, targets in batches]
-        mine = torch.stack([torch.stack([n, torch.tensor(float(places)).double()]) for n, places in counts]).sum(0)
-        of_targets, of_places = self.ranks.total(mine).clamp(min=1)
+        sums = torch.stack([torch.stack([n, torch.tensor(float(places)).double()]) for n, places in counts]).sum(0)
+        of_targets, of_places = self.ranks.total(sums).clamp(min=1)
         size = self.ranks.size
         return [(size * n / of_targets, size * places / of_places) for n, places in counts]
 
     def _nan_message(self, loss: float, norm: float) -> str:
         last = self.run.folder / "checkpoint.safetensors"
         state = f"the last good state is {last}" if last.exists() else "no checkpoint was written yet"
-        other = " or --dtype fp32" if self.bf16 else ""
+        hint = " or --dtype fp32" if self.bf16 else ""
         return (
             f"step {self.step + 1}: loss {loss}, gradient norm {norm}: not finite; {state}; "
-            f"try a lower --lr, a lower --clip{other}, and another --out or delete {self.run.folder}"
+            f"try a lower --lr, a lower --clip{hint}, and another --out or delete {self.run.folder}"
         )
 
     def micro_batches(self, step: int) -> list[Any]:
@@ -341,7 +341,7 @@ class Trainer:
         """Start to gather the micro-batches of all remaining steps."""
         steps = range(self.step, self.steps)
         order = ((self.phases[self.phase(step)].windows, part) for step in steps for part in self.micro_batches(step))
-        return Feed(lambda one: one[0].batch(one[1]), order, pin=self.device.type == "cuda")
+        return Feed(lambda item: item[0].batch(item[1]), order, pin=self.device.type == "cuda")
 
     def _move(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         tokens, targets = batch
@@ -362,8 +362,8 @@ class Trainer:
             tokens, targets = self._move(batch)
             with self.autocast():
                 sums.append(self.model.token_losses(tokens, targets).sum())
-        mine = float(sum(torch.stack(sums).tolist())) if sums else 0.0
-        total, counted = self.ranks.sum(mine, float(tokens_seen))
+        local_sum = float(sum(torch.stack(sums).tolist())) if sums else 0.0
+        total, counted = self.ranks.sum(local_sum, float(tokens_seen))
         loss = total / counted
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "tokens": counted}
 
@@ -425,16 +425,16 @@ class Trainer:
                         progress.say("HDPL: KL clamped on 100 % of tokens: the penalty has no gradient")
                     self._queue_values(values)
                     self._stop = self.ranks.any(self._stop)
-                    done = self.step == self.steps
+                    at_end = self.step == self.steps
                     self._log(progress, began)
-                    if self.step % t.eval_every == 0 or done:
+                    if self.step % t.eval_every == 0 or at_end:
                         self._evaluate(progress)
-                    if t.sample_every and (self.step % t.sample_every == 0 or done):
+                    if t.sample_every and (self.step % t.sample_every == 0 or at_end):
                         self._sample(progress)
                     self._snapshot()  # before the checkpoint, so that none before a checkpoint is missing
-                    if self.step % t.checkpoint_every == 0 or done or self._stop:
+                    if self.step % t.checkpoint_every == 0 or at_end or self._stop:
                         self._save()
-                    if self._stop and not done:
+                    if self._stop and not at_end:
                         raise Stopped(
                             f"stopped at step {self.step} of {self.steps}; saved; --resume continues from here"
                         )

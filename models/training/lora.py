@@ -41,10 +41,10 @@ def add_lora(model: nn.Module, rank: int, alpha: float, names: Sequence[str], se
     above the smaller side of a matrix.
     """
     dense = {path: m for path, m in model.named_modules() if isinstance(m, DenseProjection)}
-    known = sorted({path.rpartition(".")[2] for path in dense})
-    names = known if list(names) == ["all"] else names
-    if wrong := [name for name in names if name not in known]:
-        raise InputError(f"--lora-on {wrong[0]}: the model has no dense projection of this name: {', '.join(known)}")
+    suffixes = sorted({path.rpartition(".")[2] for path in dense})
+    names = suffixes if list(names) == ["all"] else names
+    if wrong := [name for name in names if name not in suffixes]:
+        raise InputError(f"--lora-on {wrong[0]}: the model has no dense projection of this name: {', '.join(suffixes)}")
     generator = torch.Generator().manual_seed(seed)
     model.requires_grad_(False)
     for path, module in dense.items():

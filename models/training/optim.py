@@ -140,7 +140,7 @@ class AdamW(_WideOptimizer):
         t, lr, (beta1, beta2) = states[0]["step"], group["lr"], group["betas"]
         ms, vs = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
         g = [_wide(p.grad) for p in params]  # type: ignore[arg-type]
-        w, m, v = ([_wide(x) for x in some] for some in (params, ms, vs))
+        w, m, v = ([_wide(x) for x in tensors] for tensors in (params, ms, vs))
         torch._foreach_lerp_(m, g, 1 - beta1)
         torch._foreach_mul_(v, beta2)
         torch._foreach_addcmul_(v, g, g, 1 - beta2)
@@ -178,11 +178,11 @@ def orthogonalise(x: Tensor, steps: int = 5) -> Tensor:
     for first in range(0, steps, GRAM_STEPS):
         gram = x @ x.mT
         product: Any = None
-        for left in reversed(range(min(GRAM_STEPS, steps - first))):
+        for n_left in reversed(range(min(GRAM_STEPS, steps - first))):
             p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
             p.diagonal(dim1=-2, dim2=-1).add_(a)
             product = p if product is None else p @ product
-            gram = p @ gram @ p if left else gram
+            gram = p @ gram @ p if n_left else gram
         x = product @ x
     return x.mT if tall else x
 
@@ -208,7 +208,7 @@ class Muon(_WideOptimizer):
     def _update(self, i: int, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]]) -> None:
         lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
         buffers = [s["momentum_buffer"] for s in states]
-        g, w, m = ([_wide(x) for x in some] for some in ([p.grad for p in params], params, buffers))  # type: ignore
+        g, w, m = ([_wide(x) for x in tensors] for tensors in ([p.grad for p in params], params, buffers))  # type: ignore
         if group["coupled"]:
             g = list(torch._foreach_add(g, w, alpha=decay))
         torch._foreach_lerp_(m, g, 1 - momentum)
@@ -259,8 +259,8 @@ class Optimizers:
         """Load `state_dict()["state"]`; rates, betas and decays stay those of the options."""
         first = 0
         for part in self.parts:
-            own = {i - first: moments for i, moments in state.items() if 0 <= i - first < _size(part)}
-            part.load_state_dict({"state": own, "param_groups": part.state_dict()["param_groups"]})
+            states = {i - first: moments for i, moments in state.items() if 0 <= i - first < _size(part)}
+            part.load_state_dict({"state": states, "param_groups": part.state_dict()["param_groups"]})
             first += _size(part)
 
 
@@ -274,15 +274,18 @@ def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     assert t.lr is not None and t.beta2 is not None and t.clip is not None, "with_recipe fills them"
     order = {id(p): i for i, p in enumerate(model.parameters())}
     matrices = by_role["matrix"] + (by_role["kernel"] if t.muon_kernels is not False else [])
-    rest = by_role["rest"] + (by_role["kernel"] if t.muon_kernels is False else [])
+    remainder = by_role["rest"] + (by_role["kernel"] if t.muon_kernels is False else [])
     muon = matrices if t.optimizer == "muon" else []
-    rest += [] if muon else matrices
-    muon.sort(key=lambda named: order[id(named[1])])
-    rest.sort(key=lambda named: order[id(named[1])])  # a checkpoint identifies parameters by their index
+    remainder += [] if muon else matrices
+    muon.sort(key=lambda entry: order[id(entry[1])])
+    remainder.sort(key=lambda entry: order[id(entry[1])])  # a checkpoint identifies parameters by their index
     hyper = {"params": [p for _, p in by_role["hyper"]], "lr": t.hc_lr, "weight_decay": t.hc_decay}
     groups: list[dict[str, Any]] = [
-        {"params": [p for n, p in rest if decays(n, p)], "weight_decay": t.weight_decay},
-        {"params": [p for n, p in rest if not decays(n, p)], "weight_decay": t.weight_decay * bool(t.decay_vectors)},
+        {"params": [p for n, p in remainder if decays(n, p)], "weight_decay": t.weight_decay},
+        {
+            "params": [p for n, p in remainder if not decays(n, p)],
+            "weight_decay": t.weight_decay * bool(t.decay_vectors),
+        },
     ]
     if by_role["hyper"] and t.hc_optimizer == "adamw":
         groups.append({**hyper, "betas": (t.hc_beta1, t.hc_beta2)})

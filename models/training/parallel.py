@@ -96,8 +96,10 @@ class Ranks:
             return self._shard(wrapped)
 
         device = next(model.parameters()).device
-        known = inspect.signature(DistributedDataParallel).parameters
-        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # all are constant
+        parameters = inspect.signature(DistributedDataParallel).parameters
+        buffers = (
+            "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
+        )  # all are constant
         options: dict[str, Any] = {buffers: False, "device_ids": [device] if device.type == "cuda" else None}
         ddp = DistributedDataParallel(wrapped, **options)
         self.syncing = lambda last: contextlib.nullcontext() if last else ddp.no_sync()
@@ -107,14 +109,14 @@ class Ranks:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        whole, wrapped.blocks = wrapped.model, None
-        device = next(whole.parameters()).device
+        full_model, wrapped.blocks = wrapped.model, None
+        device = next(full_model.parameters()).device
         mesh = init_device_mesh(device.type, (self.size,))
         # a block may return a view; nothing here changes one in place
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
-        self._trained = wrapped.model = copy.deepcopy(whole)
+        self._trained = wrapped.model = copy.deepcopy(full_model)
         if not self.leader:
-            whole.to("meta")  # it is not used there
+            full_model.to("meta")  # it is not used there
         for block in wrapped.model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(wrapped, mesh=mesh)
@@ -136,18 +138,20 @@ class Ranks:
 
     def refresh(self, model: nn.Module) -> None:
         """Copy the sharded weights into `model` on process 0, which evaluates and saves it."""
-        own = model.state_dict() if self.sharded else {}
+        state = model.state_dict() if self.sharded else {}
         for name, value in self.trained_model.state_dict().items() if self.sharded else ():
-            whole = _whole(value)
+            full_value = _whole(value)
             if self.leader:
-                own[name].copy_(whole)
+                state[name].copy_(full_value)
 
     def whole(self, moments: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """The moments of the optimiser without shards, in memory; {} in processes that do not write them."""
         if not self.sharded:
             return moments
-        whole = {i: {key: torch.as_tensor(_whole(x)).cpu() for key, x in one.items()} for i, one in moments.items()}
-        return whole if self.leader else {}
+        full_moments = {
+            i: {key: torch.as_tensor(_whole(x)).cpu() for key, x in values.items()} for i, values in moments.items()
+        }
+        return full_moments if self.leader else {}
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Means of scalars over the processes, equal in all of them."""
@@ -202,9 +206,9 @@ class Ranks:
         if self.size == 1:
             return {}
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else torch.empty(0, dtype=torch.uint8)
-        own = torch.cat([torch.get_rng_state(), cuda]).numpy().tobytes()
+        own_state = torch.cat([torch.get_rng_state(), cuda]).numpy().tobytes()
         states: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(states, base64.b64encode(own).decode())
+        torch.distributed.all_gather_object(states, base64.b64encode(own_state).decode())
         return {str(rank): state for rank, state in enumerate(states) if rank}
 
     def restore_noise(self, states: dict[str, str], seed: int, step: int) -> None:

@@ -99,8 +99,8 @@ class Run:
         """Start to append after `step`; drop later rows of a killed process, and the outcome of an earlier process."""
         manifest = read_json(self.folder / "manifest.json", Manifest)
         if "outcome" in manifest and step != manifest.get("steps"):
-            rest = {k: v for k, v in manifest.items() if k not in ("outcome", "ended", "weights")}
-            write_text(self.folder / "manifest.json", json.dumps(rest, indent=1))
+            fields = {k: v for k, v in manifest.items() if k not in ("outcome", "ended", "weights")}
+            write_text(self.folder / "manifest.json", json.dumps(fields, indent=1))
         path = self.folder / "metrics.jsonl"
         rows = [r for r in read_metrics(self.folder, strict=False) if r["step"] <= step] if path.exists() else []
         write_text(path, "".join(json.dumps(r) + "\n" for r in rows))
@@ -169,13 +169,13 @@ def check_startable(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is a file: a run is a folder, name another --out")
     files = {path.name for path in folder.iterdir()}
-    ours = {LOCK, "config.json", "tokenizer.json", TEMPLATE, MAP, GENERATION}
-    if {name for name in files if not name.endswith(".part")} - ours:
+    start_files = {LOCK, "config.json", "tokenizer.json", TEMPLATE, MAP, GENERATION}
+    if {name for name in files if not name.endswith(".part")} - start_files:
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")
 
 
 def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     """Rows of metrics.jsonl, for a snapshot up to its step. A damaged last line is dropped unless `strict`."""
     rows = read_rows(folder / "metrics.jsonl", strict=strict)
-    at = snapshot_step(folder)
-    return rows if at is None else [row for row in rows if row["step"] <= at]
+    step = snapshot_step(folder)
+    return rows if step is None else [row for row in rows if row["step"] <= step]

@@ -63,11 +63,11 @@ def start(options: Any, out: Path) -> None:
     _fit(trainer, counts)
 
 
-def _template(given: str | None, folder: Path) -> str | None:
+def _template(text: str | None, folder: Path) -> str | None:
     """The template of the pairs; None is the model's chat template."""
-    if given is None:
+    if text is None:
         return None if read_template(folder) else TEMPLATE
-    template = given.replace("\\n", "\n")
+    template = text.replace("\\n", "\n")
     check_template(template)
     return template
 
@@ -138,15 +138,19 @@ def _trainer(
     windows: dict[str, PairWindows] = {}
     counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
     counts["tokenizer"], counts["parameters"], counts["context"] = tokenizer.sha256, model.n_params(), n_ctx
-    for name, some in (("data", train), ("valid", valid)):
-        rows = encode_pairs(some, tokenizer, n_ctx, sft["template"], model.eos_ids)
-        how: dict[str, Any] = {"packing": training.packing, "masked": sft["masked"], "fixed": training.compile != "off"}
-        w = PairWindows(rows, n_ctx, tokenizer.pad_id, **how)
+    for name, examples in (("data", train), ("valid", valid)):
+        rows = encode_pairs(examples, tokenizer, n_ctx, sft["template"], model.eos_ids)
+        options: dict[str, Any] = {
+            "packing": training.packing,
+            "masked": sft["masked"],
+            "fixed": training.compile != "off",
+        }
+        w = PairWindows(rows, n_ctx, tokenizer.pad_id, **options)
         windows[name] = w
         counts[name] = {
-            "pairs": len(some), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
+            "pairs": len(examples), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
             "targets": w.n_targets, "windows": len(w),
-            "sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest(),
+            "sha256": hashlib.sha256(json.dumps(list(examples)).encode()).hexdigest(),
         }  # fmt: skip
     if lora := sft.get("lora"):
         adapters = add_lora(model, lora["rank"], lora["alpha"], lora["names"], training.seed_of("weights"))

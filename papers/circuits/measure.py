@@ -59,31 +59,32 @@ def measure(options: Options) -> None:
         if task not in TASKS:
             raise unknown("task", task, list(TASKS))
     for option, names in (("--tasks: ", options.tasks), ("", runs)):
-        if twice := [name for name, n in Counter(names).items() if n > 1]:
-            raise InputError(f"{option}{twice[0]} is named twice")
+        if repeats := [name for name, n in Counter(names).items() if n > 1]:
+            raise InputError(f"{option}{repeats[0]} is named twice")
     check_folder(options.out)
-    kept: list[tuple[str, Any, list[Result]]] = []
+    run_results: list[tuple[str, Any, list[Result]]] = []
     for run in runs:
         model = load_for_instruments(run)
         able = _abilities(options, run, model)
         if unable := [task for task in options.tasks if task not in able]:
             print(f"{run} does not do {', '.join(unable)}", file=sys.stderr)
-        found = _results(options, run, model, [task for task in options.tasks if task in able])
+        results = _results(options, run, model, [task for task in options.tasks if task in able])
         labels = {"run": run, "method": options.method}
-        _write(options.out, "circuits", labels, [circuit_row(one) for one in found])
-        _write(options.out, "streams", labels, [row for one in found for row in stream_rows(one)])
-        trained = _training(run)
-        rows = [{**trained, **row} for two in combinations(found, 2) for row in overlap_rows(*two)]
+        _write(options.out, "circuits", labels, [circuit_row(result) for result in results])
+        _write(options.out, "streams", labels, [row for result in results for row in stream_rows(result)])
+        training = _training(run)
+        rows = [{**training, **row} for two in combinations(results, 2) for row in overlap_rows(*two)]
         _write(options.out, "overlap", labels, rows)
-        kept.append((run, model.config, found))
-    for (run, config, found), (other, second, others) in combinations(kept, 2):
+        run_results.append((run, model.config, results))
+    for (run, config, results), (other_run, second, other_results) in combinations(run_results, 2):
         if config == second:
-            labels = {"run": run, "other_run": other, "method": options.method}
-            _write(options.out, "seeds", labels, [row for a in found for b in others for row in seed_rows(a, b)])
+            labels = {"run": run, "other_run": other_run, "method": options.method}
+            rows = [row for a in results for b in other_results for row in seed_rows(a, b)]
+            _write(options.out, "seeds", labels, rows)
     if (path := options.out / "overlap.parquet").is_file():
         table = read_parquet(path).to_pandas().query("preset != '' and share == @SHARE")
-        for method, own in table.groupby("method"):
-            _write(options.out, "contrasts", {"method": method}, contrast_rows(own))
+        for method, method_rows in table.groupby("method"):
+            _write(options.out, "contrasts", {"method": method}, contrast_rows(method_rows))
 
 
 def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
@@ -96,27 +97,27 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
     with locked(out / ".lock"):  # rows that another command writes meanwhile stay, too
         if path.is_file():
             old = read_parquet(path).to_pandas()
-            same = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
-            new = pd.concat([old[~same], new], ignore_index=True)
+            is_old = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
+            new = pd.concat([old[~is_old], new], ignore_index=True)
         about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
         write_table(new, path, units={name: UNITS[name] for name in new if name in UNITS}, about=about)
 
 
 def _abilities(options: Options, run: str, model: Any) -> list[str]:
     """The tasks that the model does, measured where the table lacks these weights with as many pairs."""
-    path, rows = options.out / "ability.parquet", pd.DataFrame()
-    rows = read_parquet(path).to_pandas() if path.is_file() else rows
-    of = {"asked": options.pairs, "checkpoint": checkpoint_of(model)["checkpoint"]}
-    known = rows.reindex(columns=["run", "task", *of])  # older tables do not have all
-    same = known["run"].eq(run) & (known[list(of)] == pd.Series(of)).all(axis=1)
-    if set(known.loc[same, "task"]) != set(TASKS):
+    path = options.out / "ability.parquet"
+    rows = read_parquet(path).to_pandas() if path.is_file() else pd.DataFrame()
+    new_cells = {"asked": options.pairs, "checkpoint": checkpoint_of(model)["checkpoint"]}
+    key_rows = rows.reindex(columns=["run", "task", *new_cells])  # older tables do not have all
+    is_current = key_rows["run"].eq(run) & (key_rows[list(new_cells)] == pd.Series(new_cells)).all(axis=1)
+    if set(key_rows.loc[is_current, "task"]) != set(TASKS):
         began = time.perf_counter()
         ability(model, TASKS[-1], 2)
         seconds = (time.perf_counter() - began) * len(TASKS) * options.pairs / 2
         print(f"{run}: about {duration(seconds)} for what it can do", file=sys.stderr, flush=True)
         with signs_of_life(run):
-            measured = [{**ability(model, task, options.pairs), **of} for task in TASKS]
-            _write(options.out, "ability", {"run": run}, measured)
+            ability_rows = [{**ability(model, task, options.pairs), **new_cells} for task in TASKS]
+            _write(options.out, "ability", {"run": run}, ability_rows)
         rows = read_parquet(path).to_pandas()
     return list(rows.loc[rows["run"].eq(run) & rows["does"], "task"])
 
@@ -126,49 +127,52 @@ def ability(model: Any, task: str, pairs: int) -> Row:
 
     Where no prompt fits the model there is the reason.
     """
-    how, columns = Circuits(task=task, pairs=pairs), [f"{name}{end}" for name in ("m", "effect") for end in ENDS]
+    circuits, columns = Circuits(task=task, pairs=pairs), [f"{name}{end}" for name in ("m", "effect") for end in ENDS]
     try:
-        found, spans, _ = task_pairs(how, model)
+        prompt_pairs, spans, _ = task_pairs(circuits, model)
     except InputError as error:
-        why = note(dict.fromkeys(columns, str(error).replace(";", ",")))
-        return {"task": task, **dict.fromkeys(columns, np.nan), "n": 0, "clusters": 0, "does": False, "undefined": why}
+        undefined = note(dict.fromkeys(columns, str(error).replace(";", ",")))
+        nothing = dict.fromkeys(columns, np.nan)
+        return {"task": task, **nothing, "n": 0, "clusters": 0, "does": False, "undefined": undefined}
     graph = graph_of(model)
-    made = batches_for(model, graph, found.pairs, how.metric, spans)
-    observed = Observations(
-        measure=Measure(name=how.metric, unit="nats", resolution=RESOLUTION), cells=pd.DataFrame({"run": ["M", "∅"]}),
-        units=units_of(found.pairs), total=worth.circuit_values(model, graph, made, how.metric, []), size=1.0,
+    batches = batches_for(model, graph, prompt_pairs.pairs, circuits.metric, spans)
+    observations = Observations(
+        measure=Measure(name=circuits.metric, unit="nats", resolution=RESOLUTION),
+        cells=pd.DataFrame({"run": ["M", "∅"]}), units=units_of(prompt_pairs.pairs),
+        total=worth.circuit_values(model, graph, batches, circuits.metric, []), size=1.0,
     )  # fmt: skip
     weights: dict[str, dict[int, float]] = {"m": {0: 1.0}, "effect": {0: 1.0, 1: -1.0}}
-    both = [Contrast(quantity=name, weights=w, labels={"task": task}, null=None) for name, w in weights.items()]
-    frame, reasons = estimate(observed, both).wide(["task"], describe=("low", "high"))
+    contrasts = [Contrast(quantity=name, weights=w, labels={"task": task}, null=None) for name, w in weights.items()]
+    frame, reasons = estimate(observations, contrasts).wide(["task"], describe=("low", "high"))
     row = {str(name): value for name, value in frame.iloc[0].items()}
-    why = note({name: text for (_, name), text in reasons.items()})
-    return {**row, "does": bool(row["m_low"] > 0 and row["effect_low"] > 0), "undefined": why}
+    reason = note({name: text for (_, name), text in reasons.items()})
+    return {**row, "does": bool(row["m_low"] > 0 and row["effect_low"] > 0), "undefined": reason}
 
 
 def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> list[Result]:
     """The result of every task, read where it was kept, else measured and kept."""
-    made, found, left = checkpoint_of(model) if tasks else {}, dict[str, Result](), dict[str, Circuits]()
+    checkpoint, results, pending = checkpoint_of(model) if tasks else {}, dict[str, Result](), dict[str, Circuits]()
     files = {task: options.out / ".parts" / f"{Path(run).name}-{task}-{options.method}.parquet" for task in tasks}
     for task, file in files.items():
-        how = Circuits(task=task, pairs=options.pairs, method=options.method)
-        kept = Result.load(file) if file.is_file() else None
-        if kept and (kept.about["options"], kept.about["checkpoint"]) == (asdict(how), made["checkpoint"]):
-            found[task] = kept
+        circuits = Circuits(task=task, pairs=options.pairs, method=options.method)
+        old_result = Result.load(file) if file.is_file() else None
+        wanted_about = {"options": asdict(circuits), "checkpoint": checkpoint["checkpoint"]}
+        if old_result and wanted_about.items() <= old_result.about.items():
+            results[task] = old_result
         else:
-            left[task] = how
-    if left:
-        seconds = duration(sum(seconds_of(how, model, *task_pairs(how, model)[:2]) for how in left.values()))
-        line = f"about {seconds} for the circuits of {', '.join(left)}; {peak_gigabytes():.1f} GB of memory so far"
+            pending[task] = circuits
+    if pending:
+        seconds = duration(sum(seconds_of(c, model, *task_pairs(c, model)[:2]) for c in pending.values()))
+        line = f"about {seconds} for the circuits of {', '.join(pending)}; {peak_gigabytes():.1f} GB of memory so far"
         print(f"{run}: {line}", file=sys.stderr, flush=True)
-    for task, how in left.items():
+    for task, circuits in pending.items():
         began = time.process_time()
-        result = how.measure(model, progress=partial(progress_bar(f"{run}, {task}")))  # announces no cost once more
+        result = circuits.measure(model, progress=partial(progress_bar(f"{run}, {task}")))  # partial: no cost again
         cost = {"seconds": time.process_time() - began, "memory": peak_gigabytes(), "commit": commit()}
-        found[task] = replace(result, about={**result.about, **made, **cost})
+        results[task] = replace(result, about={**result.about, **checkpoint, **cost})
         files[task].parent.mkdir(parents=True, exist_ok=True)
-        found[task].save(files[task])
-    return [found[task] for task in tasks]
+        results[task].save(files[task])
+    return [results[task] for task in tasks]
 
 
 # ---- rows of the tables ------------------------------------------------------------------------
@@ -178,16 +182,16 @@ def circuit_row(result: Result) -> Row:
     """Effect, edges that carry .9 of it, CPR and CMD, random circuits in `_random`."""
     about, table = result.about, result.table("summary")
     row: Row = {"task": _task(result), "edges": about["edges"]}
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for i, name in enumerate(("m", "effect", "cpr", "cmd", "needed")):
-        for of, column in [("", "value"), ("_random", "random")][: 1 if name in ("m", "effect") else 2]:
+        for suffix, column in [("", "value"), ("_random", "random")][: 1 if name in ("m", "effect") else 2]:
             for end in ENDS:
                 value = table.frame[f"{column}{end}"].iloc[i]
-                row[f"{name}{of}{end}"] = value * about["edges"] if name == "needed" else value
+                row[f"{name}{suffix}{end}"] = value * about["edges"] if name == "needed" else value
                 if text := table.missing.get((i, f"{column}{end}")):
-                    why[f"{name}{of}{end}"] = text
+                    reasons[f"{name}{suffix}{end}"] = text
     cost = {name: about[name] for name in ("judging", "checkpoint", "commit", "seconds", "memory")}
-    return {**row, **cost, "undefined": note(why)}
+    return {**row, **cost, "undefined": note(reasons)}
 
 
 def stream_rows(result: Result) -> list[Row]:
@@ -196,9 +200,9 @@ def stream_rows(result: Result) -> list[Row]:
     rows = []
     for by in ("stream", "part"):
         for group in cells[by].unique():
-            inside = (cells[by] == group).to_numpy()
-            share = _described("share", scores[:, inside].sum(1) / scores.sum(1))
-            rows.append({"task": task, "by": by, "group": group, **share, "edges": float(inside.mean())})
+            in_group = (cells[by] == group).to_numpy()
+            share = _described("share", scores[:, in_group].sum(1) / scores.sum(1))
+            rows.append({"task": task, "by": by, "group": group, **share, "edges": float(in_group.mean())})
     return rows
 
 
@@ -222,17 +226,17 @@ def contrast_rows(table: pd.DataFrame) -> list[Row]:
     """Of each two architectures and each two tasks, how much further apart the circuits of the tasks are in one than in
     the other: the difference of `separate`, paired by training seed, with p and p corrected over all rows (Holm)."""
     rows = []
-    for (task, other), own in table.groupby(["task", "other"], sort=False):
-        by_seed = own.pivot_table(index="seed", columns="preset", values="separate")
-        for a, b in combinations(own["preset"].unique(), 2):
+    for (task, other_task), task_rows in table.groupby(["task", "other"], sort=False):
+        by_seed = task_rows.pivot_table(index="seed", columns="preset", values="separate")
+        for a, b in combinations(task_rows["preset"].unique(), 2):
             differences = (by_seed[a] - by_seed[b]).dropna().to_numpy(float)
             if len(differences) > 1:
                 test = stats.ttest_1samp(differences, 0.0)
                 low, high = test.confidence_interval(0.95)
-                why = "ci_low, ci_high, p, p_holm: seeds without spread" if np.isnan(test.pvalue) else ""
+                reason = "ci_low, ci_high, p, p_holm: seeds without spread" if np.isnan(test.pvalue) else ""
                 cells = {"mean": differences.mean(), "ci_low": low, "ci_high": high, "p": test.pvalue}
-                rows.append({"preset": a, "other_preset": b, "task": task, "other": other, **cells,
-                             "n": len(differences), "undefined": why})  # fmt: skip
+                rows.append({"preset": a, "other_preset": b, "task": task, "other": other_task, **cells,
+                             "n": len(differences), "undefined": reason})  # fmt: skip
     if not rows:
         return []
     table = pd.DataFrame(rows)
@@ -244,18 +248,18 @@ def _task(result: Result) -> str:
     return str(result.about["options"]["task"])
 
 
-def _overlaps(a: Result, b: Result, same: str) -> list[Row]:
-    """For each share of edges, the index between two results, and in column `same` the mean over both of that between
+def _overlaps(a: Result, b: Result, column: str) -> list[Row]:
+    """For each share of edges, the index between two results, and in column `column` the mean over both of that between
     two bootstraps of one."""
-    rows, drawn = [], [_drawn(a, 0), _drawn(b, 1)]
+    rows, score_draws = [], [_drawn(a, 0), _drawn(b, 1)]
     for share in SHARES:
-        n = worth.size_of(share, drawn[0].shape[1])
-        x, y = ([worth.top(scores, n, "size") for scores in one] for one in drawn)
-        between = _jaccard(x, y).reshape(-1, 2).mean(1)
-        within = (_jaccard(x[::2], x[1::2]) + _jaccard(y[::2], y[1::2])) / 2
+        n = worth.size_of(share, score_draws[0].shape[1])
+        x, y = ([worth.top(scores, n, "size") for scores in half_scores] for half_scores in score_draws)
+        cross_jaccard = _jaccard(x, y).reshape(-1, 2).mean(1)
+        self_jaccard = (_jaccard(x[::2], x[1::2]) + _jaccard(y[::2], y[1::2])) / 2
         rows.append({
-            "share": share, "edges": n, **_described("jaccard", between), **_described(same, within),
-            **_described("separate", within - between), "chance": worth.chance(n, drawn[0].shape[1]),
+            "share": share, "edges": n, **_described("jaccard", cross_jaccard), **_described(column, self_jaccard),
+            **_described("separate", self_jaccard - cross_jaccard), "chance": worth.chance(n, score_draws[0].shape[1]),
         })  # fmt: skip
     return rows
 
@@ -263,8 +267,8 @@ def _overlaps(a: Result, b: Result, same: str) -> list[Row]:
 def _drawn(result: Result, seed: int) -> np.ndarray:
     """Summed scores of 2 · DRAWS bootstraps of the pairs [bootstraps, edges]."""
     block = result.blocks["scores"]
-    within = read_clusters(block.units["cluster"].to_list(), len(block.units))
-    return worth.resampled(block.total, within, 2 * DRAWS, seed)
+    cluster_index = read_clusters(block.units["cluster"].to_list(), len(block.units))
+    return worth.resampled(block.total, cluster_index, 2 * DRAWS, seed)
 
 
 def _jaccard(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> np.ndarray:

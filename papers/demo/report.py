@@ -71,28 +71,28 @@ def measure(options: Options) -> None:
     models = open_models(options.runs, options.device)
     runs, first = shlex.join(options.runs), options.runs[0]
     values: dict[str, Any] = {**asdict(options), "runs": runs, "first": shlex.quote(first), "model": first}
-    sections = [Section("The models", [introduction(*one) for one in models.items()])]
+    sections = [Section("The models", [introduction(*named_model) for named_model in models.items()])]
     results: dict[str, list[Result]] = {}
     text, state = "", dict[str, Any]()
-    for one in read_toml(SECTIONS, dict[str, list[Declared]])["section"]:
-        if one["name"] == "picture":
+    for entry in read_toml(SECTIONS, dict[str, list[Declared]])["section"]:
+        if entry["name"] == "picture":
             choice = choose(results["coreference"][0], results["sps"][0], options.pairs)
             suite = load_suite("stories", n=options.pairs)
             pair = tuple(prompt for prompt in suite.prompts if prompt.id in choice.prompts)
             queries = align(replace(suite, prompts=pair), models[first].tokenizer).queries
             text, state = pair[0].text, {"head": choice.head, "token": queries[0]}
             values |= {**asdict(choice), "layer": choice.head.partition(".")[0], "queries": queries}
-        commands = [command.format(**values) for command in one["commands"]]
-        results[one["name"]] = [
-            measured(command, options.out / f"{one['name']}{f'-{i}' if i > 1 else ''}.parquet", options.device)
+        commands = [command.format(**values) for command in entry["commands"]]
+        results[entry["name"]] = [
+            measured(command, options.out / f"{entry['name']}{f'-{i}' if i > 1 else ''}.parquet", options.device)
             for i, command in enumerate(commands, 1)
         ]
-        if one["name"] == "ablation":
+        if entry["name"] == "ablation":
             values["without"] = without(results["ablation"][0], first, choice.head)
         sections.append(
             Section(
-                one["title"], [one["text"].format(**values)], results[one["name"]], one.get("figures", [None]),
-                one.get("table"), commands=[f"python -m {command}" for command in commands],
+                entry["title"], [entry["text"].format(**values)], results[entry["name"]], entry.get("figures", [None]),
+                entry.get("table"), commands=[f"python -m {command}" for command in commands],
             )
         )  # fmt: skip
     sections.append(Section("What this page does not show", [LIMITS]))
@@ -113,15 +113,15 @@ def open_models(names: tuple[str, ...], device: str) -> dict[str, Any]:
         raise InputError("give a run folder or several: python -m papers.demo RUN RUN --out FOLDER")
     if len({run_folder(name).resolve() for name in names}) < len(names):
         raise InputError("the same run is given twice; give different run folders")
-    found = {name: load(name, device=pick_device(device)) for name in names}
-    first = check_tokenizer(found[names[0]])
-    for name, model in found.items():
+    models = {name: load(name, device=pick_device(device)) for name in names}
+    first = check_tokenizer(models[names[0]])
+    for name, model in models.items():
         if check_tokenizer(model).sha256 != first.sha256:
             raise InputError(
                 f"{names[0]} and {name} have different tokenizers, so nothing per token can be compared; train them on "
                 f"the same --data, or with --tokenizer {names[0]}, or look at one run at a time"
             )
-    return found
+    return models
 
 
 def introduction(name: str, model: Any) -> str:
@@ -150,13 +150,13 @@ def choose(coreference: Result, sps: Result, pairs: int) -> Choice:
     """
     blocks = ((coreference.blocks, "top1"), (sps.blocks, "sps"))
     hit, leaning = (block[name] if name in block else block[f"run0-{name}"] for block, name in blocks)
-    chosen = coreference.table("held-out").frame
-    head = str(chosen.loc[chosen["halves"] == "A→B", "head"].iloc[0])
+    held_out_table = coreference.table("held-out").frame
+    head = str(held_out_table.loc[held_out_table["halves"] == "A→B", "head"].iloc[0])
     unseen = halves(hit.units, 0)[0] == 1
     values, clusters = _values(hit, head=head, what="hit")[unseen], hit.units["cluster"][unseen]
-    within, interval = read_clusters(clusters, len(values)), "interval undefined"
-    if within.count > 1:
-        interval = "95 % interval {:.1f} to {:.1f}".format(*(100 * end for end in wilson(values, within)))
+    cluster_index, interval = read_clusters(clusters, len(values)), "interval undefined"
+    if cluster_index.count > 1:
+        interval = "95 % interval {:.1f} to {:.1f}".format(*(100 * end for end in wilson(values, cluster_index)))
     ids = leaning.units["unit"].str.rpartition(":")[0]
     pair_of = {prompt.id: prompt.pair or "" for prompt in load_suite("stories", n=pairs).prompts}
     towards = _values(leaning, head=head, what="semantic") - _values(leaning, head=head, what="distractor")
@@ -203,8 +203,8 @@ def write_live(models: Mapping[str, Any], out: Path, text: str, state: Mapping[s
         check_extra()
         from streamscope.viewer.page import write_page as write
 
-        some = dict(list(models.items())[:MOST])
-        shown = [Shown(*one) for one in zip(some, identities([*some]), some.values(), strict=True)]
+        first_models = dict(list(models.items())[:MOST])
+        shown = [*map(Shown, first_models, identities([*first_models]), first_models.values())]
         write(shown, out / LIVE, text, report="index.html", state=state)
     except InputError as error:
         print(f"without the live page: {error}")
@@ -215,8 +215,8 @@ def write_live(models: Mapping[str, Any], out: Path, text: str, state: Mapping[s
 
 def footer(device: str) -> str:
     """How the page was made."""
-    made = provenance(pick_device(device))
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    meta = provenance(pick_device(device))
+    versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
     return (
-        f"Made {made['started']} by {' '.join(made['argv'])}, commit {made['commit']}, on {made['device']}; {versions}."
+        f"Made {meta['started']} by {' '.join(meta['argv'])}, commit {meta['commit']}, on {meta['device']}; {versions}."
     )

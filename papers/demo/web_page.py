@@ -40,8 +40,8 @@ class Section:
 
     def plots(self, number: int) -> Iterator[tuple[Markup, Markup]]:
         """Caption and HTML of every figure of section `number`, as wide as the page."""
-        drawn = [result.figure(name) for result in self.results for name in self.figures]
-        for i, figure in enumerate(drawn):
+        figures = [result.figure(name) for result in self.results for name in self.figures]
+        for i, figure in enumerate(figures):
             caption = Markup(figure.layout.title.text.replace("</b><br>", "</b> ").replace("<br>", " "))
             height = (figure.layout.height or 450) - (figure.layout.margin.t or TOP) + TOP
             figure.update_layout(title=None, width=None, height=height, margin={"t": TOP})
@@ -57,8 +57,8 @@ class Section:
 
     def folded(self) -> list[Table]:
         """The further tables of the results."""
-        shown = [id(table) for table in self.shown()]
-        return [table for result in self.results for table in result.tables.values() if id(table) not in shown]
+        table_ids = [id(table) for table in self.shown()]
+        return [table for result in self.results for table in result.tables.values() if id(table) not in table_ids]
 
     def legend(self) -> list[str]:
         """What the columns of the open tables mean, a line each."""

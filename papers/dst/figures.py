@@ -21,12 +21,12 @@ STREAMS = {
 
 def removed(page: Page) -> Any:
     """Loss more without a stream, by where it is removed (left), and from which layer on (right)."""
-    drawn, (axes,) = drawing.figure(1, 2, (7.2, 3.2))
+    figure, (axes,) = drawing.figure(1, 2, (7.2, 3.2))
     wheres = {"everywhere": "removed everywhere", "unembedding": "from the unembedding alone"}
     for k, (part, (_, row)) in enumerate(STREAMS.items()):
-        for i, (where, label) in enumerate(wheres.items()):
-            found = page.estimate("dst-kron", f"streams.{where}", part)
-            drawing.seeds(axes[0], k + 0.3 * (i - 0.5), found, i, label if k == 0 else "")
+        for i, (place, label) in enumerate(wheres.items()):
+            estimate = page.estimate("dst-kron", f"streams.{place}", part)
+            drawing.seeds(axes[0], k + 0.3 * (i - 0.5), estimate, i, label if k == 0 else "")
         drawing.diamond(axes[0], k, 100 * number(page.printed("Table 4", row, "Δ from Baseline")))
     axes[0].set(yscale="log", xticks=range(len(STREAMS)), ylabel="loss more, %", ylim=(1, 1500))
     axes[0].set_xticklabels([label for label, _ in STREAMS.values()])
@@ -35,13 +35,13 @@ def removed(page: Page) -> Any:
         curve = [page.estimate("dst-kron", "streams.onwards", part, layer) for layer in onwards]
         drawing.band(axes[1], onwards, curve, i + 2, STREAMS[part][0])
     axes[1].set(yscale="log", xticks=range(6), xlabel="removed from this layer on", ylim=(1, 1500))
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 def sharpened(page: Page) -> Any:
     """Loss against the factor α on the scores, by mixing (left) and with gated heads (right)."""
-    drawn, (axes,) = drawing.figure(1, 2, (7.2, 3.4), sharey=True)
+    figure, (axes,) = drawing.figure(1, 2, (7.2, 3.4), sharey=True)
     for axis, arms in zip(axes, (ARMS, GATES), strict=True):
         for arm, name in page.present(arms, "amplify.loss").items():
             curve = [page.estimate(arm, "amplify.loss", x=alpha) for alpha in PAPER_ALPHAS]
@@ -50,8 +50,8 @@ def sharpened(page: Page) -> Any:
         axis.set_xscale("log", base=2)
         axis.set(xticks=PAPER_ALPHAS, xticklabels=[f"{alpha:g}" for alpha in PAPER_ALPHAS], xlabel="α")
     axes[0].set(ylabel="loss, nats per token")
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 def routed(page: Page) -> Any:
@@ -65,28 +65,28 @@ def routed(page: Page) -> Any:
     }
     layers = sorted({layer for _, layer in grids})
     limit = max(float(np.abs(weights).max()) for weights in grids.values())
-    drawn, axes = drawing.figure(3, len(layers), (7.6, 4.6), height_ratios=(1, 1, 1.1))
+    figure, axes = drawing.figure(3, len(layers), (7.6, 4.6), height_ratios=(1, 1, 1.1))
     for (projection, layer), weights in grids.items():
         axis = axes["vo".index(projection), int(layer)]
         image = axis.imshow(weights, cmap="RdBu_r", vmin=-limit, vmax=limit)
         axis.set(title=f"{projection.upper()}, layer {layer:g}", xticks=[], yticks=[])
-    drawn.colorbar(image, ax=axes[:2], label="weight", shrink=0.8)
+    figure.colorbar(image, ax=axes[:2], label="weight", shrink=0.8)
     grid = axes[2, 0].get_gridspec()
     for axis in axes[2]:
         axis.remove()
-    below = drawn.add_subplot(grid[2, :])
+    lower = figure.add_subplot(grid[2, :])
     for i, (part, name) in enumerate((("V", "value"), ("O", "output"))):
         for layer in layers:
-            found = page.estimate("dst-kron", "routing.max", part, layer, grid=page.grid("Figure 3"))
-            drawing.seeds(below, layer + 0.3 * (i - 0.5), found, i, f"{name} projection" if layer == 0 else "")
+            estimate = page.estimate("dst-kron", "routing.max", part, layer, grid=page.grid("Figure 3"))
+            drawing.seeds(lower, layer + 0.3 * (i - 0.5), estimate, i, f"{name} projection" if layer == 0 else "")
     for layer in (0, 5):
-        printed = page.printed("Figure 3", "value projection", f"largest weight, layer {layer}")
-        drawing.diamond(below, layer, number(printed))
-    below.set(xticks=layers, xlabel="layer", ylabel="largest |weight|", yscale="log", ylim=(0.1, 6))
-    below.set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
-    below.set_yticks([], minor=True)
-    drawing.legend(drawn)
-    return drawn
+        printed_value = page.printed("Figure 3", "value projection", f"largest weight, layer {layer}")
+        drawing.diamond(lower, layer, number(printed_value))
+    lower.set(xticks=layers, xlabel="layer", ylabel="largest |weight|", yscale="log", ylim=(0.1, 6))
+    lower.set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
+    lower.set_yticks([], minor=True)
+    drawing.legend(figure)
+    return figure
 
 
 def _matrix(rows: Any) -> Any:
@@ -102,7 +102,7 @@ def maps(page: Page) -> Any:
     rows = page.rows[(page.rows["grid"] == page.grid("Figure 4")) & (page.rows["quantity"] == "map")]
     rows = rows[(rows["arm"] == rows["arm"].iloc[0]) & (rows["seed"] == rows["seed"].min())]
     alphas = (1, 4, 8, 16)
-    drawn, axes = drawing.figure(2, 2, (6.6, 6.2), sharex=True, sharey=True)
+    figure, axes = drawing.figure(2, 2, (6.6, 6.2), sharex=True, sharey=True)
     for axis, alpha in zip(axes.flat, alphas, strict=True):
         places = rows[rows["x"] == alpha]
         words = places["part"].str.extract(r"^(?P<q>\d+) (?P<query>.*) to (?P<k>\d+) (?P<key>.*)$")
@@ -114,15 +114,15 @@ def maps(page: Page) -> Any:
         axis.set_xticklabels(names, rotation=90, fontsize=6)
         axis.set_yticklabels(names, fontsize=6)
         axis.grid(visible=False)
-    drawn.colorbar(image, ax=axes, label="attention", shrink=0.6)
-    return drawn
+    figure.colorbar(image, ax=axes, label="attention", shrink=0.6)
+    return figure
 
 
 def specialists(page: Page) -> Any:
     """Share of pronouns at which a head attends most to the antecedent, heads of a layer sorted by it."""
     arms = {"dst-ind": "Independent-Dense", "dst-dense": "Dense baseline"}
     arms = page.present(arms, "top1.head", page.grid("Figure 5"))
-    drawn, (axes,) = drawing.figure(1, len(arms), (7.2, 3.2))
+    figure, (axes,) = drawing.figure(1, len(arms), (7.2, 3.2))
     rows = page.rows[(page.rows["quantity"] == "top1.head") & (page.rows["grid"] == page.grid("Figure 5"))]
     for axis, (arm, name) in zip(axes, arms.items(), strict=True):
         shares = drawing.by_rank(rows[rows["arm"] == arm])
@@ -130,8 +130,8 @@ def specialists(page: Page) -> Any:
         layers = [f"L{layer}" for layer in range(len(shares))]
         image = drawing.heat(axis, shares, rows=layers, columns=names, limits=(0, 0.5))
         axis.set(title=name, xlabel="rank of the head in its layer")
-    drawn.colorbar(image, ax=axes, label="share of pronouns", shrink=0.8)
-    return drawn
+    figure.colorbar(image, ax=axes, label="share of pronouns", shrink=0.8)
+    return figure
 
 
 FIGURES = {

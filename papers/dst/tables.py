@@ -77,31 +77,35 @@ def sizes(run: Run) -> None:
 
 def specialization(run: Run) -> None:
     """Table 3."""
-    found = Specialization(length=min(LENGTH, run.model.config.n_ctx)).measure(run.model, validation(run, None))
-    run.add("specialization", "1 − cosine", found.table("hss").frame.set_index("scope").loc["layers", "hss"])
-    run.add("entropy", "nats", found.table("entropy").frame.set_index("scope").loc["all", "entropy"])
+    result = Specialization(length=min(LENGTH, run.model.config.n_ctx)).measure(run.model, validation(run, None))
+    run.add("specialization", "1 − cosine", result.table("hss").frame.set_index("scope").loc["layers", "hss"])
+    run.add("entropy", "nats", result.table("entropy").frame.set_index("scope").loc["all", "entropy"])
 
 
 def streams(run: Run) -> None:
     """Table 4, of models of two streams."""
     if set(streams_of(run.model)) != {"token", "context"}:
         return
-    both, layers = ("token", "context"), tuple(map(str, range(run.last + 1)))
-    whole = Streams(streams=both, method=("zero", "random"), where=tuple(PLACES)).measure(run.model, validation(run))
-    table = whole.table().frame.replace({"definition": {"x_t → random vocabulary": "x_t → random words"}})
+    both_streams, layers = ("token", "context"), tuple(map(str, range(run.last + 1)))
+    instrument = Streams(streams=both_streams, method=("zero", "random"), where=tuple(PLACES))
+    table = (
+        instrument.measure(run.model, validation(run))
+        .table()
+        .frame.replace({"definition": {"x_t → random vocabulary": "x_t → random words"}})
+    )
     for row in table.itertuples():
         name = f"streams.{PLACES[row.where]}"
         run.add(name, "percent", row.percent, row.definition)
         run.add(f"{name}.loss", "nats per token", row.loss, row.definition)
     run.add("loss.documents", "nats per token", table["baseline"].iloc[0])
-    for where, name in PLACES.items():
-        zero = table[(table["method"] == "zero") & (table["where"] == where)].set_index("stream")
-        more = zero.loc["token", ["percent", "delta"]] - zero.loc["context", ["percent", "delta"]]
-        run.add("streams.gap.zero", "percent", more["percent"], name)
-        if where == "everywhere":
-            run.add("streams.token-context", "nats per token", more["delta"])
-    how = Streams(streams=both, method=("zero",), where=layers, reach=("onwards",))
-    for row in how.measure(run.model, validation(run)).table().frame.itertuples():
+    for place, name in PLACES.items():
+        zero = table[(table["method"] == "zero") & (table["where"] == place)].set_index("stream")
+        gap = zero.loc["token", ["percent", "delta"]] - zero.loc["context", ["percent", "delta"]]
+        run.add("streams.gap.zero", "percent", gap["percent"], name)
+        if place == "everywhere":
+            run.add("streams.token-context", "nats per token", gap["delta"])
+    options = Streams(streams=both_streams, method=("zero",), where=layers, reach=("onwards",))
+    for row in options.measure(run.model, validation(run)).table().frame.itertuples():
         run.add("streams.onwards", "percent", row.percent, row.definition, row.layer)
 
 
@@ -137,22 +141,22 @@ def calibration(run: Run) -> None:
     tokens = sums[1.0][2].sum()
 
     def best(loss: Any, first: Any = (0, 0)) -> list[int]:
-        return [at + int(loss[at:, ~half].sum(1).argmin()) for half, at in zip((even, ~even), first, strict=True)]
+        return [i + int(loss[i:, ~half].sum(1).argmin()) for half, i in zip((even, ~even), first, strict=True)]
 
-    def at_best(loss: Any, chosen: list[int]) -> float:
-        return float(sum(loss[i, half].sum() for i, half in zip(chosen, (even, ~even), strict=True)) / tokens)
+    def at_best(loss: Any, indices: list[int]) -> float:
+        return float(sum(loss[i, half].sum() for i, half in zip(indices, (even, ~even), strict=True)) / tokens)
 
     plain, right, _ = sums[1.0]
-    own, one = best(plain), len(TEMPERATURES) // 3
+    plain_best, neutral = best(plain), len(TEMPERATURES) // 3
     for alpha in (8.0, 16.0):
-        loss, still, _ = sums[alpha]
-        sharp = float((loss[one] - plain[one]).sum() / tokens)
+        loss, right_words, _ = sums[alpha]
+        sharp = float((loss[neutral] - plain[neutral]).sum() / tokens)
         run.add("calibration.sharp", "nats per token", sharp, x=alpha)
-        run.add("calibration.kept", "share of words", still / right, x=alpha)
-        chosen, ends = best(loss, own), {0, len(TEMPERATURES) - 1}
-        if sharp >= LEAST and not ends & {*own, *chosen}:
-            back = 100 * (1 - (at_best(loss, chosen) - at_best(plain, own)) / sharp)
-            run.add("calibration.recovered", "percent", back, x=alpha)
+        run.add("calibration.kept", "share of words", right_words / right, x=alpha)
+        sharp_best, ends = best(loss, plain_best), {0, len(TEMPERATURES) - 1}
+        if sharp >= LEAST and not ends & {*plain_best, *sharp_best}:
+            recovery = 100 * (1 - (at_best(loss, sharp_best) - at_best(plain, plain_best)) / sharp)
+            run.add("calibration.recovered", "percent", recovery, x=alpha)
 
 
 def _tempered(model: Any, opened: Any, alpha: float) -> tuple[Any, float, Any]:
@@ -164,11 +168,11 @@ def _tempered(model: Any, opened: Any, alpha: float) -> tuple[Any, float, Any]:
         for index, ids, targets in batches:
             logits = model(ids.to(model.cfg.device)).float().cpu()
             real = targets != NO_TARGET
-            mine = logits.gather(-1, targets.clamp_min(0)[..., None])[..., 0]
+            target_logits = logits.gather(-1, targets.clamp_min(0)[..., None])[..., 0]
             right += float(((logits.argmax(-1) == targets) & real).sum())
             tokens[index] = real.sum(1).numpy()
             for i, t in enumerate(TEMPERATURES):
-                nats = torch.logsumexp(logits / t, -1) - mine / t
+                nats = torch.logsumexp(logits / t, -1) - target_logits / t
                 loss[i, index] = torch.where(real, nats, 0.0).double().sum(1).numpy()
     return loss, right, tokens
 
@@ -176,10 +180,10 @@ def _tempered(model: Any, opened: Any, alpha: float) -> tuple[Any, float, Any]:
 def routing(run: Run) -> None:
     """Figure 3, of Kronecker mixing."""
     largest: dict[str, list[float]] = {}
-    for name, found in matrices(run.model).items():
+    for name, W in matrices(run.model).items():
         layer, projection = int(name.split(".")[1]), name.rsplit(".", 1)[1]
-        for (to, source), value in np.ndenumerate(weights := found.double().cpu().numpy()):
-            run.add(f"routing.{projection}", "weight", value, f"H{to} from H{source}", layer)
+        for (target, source), value in np.ndenumerate(weights := W.double().cpu().numpy()):
+            run.add(f"routing.{projection}", "weight", value, f"H{target} from H{source}", layer)
         run.add("routing.max", "weight", np.abs(weights).max(), projection.upper(), layer)
         run.add("routing.mean", "weight", np.abs(weights).mean(), projection.upper(), layer)
         largest.setdefault(projection, []).append(float(np.abs(weights).max()))
@@ -189,11 +193,11 @@ def routing(run: Run) -> None:
 
 def coreference(run: Run) -> None:
     """Figure 5."""
-    found = run.probe(Coreference(domain="keys"))
-    found = found.assign(hit=found["hit"].astype(float))
-    for (layer, head), value in found.groupby(["layer", "index"])["hit"].mean().items():
+    table = run.probe(Coreference(domain="keys"))
+    table = table.assign(hit=table["hit"].astype(float))
+    for (layer, head), value in table.groupby(["layer", "index"])["hit"].mean().items():
         run.add("top1.head", "share of prompts", value, f"L{layer}.H{head}")
-    best = best_head_held_out(found, ["hit"], halves(found, 0)[0])[0]
+    best = best_head_held_out(table, ["hit"], halves(table, 0)[0])[0]
     run.add("top1.best", "share of prompts", best["hit"].mean())
 
 

@@ -19,10 +19,10 @@ def curves(page: Page) -> Any:
     rows = page.rows[(page.rows["quantity"] == "loss.curve") & (page.rows["grid"] == page.grid("Figure 2"))]
     steps = {arm: sorted(rows.loc[rows["arm"] == arm, "x"].unique()) for arm in arms}
     end = max(map(max, steps.values()))
-    drawn, (axes,) = drawing.figure(1, 2, (7.2, 3.2))
+    figure, (axes,) = drawing.figure(1, 2, (7.2, 3.2))
     for i, (arm, name) in enumerate(arms.items()):
-        found = [page.estimate(arm, "loss.curve", x=x, grid=page.grid("Figure 2")) for x in steps[arm]]
-        drawing.band(axes[0], [x / end for x in steps[arm]], found, i, name)
+        estimates = [page.estimate(arm, "loss.curve", x=x, grid=page.grid("Figure 2")) for x in steps[arm]]
+        drawing.band(axes[0], [x / end for x in steps[arm]], estimates, i, name)
     for cell in page.at("Figure 2").to_dict("records"):
         name, x = cell["row"], AT[cell["column"]] / PRINTED_STEPS
         if name in arms.values():
@@ -31,16 +31,16 @@ def curves(page: Page) -> Any:
             drawing.diamond(axes[1], x, 100 * number(cell["printed"]), label=LEVELS)
     axes[0].set(ylabel="validation loss, nats per token", ylim=(0, None))
     if len(arms) == len(ARMS):
-        both = [x for x in steps["hdpl"] if x in set(steps["llama"])]
+        common_steps = [x for x in steps["hdpl"] if x in set(steps["llama"])]
         grid = page.grid("Figure 2")
-        found = [page.estimate("hdpl − llama", "loss.curve", x=x, unit="percent", grid=grid) for x in both]
-        drawing.band(axes[1], [x / end for x in both], found, 2, "hybrid against baseline, 95 %")
+        estimates = [page.estimate("hdpl − llama", "loss.curve", x=x, unit="percent", grid=grid) for x in common_steps]
+        drawing.band(axes[1], [x / end for x in common_steps], estimates, 2, "hybrid against baseline, 95 %")
         axes[1].axhline(0, color="black", linewidth=0.6)
     axes[1].set(ylabel="loss against baseline, %")
     for axis in axes:
         axis.set(xlabel="share of the steps", xlim=(0, 1.03))
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 FIGURES = {"Figure 2": curves}

@@ -51,22 +51,22 @@ def curve(run: Run) -> None:
     """The losses of the run's log."""
     rows = read_metrics(run.folder)
     valid = [(row["step"], row["loss"]) for row in rows if row["kind"] == "eval"]
-    trained = [row for row in rows if row["kind"] == "train"]
-    if not valid or not trained:
+    train_rows = [row for row in rows if row["kind"] == "train"]
+    if not valid or not train_rows:
         return
     steps, losses = (np.array(column, float) for column in zip(*valid, strict=True))
     for step, loss in valid:
         run.add("loss.curve", "nats per token", loss, x=float(step))
-    end = max(row["step"] for row in trained)
-    after = steps > _warmup(run)
-    late = [row.get("ce", row["loss"]) for row in trained if row["step"] > end * (1 - LATE)]
-    found = {
+    end = max(row["step"] for row in train_rows)
+    is_past_warmup = steps > _warmup(run)
+    late = [row.get("ce", row["loss"]) for row in train_rows if row["step"] > end * (1 - LATE)]
+    values = {
         "last": losses[-1], "lowest": losses.min(), "rise": losses[-1] - losses.min(),
         "half": losses[abs(steps - end / 2).argmin()], "train": np.mean(late),
     }  # fmt: skip
-    if after.sum() > 1:
-        found["mean"] = np.trapezoid(losses[after], steps[after]) / np.ptp(steps[after])
-    for name, loss in found.items():
+    if is_past_warmup.sum() > 1:
+        values["mean"] = np.trapezoid(losses[is_past_warmup], steps[is_past_warmup]) / np.ptp(steps[is_past_warmup])
+    for name, loss in values.items():
         run.add(f"loss.{name}", "nats per token", loss)
 
 
@@ -75,18 +75,18 @@ def settings(run: Run) -> None:
     config = run.model.config
     training = _configured(run)["training"]
     up = config.mlp.up
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "d_model": config.d_model, "d_mlp": config.mlp.d_mlp or 4 * config.d_model, "layers": config.n_layers,
         "heads": config.n_heads, "d_head": config.d_model // config.n_heads, "vocabulary": config.d_vocab,
         "context": config.n_ctx, "lr": training["lr"], "lr.least": training["lr"] * training["lr_floor"],
         "decay": training["weight_decay"], "warmup": _warmup(run),
     }  # fmt: skip
     if up.kind == "hdpl":
-        found |= {
+        values |= {
             "rank": up.latent_width(config.d_model, config.d_model), "groups": up.blocks(config.n_heads),
             "beta": up.kl_weight,
         }  # fmt: skip
-    for name, value in found.items():
+    for name, value in values.items():
         run.add("setting", "setting", value, name)
 
 

@@ -77,9 +77,9 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     from streamscope.models.training.config import Training
     from streamscope.models.training.optim import lr_factor
 
-    for what, value, known in (("pull", case.pull, PULLS), ("optimizer", case.optimizer, ("adamw", "sgd"))):
-        if value not in known:
-            raise InputError(f"{what} {value!r} is unknown: {', '.join(known)}")
+    for option, value, names in (("pull", case.pull, PULLS), ("optimizer", case.optimizer, ("adamw", "sgd"))):
+        if value not in names:
+            raise InputError(f"{option} {value!r} is unknown: {', '.join(names)}")
     if case.dtype not in DTYPES:
         raise InputError(f"dtype {case.dtype!r} is unknown: {', '.join(DTYPES)}")
     t = Training()
@@ -89,20 +89,20 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     if case.optimizer == "adamw":
         optimizer = torch.optim.AdamW([b], betas=(t.hc_beta1, t.hc_beta2), fused=True, **wide)
     first = torch.zeros_like(b)
-    moved = torch.zeros(len(biases), dtype=torch.long)
+    n_moves = torch.zeros(len(biases), dtype=torch.long)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = case.lr * lr_factor(step, steps, WARMUP, FLOOR)
         optimizer.zero_grad()
         _loss(case.pull, b.float()).backward()
         assert b.grad is not None
-        before = b.detach().clone()
+        old_b = b.detach().clone()
         if step == 0:
             first = b.grad.clone()
         optimizer.step()
-        moved += (b.detach() != before).any(-1).long()
+        n_moves += (b.detach() != old_b).any(-1).long()
     end, start = b.detach().double(), torch.tensor(biases).double().sigmoid()
-    gone = ~end.isfinite().all(-1)
-    end[gone] = math.nan
+    is_diverged = ~end.isfinite().all(-1)
+    end[is_diverged] = math.nan
     swap = end.softmax(-1)[:, 1]
     table = pd.DataFrame(
         {
@@ -113,11 +113,11 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
             "b0": end[:, 0].tolist(),
             "b1": end[:, 1].tolist(),
             "swap": swap.tolist(),
-            "moved": moved.tolist(),
+            "moved": n_moves.tolist(),
             "reached": ((swap - TARGET).abs() < ARRIVED).tolist(),
         }
     )
-    return mark(table, ["b0", "b1", "swap"], gone.numpy(), "diverged")
+    return mark(table, ["b0", "b1", "swap"], is_diverged.numpy(), "diverged")
 
 
 def table(steps: int = 2000) -> "pd.DataFrame":
@@ -163,11 +163,11 @@ def untrained(seeds: int, scale: str = "paper", biases: Sequence[float] = BIASES
         length = min(LENGTH, model.config.n_ctx)
         tokens = torch.randint(VOCABULARY, (2, length), generator=torch.Generator().manual_seed(seed))
         set_bias(model, -torch.inf)
-        alone = stream_differences(model, tokens)["apart"]
+        no_mixing = stream_differences(model, tokens)["apart"]
         for bias in biases:
             set_bias(model, bias)
-            found = stream_differences(model, tokens)
-            rows.append({"seed": seed, "bias": bias, **found, "contracted": 1 - found["apart"] / alone})
+            differences = stream_differences(model, tokens)
+            rows.append({"seed": seed, "bias": bias, **differences, "contracted": 1 - differences["apart"] / no_mixing})
     return pd.DataFrame(rows).drop(columns="apart")
 
 
@@ -180,13 +180,13 @@ def stream_differences(model: Any, tokens: Any) -> dict[str, float]:
     with torch.no_grad(), capture(model, name := f"blocks.{model.config.n_layers - 1}.hook_streams_post") as cache:
         model(tokens)
     X = cache[name].double()
-    apart = (X - X.mean(2, keepdim=True)).square().sum((2, 3)).sqrt()
+    deviation = (X - X.mean(2, keepdim=True)).square().sum((2, 3)).sqrt()
     p = torch.linalg.svdvals(X).square()
     p = p / p.sum(-1, keepdim=True)
     return {
-        "spread": float((apart / X.square().sum((2, 3)).sqrt()).mean()),
+        "spread": float((deviation / X.square().sum((2, 3)).sqrt()).mean()),
         "rank": float(torch.special.entr(p).sum(-1).exp().mean()),
-        "apart": float(apart.mean()),
+        "apart": float(deviation.mean()),
     }
 
 
@@ -211,8 +211,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     p = 1 / (1 + math.exp(8.0))
     print(f"\nslope of an entry of mHC's H_res at −8: {sinkhorn_slope(-8.0):.6f}; p(1−p): {p * (1 - p):.6f}")
     if options.seeds:
-        found = untrained(options.seeds).groupby("bias").agg(["mean", "sem"]).drop(columns="seed", level=0)
-        print(f"\n{found.to_string(float_format='{:.4f}'.format)}")
+        streams = untrained(options.seeds).groupby("bias").agg(["mean", "sem"]).drop(columns="seed", level=0)
+        print(f"\n{streams.to_string(float_format='{:.4f}'.format)}")
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def exchanged(pairs: Sequence[Pair], seed: int) -> list[Pair]:
     Pairs of a scene stand in the order of its forms, a harmless and a harmful one of each.
     """
     scenes = sorted({pair.cluster for pair in pairs})
-    chosen = set(random.Random(seed).sample(scenes, len(scenes) // 2))
+    half_scenes = set(random.Random(seed).sample(scenes, len(scenes) // 2))
     swapped = list(pairs)
     for first in range(0, len(pairs), 2):
         a, b = pairs[first : first + 2]
         assert a.cluster == b.cluster and {a.kind, b.kind} == {"harmless", "harmful"}
-        if a.cluster in chosen:
+        if a.cluster in half_scenes:
             swapped[first : first + 2] = (
                 Pair(a.kind, a.cluster, a.prompt, b.response), Pair(b.kind, b.cluster, b.prompt, a.response)
             )  # fmt: skip
@@ -77,9 +77,9 @@ def windows(pairs: Sequence[Pair], model: StreamTransformer, *, masked: bool) ->
     Raises `InputError` where pairs are longer than the context.
     """
     tokenizer, n_ctx = model._text(), model.config.n_ctx
-    rows = encode_pairs([(one.prompt, one.response) for one in pairs], tokenizer, n_ctx)
-    if cut := rows.truncated + rows.dropped:
-        raise InputError(f"{cut} of {len(pairs)} pairs are longer than the model's context of {n_ctx} tokens")
+    rows = encode_pairs([(pair.prompt, pair.response) for pair in pairs], tokenizer, n_ctx)
+    if n_cut := rows.truncated + rows.dropped:
+        raise InputError(f"{n_cut} of {len(pairs)} pairs are longer than the model's context of {n_ctx} tokens")
     return PairWindows(rows, n_ctx, tokenizer.pad_id, masked=masked, fixed=not masked)
 
 
@@ -92,12 +92,12 @@ def batch_of(data: PairWindows, rows: Any) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def pair_losses(model: StreamTransformer, data: PairWindows) -> np.ndarray:
     """Mean loss [pairs] over the targets of each pair, nats/token."""
-    found = []
+    losses = []
     for start in range(0, len(data), 2 * BATCH):
         inputs, targets = batch_of(data, range(start, min(start + 2 * BATCH, len(data))))
         total = model.token_losses(inputs, targets).double().sum(-1)
-        found.append(total / (targets != NO_TARGET).sum(-1))
-    return torch.cat(found).numpy()
+        losses.append(total / (targets != NO_TARGET).sum(-1))
+    return torch.cat(losses).numpy()
 
 
 def tuned(model: StreamTransformer, pairs: Sequence[Pair], settings: Any, seed: int) -> StreamTransformer:
@@ -128,14 +128,14 @@ def asked(pair: Pair) -> str:
 def states(model: StreamTransformer, pairs: Sequence[Pair], kind: str) -> Any:
     """The streams after every block, mean over the positions of the prompts of a kind."""
     tokenizer: Tokenizer = model._text()
-    return stream_states(model, [tokenizer.encode(asked(one)) for one in pairs if one.kind == kind], "mean")
+    return stream_states(model, [tokenizer.encode(asked(pair)) for pair in pairs if pair.kind == kind], "mean")
 
 
 def cosines(model: StreamTransformer, pairs: Sequence[Pair]) -> dict[str, float]:
     """cosine, shuffled and excess, means over layers; NaN of a single stream."""
     streams = find(states(model, pairs, "harmful"), states(model, pairs, "harmless")).streams
-    real, other = (float(streams[name].mean()) for name in ("stream_cosine", "shuffled_cosine"))
-    return {"cosine": real, "shuffled": other, "excess": real - other}
+    real, shuffled = (float(streams[name].mean()) for name in ("stream_cosine", "shuffled_cosine"))
+    return {"cosine": real, "shuffled": shuffled, "excess": real - shuffled}
 
 
 def direction(model: StreamTransformer, pairs: Sequence[Pair]) -> Tensor:
@@ -147,36 +147,36 @@ def direction(model: StreamTransformer, pairs: Sequence[Pair]) -> Tensor:
 
 def refusal(model: StreamTransformer, pairs: Sequence[Pair], kind: str) -> float:
     """Mean over the prompts of a kind of the probability that the answer begins with one of `REFUSALS`."""
-    prompts = [one.prompt for one in pairs if one.kind == kind]
+    prompts = [pair.prompt for pair in pairs if pair.kind == kind]
     answers = [Pair(kind, "", prompt, words) for prompt in prompts for words in REFUSALS]
-    data, found = windows(answers, model, masked=True), []
+    data, probabilities = windows(answers, model, masked=True), []
     for start in range(0, len(data), 2 * BATCH):
         inputs, targets = batch_of(data, range(start, min(start + 2 * BATCH, len(data))))
         last = (targets != NO_TARGET).long().cumsum(-1).argmax(-1, keepdim=True)  # the end: answers go on
         with torch.no_grad():
-            lost = model.token_losses(inputs, targets.scatter(1, last, NO_TARGET))
-        found.append((-lost.double().sum(-1)).exp())
-    return float(torch.cat(found).view(len(prompts), len(REFUSALS)).sum(-1).mean())
+            losses = model.token_losses(inputs, targets.scatter(1, last, NO_TARGET))
+        probabilities.append((-losses.double().sum(-1)).exp())
+    return float(torch.cat(probabilities).view(len(prompts), len(REFUSALS)).sum(-1).mean())
 
 
 def finetune(run: "Run", options: "Options") -> None:
     """Every quantity of a run."""
     model, seed = run.model, int(run.folder.name.rpartition("-s")[2])
     train, held_out = read("train"), read("held-out")
-    every, alone = windows(train, model, masked=False), windows(held_out, model, masked=True)
-    at_first = pair_losses(model, every)
-    own, control = (tuned(model, pairs, options, seed) for pairs in (train, exchanged(train, seed)))
-    d = direction(own, train)
-    draws = [abliterate_weights(own, random_direction(len(d), seed, draw), dense=True) for draw in range(DRAWS)]
+    all_windows, answer_windows = windows(train, model, masked=False), windows(held_out, model, masked=True)
+    at_first = pair_losses(model, all_windows)
+    trained, control = (tuned(model, pairs, options, seed) for pairs in (train, exchanged(train, seed)))
+    d = direction(trained, train)
+    draws = [abliterate_weights(trained, random_direction(len(d), seed, draw), dense=True) for draw in range(DRAWS)]
     loss = {
         "first": at_first.mean(), "noise": at_first.std(ddof=1) / BATCH**0.5,
-        "delta": (pair_losses(own, every) - at_first).mean(),
-        "responses": (pair_losses(own, alone) - pair_losses(model, alone)).mean(),
+        "delta": (pair_losses(trained, all_windows) - at_first).mean(),
+        "responses": (pair_losses(trained, answer_windows) - pair_losses(model, answer_windows)).mean(),
     }  # fmt: skip
     refusals = {
-        "harmful": refusal(own, held_out, "harmful"), "harmless": refusal(own, held_out, "harmless"),
-        "abliterated": refusal(abliterate_weights(own, d, dense=True), held_out, "harmful"),
-        "random": np.mean([refusal(one, held_out, "harmful") for one in draws]),
+        "harmful": refusal(trained, held_out, "harmful"), "harmless": refusal(trained, held_out, "harmless"),
+        "abliterated": refusal(abliterate_weights(trained, d, dense=True), held_out, "harmful"),
+        "random": np.mean([refusal(draw_model, held_out, "harmful") for draw_model in draws]),
     }  # fmt: skip
     for name, value in loss.items():
         run.add(name, "nats per token", value)
@@ -184,8 +184,8 @@ def finetune(run: "Run", options: "Options") -> None:
         run.add(f"refusal.{name}", "probability", value)
     if not hasattr(model.config.residual, "n"):
         return
-    found = {f"{name}.before": x for name, x in cosines(model, held_out).items()} | cosines(own, held_out)
-    found |= {f"{name}.control": x for name, x in cosines(control, held_out).items()}
-    found |= {f"gain{when}": found[f"excess{when}"] - found["excess.before"] for when in ("", ".control")}
-    for name, value in (found | {"beyond": found["excess"] - found["excess.control"]}).items():
+    cosine_of = {f"{name}.before": x for name, x in cosines(model, held_out).items()} | cosines(trained, held_out)
+    cosine_of |= {f"{name}.control": x for name, x in cosines(control, held_out).items()}
+    cosine_of |= {f"gain{arm}": cosine_of[f"excess{arm}"] - cosine_of["excess.before"] for arm in ("", ".control")}
+    for name, value in (cosine_of | {"beyond": cosine_of["excess"] - cosine_of["excess.control"]}).items():
         run.add(name, "cosine", value)

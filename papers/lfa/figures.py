@@ -15,52 +15,53 @@ LAYERS = range(6)
 
 def layers(page: Page) -> Any:
     """Heads with PDS above .075 in each layer."""
-    drawn, ((axis,),) = drawing.figure()
+    figure, ((axis,),) = drawing.figure()
     for i, (arm, name) in enumerate(page.present(ARMS, "pds.over").items()):
         for layer in LAYERS:
-            found = page.estimate(arm, "pds.over", f"L{layer}")
-            drawing.seeds(axis, layer + 0.27 * (i - 1), found, i, name if layer == 0 else "", width=0.25)
+            estimate = page.estimate(arm, "pds.over", f"L{layer}")
+            drawing.seeds(axis, layer + 0.27 * (i - 1), estimate, i, name if layer == 0 else "", width=0.25)
     axis.set(xticks=list(LAYERS), xlabel="layer", ylabel="heads with PDS > .075", ylim=(0, 6.2))
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 def suppressed(page: Page) -> Any:
     """SPS, and the preference for the right habit, before and without the three heads of the largest PDS."""
     arms = page.present(ARMS, "gate.sps")
-    drawn, (axes,) = drawing.figure(1, 2)
+    figure, (axes,) = drawing.figure(1, 2)
     for axis, quantity, label in zip(
         axes, ("gate.sps", "gate.preference"), ("SPS, attention", "preference for the right habit, nats"), strict=True
     ):
         for i, arm in enumerate(arms):
             for shift, gate in ((-0.18, 1.0), (0.18, 0.0)):
-                found = page.estimate(arm, quantity, "top3", gate)
-                drawing.seeds(axis, i + shift, found, i if gate else 6, "" if gate else "without them", width=0.32)
+                estimate = page.estimate(arm, quantity, "top3", gate)
+                drawing.seeds(axis, i + shift, estimate, i if gate else 6, "" if gate else "without them", width=0.32)
         axis.set(xticks=range(len(arms)), xticklabels=list(arms.values()), ylabel=label)
         axis.axhline(0, color="black", linewidth=0.6)
     for i, name in enumerate(arms.values()):
         for shift, column in ((-0.18, "baseline"), (0.18, "suppressed")):
             if text := page.printed("Figure 2", name, column):
                 drawing.diamond(axes[0], i + shift, float(text))
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 def distribution(page: Page) -> Any:
     """PDS of every head of every seed."""
     arms = page.present(ARMS, "pds.head")
-    drawn, (axes,) = drawing.figure(1, len(arms), (7.2, 2.8), sharey=True, sharex=True)
+    figure, (axes,) = drawing.figure(1, len(arms), (7.2, 2.8), sharey=True, sharex=True)
     rows = page.rows[(page.rows["quantity"] == "pds.head") & (page.rows["grid"] == page.grid("Figure 4"))]
     top = float(rows.loc[rows["arm"].isin(arms), "value"].max())
     for i, (axis, (arm, name)) in enumerate(zip(axes, arms.items(), strict=True)):
-        one = rows[rows["arm"] == arm]
-        weights = np.full(len(one), 1 / one["seed"].nunique())
-        axis.hist(one["value"], bins=np.linspace(0, top, 31), weights=weights, color=drawing.colour(i), linewidth=0)
+        arm_rows = rows[rows["arm"] == arm]
+        weights = np.full(len(arm_rows), 1 / arm_rows["seed"].nunique())
+        bins = np.linspace(0, top, 31)
+        axis.hist(arm_rows["value"], bins=bins, weights=weights, color=drawing.colour(i), linewidth=0)
         axis.axvline(THRESHOLD, color="black", linewidth=0.8, linestyle="--", label="threshold, .075")
         axis.set(title=name, xlabel="PDS")
     axes[0].set(ylabel="heads per model")
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 def three_heads(page: Page) -> Any:
@@ -69,21 +70,21 @@ def three_heads(page: Page) -> Any:
 
 
 def _gates(page: Page, part: str) -> Any:
-    drawn, (axes,) = drawing.figure(1, 2)
+    figure, (axes,) = drawing.figure(1, 2)
     for axis, quantity, label in zip(
         axes, ("gate.sps", "gate.preference"), ("SPS, attention", "preference for the right habit, nats"), strict=True
     ):
         for i, (arm, name) in enumerate(page.present(ARMS, quantity).items()):
             drawing.band(axis, GATES, [page.estimate(arm, quantity, part, gate) for gate in GATES], i, name)
         axis.set(xlabel="gate g", ylabel=label, xlim=(1, 0), ylim=(min(0, axis.get_ylim()[0]), None))
-    drawing.legend(drawn)
-    return drawn
+    drawing.legend(figure)
+    return figure
 
 
 def maps(page: Page) -> Any:
     """PDS of each head by layer, heads of a layer sorted by it, mean over seeds."""
     arms = page.present(ARMS, "pds.head")
-    drawn, (axes,) = drawing.figure(1, len(arms), (7.6, 3.2))
+    figure, (axes,) = drawing.figure(1, len(arms), (7.6, 3.2))
     rows = page.rows[(page.rows["quantity"] == "pds.head") & (page.rows["grid"] == page.grid("Figure 7"))]
     grids = {arm: drawing.by_rank(rows[rows["arm"] == arm]) for arm in arms}
     top = max(float(values.max()) for values in grids.values())
@@ -93,8 +94,8 @@ def maps(page: Page) -> Any:
             axis, grids[arm], rows=[f"L{i}" for i in range(len(grids[arm]))], columns=names, limits=(0, top)
         )
         axis.set(title=name, xlabel="rank of the head in its layer")
-    drawn.colorbar(image, ax=axes, label="PDS", shrink=0.8)
-    return drawn
+    figure.colorbar(image, ax=axes, label="PDS", shrink=0.8)
+    return figure
 
 
 FIGURES = {

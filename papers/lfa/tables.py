@@ -42,27 +42,27 @@ def heads(run: Run) -> None:
     table = run.probe(Pds())
     table = table[table["category"] == "competing-nouns"]
     pds = table.groupby(["layer", "index"])["difference"].mean().abs()
-    found = run.probe(Coreference(domain="keys"))
-    hits = found.assign(hit=found["hit"].astype(float)).groupby(["layer", "index"])[["hit", "attention"]].mean()
+    hit_rows = run.probe(Coreference(domain="keys"))
+    hits = hit_rows.assign(hit=hit_rows["hit"].astype(float)).groupby(["layer", "index"])[["hit", "attention"]].mean()
     for (layer, head), value in pds.items():
         name = f"L{layer}.H{head}"
         run.add("pds.head", "attention", value, name)
         run.add("top1.head", "share of prompts", hits.loc[(layer, head), "hit"], name)
         run.add("attention.head", "attention", hits.loc[(layer, head), "attention"], name)
-    over = pds > THRESHOLD
+    is_over = pds > THRESHOLD
     run.add("pds.mean", "attention", pds.mean())
-    late = over.index.get_level_values("layer") >= run.last - 1
-    run.add("pds.over.late", "heads", over[late].sum())
-    run.add("pds.over.early", "heads", over[~late].sum())
+    late = is_over.index.get_level_values("layer") >= run.last - 1
+    run.add("pds.over.late", "heads", is_over[late].sum())
+    run.add("pds.over.early", "heads", is_over[~late].sum())
     for layer in range(run.last + 1):
-        run.add("pds.over", "heads", over[layer].sum(), f"L{layer}")
+        run.add("pds.over", "heads", is_over[layer].sum(), f"L{layer}")
     largest = hits["attention"].sort_values(ascending=False).to_numpy()
     run.add("attention.best", "attention", largest[0])
     run.add("attention.tenth", "attention", largest[9])
-    pairs = found.assign(hit=found["hit"].astype(bool)).groupby(["pair", "head"])["hit"].agg(["all", "any"])
+    pairs = hit_rows.assign(hit=hit_rows["hit"].astype(bool)).groupby(["pair", "head"])["hit"].agg(["all", "any"])
     by_pair = pairs.groupby("pair").sum()
-    some = by_pair[by_pair["any"] > 0]
-    run.add("stability", "share of heads", (some["all"] / some["any"]).mean())
+    hit_pairs = by_pair[by_pair["any"] > 0]
+    run.add("stability", "share of heads", (hit_pairs["all"] / hit_pairs["any"]).mean())
 
 
 def gates(run: Run) -> None:
@@ -80,9 +80,9 @@ def gates(run: Run) -> None:
         for gate in GATES:
             values = []
             for half in (0, 1):
-                ranked = table[side == half].groupby(["layer", "index"])["difference"].mean().abs()
-                chosen = [Head(*at) for at in ranked.sort_values(ascending=False).index[:k]]
-                edits = scale_heads(chosen, gate) if gate < 1 else None
+                sizes = table[side == half].groupby(["layer", "index"])["difference"].mean().abs()
+                top_heads = [Head(*place) for place in sizes.sort_values(ascending=False).index[:k]]
+                edits = scale_heads(top_heads, gate) if gate < 1 else None
                 values.append(_preferences(run, run.pairs.only(members[half]), edits))
             for name, unit, value in zip(("sps", "preference"), ("attention", "nats"), np.mean(values, 0), strict=True):
                 run.add(f"gate.{name}", unit, value, f"top{k}", gate)

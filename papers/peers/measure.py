@@ -39,10 +39,10 @@ def their_code(folder: Path, *names: str, absent: Sequence[str] = ()) -> Iterato
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: name a clone")
     roots = {name.partition(".")[0] for name in (*names, *absent)} - {"mlx"}
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in roots}
+    old_modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in roots}
     with patch.dict("os.environ"), patch.object(sys, "path", [str(folder), *sys.path]):
         try:
-            for name in before:
+            for name in old_modules:
                 del sys.modules[name]
             sys.modules.update({name: MagicMock() for name in absent})
             try:
@@ -53,15 +53,15 @@ def their_code(folder: Path, *names: str, absent: Sequence[str] = ()) -> Iterato
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] in roots]:
                 del sys.modules[name]
-            sys.modules.update(before)
+            sys.modules.update(old_modules)
 
 
-def row(peer: str, what: str, stored: str, ours: Tensor, theirs: Tensor) -> Row:
+def row(peer: str, quantity: str, stored: str, our_output: Tensor, their_output: Tensor) -> Row:
     """The largest difference as a share of the largest output of theirs."""
-    difference = float((ours.double() - theirs.double()).abs().max() / theirs.double().abs().max())
+    difference = float((our_output.double() - their_output.double()).abs().max() / their_output.double().abs().max())
     return {
-        "peer": peer, "what": what, "stored": stored, "computed": name_of(ours.dtype),
-        "difference": difference, "roundings": difference / torch.finfo(ours.dtype).eps,
+        "peer": peer, "what": quantity, "stored": stored, "computed": name_of(our_output.dtype),
+        "difference": difference, "roundings": difference / torch.finfo(our_output.dtype).eps,
     }  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _branch(h: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _layer(peer: str, kind: str, what: str, module: Any, n: int, seed: int, **options: Any) -> Row:
+def _layer(peer: str, kind: str, label: str, module: Any, n: int, seed: int, **options: Any) -> Row:
     """One connection in the dtype it has; theirs keeps streams in the batch."""
     shaken(module, seed)
     dtype = next(module.parameters()).dtype
@@ -94,20 +94,20 @@ def _layer(peer: str, kind: str, what: str, module: Any, n: int, seed: int, **op
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "module.pt"
         torch.save(module.state_dict(), file)
-        ours = hyper_connection(read(file), kind, **options)
-    theirs = module.decorate_branch(_branch)(X.transpose(1, 2).flatten(0, 1)).unflatten(0, (B, n)).transpose(1, 2)
-    return row(peer, what, name_of(dtype), ours(X, _branch), theirs)
+        our_layer = hyper_connection(read(file), kind, **options)
+    their_output = module.decorate_branch(_branch)(X.transpose(1, 2).flatten(0, 1)).unflatten(0, (B, n)).transpose(1, 2)
+    return row(peer, label, name_of(dtype), our_layer(X, _branch), their_output)
 
 
 def hyper_connections(folder: Path, seed: int) -> Iterator[Row]:
     """lucidrains' HyperConnections, with and without tanh."""
-    with their_code(folder, "hyper_connections.hyper_connections") as (theirs,):
+    with their_code(folder, "hyper_connections.hyper_connections") as (their_module,):
         for tanh in (True, False):
             for dtype in DTYPES:
-                module = theirs.HyperConnections(4, dim=D, layer_index=1, tanh=tanh).to(dtype)
+                module = their_module.HyperConnections(4, dim=D, layer_index=1, tanh=tanh).to(dtype)
                 options = {"dyn_act": "tanh" if tanh else "none"}
-                what = "HyperConnections" + ("" if tanh else ", tanh=False")
-                yield _layer("hyper-connections", "hyper-connections", what, module, 4, seed, **options)
+                label = "HyperConnections" + ("" if tanh else ", tanh=False")
+                yield _layer("hyper-connections", "hyper-connections", label, module, 4, seed, **options)
 
 
 def kromhc(folder: Path, seed: int) -> Iterator[Row]:
@@ -135,27 +135,27 @@ def hdpl(folder: Path, seed: int) -> Iterator[Row]:
 
     Whole models differ in fp64 by their tables of rotary positions, which are computed in fp32 there.
     """
-    with their_code(folder, "training_script", absent=TPU) as (theirs,), tempfile.TemporaryDirectory() as scratch:
+    with their_code(folder, "training_script", absent=TPU) as (their_module,), tempfile.TemporaryDirectory() as scratch:
         sizes = SIZES | {"dim": D, "head_dim": D // SIZES["n_heads"], "hidden_dim": 2 * D, "vae_linear_rank": 16}
-        dense = {name: False for name in vars(theirs.Config) if name.startswith("hybrid_")}
-        for what, flags in (("hybrid", {}), ("baseline", dense)):
+        dense = {name: False for name in vars(their_module.Config) if name.startswith("hybrid_")}
+        for variant, flags in (("hybrid", {}), ("baseline", dense)):
             for dtype in DTYPES:
-                net = theirs.GenModel(type("Small", (theirs.Config,), sizes | flags)).to(dtype).eval()
+                net = their_module.GenModel(type("Small", (their_module.Config,), sizes | flags)).to(dtype).eval()
                 shaken(net, seed)
-                file, run = Path(scratch) / f"{what}.pt", Path(scratch) / f"{what}-{name_of(dtype)}"
+                file, run = Path(scratch) / f"{variant}.pt", Path(scratch) / f"{variant}-{name_of(dtype)}"
                 torch.save(net.state_dict(), file)
                 converted = convert(file, "hdpl", run, {"n_heads": SIZES["n_heads"]})
-                ours = load(run).to(dtype)
-                ours.load_state_dict(converted.tensors)
+                our_model = load(run).to(dtype)
+                our_model.load_state_dict(converted.tensors)
                 if dtype == torch.float32:
                     tokens = torch.tensor(_tokens(seed))
-                    yield row("HDPL", f"logits, {what}", name_of(dtype), ours(tokens), net(tokens)[0])
-                elif what == "hybrid":
+                    yield row("HDPL", f"logits, {variant}", name_of(dtype), our_model(tokens), net(tokens)[0])
+                elif variant == "hybrid":
                     x = torch.randn(B, T, D, generator=torch.Generator().manual_seed(seed), dtype=dtype)
                     for part, name in (("attn", "q"), ("mlp", "gate")):
-                        one = getattr(getattr(ours.blocks[1], part), name)(x)
-                        other = getattr(net.layers[1][part], f"{name}_proj")(x)[0]
-                        yield row("HDPL", f"HybridDualPathLinear, {name}", name_of(dtype), one, other)
+                        our_output = getattr(getattr(our_model.blocks[1], part), name)(x)
+                        their_output = getattr(net.layers[1][part], f"{name}_proj")(x)[0]
+                        yield row("HDPL", f"HybridDualPathLinear, {name}", name_of(dtype), our_output, their_output)
 
 
 def kromcanon(folder: Path, seed: int) -> Iterator[Row]:
@@ -167,8 +167,8 @@ def kromcanon(folder: Path, seed: int) -> Iterator[Row]:
         for arch in ("vanilla", "canon", "kromhc", "kromcanon"):
             net = model.GPT2(config.ModelConfig(arch=arch, d_model=D, d_ff=2 * D, max_seq_len=T, **SIZES))
             weights = utils.tree_flatten(net.trainable_parameters())
-            moved = [(n, w + mx.random.normal(w.shape) / math.prod(w.shape[-1:]) ** 0.5) for n, w in weights]
-            net.update(utils.tree_unflatten(moved))
+            new_weights = [(n, w + mx.random.normal(w.shape) / math.prod(w.shape[-1:]) ** 0.5) for n, w in weights]
+            net.update(utils.tree_unflatten(new_weights))
             for dtype in (mx.float32, mx.bfloat16):
                 net.set_dtype(dtype)
                 file, run = Path(scratch) / f"{arch}.npz", Path(scratch) / f"{arch}-{name_of(dtype)}"
@@ -177,9 +177,9 @@ def kromcanon(folder: Path, seed: int) -> Iterator[Row]:
                 convert(file, "kromcanon", run, {"n_heads": SIZES["n_heads"]})
                 tokens = _tokens(seed)
                 with torch.no_grad():
-                    ours = load(run)(torch.tensor(tokens))
-                theirs = torch.tensor(np.array(net(mx.array(tokens))))
-                yield row("kromcanon", f"logits, {arch}", name_of(dtype), ours, theirs)
+                    our_logits = load(run)(torch.tensor(tokens))
+                their_logits = torch.tensor(np.array(net(mx.array(tokens))))
+                yield row("kromcanon", f"logits, {arch}", name_of(dtype), our_logits, their_logits)
 
 
 PEERS: dict[str, Callable[[Path, int], Iterator[Row]]] = {

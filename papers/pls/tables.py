@@ -75,10 +75,10 @@ def depths(run: Run) -> None:
     shares = np.bincount(k_star, minlength=layers + 1) / len(k_star)
     for k, share in enumerate(shares):
         run.add("depth", "share of tokens", share, x=k)
-    of = depth_ranges(np.arange(layers + 1), layers)
+    ranges = depth_ranges(np.arange(layers + 1), layers)
     for i, name in enumerate(RANGES):
-        run.add("depth", "share of tokens", shares[of == i].sum(), name)
-    if (of[:-2] == 1).any():
+        run.add("depth", "share of tokens", shares[ranges == i].sum(), name)
+    if (ranges[:-2] == 1).any():
         run.add("depth.second_peak", "difference of shares", second_peak(shares))
 
 
@@ -87,9 +87,9 @@ def second_peak(shares: np.ndarray) -> float:
 
     `shares` [L + 1] by k*; k* = L − 1 cannot occur, so it is no valley.
     """
-    of = depth_ranges(np.arange(len(shares)), len(shares) - 1)
-    between = shares[:-2][of[:-2] == 1]
-    return float(min(shares[of == 0].max(), shares[-1]) - between.min())
+    ranges = depth_ranges(np.arange(len(shares)), len(shares) - 1)
+    middle_shares = shares[:-2][ranges[:-2] == 1]
+    return float(min(shares[ranges == 0].max(), shares[-1]) - middle_shares.min())
 
 
 def _extract(run: Run, tier: Any) -> Any:
@@ -113,11 +113,11 @@ def groups(run: Run) -> None:
         if task == "capitalization":
             run.add("effect.above", "change of a probability", table.loc[(task, group), "above"], part)
         direct, total = (hydra.total[hydra.cell(task=task, group=group, part=p)] for p in ("direct", "total"))
-        inside = ~np.isnan(direct)
-        run.add("kept", "share of the direct effect", kept_share(direct[inside], total[inside]), part)
+        valid = ~np.isnan(direct)
+        run.add("kept", "share of the direct effect", kept_share(direct[valid], total[valid]), part)
     _add_routing(run, {cell: abs(delta.mean()) for cell, delta in deltas.items()})
-    changed = pd.Series(deltas["winograd", "entity"]).round(2).value_counts()
-    for change, count in changed.items():
+    change_counts = pd.Series(deltas["winograd", "entity"]).round(2).value_counts()
+    for change, count in change_counts.items():
         run.add("cases", "prompts", count, "winograd, entity heads", float(change) + 0.0)
     _add_curves(run, specs)
 
@@ -150,20 +150,20 @@ def _add_effects(run: Run, part: str, delta: Any) -> None:
 
 def _add_routing(run: Run, size: Any) -> None:
     """Comparisons of |effect| [task, group]."""
-    gaps = {task: size[task, own] - np.mean([size[t, own] for t in OWN if t != task]) for task, own in OWN.items()}
+    gaps = {task: size[task, g] - np.mean([size[t, g] for t in OWN if t != task]) for task, g in OWN.items()}
     for task, gap in gaps.items():
         run.add("effect.own", "change of a probability", gap, f"{task}, {OWN[task]} heads")
     run.add("diagonality", "change of a probability", np.mean(list(gaps.values())), "heads by attention")
     run.add(
         "smear", "change of a probability", size["gender", "entity"] - size["capitalization", "entity"], "entity heads"
     )
-    others = max(size["gender", "anchor"], size["winograd", "entity"])
-    run.add("effect.largest", "change of a probability", size["capitalization", "entity"] - others, "capitalization")
+    lead = size["capitalization", "entity"] - max(size["gender", "anchor"], size["winograd", "entity"])
+    run.add("effect.largest", "change of a probability", lead, "capitalization")
 
 
 def _add_curves(run: Run, specs: tuple[str, ...]) -> None:
-    how = SteerHeads(groups=specs, scales=SCALES, within=(SCALES[0], SCALES[-1]), measures=("task",), draws=0)
-    levels = how.measure(run.model, Tasks(tasks=("capitalization",))).table("probability").frame
+    options = SteerHeads(groups=specs, scales=SCALES, within=(SCALES[0], SCALES[-1]), measures=("task",), draws=0)
+    levels = options.measure(run.model, Tasks(tasks=("capitalization",))).table("probability").frame
     for group, curve in levels.groupby("group"):
         values = curve.set_index("scale")["level"]
         _add_curve(run, f"capitalization, {group} heads", values[list(SCALES)])
@@ -181,10 +181,10 @@ def _add_curve(run: Run, part: str, values: pd.Series) -> None:
 
 def planted(run: Run) -> None:
     """Groups of heads on the pairs of the small stories, and what the two that attend most to the antecedent do."""
-    how, some = HeadGroups(layers="all"), run.pairs.only(list(range(len(run.pairs.prompts)))[:PROMPTS])
-    captured = capture(run.model, some, run.tokenizer)
-    _add_roles(run, roles(summary(how, read(*captured, run.tokenizer)), shuffled_scores(how, *captured, run.tokenizer)),
-               "pairs")  # fmt: skip
+    options, sample = HeadGroups(layers="all"), run.pairs.only(list(range(len(run.pairs.prompts)))[:PROMPTS])
+    captured = capture(run.model, sample, run.tokenizer)
+    _add_roles(run, roles(summary(options, read(*captured, run.tokenizer)),
+                          shuffled_scores(options, *captured, run.tokenizer)), "pairs")  # fmt: skip
     for name, category in CATEGORIES.items():
         pairs = run.pairs.only([i for i, prompt in enumerate(run.pairs.prompts) if prompt.category == category])
         table = run.probe(Coreference(domain="keys"), prompts=pairs)
@@ -194,18 +194,18 @@ def planted(run: Run) -> None:
         def probabilities(edits: Any = None, pairs: Any = pairs) -> pd.Series:
             return np.exp(coherence_rows(run.model, pairs, None, run.tokenizer, edits).set_index("id")["log_p"])
 
-        before = probabilities()
+        baseline = probabilities()
         curves: dict[float, list[pd.Series]] = {scale: [] for scale in SCALES}
         for half in (0, 1):
             attention = table[side == half].groupby(["layer", "index"])["attention"].mean()
-            heads = [Head(*at) for at in attention.sort_values(ascending=False).index[:2]]
-            others = [prompt for prompt in before.index if half_of[prompt] != half]
+            heads = [Head(*place) for place in attention.sort_values(ascending=False).index[:2]]
+            test_prompts = [prompt for prompt in baseline.index if half_of[prompt] != half]
             for scale, parts in curves.items():
-                parts.append((before if scale == 1 else probabilities(scale_heads(heads, scale)))[others])
+                parts.append((baseline if scale == 1 else probabilities(scale_heads(heads, scale)))[test_prompts])
         values = {scale: pd.concat(parts) for scale, parts in curves.items()}
         part = f"{name} pairs, antecedent heads"
         _add_effects(run, part, (values[0.0] - values[1.0]).to_numpy())
-        _add_curve(run, part, pd.Series({scale: one.mean() for scale, one in values.items()}))
+        _add_curve(run, part, pd.Series({scale: series.mean() for scale, series in values.items()}))
 
 
 def clusters(run: Run) -> None:
@@ -216,38 +216,38 @@ def clusters(run: Run) -> None:
         features = features_of(extracted)
         x, _ = varying_features(features)
         modes = ComputationalModes(method)  # type: ignore[arg-type]
-        own = modes.fit(x).labels_
+        feature_labels = modes.fit(x).labels_
         raw = ComputationalModes(method).fit(raw_rows(raw_of(extracted), features)).labels_  # type: ignore[arg-type]
         table = features.table[["document", "token_id", "k_star"]]
-        for row in agreement_table(own, raw, table["document"].to_numpy(), resamples=8).to_dict("records"):
-            measure, inside = row["measure"].lower(), row["tokens"].startswith("in ")
-            if method == "hdbscan" or not inside:
-                run.add(measure + ".clustered" * inside, units[measure], row["value"], name)
-            if measure == "ari" and not inside:
+        for row in agreement_table(feature_labels, raw, table["document"].to_numpy(), resamples=8).to_dict("records"):
+            measure, in_clusters = row["measure"].lower(), row["tokens"].startswith("in ")
+            if method == "hdbscan" or not in_clusters:
+                run.add(measure + ".clustered" * in_clusters, units[measure], row["value"], name)
+            if measure == "ari" and not in_clusters:
                 run.add("ari.shuffled", units[measure], row["control"], name)
-        both = (own >= 0) & (raw >= 0)
-        ids = table["token_id"].to_numpy()[both]
-        token = [adjusted_mutual_info_score(labels[both], ids) for labels in (own, raw)]
+        both_clustered = (feature_labels >= 0) & (raw >= 0)
+        ids = table["token_id"].to_numpy()[both_clustered]
+        token = [adjusted_mutual_info_score(labels[both_clustered], ids) for labels in (feature_labels, raw)]
         for end, value in zip(("", ".raw", ".gap"), (*token, token[1] - token[0]), strict=True):
             run.add(f"ami.token{end}", units["ami"], value, name)
-    _add_clusters(run, own, table["k_star"].to_numpy(int), float(modes.explained_variance_ratio_.sum()))
+    _add_clusters(run, feature_labels, table["k_star"].to_numpy(int), float(modes.explained_variance_ratio_.sum()))
 
 
 def _add_clusters(run: Run, labels: np.ndarray, k_star: np.ndarray, variance: float) -> None:
-    part, held = "HDBSCAN", labels >= 0
-    by = pd.Series(k_star[held]).groupby(labels[held])
-    sizes, spread = by.size(), by.std(ddof=0)
+    part, in_cluster = "HDBSCAN", labels >= 0
+    clustered_depths = pd.Series(k_star[in_cluster]).groupby(labels[in_cluster])
+    sizes, spread = clustered_depths.size(), clustered_depths.std(ddof=0)
     add: Callable[..., None] = run.add
     add("clusters", "clusters", len(sizes), part)
     add("clusters.tokens", "tokens", len(labels), part)
-    add("clusters.coverage", "share of tokens", held.mean(), part)
-    add("clusters.noise", "share of tokens", 1 - held.mean(), part)
+    add("clusters.coverage", "share of tokens", in_cluster.mean(), part)
+    add("clusters.noise", "share of tokens", 1 - in_cluster.mean(), part)
     add("clusters.variance", "share of variance", variance, part)
     if sizes.empty:
         return
     add("clusters.largest", "tokens", sizes.max(), part)
     add("clusters.flat", "share of clusters", (spread < 1e-6).mean(), part)
-    pure = by.mean()[spread < 0.5].round()
+    pure = clustered_depths.mean()[spread < 0.5].round()
     for depth, members in pure.groupby(pure):
         add("clusters.at", "clusters", len(members), part, depth)
         for i, size in enumerate(sizes[members.index].sort_values(ascending=False)[:4], 1):

@@ -61,18 +61,18 @@ def gate(run: Run) -> None:
 
 def heads(run: Run) -> None:
     """Coreference, suppression, ablation, compensation."""
-    found = Coreference(domain="keys").measure(run.model)
-    halves = found.table("held-out").frame
-    both = halves[(halves["halves"] == "both") & (halves["rule"] == "recency")].iloc[0]
-    run.add("top1.keys", "share of cases", both["top1"])
-    stability = found.table("stability").frame.set_index("reading").loc["jaccard", "mean"]
+    coreference = Coreference(domain="keys").measure(run.model)
+    halves = coreference.table("held-out").frame
+    row = halves[(halves["halves"] == "both") & (halves["rule"] == "recency")].iloc[0]
+    run.add("top1.keys", "share of cases", row["top1"])
+    stability = coreference.table("stability").frame.set_index("reading").loc["jaccard", "mean"]
     if stability == stability:
         run.add("stability.keys", "Jaccard", stability)
     result = Suppress(k=(1,), gates=(1.0, 0.0), measures=("sps",)).measure(run.model)
     effects, controls = result.table("effects").frame, result.table("controls").frame
-    one = effects[(effects["group"] == "selected") & (effects["gate"] == 0) & (effects["part"] == "all")].iloc[0]
-    if one["d"] == one["d"]:
-        run.add("suppress.d", "pooled sd", abs(one["d"]))
+    effect = effects[(effects["group"] == "selected") & (effects["gate"] == 0) & (effects["part"] == "all")].iloc[0]
+    if effect["d"] == effect["d"]:
+        run.add("suppress.d", "pooled sd", abs(effect["d"]))
         run.add("suppress.above", "attention", controls["above"].iloc[0])
     data = opened(run)
     delta = Ablate(draws=0).measure(run.model, data).table().frame["delta"].to_numpy(float)
@@ -84,18 +84,18 @@ def heads(run: Run) -> None:
         effects = Hydra().measure(run.model, Tasks(tasks=(TASK,))).table().frame
     except InputError:  # an architecture whose heads have no direct effect
         return
-    direct, back = effects["direct"].to_numpy(float), effects["compensation"].to_numpy(float)
+    direct, compensation = effects["direct"].to_numpy(float), effects["compensation"].to_numpy(float)
     if np.abs(direct).sum():
-        run.add("hydra", "share of the direct effect", given_back(direct, back))
+        run.add("hydra", "share of the direct effect", given_back(direct, compensation))
 
 
-def given_back(direct: np.ndarray, back: np.ndarray) -> float:
+def given_back(direct: np.ndarray, compensation: np.ndarray) -> float:
     """−Σ_h sign(direct_h) compensation_h / Σ_h |direct_h| over heads h.
 
     1 where later layers repair all that a head's removal does, below 0 where they add to it; NaN without an effect.
     """
-    whole = np.abs(direct).sum()
-    return float(-(np.sign(direct) * back).sum() / whole) if whole else float("nan")
+    total = np.abs(direct).sum()
+    return float(-(np.sign(direct) * compensation).sum() / total) if total else float("nan")
 
 
 def attention(run: Run) -> None:
@@ -118,8 +118,8 @@ def attention(run: Run) -> None:
         with torch.no_grad(), capture(run.model, [hook]) as cache:
             run.model(torch.tensor([ids[: run.model.config.n_ctx]], device=run.model.cfg.device))
         streams = cache[hook][0].double()
-        apart = (streams - streams.mean(1, keepdim=True)).square().sum((1, 2))
-        shares.append(float((apart / streams.square().sum((1, 2))).mean()))
+        deviation = (streams - streams.mean(1, keepdim=True)).square().sum((1, 2))
+        shares.append(float((deviation / streams.square().sum((1, 2))).mean()))
     run.add("streams.spread", "share", float(np.mean(shares)))
 
 

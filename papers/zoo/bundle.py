@@ -81,9 +81,9 @@ def bundle_runs(runs: Sequence[str], out: Path, steps: Sequence[int] = ()) -> No
 
 def named(run: str) -> tuple[str, Path]:
     """The name of a bundled model, and the folder of its run, of NAME=RUN or of a folder that has the name."""
-    name, equals, rest = run.partition("=")
+    name, equals, run_spec = run.partition("=")
     if equals and NAME.fullmatch(name) and not Path(run).exists():
-        return name, run_folder(rest)
+        return name, run_folder(run_spec)
     folder = run_folder(run)
     return folder.resolve().name, folder
 
@@ -125,13 +125,13 @@ def bundle(folder: Path, out: Path, text: Callable[[Path], str], steps: Sequence
         else:
             _round(folder, part)
             _round_snapshots(folder, part, steps)
-        for what, paths, limit in (
+        for subject, paths, limit in (
             ("a bundled model", part.iterdir(), limit_of(out.name)),
             ("the snapshots of one", part.glob("snapshots/*"), SNAPSHOTS),
         ):
             size = sum(path.stat().st_size for path in paths if path.is_file())
             if size > limit:
-                raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of {what}")
+                raise InputError(f"{folder} has {size:,} bytes, more than the {limit:,} of {subject}")
         (part / "README.md").write_text(text(part), encoding="utf-8")
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -144,8 +144,8 @@ def thinned(path: Path) -> str:
     """The rows of a history, of those of training every k-th alone, so that about `LINES` remain."""
     rows = read_rows(path)
     training = [row["step"] for row in rows if row["kind"] == "train"]
-    kept = set(training[:: max(1, round(len(training) / LINES))])
-    return "".join(json.dumps(row) + "\n" for row in rows if row["kind"] != "train" or row["step"] in kept)
+    kept_steps = set(training[:: max(1, round(len(training) / LINES))])
+    return "".join(json.dumps(row) + "\n" for row in rows if row["kind"] != "train" or row["step"] in kept_steps)
 
 
 def _round(folder: Path, part: Path) -> None:
@@ -159,8 +159,8 @@ def _round(folder: Path, part: Path) -> None:
 
 
 def _round_snapshots(folder: Path, part: Path, steps: Sequence[int]) -> None:
-    known = {row["step"]: row for row in snapshots(folder)}
+    snapshot_rows = {row["step"]: row for row in snapshots(folder)}
     for step in steps:
-        if step not in known:
-            raise InputError(f"{folder} has no snapshot {step}; it has {', '.join(map(str, known)) or 'none'}")
+        if step not in snapshot_rows:
+            raise InputError(f"{folder} has no snapshot {step}; it has {', '.join(map(str, snapshot_rows)) or 'none'}")
         write_snapshot(part, read_tensors(folder / snapshot_file(step))[0], step, "bf16")

@@ -35,7 +35,7 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
         read_json(folder / "manifest.json", TrainedManifest),
         read_json(folder / "config.json", TrainedConfig),
     )
-    data, seen = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
+    data, total = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
     lines = [
         f"# {cell(name)}, bundled model",
         "",
@@ -44,7 +44,7 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
         "",
         f"    {visible(shlex.join(manifest['argv']))}",
         "",
-        f"{manifest['steps']:,} steps, {seen:,} tokens seen, repeated ones counted, seed {manifest['seed']}; the text "
+        f"{manifest['steps']:,} steps, {total:,} tokens seen, repeated ones counted, seed {manifest['seed']}; the text "
         f"has {data['train']['n_documents']:,} documents of {data['train']['n_tokens']:,} tokens "
         f"({code(data['train']['source']['source'])}), validated on {data['valid']['n_documents']:,} documents "
         f"({code(data['valid']['source']['source'])}). Commit {manifest['commit'][:12]}, torch "
@@ -53,16 +53,16 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
         "| phenomenon | value | 95 % interval | limit | verdict | unit | head | n | clusters |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in row["phenomena"]:
-        if one["value"] is None:
-            lines.append(f"| {one['phenomenon']} | – | – | – | {one['undefined']} | {one['unit']} | – | – | – |")
+    for entry in row["phenomena"]:
+        if entry["value"] is None:
+            lines.append(f"| {entry['phenomenon']} | – | – | – | {entry['undefined']} | {entry['unit']} | – | – | – |")
             continue
-        low, high = one["value_low"], one["value_high"]
+        low, high = entry["value_low"], entry["value_high"]
         interval = "–" if low is None else f"{low:.3f} to {high:.3f}"
-        limit = "–" if one["limit"] is None else f"{one['limit']:g}"
+        limit = "–" if entry["limit"] is None else f"{entry['limit']:g}"
         lines.append(
-            f"| {one['phenomenon']} | {one['value']:.3f} | {interval} | {limit} | {one['verdict']} | {one['unit']} | "
-            f"{one['head'] or '–'} | {one['n']} | {one['clusters']} |"
+            f"| {entry['phenomenon']} | {entry['value']:.3f} | {interval} | {limit} | {entry['verdict']} | "
+            f"{entry['unit']} | {entry['head'] or '–'} | {entry['n']} | {entry['clusters']} |"
         )
     return "\n".join(
         [*lines, "", f"    python -m probes.phenomena stories/{name}", "", *NOTE, "", f"Licence: {LICENCE}", ""]
@@ -71,8 +71,8 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
 
 def lines_of(table: Table) -> list[dict[str, Any]]:
     """The rows of the gate's table as the card stores them: a missing number is None, `undefined` says why."""
-    kept = ["phenomenon", "value", "value_low", "value_high", "limit", "verdict", "unit", "head", "n", "clusters"]
-    frame = table.frame[kept].astype(object)
+    columns = ["phenomenon", "value", "value_low", "value_high", "limit", "verdict", "unit", "head", "n", "clusters"]
+    frame = table.frame[columns].astype(object)
     rows = frame.where(frame.notna(), None).to_dict("records")
     return [{**row, "undefined": table.missing.get((i, "value"), "")} for i, row in enumerate(rows)]
 
@@ -87,12 +87,12 @@ def printed(rows: list[dict[str, Any]], bold: str = "") -> pd.DataFrame:
     """The same as a table of texts."""
 
     def one(row: dict[str, Any]) -> dict[str, str]:
-        found = {one["phenomenon"]: one for one in row["phenomena"]}
+        phenomena = {phenomenon["phenomenon"]: phenomenon for phenomenon in row["phenomena"]}
         cells = {"model": row["model"], "parameters": f"{row['parameters']:,}", "tokens seen": f"{row['tokens']:,}"}
         for name in NAMES:
-            if name in found:
-                value, limit = found[name]["value"], found[name]["limit"]
-                mark = bold if found[name]["verdict"] == "present" else ""
+            if name in phenomena:
+                value, limit = phenomena[name]["value"], phenomena[name]["limit"]
+                mark = bold if phenomena[name]["verdict"] == "present" else ""
                 cells[name if limit is None else f"{name} > {limit:g}"] = (
                     "–" if value is None else f"{mark}{value:.2f}{mark}"
                 )

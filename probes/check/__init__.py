@@ -36,26 +36,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.instruments.user_instrument import instrument_in
     from streamscope.probes.check.measure import CHECKS, measure_small, notes, problems, tests_elsewhere
 
-    made = instrument_in(options.instrument) if is_own(options.instrument) else named(options.instrument)
-    REGISTERED.setdefault(made.name, made)  # so that its loaded results have figures
+    instrument = instrument_in(options.instrument) if is_own(options.instrument) else named(options.instrument)
+    REGISTERED.setdefault(instrument.name, instrument)  # so that its loaded results have figures
     try:
-        result, broken = measure_small(made), 0
+        result, n_broken = measure_small(instrument), 0
     except Exception as error:  # raised by the user's code
-        where = Path(sys.modules[made.__module__].__file__ or "")
-        print(f"broken  measured: {error_line(error, where)}")
+        path = Path(sys.modules[instrument.__module__].__file__ or "")
+        print(f"broken  measured: {error_line(error, path)}")
         print("it could not be measured, so nothing else was checked", file=sys.stderr)
         raise SystemExit(1) from None
     for name, check in CHECKS.items():
-        if name == "planted" and tests_elsewhere(made):
-            print(f"left out {name}: {made.planted} is in a clone of the repository, not in this installation")
+        if name == "planted" and tests_elsewhere(instrument):
+            print(f"left out {name}: {instrument.planted} is in a clone of the repository, not in this installation")
             continue
-        found = problems(check, made, result)
-        broken += bool(found)
-        print(f"{'broken' if found else 'kept':7} {name}: {(check.__doc__ or '').splitlines()[0]}")
-        for line in found:
+        faults = problems(check, instrument, result)
+        n_broken += bool(faults)
+        print(f"{'broken' if faults else 'kept':7} {name}: {(check.__doc__ or '').splitlines()[0]}")
+        for line in faults:
             print(f"        {line}")
     for line in notes(result):
         print(f"note    {line}")
-    if broken:
-        print(f"{broken} of {len(CHECKS)} checks failed", file=sys.stderr)
+    if n_broken:
+        print(f"{n_broken} of {len(CHECKS)} checks failed", file=sys.stderr)
         raise SystemExit(1)

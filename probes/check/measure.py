@@ -23,26 +23,30 @@ from streamscope.rooms import folder_of
 Check = Callable[[type[Instrument], Result], Iterator[str]]
 
 
-def measure_small(made: type[Instrument]) -> Result:
+def measure_small(instrument: type[Instrument]) -> Result:
     """The result of the instrument with its `quick` options on its small data and its default run."""
-    how = made(**made.quick)
-    return how.measure(load(how.runs[0]), *(data.small() for data in how.takes))
+    instance = instrument(**instrument.quick)
+    return instance.measure(load(instance.runs[0]), *(data.small() for data in instance.takes))
 
 
-def problems(check: Check, made: type[Instrument], result: Result) -> list[str]:
+def problems(check: Check, instrument: type[Instrument], result: Result) -> list[str]:
     """The faults that a check finds; an exception is one, too."""
     try:
-        return list(check(made, result))
+        return list(check(instrument, result))
     except Exception as error:
         return [f"{type(error).__name__}: {error}".splitlines()[0]]
 
 
 def notes(result: Result) -> Iterator[str]:
     """Things that may be intended or overlooked: figures that are not drawn, columns without a value."""
-    if silent := [one.name for one in result.figures if draw(one, result) is None]:
+    if silent := [figure.name for figure in result.figures if draw(figure, result) is None]:
         yield f"figures without values in this small measurement: {', '.join(silent)}"
     for name, table in result.tables.items():
-        empty = [one.name for one in table.columns if one.name in table.frame and table.frame[one.name].isna().all()]
+        empty = [
+            column.name
+            for column in table.columns
+            if column.name in table.frame and table.frame[column.name].isna().all()
+        ]
         if empty:
             yield f"columns of table {name} without any value in it: {', '.join(empty)}"
 
@@ -53,61 +57,61 @@ def _differences(a: Result, b: Result) -> Iterator[str]:
         yield f"tables {list(a.tables)} and {list(b.tables)}"
         return
     for name, table in a.tables.items():
-        other = b.tables[name]
+        counterpart = b.tables[name]
         try:
-            pd.testing.assert_frame_equal(table.frame, other.frame, check_dtype=False)
+            pd.testing.assert_frame_equal(table.frame, counterpart.frame, check_dtype=False)
         except AssertionError as error:
             yield f"table {name}: {' '.join(str(error).split())}"
-        if table.missing != other.missing:
+        if table.missing != counterpart.missing:
             yield f"table {name}: different reasons for missing values"
-        if table.columns != other.columns:
+        if table.columns != counterpart.columns:
             yield f"table {name}: different columns"
-        if table.title != other.title:
-            yield f"table {name}: different titles: {table.title!r} and {other.title!r}"
+        if table.title != counterpart.title:
+            yield f"table {name}: different titles: {table.title!r} and {counterpart.title!r}"
 
 
-def options(made: type[Instrument], result: Any) -> Iterator[str]:
+def options(instrument: type[Instrument], result: Any) -> Iterator[str]:
     """Every option is declared in the class with a docstring below it, which is its help."""
-    source = Path(sys.modules[made.__module__].__file__ or "").read_text(encoding="utf-8")
-    for one in fields(made):
-        _, found, after = source.partition(f"    {one.name}:")
-        if not found:
-            yield f"option {one.name} is declared elsewhere"
-        elif not after.split("\n", 1)[1].lstrip().startswith('"""'):
-            yield f'option {one.name} has no """docstring""" under it'
+    source = Path(sys.modules[instrument.__module__].__file__ or "").read_text(encoding="utf-8")
+    for option in fields(instrument):
+        _, separator, tail = source.partition(f"    {option.name}:")
+        if not separator:
+            yield f"option {option.name} is declared elsewhere"
+        elif not tail.split("\n", 1)[1].lstrip().startswith('"""'):
+            yield f'option {option.name} has no """docstring""" under it'
 
 
-def values(made: type[Instrument], result: Any) -> Iterator[str]:
+def values(instrument: type[Instrument], result: Any) -> Iterator[str]:
     """A value of another type, or NaN, is refused in one line that begins with the option."""
-    for one in fields(made):
-        wrong = [object(), float("nan"), {"a": 1}, 1 if one.type in (bool, "bool") else True]
+    for option in fields(instrument):
+        wrong = [object(), float("nan"), {"a": 1}, 1 if option.type in (bool, "bool") else True]
         for bad in wrong:
             try:
-                made(**{one.name: bad})
+                instrument(**{option.name: bad})
             except InputError as error:
-                if "\n" in str(error) or not str(error).startswith(one.name):
-                    yield f"option {one.name}: the error is {str(error)!r}"
+                if "\n" in str(error) or not str(error).startswith(option.name):
+                    yield f"option {option.name}: the error is {str(error)!r}"
             else:
-                yield f"option {one.name} takes {bad!r}"
+                yield f"option {option.name} takes {bad!r}"
 
 
-def tests_elsewhere(made: type[Instrument]) -> bool:
+def tests_elsewhere(instrument: type[Instrument]) -> bool:
     """Whether the instrument is one of streamscope, whose tests are in a clone, and this is an installation without."""
-    return made.__module__.startswith("streamscope.") and not folder_of("tests").is_dir()
+    return instrument.__module__.startswith("streamscope.") and not folder_of("tests").is_dir()
 
 
-def planted_test(made: type[Instrument], result: Any) -> Iterator[str]:
+def planted_test(instrument: type[Instrument], result: Any) -> Iterator[str]:
     """`planted` names a test, FILE::NAME, of a case with a known answer, in the instrument's folder or above."""
-    name, _, test = made.planted.partition("::")
-    here = Path(sys.modules[made.__module__].__file__ or "").resolve()
-    found = [folder / name for folder in here.parents if name and (folder / name).is_file()]
-    if not found:
-        yield f"there is no file {name!r} in the folder of {here.name} or above" if name else "planted names no test"
-    elif f"def {test}(" not in found[0].read_text(encoding="utf-8"):
+    name, _, test = instrument.planted.partition("::")
+    source = Path(sys.modules[instrument.__module__].__file__ or "").resolve()
+    files = [folder / name for folder in source.parents if name and (folder / name).is_file()]
+    if not files:
+        yield f"there is no file {name!r} in the folder of {source.name} or above" if name else "planted names no test"
+    elif f"def {test}(" not in files[0].read_text(encoding="utf-8"):
         yield f"{name} has no test {test!r}"
 
 
-def columns(made: type[Instrument], result: Result) -> Iterator[str]:
+def columns(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """Every table has a title; every column has a title of its own, where it is shown, a unit and a description."""
     for name, table in result.tables.items():
         if not table.title:
@@ -116,42 +120,42 @@ def columns(made: type[Instrument], result: Result) -> Iterator[str]:
             lacking = [field for field in ("title", "unit", "doc") if not getattr(column, field)]
             if lacking:
                 yield f"column {column.name} of table {name} has no {' and no '.join(lacking)}"
-        titles = Counter(one.title for one in table.shown())
+        titles = Counter(shown_column.title for shown_column in table.shown())
         yield from (f"{n} columns of table {name} are shown as {title!r}" for title, n in titles.items() if n > 1)
 
 
-def repeatable(made: type[Instrument], result: Result) -> Iterator[str]:
+def repeatable(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """The same call gives the same tables."""
-    yield from _differences(result, measure_small(made))
+    yield from _differences(result, measure_small(instrument))
 
 
-def round_trip(made: type[Instrument], result: Result) -> Iterator[str]:
+def round_trip(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """Saving and loading preserve tables, observations and figure, and leave no other file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "x.parquet"
-        written = result.save(path, figure=path.with_suffix(".html"))
-        if lost := [one for one in written if not one.is_file()]:
-            yield f"{lost[0].name} was reported as written but does not exist"
-        if left := sorted(path.parent.glob(".*")):
-            yield f"{left[0].name} was left behind"
-        read = Result.load(path)
-        yield from _differences(result, read)
-        if read.figure().to_json() != result.figure().to_json():
+        paths = result.save(path, figure=path.with_suffix(".html"))
+        if absent := [file for file in paths if not file.is_file()]:
+            yield f"{absent[0].name} was reported as written but does not exist"
+        if leftovers := sorted(path.parent.glob(".*")):
+            yield f"{leftovers[0].name} was left behind"
+        copied_result = Result.load(path)
+        yield from _differences(result, copied_result)
+        if copied_result.figure().to_json() != result.figure().to_json():
             yield "the figure of the loaded result differs"
-        if read.about != result.about:
+        if copied_result.about != result.about:
             yield "the description of the loaded result differs"
         for kind, block in result.blocks.items():
-            if not np.array_equal(read.blocks[kind].total, block.total, equal_nan=True):
+            if not np.array_equal(copied_result.blocks[kind].total, block.total, equal_nan=True):
                 yield f"observations {kind} differ after loading"
-            if list(read.contrasts[kind]) != list(result.contrasts[kind]):
+            if list(copied_result.contrasts[kind]) != list(result.contrasts[kind]):
                 yield f"contrasts of {kind} differ after loading"
 
 
-def control(made: type[Instrument], result: Result) -> Iterator[str]:
+def control(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """A model compared with itself differs nowhere, and nothing is tested there."""
-    both = compare(result, result)
+    comparison = compare(result, result)
     for kind, block in result.blocks.items():
-        frame = both.tables[f"{kind}-control"].frame
+        frame = comparison.tables[f"{kind}-control"].frame
         names = [name for name in frame if name.endswith("_difference")]
         if not names:
             yield f"table {kind}-control has no difference"
@@ -162,19 +166,19 @@ def control(made: type[Instrument], result: Result) -> Iterator[str]:
                 yield f"{name} of {kind} has a p"
 
 
-def figures(made: type[Instrument], result: Result) -> Iterator[str]:
+def figures(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """A declared figure has values and is drawn for the screen, for dark pages and for a paper's column."""
-    drawn = 0
-    for one in result.figures:
-        paper, dark = draw(one, result, paper=True), draw(one, result, dark=True)
+    n_drawn = 0
+    for figure in result.figures:
+        paper, dark = draw(figure, result, paper=True), draw(figure, result, dark=True)
         if paper is None or dark is None:
             continue
-        drawn += 1
+        n_drawn += 1
         if paper.layout.width >= 400:
-            yield f"{one}: it is wider than a column on paper"
+            yield f"{figure}: it is wider than a column on paper"
         if dark.layout.template.layout.paper_bgcolor == "white":
-            yield f"{one}: it is white on a dark page"
-    if not drawn:
+            yield f"{figure}: it is white on a dark page"
+    if not n_drawn:
         yield "no declared figure has values by default"
 
 
@@ -189,15 +193,15 @@ RANGES = {"share": (0.0, 1.0), "probability": (0.0, 1.0), "attention": (0.0, 1.0
 """First word of a unit -> the least and the largest value of a column whose numbers have no sign."""
 
 
-def intervals(made: type[Instrument], result: Result) -> Iterator[str]:
+def intervals(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """Intervals hold their value; those of shares, probabilities and counts end inside their range."""
     for name, table in result.tables.items():
         for column in table.columns:
             if column.interval is not None and {column.name, *column.interval} <= {*table.frame}:
-                value, below, above = (table.frame[end].to_numpy(float) for end in (column.name, *column.interval))
+                value, lower, upper = (table.frame[end].to_numpy(float) for end in (column.name, *column.interval))
                 rounding = 1e-9 + 1e-6 * np.abs(value)
-                if outside := int(((value < below - rounding) | (value > above + rounding)).sum()):
-                    yield f"column {column.name} of table {name} has {outside} values outside their intervals"
+                if n_outside := int(((value < lower - rounding) | (value > upper + rounding)).sum()):
+                    yield f"column {column.name} of table {name} has {n_outside} values outside their intervals"
             unit = re.match(r"\w*", column.unit)
             if column.interval is None or column.format.startswith("+") or unit is None or unit[0] not in RANGES:
                 continue
@@ -208,16 +212,16 @@ def intervals(made: type[Instrument], result: Result) -> Iterator[str]:
                 yield f"column {column.name} of table {name}, {column.unit}, has intervals from {worst}"
 
 
-def titles(made: type[Instrument], result: Result) -> Iterator[str]:
+def titles(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """A figure's title names no other quantity than the column drawn: no loss over an axis of coherence."""
-    for one in result.figures:
-        table = result.tables.get(one.table) if one.table is not None else result.table()
-        if table is None or one.y not in table.frame:
+    for figure in result.figures:
+        table = result.tables.get(figure.table) if figure.table is not None else result.table()
+        if table is None or figure.y not in table.frame:
             continue
-        column, title = table.column(one.y), headline(one, table)
-        drawn = " ".join((column.name, column.title, column.unit, column.doc)).lower().replace("_", "-")
-        if strange := [word for word in MEASURED if re.search(rf"\b{word}\b", title.lower()) and word not in drawn]:
-            yield f"figure {one.name}: the title {title!r} names {strange[0]}, but {axis(column)} is drawn"
+        column, title = table.column(figure.y), headline(figure, table)
+        terms = " ".join((column.name, column.title, column.unit, column.doc)).lower().replace("_", "-")
+        if strange := [word for word in MEASURED if re.search(rf"\b{word}\b", title.lower()) and word not in terms]:
+            yield f"figure {figure.name}: the title {title!r} names {strange[0]}, but {axis(column)} is drawn"
 
 
 CHECKS: dict[str, Check] = {

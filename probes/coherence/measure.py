@@ -50,31 +50,33 @@ def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
 
     Ids and continuations stay; of the roles only the query stays. `seed` draws the donor among those that fit.
     """
-    scored = zip(aligned.prompts, aligned.continuations, strict=True)
-    cut = {p.id: opening(p) for p, after in scored if after is not None}
+    pairs = zip(aligned.prompts, aligned.continuations, strict=True)
+    cut = {p.id: opening(p) for p, continuations in pairs if continuations is not None}
     usable = [p for p in aligned.prompts if cut.get(p.id) is not None]
     rng = np.random.default_rng(seed)
     groups: dict[tuple[str | None, str], list[Prompt]] = {}
     for p in usable:
         groups.setdefault((p.relation, _first_word(p, cut)), []).append(p)
-    made = []
+    prompts = []
     for p in usable:
         donors = groups[p.relation, _first_word(p, cut)]
         for i in rng.permutation(len(donors))[:50]:
-            donor, stop, own = donors[i], cut[donors[i].id], cut[p.id]
-            assert stop is not None and own is not None
-            other = donor.text[:stop]
-            if (donor.pair or donor.id) != (p.pair or p.id) and not _names(p) & set(re.findall(r"\w+", other.lower())):
+            donor, stop, own_stop = donors[i], cut[donors[i].id], cut[p.id]
+            assert stop is not None and own_stop is not None
+            other_opening = donor.text[:stop]
+            if (donor.pair or donor.id) != (p.pair or p.id) and not _names(p) & set(
+                re.findall(r"\w+", other_opening.lower())
+            ):
                 start, end = p.roles["query"]
-                roles = {"query": (start - own + stop, end - own + stop)}
-                made.append(replace(p, text=other + p.text[own:], roles=roles, pair=None, order=None))
+                roles = {"query": (start - own_stop + stop, end - own_stop + stop)}
+                prompts.append(replace(p, text=other_opening + p.text[own_stop:], roles=roles, pair=None, order=None))
                 break
-    return Suite(f"{seed}-elsewhere", tuple(made), "other prompts' openings") if made else None
+    return Suite(f"{seed}-elsewhere", tuple(prompts), "other prompts' openings") if prompts else None
 
 
 def _first_word(prompt: Prompt, cut: Mapping[str, int | None]) -> str:
-    found = re.match(r"\W*(\w+)", prompt.text[cut[prompt.id] :])
-    return found[1] if found else ""
+    first_word = re.match(r"\W*(\w+)", prompt.text[cut[prompt.id] :])
+    return first_word[1] if first_word else ""
 
 
 def _names(prompt: Prompt) -> set[str]:
@@ -89,32 +91,32 @@ def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int) -> Aligned | N
     return None if suite is None else align(suite, tokenizer, n_ctx)
 
 
-def plan(how: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+def plan(options: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Logits at the last token of every prompt with continuations to compare; `InputError` if none has any."""
     aligned = align_once(prompts, tokenizer)
-    keep = [i for i, after in enumerate(aligned.continuations) if after is not None]
+    keep = [i for i, continuation in enumerate(aligned.continuations) if continuation is not None]
     if not keep and aligned.unscored:
         raise InputError(f"there are no continuations to compare: {none_left(aligned.unscored, 'prompts', None)}")
     if not keep:
         raise InputError("no prompt has continuations; use a suite that has some, such as competing or stories")
-    chosen, used = aligned.only(keep), set(keep)
+    subset, kept_rows = aligned.only(keep), set(keep)
     return RoleQuery(
-        tokens=chosen.tokens,
-        logits=[[len(ids) - 1] for ids in chosen.tokens],
-        aligned=chosen,
-        left_out=tuple(p.id for i, p in enumerate(aligned.prompts) if i not in used),
+        tokens=subset.tokens,
+        logits=[[len(ids) - 1] for ids in subset.tokens],
+        aligned=subset,
+        left_out=tuple(p.id for i, p in enumerate(aligned.prompts) if i not in kept_rows),
     )
 
 
-def read(how: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
     assert isinstance(query, RoleQuery)
     assert captures.logits is not None
     aligned = query.aligned
     log_p = np.zeros((len(aligned.prompts), 2))
-    for i, (row, after) in enumerate(zip(captures.logits, aligned.continuations, strict=True)):
-        assert after is not None
-        log_p[i] = row[0].double().log_softmax(-1)[[after[0][0], after[1][0]]].cpu().numpy()
+    for i, (row, continuation) in enumerate(zip(captures.logits, aligned.continuations, strict=True)):
+        assert continuation is not None
+        log_p[i] = row[0].double().log_softmax(-1)[[continuation[0][0], continuation[1][0]]].cpu().numpy()
     odds = log_p[:, 0] - log_p[:, 1]
     if not np.isfinite(odds).all():
         bad = aligned.prompts[int(np.flatnonzero(~np.isfinite(odds))[0])].id
@@ -125,53 +127,53 @@ def read(how: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
 
 
 def rows(
-    model: Any, aligned: Aligned, others: Aligned | None, tokenizer: Any, edits: Edits | None = None,
+    model: Any, aligned: Aligned, controls: Aligned | None, tokenizer: Any, edits: Edits | None = None,
     progress: Any = iter,
 ) -> pd.DataFrame:  # fmt: skip
-    """`read` for the prompts, under edits if given, and for `others`, the prompts after other nouns
+    """`read` for the prompts, under edits if given, and for `controls`, the prompts after other nouns
     (`aligned_control`).
 
     log_p_elsewhere, log_p_incoherent_elsewhere and `due` (log-odds − log-odds elsewhere) are NaN for prompts without a
     control.
     """
-    how, tables = Coherence(), []
-    for prompts in (aligned, others) if others is not None else (aligned,):
-        query = plan(how, prompts, tokenizer)
-        tables.append(read(how, run(model, query, edits, progress=progress), query))
-    table, after = tables[0], tables[-1] if others is not None else tables[0].iloc[:0]
+    options, tables = Coherence(), []
+    for prompts in (aligned, controls) if controls is not None else (aligned,):
+        query = plan(options, prompts, tokenizer)
+        tables.append(read(options, run(model, query, edits, progress=progress), query))
+    table, control_table = tables[0], tables[-1] if controls is not None else tables[0].iloc[:0]
     names = dict(zip(WORDS, AFTER, strict=True))
-    both = table.merge(after[["id", *WORDS]].rename(columns=names), on="id", how="left")
-    return both.assign(due=both["log_odds"] - (both[AFTER[0]] - both[AFTER[1]]))
+    joint = table.merge(control_table[["id", *WORDS]].rename(columns=names), on="id", how="left")
+    return joint.assign(due=joint["log_odds"] - (joint[AFTER[0]] - joint[AFTER[1]]))
 
 
-def observe(how: Coherence, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Coherence, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: category × (ln p of each word, after the own text and elsewhere), and whether the right word leads."""
     opened = data[Prompts]
-    others = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if how.elsewhere else None
-    found = rows(model, opened.aligned, others, opened.tokenizer, progress=progress)
-    asked = {p.id for p in opened.prompts if p.coherent is not None}
+    controls = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if options.elsewhere else None
+    table = rows(model, opened.aligned, controls, opened.tokenizer, progress=progress)
+    comparable = {p.id for p in opened.prompts if p.coherent is not None}
     cases = opened.cases()
-    groups = groups_of(cases[cases["id"].isin(asked)])
-    seen = observed(found, groups, opened.unit, elsewhere=how.elsewhere)
+    groups = groups_of(cases[cases["id"].isin(comparable)])
+    measurements = observed(table, groups, opened.unit, elsewhere=options.elsewhere)
     prompts = opened.title() + opened.aligned.scoring()
-    seen.about["title"] = f"{title_of(model)} on {prompts}; log-odds of the coherent continuation, nats"
-    return seen
+    measurements.about["title"] = f"{title_of(model)} on {prompts}; log-odds of the coherent continuation, nats"
+    return measurements
 
 
-def observed(found: pd.DataFrame, groups: Groups, unit: Callable[[str], str], *, elsewhere: bool) -> InstrumentData:
+def observed(table: pd.DataFrame, groups: Groups, unit: Callable[[str], str], *, elsewhere: bool) -> InstrumentData:
     """Observations and contrasts of `rows`, for all prompts and per category."""
     words = [*WORDS, *(AFTER if elsewhere else ())]
     columns = ["cluster", "category", "relation", "order"]
-    units = found[columns].assign(unit=[unit(name) for name in found["id"]])
-    controlled = found["due"].notna().to_numpy()  # `read` returns no NaN
-    there = np.stack([controlled if word in AFTER else np.ones(len(found), bool) for word in words])
+    units = table[columns].assign(unit=[unit(name) for name in table["id"]])
+    controlled = table["due"].notna().to_numpy()  # `read` returns no NaN
+    valid = np.stack([controlled if word in AFTER else np.ones(len(table), bool) for word in words])
     odds = Observations(
         measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=pd.DataFrame({"word": words}),
-        units=units, total=np.where(there, [found[word].to_numpy(float) for word in words], 0.0), size=there,
+        units=units, total=np.where(valid, [table[word].to_numpy(float) for word in words], 0.0), size=valid,
     )  # fmt: skip
     share = Observations(
         measure=Measure(name="share", unit="of prompts", resolution=0.0, kind="share"),
-        cells=pd.DataFrame({"word": ["both"]}), units=units, total=found["prefers"].to_numpy(float)[None], size=1.0,
+        cells=pd.DataFrame({"word": ["both"]}), units=units, total=table["prefers"].to_numpy(float)[None], size=1.0,
     )  # fmt: skip
     contrasts = [Contrast(quantity="log_odds", weights={0: 1.0, 1: -1.0})]
     if elsewhere:
@@ -180,23 +182,23 @@ def observed(found: pd.DataFrame, groups: Groups, unit: Callable[[str], str], *,
             Contrast(quantity="due", weights={0: 1.0, 1: -1.0, 2: -1.0, 3: 1.0}),
             Contrast(quantity="lift", weights={0: 0.5, 1: 0.5, 2: -0.5, 3: -0.5}, null=None),
         ]
-    seen = InstrumentData({}, {})
+    measurements = InstrumentData({}, {})
     described = [Contrast(quantity="share", weights={0: 1.0}, null=None)]
-    for name, block, wanted in (("log_odds", odds, contrasts), ("share", share, described)):
-        none = dict.fromkeys(("elsewhere", "due", "lift"), NO_CONTROL)
-        seen.blocks[name], seen.contrasts[name] = by_category(block, wanted, groups, none)
-    return seen
+    for name, block, block_contrasts in (("log_odds", odds, contrasts), ("share", share, described)):
+        reasons = dict.fromkeys(("elsewhere", "due", "lift"), NO_CONTROL)
+        measurements.blocks[name], measurements.contrasts[name] = by_category(block, block_contrasts, groups, reasons)
+    return measurements
 
 
-def tables(how: Coherence, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Coherence, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """coherence: one row for all prompts and one per category."""
-    found = estimates["log_odds"]
-    due = found.where(quantity="due").frame
+    log_odds = estimates["log_odds"]
+    due = log_odds.where(quantity="due").frame
     columns = (*ODDS, *(DUE if len(due) else ()))
-    frame, missing = joined([found, estimates["share"]], ["category"], columns)
+    frame, missing = joined([log_odds, estimates["share"]], ["category"], columns)
     if len(due):
         frame["controls"] = due["n"]
-    return {"coherence": Table(frame, columns, missing, seen.about["title"])}
+    return {"coherence": Table(frame, columns, missing, data.about["title"])}
 
 
 ODDS = (

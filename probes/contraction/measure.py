@@ -29,59 +29,62 @@ UNBOUND = "H_res is not doubly stochastic, so its σ₂ gives no bound"
 EQUAL = "the streams are equal, with and without mixing"
 
 
-def observe(how: Contraction, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Contraction, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: modules in writing order. Units: documents."""
     opened, mixing, inert = data[Documents], connections(model), inert_modules(model)
     modules = list(map(PlacedConnection.from_path, mixing))
-    read = dict.fromkeys(hook for one in modules for hook in (one.entry, one.exit))
+    read_hooks = dict.fromkeys(hook for module in modules for hook in (module.entry, module.exit))
 
     def of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        with torch.no_grad(), capture(model, [*read, *(f"{name}.hook_res" for name in mixing)]) as found:
+        with torch.no_grad(), capture(model, [*read_hooks, *(f"{name}.hook_res" for name in mixing)]) as captures:
             model(tokens, logits_at=torch.zeros(len(tokens), 1, dtype=torch.long, device=tokens.device))
-        if not all(map(is_finite, found.values())):
+        if not all(map(is_finite, captures.values())):
             raise not_finite(model, tokens, [])
-        after, real = by_module(found, list(mixing)), targets != IGNORE
-        return {name: torch.stack([(one[name] * real).sum(1) for one in after]) for name in after[0]}
+        per_module, real = by_module(captures, list(mixing)), targets != IGNORE
+        return {name: torch.stack([(row[name] * real).sum(1) for row in per_module]) for name in per_module[0]}
 
     total, units = opened.sums(model.cfg.device, of, progress)
     cells = pd.DataFrame([
-        {"after": one.label, "module": one.number, "layer": one.layer, "acts": "no" if one.path in inert else "yes"}
-        for one in modules
+        {"after": module.label, "module": module.number, "layer": module.layer,
+         "acts": "no" if module.path in inert else "yes"}
+        for module in modules
     ])  # fmt: skip
-    bound = all(isinstance(one, StochasticConnection) for one in mixing.values())
+    bound = all(isinstance(connection, StochasticConnection) for connection in mixing.values())
     tokens = total["targets"]
-    seen = InstrumentData(
+    measurements = InstrumentData(
         {}, {}, {"title": f"{title_of(model)}: {opened.title()}, {counted(int(tokens.sum()), 'token', ',')}"}
     )
 
-    def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, why: str = "") -> None:
+    def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, reason: str = "") -> None:
         measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=LIMITS[name])
-        seen.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
-        seen.contrasts[name] = each(name, cells, tested=False, missing=why)
+        measurements.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
+        measurements.contrasts[name] = each(name, cells, tested=False, missing=reason)
 
     block("spread", SIZE, total["spread"], tokens)
     block("rank", STREAMS, total["rank"], tokens)
     alone = total["alone"]  # 0 for documents with equal streams, which are not in the cell
-    lost = np.where(alone > 0, alone - total["apart"], 0.0)
-    block("contracted", SHARE, lost, alone, "" if alone.any() else EQUAL)
+    decrease = np.where(alone > 0, alone - total["apart"], 0.0)
+    block("contracted", SHARE, decrease, alone, "" if alone.any() else EQUAL)
     block("predicted", SHARE, total["predicted"], tokens, "" if bound else UNBOUND)
-    return seen
+    return measurements
 
 
-def by_module(found: Mapping[str, Tensor], modules: list[str]) -> list[dict[str, Float[Tensor, "B T"]]]:
+def by_module(captures: Mapping[str, Tensor], modules: list[str]) -> list[dict[str, Float[Tensor, "B T"]]]:
     """spread, rank, ‖X − X̄‖, ‖Y − Ȳ‖ and 1 − Π σ₂ at every position, after each module."""
     rows: list[dict[str, Tensor]] = []
-    written, kept = torch.zeros(()), None
+    writes, product = torch.zeros(()), None
     for module in map(PlacedConnection.from_path, modules):
-        before, after, H = (found[hook].double() for hook in (module.entry, module.exit, f"{module.path}.hook_res"))
-        written = written + (after - mix(H, before))
-        kept = H.new_ones(H.shape[:2]) if kept is None else kept * sigma2(H)
-        p = torch.linalg.eigvalsh(after @ after.mT).clamp(min=0)  # squared singular values, of small matrices
+        state_in, state_out, H = (
+            captures[hook].double() for hook in (module.entry, module.exit, f"{module.path}.hook_res")
+        )
+        writes = writes + (state_out - mix(H, state_in))
+        product = H.new_ones(H.shape[:2]) if product is None else product * sigma2(H)
+        p = torch.linalg.eigvalsh(state_out @ state_out.mT).clamp(min=0)  # squared singular values, of small matrices
         p = p / p.sum(-1, keepdim=True)
-        apart = _deviation(after)
+        deviation = _deviation(state_out)
         rows.append({
-            "spread": apart / after.square().sum((-2, -1)).sqrt(), "rank": torch.special.entr(p).sum(-1).exp(),
-            "apart": apart, "alone": _deviation(written), "predicted": 1 - kept,
+            "spread": deviation / state_out.square().sum((-2, -1)).sqrt(), "rank": torch.special.entr(p).sum(-1).exp(),
+            "apart": deviation, "alone": _deviation(writes), "predicted": 1 - product,
         })  # fmt: skip
     return rows
 
@@ -91,10 +94,10 @@ def _deviation(X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T"]:
     return (X - X.mean(-2, keepdim=True)).square().sum((-2, -1)).sqrt()
 
 
-def tables(how: Contraction, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Contraction, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: one row after each module."""
     frame, missing = joined([estimates[name] for name in ("spread", "rank", "contracted", "predicted")], KEYS, MODULES)
-    return {"modules": Table(frame, MODULES, missing, seen.about["title"], "spread", 24)}
+    return {"modules": Table(frame, MODULES, missing, data.about["title"], "spread", 24)}
 
 
 MODULES = (

@@ -26,13 +26,13 @@ NO_PAIRS, NO_HIT = "no minimal pairs", "no head hits the target in any pair"
 NO_HIT_HERE = "no head hits the target in either order"
 
 
-def plan(how: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+def plan(options: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns of the prompts with a target and, among candidates, with a distractor."""
-    needs = ("target", "distractor")[: 2 if how.domain == "candidates" else 1]
+    needs = ("target", "distractor")[: 2 if options.domain == "candidates" else 1]
     return roles.up_to_query(roles.role_query(prompts, tokenizer, needs=needs))
 
 
-def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTable:
+def attention(options: Coreference, captures: Captures, query: RoleQuery) -> RoleTable:
     """`attention` to the target, `hit` and `tie` of every head on every prompt; of a prompt the results of the rules.
 
     A hit needs strictly more attention than everything else in the domain; within `roles.TIE` it is a `tie` and no
@@ -40,53 +40,57 @@ def attention(how: Coreference, captures: Captures, query: RoleQuery) -> RoleTab
     of equals); `chance`: 1/candidates, or the target's tokens / keys.
     """
     positions = query.aligned.positions
-    each = [(at["target"], _others(at)) for at in positions]
+    candidates = [(spans["target"], _others(spans)) for spans in positions]
     rules: dict[str, list[Any]] = {
-        "chance": [1 / (1 + len(others)) for _, others in each],
-        "recency": [all(target > where for where in others) for target, others in each],
-        "first_mention": [all(target < where for where in others) for target, others in each],
-        "longest": [all((len(target), target) > (len(w), w) for w in others) for target, others in each],
+        "chance": [1 / (1 + len(distractors)) for _, distractors in candidates],
+        "recency": [all(target > distractor for distractor in distractors) for target, distractors in candidates],
+        "first_mention": [all(target < distractor for distractor in distractors) for target, distractors in candidates],
+        "longest": [
+            all((len(target), target) > (len(w), w) for w in distractors) for target, distractors in candidates
+        ],
     }
-    if how.domain == "keys":
+    if options.domain == "keys":
         keys = [q + 1 for q in query.aligned.queries]
-        rules["chance"] = [len(target) / n for (target, _), n in zip(each, keys, strict=True)]
+        rules["chance"] = [len(target) / n for (target, _), n in zip(candidates, keys, strict=True)]
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         target = roles.attention_to(rows, positions[i]["target"])
-        if how.domain == "candidates":
-            best, other = target, np.max([roles.attention_to(rows, where) for where in _others(positions[i])], axis=0)
+        if options.domain == "candidates":
+            best, rival = target, np.max([roles.attention_to(rows, span) for span in _others(positions[i])], axis=0)
         else:
-            inside = np.isin(np.arange(rows.shape[-1]), positions[i]["target"])
-            best, other = rows[..., inside].max(-1), rows[..., ~inside].max(-1)
-        return dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, other)), strict=True))
+            is_target = np.isin(np.arange(rows.shape[-1]), positions[i]["target"])
+            best, rival = rows[..., is_target].max(-1), rows[..., ~is_target].max(-1)
+        return dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, rival)), strict=True))
 
     table = roles.role_table(captures, query, of)
     return replace(table, cases=table.cases.assign(**rules))
 
 
-def read(how: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt and head of `attention`."""
     assert isinstance(query, RoleQuery)
-    return attention(how, captures, query).frame()
+    return attention(options, captures, query).frame()
 
 
-def _others(at: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _others(spans: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The positions of the distractors."""
-    return [where for role, where in at.items() if role not in ("query", "target")]
+    return [span for role, span in spans.items() if role not in ("query", "target")]
 
 
-def observe(how: Coreference, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Coreference, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: heads (attention, hits, ties) over cases, and hits in both orders over pairs."""
     opened = data[Prompts]
-    query = plan(how, opened.aligned, opened.tokenizer)
-    table = attention(how, run(model, query, progress=progress), query)
-    seen = observed(how, table, query.aligned.pairs(), roles.groups_of(opened.cases()), opened.unit)
-    seen.about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
-    return seen
+    query = plan(options, opened.aligned, opened.tokenizer)
+    table = attention(options, run(model, query, progress=progress), query)
+    measurements = observed(options, table, query.aligned.pairs(), roles.groups_of(opened.cases()), opened.unit)
+    measurements.about["title"] = (
+        f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
+    )
+    return measurements
 
 
 def observed(
-    how: Coreference, table: RoleTable, pairs: Sequence[tuple[int, int]], groups: roles.Groups,
+    options: Coreference, table: RoleTable, pairs: Sequence[tuple[int, int]], groups: roles.Groups,
     unit: Callable[..., str],
 ) -> InstrumentData:  # fmt: skip
     """Observations and contrasts of `attention`: heads × cases, and readings and heads × minimal pairs.
@@ -101,77 +105,81 @@ def observed(
     contrasts["top1"] += each("ties", heads, start=len(heads), null=None)
     of_groups = {name: table.cases[roles.members(table.cases, group)] for name, group in groups.items()}
     rules = pd.DataFrame({name: cases[RULED_BY].mean() for name, cases in of_groups.items()}).T
-    seen = InstrumentData(blocks, contrasts, extra={"rules": rules})
+    measurements = InstrumentData(blocks, contrasts, extra={"rules": rules})
     if pairs:
-        _add_pairs(seen, table, sorted(pairs, key=lambda pair: table.cases["pair"][pair[0]]), unit)
+        _add_pairs(measurements, table, sorted(pairs, key=lambda pair: table.cases["pair"][pair[0]]), unit)
     for name, block in list(blocks.items()) if len(groups) > 1 else ():
-        wanted = [c for c in contrasts[name] if c.quantity != "mean"]
+        main_contrasts = [c for c in contrasts[name] if c.quantity != "mean"]
         blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = roles.by_category(
-            block, wanted, groups, {"stable": NO_PAIRS}
+            block, main_contrasts, groups, {"stable": NO_PAIRS}
         )
-    blocks["best"], contrasts["best"], seen.extra["best"] = roles.best_heads(
-        table, blocks["top1"], groups, "hit", "recency", seed=how.split_seed, ties=["attention"]
+    blocks["best"], contrasts["best"], measurements.extra["best"] = roles.best_heads(
+        table, blocks["top1"], groups, "hit", "recency", seed=options.split_seed, ties=["attention"]
     )
-    seen.extra["held-out"] = held_out(table.frame(), seed=how.split_seed)
-    return seen
+    measurements.extra["held-out"] = held_out(table.frame(), seed=options.split_seed)
+    return measurements
 
 
 def _add_pairs(
-    seen: InstrumentData, table: RoleTable, pairs: Sequence[tuple[int, int]], unit: Callable[..., str]
+    data: InstrumentData, table: RoleTable, pairs: Sequence[tuple[int, int]], unit: Callable[..., str]
 ) -> None:
     """Both readings of Eq. 6 and every head's hits in both orders, over pairs; and a row per pair (App. G)."""
     first, last = map(list, zip(*pairs, strict=True))
     hits, heads, ids = table.values["hit"], table.heads, table.cases["id"]
-    both, either = hits[:, first] & hits[:, last], hits[:, first] | hits[:, last]
-    some_hit = either.any(0)
+    hit_in_both, hit_in_either = hits[:, first] & hits[:, last], hits[:, first] | hits[:, last]
+    some_hit = hit_in_either.any(0)
     with np.errstate(invalid="ignore"):
-        jaccard = np.where(some_hit, both.sum(0) / either.sum(0), np.nan)
+        jaccard = np.where(some_hit, hit_in_both.sum(0) / hit_in_either.sum(0), np.nan)
     cases = table.cases.iloc[first].reset_index(drop=True)
-    seen.extra["pairs"] = cases[["pair", "relation"]].assign(stable=both.sum(0), either=either.sum(0), jaccard=jaccard)
+    data.extra["pairs"] = cases[["pair", "relation"]].assign(
+        stable=hit_in_both.sum(0), either=hit_in_either.sum(0), jaccard=jaccard
+    )
     readings = pd.DataFrame([{"reading": name, "head": "all", "layer": -1, "index": -1} for name in READINGS])
-    seen.blocks["stability"] = Observations(
+    data.blocks["stability"] = Observations(
         measure=Measure(name="stability", unit="share", resolution=0.0, limits=(0.0, 1.0)),
         cells=pd.concat([readings, heads.assign(reading="stable")], ignore_index=True),
         units=cases[["cluster", "category", "relation"]].assign(unit=[unit(ids[i], ids[j]) for i, j in pairs]),
-        total=np.stack([jaccard, both.mean(0), *both.astype(float)]),
+        total=np.stack([jaccard, hit_in_both.mean(0), *hit_in_both.astype(float)]),
         size=np.stack([some_hit, *np.ones((1 + len(heads), len(pairs)))]),
     )  # fmt: skip
-    lost = ["" if some_hit.any() else NO_HIT, ""]
-    seen.contrasts["stability"] = [
-        *each("mean", readings[["reading"]], null=None, missing=lost),
+    reasons = ["" if some_hit.any() else NO_HIT, ""]
+    data.contrasts["stability"] = [
+        *each("mean", readings[["reading"]], null=None, missing=reasons),
         *each("stable", heads, start=len(READINGS), null=None),
     ]
 
 
-def tables(how: Coreference, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Coreference, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head, best first; held-out: chosen heads and rules; categories: heads within each category;
     best: the best head of each; stability, pairs: LFA Eq. 6."""
-    title, of = seen.about["title"], seen.extra
-    rules = ", ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in of["rules"].loc[roles.ALL].items())
-    among = f"{title}; Top-1 among {how.domain}"
-    apart = of["held-out"]["apart"][0]
-    words = f"The best head of one half of the cases, scored on the other; the halves share no {apart}"
-    chosen = of["held-out"]
+    title, extra = data.about["title"], data.extra
+    rules = ", ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in extra["rules"].loc[roles.ALL].items())
+    among = f"{title}; Top-1 among {options.domain}"
+    basis = extra["held-out"]["apart"][0]
+    words = f"The best head of one half of the cases, scored on the other; the halves share no {basis}"
+    held_out_rows = extra["held-out"]
     flat = {
-        (int(i), f"difference_{end}"): SAME for i in np.flatnonzero(chosen["difference_low"].isna()) for end in ENDS
+        (int(i), f"difference_{end}"): SAME
+        for i in np.flatnonzero(held_out_rows["difference_low"].isna())
+        for end in ENDS
     }
     out = {
-        "heads": replace(table_of(seen, estimates), title=f"{among}; {rules}", by="top1", most=how.top),
-        "held-out": Table(chosen, HELD_OUT, flat, words),
+        "heads": replace(table_of(data, estimates), title=f"{among}; {rules}", by="top1", most=options.top),
+        "held-out": Table(held_out_rows, HELD_OUT, flat, words),
     }
     if "top1-categories" in estimates:
-        by = table_of(seen, estimates, categories=True)
-        out["categories"] = replace(by, title=f"{among}, by category", by="top1", most=3, per=("category",))
-    out["best"] = roles.best_table(estimates["best"], of["best"], BESTS, among)
+        category_table = table_of(data, estimates, categories=True)
+        out["categories"] = replace(category_table, title=f"{among}, by category", by="top1", most=3, per=("category",))
+    out["best"] = roles.best_table(estimates["best"], extra["best"], BESTS, among)
     if "stability" in estimates:
-        out["stability"] = stability(seen, estimates["stability"])
-        missing = {(int(i), "jaccard"): NO_HIT_HERE for i in np.flatnonzero(of["pairs"]["jaccard"].isna())}
-        words = f"Stability of every minimal pair; Top-1 among {how.domain}"
-        out["pairs"] = Table(of["pairs"], PAIRS, missing, words, "jaccard", 10)
+        out["stability"] = stability(data, estimates["stability"])
+        missing = {(int(i), "jaccard"): NO_HIT_HERE for i in np.flatnonzero(extra["pairs"]["jaccard"].isna())}
+        words = f"Stability of every minimal pair; Top-1 among {options.domain}"
+        out["pairs"] = Table(extra["pairs"], PAIRS, missing, words, "jaccard", 10)
     return out
 
 
-def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, categories: bool = False) -> Table:
+def table_of(data: InstrumentData, estimates: Mapping[str, Estimates], *, categories: bool = False) -> Table:
     """One row per head (of each category), best Top-1 first. Intervals are for a single head; `held_out` judges the
     best of many."""
     end, first = ("-categories", (roles.CATEGORY,)) if categories else ("", ())
@@ -183,24 +191,24 @@ def table_of(seen: InstrumentData, estimates: Mapping[str, Estimates], *, catego
     if "stable" not in frame:
         frame["stable"] = np.nan
         missing |= {(i, "stable"): NO_PAIRS for i in range(len(frame))}
-    place = seen.extra["rules"].index.get_indexer(frame["category"] if categories else [roles.ALL] * len(frame))
-    frame[RULED_BY] = seen.extra["rules"].to_numpy()[place]
+    place = data.extra["rules"].index.get_indexer(frame["category"] if categories else [roles.ALL] * len(frame))
+    frame[RULED_BY] = data.extra["rules"].to_numpy()[place]
     missing |= {(int(i), rule): NOWHERE for rule in RULED_BY for i in np.flatnonzero(frame[rule].isna())}
     order = np.lexsort((-frame["attention"], -frame["top1"], place))
     return Table(frame, columns, missing).only(order.tolist(), "")
 
 
-def stability(seen: InstrumentData, found: Estimates) -> Table:
+def stability(data: InstrumentData, estimates: Estimates) -> Table:
     """The mean over pairs of both readings of Eq. 6 (SPEC §7.3), with intervals cut at 0 and 1.
 
     jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order; this reading gives
     the paper's numbers, and pairs without a hit are left out and counted. over_total = |S_first ∩ S_last| / |heads|,
     the printed formula.
     """
-    frame, missing = found.where(quantity="mean").wide(["reading"], describe=("sd", "low", "high"))
+    frame, missing = estimates.where(quantity="mean").wide(["reading"], describe=("sd", "low", "high"))
     for end in ("mean_low", "mean_high"):
         frame[end] = frame[end].clip(0.0, 1.0)
-    pairs = len(seen.blocks["stability"].units)
+    pairs = len(data.blocks["stability"].units)
     frame = frame.rename(columns={"n": "pairs"}).assign(left_out=pairs - frame["n"])
     return Table(frame, STABILITY, missing, f"Stability over {pairs} minimal pairs")
 

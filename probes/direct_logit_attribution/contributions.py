@@ -72,10 +72,10 @@ def observe(
     hooks = [*HOOKS, f"blocks.{n - 1}.hook_resid_post", "ln_final.hook_scale"]
     if isinstance(config.residual, Hyper):
         hooks += [f"blocks.*.{branch}_hc.hook_{name}" for branch in ("attn", "mlp") for name in ("res", "post")]
-    seen = run(model, Query(tokens=list(tokens), hooks=tuple(hooks), positions=[[p] for p in positions]), edits)
+    captures = run(model, Query(tokens=list(tokens), hooks=tuple(hooks), positions=[[p] for p in positions]), edits)
 
     def at(name: str) -> Tensor:
-        return torch.stack([x[0] for x in seen.hooks[name]]).double()
+        return torch.stack([x[0] for x in captures.hooks[name]]).double()
 
     def layers(name: str) -> Tensor:
         return torch.stack([at(f"blocks.{layer}.{name}") for layer in range(n)])
@@ -103,11 +103,11 @@ def observe(
 def path_weights(res: Sequence[Tensor], post: Sequence[Tensor], spec: Hyper) -> Tensor:
     """w [1 + M, N] above, from H_res [N, S, S] and H_post [N, S] of the M updates in order."""
     reader = torch.full_like(post[-1], 1.0 if spec.reduce == "sum" else 1.0 / spec.n)
-    found = []
+    weights = []
     for H_res, H_post in zip(reversed(res), reversed(post), strict=True):
-        found.append((reader * H_post).sum(-1))
+        weights.append((reader * H_post).sum(-1))
         reader = torch.einsum("bs,bst->bt", reader, H_res)
-    return torch.stack([reader.sum(-1), *reversed(found)])
+    return torch.stack([reader.sum(-1), *reversed(weights)])
 
 
 def check_heads(model: StreamTransformer) -> None:
@@ -143,12 +143,14 @@ def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale
     return (groups / scale.reshape(len(u), norm.groups, 1)).flatten(-2)
 
 
-def contributions(model: StreamTransformer, seen: Pass, d: Tensor) -> Contributions:
+def contributions(model: StreamTransformer, states: Pass, d: Tensor) -> Contributions:
     """The parts of a pass along d [N, D]."""
     w_o = torch.stack([output_weights(block) for block in model.blocks])  # [L, H, K, D]
-    heads = torch.einsum("lnhk,lhkd,nd->lhn", seen.z, w_o, d)
+    heads = torch.einsum("lnhk,lhkd,nd->lhn", states.z, w_o, d)
 
     def along(x: Tensor) -> np.ndarray:
         return (x * d).sum(-1).cpu().numpy()
 
-    return Contributions(along(seen.embed), heads.cpu().numpy(), along(seen.attn), along(seen.mlp), along(seen.final))
+    return Contributions(
+        along(states.embed), heads.cpu().numpy(), along(states.attn), along(states.mlp), along(states.final)
+    )

@@ -27,16 +27,16 @@ UNIT = "nats, answer − foil"
 LOGITS = Measure(name="logit difference", unit=UNIT, resolution=1e-6)
 
 
-def observe(how: DirectLogitAttribution, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: DirectLogitAttribution, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every part and their sum, per task. Units: cases. `unexplained` is the largest error of the sum."""
     opened = data[Tasks]
     rows: list[tuple[dict[str, Any], np.ndarray]] = []
     unexplained = dict[str, float]()
     for task in progress(opened.tasks):
-        parts, whole = attribute(model, task)
+        parts, difference = attribute(model, task)
         rows += [({"task": task.name, **labels}, x) for labels, x in parts]
-        rows.append(({"task": task.name, "part": "sum", "kind": "sum", "layer": -1, "index": -1}, whole))
-        unexplained[task.name] = float(np.abs(sum(x for _, x in parts) - whole).max())
+        rows.append(({"task": task.name, "part": "sum", "kind": "sum", "layer": -1, "index": -1}, difference))
+        unexplained[task.name] = float(np.abs(sum(x for _, x in parts) - difference).max())
     contrasts = [
         Contrast(quantity="contribution", weights={i: 1.0}, labels=labels, family=f"{labels['kind']}, {labels['task']}")
         for i, (labels, _) in enumerate(rows)
@@ -53,8 +53,8 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
     if task.rule != "token":
         raise InputError(f"task {task.name!r} scores whole sentences, which is not one logit difference; use another")
     reads = task.reads
-    seen = one_pass(model, reads.tokens, reads.positions)
-    c: Contributions = contributions(model, seen, directions(model, reads.ids, seen.scale))
+    states = one_pass(model, reads.tokens, reads.positions)
+    c: Contributions = contributions(model, states, directions(model, reads.ids, states.scale))
     bias = model.logit_bias.detach().double().cpu().numpy()
     ids = np.asarray(reads.ids)
     parts = [({"part": "embedding", "kind": "embedding", "layer": -1, "index": -1}, c.embed)]
@@ -62,29 +62,31 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
         for h, x in enumerate(heads):
             parts.append(({"part": f"L{layer}.H{h}", "kind": "head", "layer": layer, "index": h}, x))
         parts.append(({"part": f"L{layer} FFN", "kind": "FFN", "layer": layer, "index": -1}, mlp))
-    others = {"final bias": bias[ids[:, 0]] - bias[ids[:, 1]]}
+    biases = {"final bias": bias[ids[:, 0]] - bias[ids[:, 1]]}
     if any(getattr(block.attn.o, "bias", None) is not None for block in model.blocks):
-        others = {"attention biases": (c.attn - c.heads.sum(1)).sum(0), **others}
-    for part, x in others.items():
+        biases = {"attention biases": (c.attn - c.heads.sum(1)).sum(0), **biases}
+    for part, x in biases.items():
         parts.append(({"part": part, "kind": part, "layer": -1, "index": -1}, x))
     query = Query(tokens=list(reads.tokens), logits=[[p] for p in reads.positions])
     logits = run(model, query).logits
     assert logits is not None
-    both = np.stack([x[0].double().cpu().numpy()[pair] for x, pair in zip(logits, ids, strict=True)])
-    return parts, both[:, 0] - both[:, 1]
+    answer_logits = np.stack([x[0].double().cpu().numpy()[pair] for x, pair in zip(logits, ids, strict=True)])
+    return parts, answer_logits[:, 0] - answer_logits[:, 1]
 
 
-def tables(how: DirectLogitAttribution, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(
+    options: DirectLogitAttribution, data: InstrumentData, estimates: Mapping[str, Estimates]
+) -> dict[str, Table]:
     """heads: every head; parts: embedding, FFN of each layer, attention biases, final bias, and the sum."""
-    found, title = estimates["parts"], seen.about["title"]
-    others = {c.labels["kind"] for c in found.contrasts} - {"head"}
+    parts, title = estimates["parts"], data.about["title"]
+    other_kinds = {c.labels["kind"] for c in parts.contrasts} - {"head"}
     out = {}
-    for name, kinds, columns, what, most in (
-        ("heads", {"head"}, HEADS, "every head", 10), ("parts", others, PARTS, "all other parts, and the sum", 40),
+    for name, kinds, columns, subject, most in (
+        ("heads", {"head"}, HEADS, "every head", 10), ("parts", other_kinds, PARTS, "all other parts, and the sum", 40),
     ):  # fmt: skip
-        frame, missing = found.where(kind=kinds).wide(("task", "part", "layer", "index"))
+        frame, missing = parts.where(kind=kinds).wide(("task", "part", "layer", "index"))
         frame = frame.rename(columns={"part": columns[1].name})[[column.name for column in columns]]
-        heading = f"{title}; contribution of {what}"
+        heading = f"{title}; contribution of {subject}"
         out[name] = Table(frame, columns, missing, heading, by="contribution", most=most, per=("task",))
     return out
 

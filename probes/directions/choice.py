@@ -47,14 +47,14 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
     `InputError` for a direction that does not fit the model.
     """
     if not in_model(spec):
-        found = read_direction(spec, stream, method)
-        return found, check_direction(found, data.model)
+        direction = read_direction(spec, stream, method)
+        return direction, check_direction(direction, data.model)
     result = Directions(draws=0).measure(data.model, data[Sets])
     arrays = {name: torch.from_numpy(x) for name, x in result.arrays.items()}
-    found = pick(arrays, spec, result.about, stream, method, "the model")
-    check_direction(found, data.model)
+    direction = pick(arrays, spec, result.about, stream, method, "the model")
+    check_direction(direction, data.model)
     n = result.about["massive"]
-    return found, f"found without {counted(n, 'position', ',')} of massive activations" if n else ""
+    return direction, f"found without {counted(n, 'position', ',')} of massive activations" if n else ""
 
 
 def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:
@@ -64,9 +64,9 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
     §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for another file, a layer or stream
     that it lacks, and a layer without a direction.
     """
-    path, which = file_of(spec)
+    path, selector = file_of(spec)
     if path.is_dir():
-        return _latent(path, int(which))
+        return _latent(path, int(selector))
     if path.suffix == ".parquet":
         arrays = path.with_suffix(".safetensors")
         raise InputError(f"{path} is a table; {f'its arrays are in {arrays}' if arrays.is_file() else MAKE_ONE}")
@@ -76,55 +76,55 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
     if "about" not in meta or "mean.resid" not in tensors:
         raise InputError(f"{path} {NO_FILE}")
     about = parse(meta["about"], dict[str, Any], f"about of {path}")
-    return pick(tensors, which, about, stream, method, str(path))
+    return pick(tensors, selector, about, stream, method, str(path))
 
 
 def _latent(folder: Path, latent: int) -> Direction:
     """The row of a dictionary's decoder, as a unit vector, at the layer of its hook."""
-    found = read_dictionary(str(folder))
-    if latent >= len(found.W_dec):
-        raise InputError(f"{folder}:{latent}: give one of the latents 0 to {len(found.W_dec) - 1}")
+    dictionary = read_dictionary(str(folder))
+    if latent >= len(dictionary.W_dec):
+        raise InputError(f"{folder}:{latent}: give one of the latents 0 to {len(dictionary.W_dec) - 1}")
     about = {
         "folder": None,
-        "model": found.about.get("model_name"),
+        "model": dictionary.about.get("model_name"),
         "from": str(folder),
         "latent": latent,
-        "stream": found.stream,
+        "stream": dictionary.stream,
     }
-    vector = found.W_dec[latent].double()
-    return Direction((vector / vector.norm()).float(), int(found.target.split(".")[1]), about)
+    vector = dictionary.W_dec[latent].double()
+    return Direction((vector / vector.norm()).float(), int(dictionary.target.split(".")[1]), about)
 
 
 def pick(
-    tensors: Mapping[str, Tensor], which: str, about: Mapping[str, Any], stream: str, method: str, where: str
+    tensors: Mapping[str, Tensor], selector: str, about: Mapping[str, Any], stream: str, method: str, source: str
 ) -> Direction:
     """The direction of a layer, or of the best one by d or norm, from the arrays of `probes.directions`. Raises
-    `InputError` as `read_direction` does, with the origin `where`."""
+    `InputError` as `read_direction` does, with the origin `source`."""
     if f"mean.{stream}" not in tensors:
         raise unknown("stream", stream, [k.removeprefix("mean.") for k in tensors if k.startswith("mean.")])
-    layer = _layer(which, tensors, stream, where)
+    layer = _layer(selector, tensors, stream, source)
     vectors = tensors[f"{method}.{stream}"]
     vector = vectors[layer] if method == "mean" else vectors[layer, 0]
     norm = vector.double().norm()
     if not norm > 0:
-        raise InputError(f"{where}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
+        raise InputError(f"{source}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
     origin = {name: about.get(name) for name in ("folder", "model", "options", "data")}
-    origin |= {"from": where, "layer": layer, "stream": stream, "method": method}
+    origin |= {"from": source, "layer": layer, "stream": stream, "method": method}
     return Direction((vector.double() / norm).float(), layer, origin)
 
 
-def _layer(which: str, tensors: Mapping[str, Tensor], stream: str, where: str) -> int:
+def _layer(selector: str, tensors: Mapping[str, Tensor], stream: str, source: str) -> int:
     n = len(tensors[f"mean.{stream}"])
-    if which in CHOICES:
-        score = tensors[f"{'d' if which == 'best' else 'norm'}.{stream}"]
+    if selector in CHOICES:
+        score = tensors[f"{'d' if selector == 'best' else 'norm'}.{stream}"]
         if score.isnan().all():
-            raise InputError(f"{where}: no layer of {stream} separates the sets; name a layer")
+            raise InputError(f"{source}: no layer of {stream} separates the sets; name a layer")
         return int(score.nan_to_num(-torch.inf).argmax())
-    if not which.isdigit():
-        raise InputError(f"{where}:{which}: give a layer from 0 to {n - 1}, best or norm")
-    if int(which) >= n:
-        raise InputError(f"{where}:{which}: give one of the layers 0 to {n - 1}")
-    return int(which)
+    if not selector.isdigit():
+        raise InputError(f"{source}:{selector}: give a layer from 0 to {n - 1}, best or norm")
+    if int(selector) >= n:
+        raise InputError(f"{source}:{selector}: give one of the layers 0 to {n - 1}")
+    return int(selector)
 
 
 def check_direction(direction: Direction, model: Any) -> str:
@@ -135,7 +135,11 @@ def check_direction(direction: Direction, model: Any) -> str:
             f"the direction has {len(direction.vector)} dimensions, the residual stream {model.cfg.d_model}; "
             "it belongs to another model, or to the joined streams"
         )
-    own, folder = getattr(model, "run", None), direction.about["folder"]
-    if own is not None and folder is not None and (folder == run_label(own) or Path(folder).resolve() == own.resolve()):
+    run_folder, folder = getattr(model, "run", None), direction.about["folder"]
+    if (
+        run_folder is not None
+        and folder is not None
+        and (folder == run_label(run_folder) or Path(folder).resolve() == run_folder.resolve())
+    ):
         return ""
     return f"found in {folder or direction.about['model']}"

@@ -73,10 +73,10 @@ def singular_directions(a: np.ndarray, b: np.ndarray, k: int = 3) -> np.ndarray:
     """
     centred = (a - b.mean(0)).swapaxes(0, 1)  # [layers, prompts, D]
     _, _, right = np.linalg.svd(centred, full_matrices=False)
-    found = np.zeros((right.shape[0], k, right.shape[-1]))
-    found[:, : min(k, right.shape[1])] = right[:, :k]
-    side = np.einsum("lkd,ld->lk", found, a.mean(0) - b.mean(0))
-    return found * np.where(side < 0, -1.0, 1.0)[..., None]
+    vectors = np.zeros((right.shape[0], k, right.shape[-1]))
+    vectors[:, : min(k, right.shape[1])] = right[:, :k]
+    side = np.einsum("lkd,ld->lk", vectors, a.mean(0) - b.mean(0))
+    return vectors * np.where(side < 0, -1.0, 1.0)[..., None]
 
 
 def pair_cosines(directions: np.ndarray) -> np.ndarray:
@@ -106,17 +106,17 @@ def separation(a: np.ndarray, b: np.ndarray, lines: np.ndarray | None = None) ->
     (Obuchowski 1997, Biometrics 53:567), Var does not. At AUC 0 and 1 n_a and n_b are the lines of each set. d is NaN
     without spread.
     """
-    above = ((a[:, None] > b) + (a[:, None] == b) / 2.0).astype(float)
-    auc, n_a, n_b = float(above.mean()), float(len(a)), float(len(b))
+    wins = ((a[:, None] > b) + (a[:, None] == b) / 2.0).astype(float)
+    auc, n_a, n_b = float(wins.mean()), float(len(a)), float(len(b))
     if lines is not None:
         codes = np.unique(np.asarray(lines), return_inverse=True)[1]
-        n_a, n_b = (float(len(np.unique(some))) for some in (codes[: len(a)], codes[len(a) :]))
-        parts = np.concatenate([(above.mean(1) - auc) / len(a), (above.mean(0) - auc) / len(b)])
+        n_a, n_b = (float(len(np.unique(part_codes))) for part_codes in (codes[: len(a)], codes[len(a) :]))
+        parts = np.concatenate([(wins.mean(1) - auc) / len(a), (wins.mean(0) - auc) / len(b)])
         if parts.any():
             totals, counts = cluster_totals(parts, codes)
             ratio_tz = t_quantile(0.95, float(degrees_of_freedom(counts))) / Z
-            alone = sum(float(clustered_square(x)) for x in np.split(parts, [len(a)]))
-            worse = max(1.0, float(clustered_square(totals)) / alone) * ratio_tz**2
+            independent = sum(float(clustered_square(x)) for x in np.split(parts, [len(a)]))
+            worse = max(1.0, float(clustered_square(totals)) / independent) * ratio_tz**2
             n_a, n_b = max(1.0, len(a) / worse), max(1.0, len(b) / worse)
     low, high = auc_interval(auc, n_a, n_b)
     return {"auc": auc, "auc_low": low, "auc_high": high, "d": cohens_d(a, b), "n_a": len(a), "n_b": len(b)}
@@ -183,15 +183,15 @@ def project_held_out(
     r = unit(mean_difference(a[fit_a], b[fit_b]))
     middle = np.einsum("ld,ld->l", (a[fit_a].mean(0) + b[fit_b].mean(0)) / 2, r)
     middle[~r.any(-1)] = np.nan
-    along = [np.einsum("nld,ld->nl", x, r) - middle for x in (a[test_a], b[test_b])]
-    return HeldOutProjections(along[0], along[1], test_a, test_b)
+    projections = [np.einsum("nld,ld->nl", x, r) - middle for x in (a[test_a], b[test_b])]
+    return HeldOutProjections(projections[0], projections[1], test_a, test_b)
 
 
 def shuffled_differences(a: np.ndarray, b: np.ndarray, draws: int, seed: int = 0) -> np.ndarray:
     """Differences of means [draws, ..., D] with prompts assigned to the two sets at random, sizes kept."""
-    both, generator = np.concatenate([a, b]), np.random.default_rng(seed)
-    orders = [generator.permutation(len(both)) for _ in range(draws)]
-    return np.stack([mean_difference(both[order[: len(a)]], both[order[len(a) :]]) for order in orders])
+    all_states, generator = np.concatenate([a, b]), np.random.default_rng(seed)
+    orders = [generator.permutation(len(all_states)) for _ in range(draws)]
+    return np.stack([mean_difference(all_states[order[: len(a)]], all_states[order[len(a) :]]) for order in orders])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,12 +208,12 @@ class FoundDirections:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that `directions.choice` reads, float32."""
-        out: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for stream, vectors in self.vectors.items():
-            own = self.layers[self.layers["stream"] == stream]
-            out |= {f"mean.{stream}": vectors, f"svd.{stream}": self.svd[stream]}
-            out |= {f"{name}.{stream}": own[name] for name in ("norm", "d")}
-        return {name: np.ascontiguousarray(x, np.float32) for name, x in out.items()}
+            rows = self.layers[self.layers["stream"] == stream]
+            tensors |= {f"mean.{stream}": vectors, f"svd.{stream}": self.svd[stream]}
+            tensors |= {f"{name}.{stream}": rows[name] for name in ("norm", "d")}
+        return {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
 
 
 def find(
@@ -230,7 +230,7 @@ def find(
     0 leaves the controls undefined.
     """
     of_a, of_b = lines or lines_of(len(a.values), len(b.values))
-    vectors, svd, apart, rows = {}, {}, {}, list[dict[str, Any]]()
+    vectors, svd, held_out, rows = {}, {}, {}, list[dict[str, Any]]()
     missing: Reasons = {}
     for stream in a.names:
         x, y = a.of(stream), b.of(stream)
@@ -242,27 +242,27 @@ def find(
         if draws:
             control = np.linalg.norm(shuffled_differences(x, y, draws, seed), axis=-1).mean(0)
         agreement = np.abs(np.einsum("ld,ld->l", svd[stream][:, 0], vectors[stream]))
-        one = project_held_out(x, y, seed, (of_a, of_b))
-        one.a[:, norms == 0] = one.b[:, norms == 0] = NAN
-        apart[stream] = one
-        for layer, (p, q) in enumerate(zip(one.a.T, one.b.T, strict=True)):
-            why = {} if draws else {"shuffled_norm": NO_SHUFFLES}
+        projections = project_held_out(x, y, seed, (of_a, of_b))
+        projections.a[:, norms == 0] = projections.b[:, norms == 0] = NAN
+        held_out[stream] = projections
+        for layer, (p, q) in enumerate(zip(projections.a.T, projections.b.T, strict=True)):
+            reasons = {} if draws else {"shuffled_norm": NO_SHUFFLES}
             if np.isnan(p[0]):
-                got = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
-                why |= dict.fromkeys(SEPARATION, NO_DIFFERENCE)
+                scores = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
+                reasons |= dict.fromkeys(SEPARATION, NO_DIFFERENCE)
             else:
-                got = separation(p, q, np.concatenate([of_a[one.of_a], of_b[one.of_b]]))
-                why |= {"d": "the projections have no spread"} if np.isnan(got["d"]) else {}
+                scores = separation(p, q, np.concatenate([of_a[projections.of_a], of_b[projections.of_b]]))
+                reasons |= {"d": "the projections have no spread"} if np.isnan(scores["d"]) else {}
             if norms[layer] == 0:
-                why["svd_cosine"] = NO_DIFFERENCE
-            missing |= {(len(rows), name): text for name, text in why.items()}
+                reasons["svd_cosine"] = NO_DIFFERENCE
+            missing |= {(len(rows), name): text for name, text in reasons.items()}
             rows.append({
                 "layer": layer, "stream": stream, "width": x.shape[-1], "norm": norms[layer],
                 "relative": norms[layer] / size[layer] if size[layer] > 0 else 0.0, "shuffled_norm": control[layer],
-                **got, "svd_cosine": NAN if norms[layer] == 0 else agreement[layer],
+                **scores, "svd_cosine": NAN if norms[layer] == 0 else agreement[layer],
             })  # fmt: skip
     streams, streams_missing = _streams(a, b, draws, seed)
-    return FoundDirections(vectors=vectors, svd=svd, held_out=apart, layers=pd.DataFrame(rows), streams=streams,
+    return FoundDirections(vectors=vectors, svd=svd, held_out=held_out, layers=pd.DataFrame(rows), streams=streams,
                  missing=missing, streams_missing=streams_missing)  # fmt: skip
 
 
@@ -283,8 +283,8 @@ def _streams(a: States, b: States, draws: int, seed: int) -> tuple[pd.DataFrame,
     missing = {} if draws else {(layer, "shuffled_cosine"): NO_SHUFFLES for layer in range(n_layers)}
     for layer in np.flatnonzero(~difference.any(-1).all(-1)):  # no direction if the sets do not differ
         frame.loc[layer, ["stream_cosine", "shuffled_cosine"]] = NAN
-        lost = ((int(layer), "stream_cosine"), (int(layer), "shuffled_cosine"))
-        missing |= dict.fromkeys(lost, NO_DIFFERENCE + ", in a stream")
+        cells = ((int(layer), "stream_cosine"), (int(layer), "shuffled_cosine"))
+        missing |= dict.fromkeys(cells, NO_DIFFERENCE + ", in a stream")
     return frame, missing
 
 
@@ -296,12 +296,12 @@ def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:
     return int(values.idxmax())
 
 
-def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(instrument: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: layer and stream. Units: held-out prompts, 1 if on their own set's side of the middle."""
     sets = data[Sets]
-    a, b = (stream_states(model, rows.tokens, how.pool, progress=progress) for rows in (sets.a, sets.b))
-    found = find(a, b, draws=how.draws, seed=how.seed, lines=sets.lines)
-    pool = "mean over positions" if how.pool == "mean" else "last position"
+    a, b = (stream_states(model, rows.tokens, instrument.pool, progress=progress) for rows in (sets.a, sets.b))
+    directions = find(a, b, draws=instrument.draws, seed=instrument.seed, lines=sets.lines)
+    pool = "mean over positions" if instrument.pool == "mean" else "last position"
     left_out = a.left_out + b.left_out
     if left_out:
         pool += f" but for {left_out:,} with massive activations"
@@ -310,53 +310,57 @@ def observe(how: Directions, model: Any, data: Opened, progress: Progress) -> In
         "title": f"{title_of(model)}: {sets.title()}; {pool}", "preset": getattr(config, "name", type(model).__name__),
         "folder": None if folder is None else run_label(folder), "massive": left_out,
     }  # fmt: skip
-    one = found.held_out[RESID]
-    texts = [f"a: {sets.a.texts[i]}" for i in one.of_a] + [f"b: {sets.b.texts[i]}" for i in one.of_b]
+    projections = directions.held_out[RESID]
+    texts = [f"a: {sets.a.texts[i]}" for i in projections.of_a] + [f"b: {sets.b.texts[i]}" for i in projections.of_b]
     names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in texts]
-    lines = np.concatenate([of[at] for of, at in zip(sets.lines, (one.of_a, one.of_b), strict=True)])
-    along = np.concatenate([np.concatenate([p.a, -p.b]).T for p in found.held_out.values()])  # [cells, prompts]
-    there = ~np.isnan(along).all(1, keepdims=True)  # without a difference there is no direction
+    lines = np.concatenate(
+        [line_ids[indices] for line_ids, indices in zip(sets.lines, (projections.of_a, projections.of_b), strict=True)]
+    )
+    margins = np.concatenate([np.concatenate([p.a, -p.b]).T for p in directions.held_out.values()])  # [cells, prompts]
+    valid = ~np.isnan(margins).all(1, keepdims=True)  # without a difference there is no direction
     block = Observations(
-        measure=HITS, cells=found.layers[["layer", "stream"]],
+        measure=HITS, cells=directions.layers[["layer", "stream"]],
         units=pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]}),
-        total=np.where(np.isnan(along), np.nan, along > 0), size=np.broadcast_to(there, along.shape),
+        total=np.where(np.isnan(margins), np.nan, margins > 0), size=np.broadcast_to(valid, margins.shape),
     )  # fmt: skip
-    missing = ["" if some else NO_DIFFERENCE for some in block.inside.sum(1)]
+    missing = ["" if n_inside else NO_DIFFERENCE for n_inside in block.inside.sum(1)]
     contrasts = each("accuracy", block.cells, tested=False, missing=missing)
-    return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, found.arrays(), found)
+    return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, directions.arrays(), directions)
 
 
-def tables(how: Directions, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Directions, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """Layers and streams; similarity of the readout's directions between layers, and between streams."""
-    found, title = seen.extra, seen.about["title"]
+    directions, title = data.extra, data.about["title"]
     accuracy, missing = estimates["accuracy"].wide(["layer", "stream"])
-    frame = found.layers.merge(accuracy, on=["layer", "stream"], how="left", validate="1:1")
-    some = frame.loc[frame["stream"] == RESID, "d"].notna().any()
-    best = f"; best layer of resid by d {best_layer(frame)}, by norm {best_layer(frame, 'norm')}" if some else ""
-    out = {"directions": Table(frame, DIRECTIONS, {**missing, **found.missing}, f"Directions; {title}{best}")}
-    out["streams"] = Table(found.streams, STREAMS, found.streams_missing, f"Directions of the streams; {title}")
-    r = found.vectors[RESID]
-    layer, other = np.indices((len(r), len(r))).reshape(2, -1)
-    cosines = pd.DataFrame({"layer": layer, "other": other, "cosine": (r @ r.T).ravel()})
-    cosines = cosines[(layer < other) & r.any(-1)[layer] & r.any(-1)[other]].reset_index(drop=True)
+    frame = directions.layers.merge(accuracy, on=["layer", "stream"], how="left", validate="1:1")
+    has_d = frame.loc[frame["stream"] == RESID, "d"].notna().any()
+    best = f"; best layer of resid by d {best_layer(frame)}, by norm {best_layer(frame, 'norm')}" if has_d else ""
+    out = {"directions": Table(frame, DIRECTIONS, {**missing, **directions.missing}, f"Directions; {title}{best}")}
+    out["streams"] = Table(
+        directions.streams, STREAMS, directions.streams_missing, f"Directions of the streams; {title}"
+    )
+    r = directions.vectors[RESID]
+    layer, other_layer = np.indices((len(r), len(r))).reshape(2, -1)
+    cosines = pd.DataFrame({"layer": layer, "other": other_layer, "cosine": (r @ r.T).ravel()})
+    cosines = cosines[(layer < other_layer) & r.any(-1)[layer] & r.any(-1)[other_layer]].reset_index(drop=True)
     heading = f"Cosines between the readout's directions of two layers; {title}"
     out["layers"] = Table(cosines, LAYERS, title=heading, by="cosine", most=10)
     return out
 
 
-def relate(whole: Result) -> dict[str, Table]:
+def relate(whole_result: Result) -> dict[str, Table]:
     """Cosines of the same layer and stream in two runs of equal width, and the random baseline.
 
     run_a, run_b, kind ("seeds" of one preset, or "architectures"), layer, stream, width, cosine, absolute, random. Runs
     of unequal width have no rows; layers and streams of only one run are left out.
     """
     rows = []
-    for (i, one), (j, other) in combinations(enumerate(whole.about["runs"]), 2):
-        names = {"run_a": one["model"], "run_b": other["model"]}
-        names["kind"] = "seeds" if one["preset"] == other["preset"] else "architectures"
-        known = {name.partition("-mean.")[2] for name in whole.arrays if name.startswith(f"run{i}-mean.")}
-        for stream in sorted(known, key=lambda name: (name == RESID, name == "joint", name)):
-            x, y = (np.asarray(whole.arrays.get(f"run{k}-mean.{stream}", np.empty(0)), float) for k in (i, j))
+    for (i, first), (j, second) in combinations(enumerate(whole_result.about["runs"]), 2):
+        names = {"run_a": first["model"], "run_b": second["model"]}
+        names["kind"] = "seeds" if first["preset"] == second["preset"] else "architectures"
+        streams = {name.partition("-mean.")[2] for name in whole_result.arrays if name.startswith(f"run{i}-mean.")}
+        for stream in sorted(streams, key=lambda name: (name == RESID, name == "joint", name)):
+            x, y = (np.asarray(whole_result.arrays.get(f"run{k}-mean.{stream}", np.empty(0)), float) for k in (i, j))
             if x.shape[-1] != y.shape[-1]:
                 continue
             for layer, (r, q) in enumerate(zip(x, y, strict=False)):

@@ -17,14 +17,14 @@ def in_model(spec: str) -> bool:
 
 def file_of(spec: str) -> tuple[Path, str]:
     """The file or folder of a direction, and which of its directions; `InputError` where it is not there."""
-    name, _, which = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
+    name, _, selector = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
     path = Path(name or spec)
     if path.is_dir() and (path / "cfg.json").is_file():
-        if not which.isdigit():
+        if not selector.isdigit():
             raise InputError(f"{spec}: give a latent of the dictionary, as {path}:17")
     elif not path.is_file():
         raise InputError(f"{path} {NO_FILE}")
-    return path, which
+    return path, selector
 
 
 def check_direction_name(spec: str) -> None:

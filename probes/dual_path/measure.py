@@ -31,27 +31,30 @@ ROUNDING = 1e-6
 def projections_of(model: Any) -> dict[str, HdplProjection]:
     """{"blocks.L.attn.q": projection}, in order of layers and use. Raises `InputError` for a model without any."""
     paths = latent_widths(model.config)
-    named = dict(model.named_modules())
-    return {name: named[name] for i in range(model.config.n_layers) for name in (f"blocks.{i}.{p}" for p in paths)}
+    modules = dict(model.named_modules())
+    return {name: modules[name] for i in range(model.config.n_layers) for name in (f"blocks.{i}.{p}" for p in paths)}
 
 
-def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(instrument: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: projections, their dimensions, and losses at μ and for every draw. Units: documents."""
     opened, projections, batches = data[Documents], projections_of(model), itertools.count()
     device = torch.device(model.cfg.device)
     devices = [device] if device.type == "cuda" else []
 
     def of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        with torch.no_grad(), capture(model, [f"{name}.hook_{kind}" for name in projections for kind in READ]) as found:
+        with (
+            torch.no_grad(),
+            capture(model, [f"{name}.hook_{kind}" for name in projections for kind in READ]) as captures,
+        ):
             at_mean = loss(model, tokens, targets)
-        batch, drawn = next(batches), list[Tensor]()
-        for draw in range(how.draws):  # z = μ + σ ε, from a separate seed for every batch and draw
+        batch, draw_losses = next(batches), list[Tensor]()
+        for draw in range(instrument.draws):  # z = μ + σ ε, from a separate seed for every batch and draw
             with torch.no_grad(), torch.random.fork_rng(devices), drawing(projections):
-                torch.manual_seed(int(np.random.SeedSequence([how.seed, batch, draw]).generate_state(1)[0]))
-                drawn.append(loss(model, tokens, targets))
-        each = [sums_of(found, name, targets != IGNORE) for name in projections]
-        sums = {name: torch.cat([one[name] for one in each]) for name in each[0]}
-        return {**sums, "loss": torch.stack([at_mean, *drawn])}
+                torch.manual_seed(int(np.random.SeedSequence([instrument.seed, batch, draw]).generate_state(1)[0]))
+                draw_losses.append(loss(model, tokens, targets))
+        per_projection = [sums_of(captures, name, targets != IGNORE) for name in projections]
+        sums = {name: torch.cat([parts[name] for parts in per_projection]) for name in per_projection[0]}
+        return {**sums, "loss": torch.stack([at_mean, *draw_losses])}
 
     total, units = opened.sums(model.cfg.device, of, progress)
     tokens, n = total["targets"], total["targets"].sum()
@@ -59,21 +62,22 @@ def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> Inst
     cells = pd.DataFrame([{"place": f"L{i}.{part}", "layer": int(i), "projection": part} for _, i, _, part in names])
     dims = pd.DataFrame([
         {**cell, "dimension": r}
-        for cell, one in zip(cells.to_dict("records"), projections.values(), strict=True) for r in range(one.rank)
+        for cell, projection in zip(cells.to_dict("records"), projections.values(), strict=True)
+        for r in range(projection.rank)
     ])  # fmt: skip
     mean = total["first"].sum(1) / n
     variance = np.maximum(total["second"].sum(1) / n - mean**2, 0.0)  # Var_t μ_r over all positions
     title = f"{title_of(model)}: {opened.title()}, {counted(int(n), 'token', ',')}"
-    seen = InstrumentData({}, {}, {"title": title}, extra={"variance": variance})
+    measurements = InstrumentData({}, {}, {"title": title}, extra={"variance": variance})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         limits = (0.0, 1.0) if name in ("clamped", "power") else (0.0, np.inf) if quantity or name == "kl" else None
         measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=limits)
-        seen.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
-        seen.contrasts[name] = each(quantity or name, keys, tested=False)
+        measurements.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
+        measurements.contrasts[name] = each(quantity or name, keys, tested=False)
         if not quantity:
             weights = dict.fromkeys(range(len(keys)), 1 / len(keys))
-            seen.contrasts[name].append(Contrast(quantity=f"mean_{name}", weights=weights, tested=False))
+            measurements.contrasts[name].append(Contrast(quantity=f"mean_{name}", weights=weights, tested=False))
 
     block("kl", NATS, cells, total["kl"], tokens)
     block("clamped", "share of tokens", cells, total["clamped"], tokens)
@@ -81,21 +85,23 @@ def observe(how: DualPath, model: Any, data: Opened, progress: Progress) -> Inst
     block("along", SHARE, cells, total["global along"], total["output"])
     block("power", POWER, cells, total["global"], total["global"] + total["detail"])
     block("dimensions", NATS, dims, total["dimensions"], tokens, "kl")
-    draws = range(1, how.draws + 1)
+    draws = range(1, instrument.draws + 1)
     block("loss", NATS, pd.DataFrame({"z": ["mean", *(f"draw {d}" for d in draws)]}), total["loss"], tokens)
-    drawn = dict.fromkeys(draws, 1 / how.draws)
-    seen.contrasts["loss"] = [
+    draw_weights = dict.fromkeys(draws, 1 / instrument.draws)
+    measurements.contrasts["loss"] = [
         Contrast(quantity="loss", weights={0: 1.0}, null=None),
-        Contrast(quantity="drawn", weights=drawn, null=None),
-        Contrast(quantity="delta", weights={**drawn, 0: -1.0}),
+        Contrast(quantity="drawn", weights=draw_weights, null=None),
+        Contrast(quantity="delta", weights={**draw_weights, 0: -1.0}),
     ]
-    return seen
+    return measurements
 
 
-def sums_of(found: Mapping[str, Tensor], name: str, real: Bool[Tensor, "B T"]) -> dict[str, Float[Tensor, "cells B"]]:
+def sums_of(
+    captures: Mapping[str, Tensor], name: str, real: Bool[Tensor, "B T"]
+) -> dict[str, Float[Tensor, "cells B"]]:
     """Sums over the positions with a target of each row, in double precision, for one projection; the last three are
     by dimension."""
-    d, g, mu, logvar = (found[f"{name}.hook_{kind}"].double() for kind in READ)
+    d, g, mu, logvar = (captures[f"{name}.hook_{kind}"].double() for kind in READ)
     y, kl = d + g, kl_by_dimension(mu, logvar)
     token = kl.sum(-1)
     values = {
@@ -117,23 +123,23 @@ def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
 @contextmanager
 def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
     """Within this context the projections draw z as in training; the rest of the model, such as dropout, does not."""
-    before = {name: one.training for name, one in projections.items()}
+    training = {name: projection.training for name, projection in projections.items()}
     try:
-        for one in projections.values():
-            one.training = True
+        for projection in projections.values():
+            projection.training = True
         yield
     finally:
-        for name, one in projections.items():
-            one.training = before[name]
+        for name, projection in projections.items():
+            projection.training = training[name]
         take_penalties(list(projections.values()))
 
 
-def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: DualPath, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """projections: one row each; dimensions: KL and whether it is active; model: means, and loss at z = μ and drawn."""
-    title, keys = seen.about["title"], list(KEYS)
-    dims, lost = estimates["dimensions"].wide([*keys, "dimension"])
-    dims["variance"] = seen.extra["variance"]
-    dims["active"] = dims["variance"] > how.active
+    title, keys = data.about["title"], list(KEYS)
+    dims, dims_missing = estimates["dimensions"].wide([*keys, "dimension"])
+    dims["variance"] = data.extra["variance"]
+    dims["active"] = dims["variance"] > options.active
     names = ("kl", "clamped", "along", "power")
     frame, missing = joined([estimates[name].where(quantity=name) for name in names], keys, PROJECTIONS)
     means = [estimates[name].where(quantity=f"mean_{name}") for name in names]
@@ -142,10 +148,10 @@ def tables(how: DualPath, seen: InstrumentData, estimates: Mapping[str, Estimate
     frame["active"], frame["dimensions"] = by_place.sum().to_numpy(), by_place.size().to_numpy()
     model["active"], model["dimensions"] = int(frame["active"].sum()), int(frame["dimensions"].sum())
     dims["active"] = np.where(dims["active"], "yes", "no")
-    of_all = f"{title}: means over projections; z drawn as in training, {how.draws} times"
+    of_all = f"{title}: means over projections; z drawn as in training, {options.draws} times"
     return {
         "projections": Table(frame, PROJECTIONS, missing, title),
-        "dimensions": Table(dims, DIMENSIONS, lost, f"{title}: by latent dimension", "kl", 10),
+        "dimensions": Table(dims, DIMENSIONS, dims_missing, f"{title}: by latent dimension", "kl", 10),
         "model": Table(model, MODEL, lost_of_all, of_all),
     }
 

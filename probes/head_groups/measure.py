@@ -55,8 +55,8 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
         classes = _classes(query, i, tokenizer.spans(query.aligned.prompts[i].text)[1])
-        total, inside = rows.sum(-1), {name: np.array([c == name for c in classes]) for name in CLASSES}
-        return {name: rows[..., at].sum(-1) - total * at.mean() for name, at in inside.items()}
+        total, masks = rows.sum(-1), {name: np.array([c == name for c in classes]) for name in CLASSES}
+        return {name: rows[..., mask].sum(-1) - total * mask.mean() for name, mask in masks.items()}
 
     return role_table(captures, query, of, gated=_gated(captures))
 
@@ -70,51 +70,51 @@ def _gated(captures: Captures) -> bool:
     return any(name.endswith("hook_gate") for name in captures.hooks)
 
 
-def observe(how: HeadGroups, model: Any, data: Opened, progress: Progress = iter) -> InstrumentData:
+def observe(options: HeadGroups, model: Any, data: Opened, progress: Progress = iter) -> InstrumentData:
     """Cells: head × class, and every head's score for its own class on the half that did not choose it."""
     opened = data[Prompts]
-    check_heads(model.cfg.n_heads * (model.cfg.n_layers if how.layers == "all" else 1), how.k)
+    check_heads(model.cfg.n_heads * (model.cfg.n_layers if options.layers == "all" else 1), options.k)
     captures, query = capture(model, opened.aligned, opened.tokenizer, progress)
-    seen = observed(how, read(captures, query, opened.tokenizer), opened.unit)
-    seen.about["title"] = f"{title_of(model)} on {opened.title()}"
-    return seen
+    measurements = observed(options, read(captures, query, opened.tokenizer), opened.unit)
+    measurements.about["title"] = f"{title_of(model)} on {opened.title()}"
+    return measurements
 
 
-def observed(how: HeadGroups, table: RoleTable, unit: Callable[[str], str] = str) -> InstrumentData:
+def observed(options: HeadGroups, table: RoleTable, unit: Callable[[str], str] = str) -> InstrumentData:
     """Observations and contrasts of the scores; `extra`: every head's group, and the class it is scored in.
 
     Heads without a group are scored in their largest class on the choosing half.
     """
-    choose = halves(table.cases.assign(relation=""), how.split)[0] == 0
+    choose = halves(table.cases.assign(relation=""), options.split)[0] == 0
     values = np.stack([table.values[name] for name in CLASSES])  # [class, head, case]
-    chosen = values[:, :, choose].mean(-1).T
+    choice_scores = values[:, :, choose].mean(-1).T
     layer = table.heads["layer"].to_numpy()
-    searched = (layer == layer.max()) | (how.layers == "all")
+    searched = (layer == layer.max()) | (options.layers == "all")
     groups = np.full(len(layer), "", dtype=object)
-    groups[searched] = _assign_groups(chosen[searched], how.k)
-    scored = [group or CLASSES[best] for group, best in zip(groups, chosen.argmax(1), strict=True)]
-    held = np.stack([values[CLASSES.index(name), i] for i, name in enumerate(scored)])
+    groups[searched] = _assign_groups(choice_scores[searched], options.k)
+    scored_classes = [group or CLASSES[best] for group, best in zip(groups, choice_scores.argmax(1), strict=True)]
+    held_scores = np.stack([values[CLASSES.index(name), i] for i, name in enumerate(scored_classes)])
     names, unit_names = (*CLASSES, "held_out"), [unit(name) for name in table.cases["id"]]
     measure = Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(-1.0, 1.0))
-    block = replace(table, values={**table.values, "held_out": held}).block(measure, names, unit_names)
+    block = replace(table, values={**table.values, "held_out": held_scores}).block(measure, names, unit_names)
     size = np.where(block.cells["what"].eq("held_out").to_numpy()[:, None] & choose, 0.0, 1.0)
     block = replace(block, total=np.where(size > 0, block.total, 0.0), size=size)
     contrasts = [c for name in CLASSES for c in table.contrasts(names, name, {name: 1.0}, null=None)]
     contrasts += table.contrasts(names, "held_out", {"held_out": 1.0})
-    return InstrumentData({"score": block}, {"score": contrasts}, extra={"group": groups, "scored": scored})
+    return InstrumentData({"score": block}, {"score": contrasts}, extra={"group": groups, "scored": scored_classes})
 
 
-def tables(how: HeadGroups, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: HeadGroups, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; groups: the heads with a group."""
-    found, title = estimates["score"], seen.about["title"]
-    frame, missing = found.where(quantity="held_out").wide(KEYS)
-    classes = {name: found.where(quantity=name).frame["value"] for name in CLASSES}
-    frame = frame.assign(**classes, **seen.extra)
+    scores, title = estimates["score"], data.about["title"]
+    frame, missing = scores.where(quantity="held_out").wide(KEYS)
+    classes = {name: scores.where(quantity=name).frame["value"] for name in CLASSES}
+    frame = frame.assign(**classes, **data.extra)
     heads = Table(frame, COLUMNS, missing, f"{title}: every head", "held_out")
-    chosen = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
+    group_rows = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
     return {
         "heads": heads,
-        "groups": heads.only(list(chosen.index), f"{title}: heads of the groups, chosen on one half of the cases"),
+        "groups": heads.only(list(group_rows.index), f"{title}: heads of the groups, chosen on one half of the cases"),
     }
 
 
@@ -131,15 +131,15 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def summary(how: HeadGroups, table: RoleTable) -> pd.DataFrame:
+def summary(options: HeadGroups, table: RoleTable) -> pd.DataFrame:
     """The frame of the table `heads` from the scores of `read`."""
-    seen = observed(how, table)
-    seen.about["title"] = ""
-    return tables(how, seen, estimate_all(seen.blocks, seen.contrasts))["heads"].frame
+    measurements = observed(options, table)
+    measurements.about["title"] = ""
+    return tables(options, measurements, estimate_all(measurements.blocks, measurements.contrasts))["heads"].frame
 
 
 def shuffled_scores(
-    how: HeadGroups, captures: Captures, query: RoleQuery, tokenizer: Any, *, draws: int = 199, seed: int = 0
+    options: HeadGroups, captures: Captures, query: RoleQuery, tokenizer: Any, *, draws: int = 199, seed: int = 0
 ) -> np.ndarray:
     """[draws, heads]: the held-out score of every head under shuffles of the tokens' classes.
 
@@ -149,22 +149,31 @@ def shuffled_scores(
     """
     aligned = query.aligned
     forms: dict[tuple[int, str], int] = {}
-    at = []
+    token_forms = []
     for i, prompt in enumerate(aligned.prompts):
         ids, spans = tokenizer.spans(prompt.text)
-        of = _classes(query, i, spans)
-        at.append(np.array([forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, of, strict=False)]))
+        prompt_classes = _classes(query, i, spans)
+        token_forms.append(
+            np.array(
+                [forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, prompt_classes, strict=False)]
+            )
+        )
     labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
     classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
     scores = []  # per prompt [draws, heads, classes]
     for i, rows in attention_rows(captures, query, gated=_gated(captures)):
-        flat, member = rows.reshape(-1, rows.shape[-1]), classes[:, at[i]] == np.arange(len(CLASSES))[:, None, None]
+        flat, member = (
+            rows.reshape(-1, rows.shape[-1]),
+            classes[:, token_forms[i]] == np.arange(len(CLASSES))[:, None, None],
+        )
         of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
         scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
-    choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), how.split)[0] == 0
-    choosing, held = (np.stack([x for x, c in zip(scores, choose, strict=True) if c == side]) for side in (True, False))
+    choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), options.split)[0] == 0
+    choosing, held_scores = (
+        np.stack([x for x, c in zip(scores, choose, strict=True) if c == side]) for side in (True, False)
+    )
     best = choosing.mean(0).argmax(-1)
-    return np.take_along_axis(held.mean(0), best[..., None], -1)[..., 0].astype(float)
+    return np.take_along_axis(held_scores.mean(0), best[..., None], -1)[..., 0].astype(float)
 
 
 def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
@@ -173,12 +182,12 @@ def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
     p_shuffled = (1 + shuffles with at least this score) / (1 + shuffles), corrected over the heads of the groups (Holm)
     in p_shuffled_holm; `above_shuffled` if that is at most .05. `shuffled_95`: 95 % quantile of the shuffles.
     """
-    own = summary["group"].to_numpy() != ""
-    found, dealt = summary[own].reset_index(drop=True), shuffled_scores[:, own]
-    p = (1 + (dealt >= found["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
-    found = found.assign(shuffled_95=np.quantile(dealt, 0.95, axis=0), draws=len(dealt), p_shuffled=p)
-    found["p_shuffled_holm"] = holm(found["p_shuffled"])
-    return found.assign(above_shuffled=found["p_shuffled_holm"] <= 0.05)
+    in_group = summary["group"].to_numpy() != ""
+    frame, dealt = summary[in_group].reset_index(drop=True), shuffled_scores[:, in_group]
+    p = (1 + (dealt >= frame["held_out"].to_numpy()).sum(0)) / (1 + len(dealt))
+    frame = frame.assign(shuffled_95=np.quantile(dealt, 0.95, axis=0), draws=len(dealt), p_shuffled=p)
+    frame["p_shuffled_holm"] = holm(frame["p_shuffled"])
+    return frame.assign(above_shuffled=frame["p_shuffled_holm"] <= 0.05)
 
 
 def check_heads(n: int, k: int) -> None:
@@ -195,19 +204,19 @@ def _assign_groups(scores: np.ndarray, k: int) -> list[str]:
     check_heads(len(scores), k)
     places = np.repeat(np.arange(len(CLASSES)), k)
     heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
-    found = [""] * len(scores)
+    classes = [""] * len(scores)
     for h, c in zip(heads, columns, strict=True):
-        found[h] = CLASSES[places[c]]
-    return found
+        classes[h] = CLASSES[places[c]]
+    return classes
 
 
 def groups_of(summary: pd.DataFrame) -> dict[str, tuple[Head, ...]]:
     """Class -> its heads, from a table of `summary`."""
-    found: dict[str, tuple[Head, ...]] = {}
+    heads: dict[str, tuple[Head, ...]] = {}
     for name in CLASSES:
         rows = summary[summary["group"] == name]
-        found[name] = tuple(sorted(Head(int(a), int(b)) for a, b in zip(rows["layer"], rows["index"], strict=True)))
-    return found
+        heads[name] = tuple(sorted(Head(int(a), int(b)) for a, b in zip(rows["layer"], rows["index"], strict=True)))
+    return heads
 
 
 def scores_of(summary: pd.DataFrame) -> dict[str, dict[Head, float]]:

@@ -37,21 +37,21 @@ KEPT, BATCH, LEARNING_RATE = 16_384, 1024, 1e-3
 """Positions that are kept to train tuned, those of a step, and the first learning rate, which falls to 0."""
 
 
-def places(how: Lenses, model: Any) -> list[Place]:
+def places(options: Lenses, model: Any) -> list[Place]:
     """The streams to read: those of `hooks`, or all after every layer and, of several, their sum (resid)."""
-    if how.hooks:
-        return places_of(model, how.hooks)
+    if options.hooks:
+        return places_of(model, options.hooks)
     streams = places_of(model)
     if streams[0].stream == RESID:
         return streams
     return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
 
 
-def check(how: Lenses, model: Any) -> None:
+def check(options: Lenses, model: Any) -> None:
     """Raise `InputError` for hooks that are no streams, and for an untrained twin of a foreign architecture."""
-    places(how, model)
-    if "untrained" in how.kinds:
-        untrained(model, how.seed)
+    places(options, model)
+    if "untrained" in options.kinds:
+        untrained(model, options.seed)
 
 
 # ---- states -----------------------------------------------------------------------------------
@@ -71,16 +71,16 @@ class Batch:
 
 
 @torch.no_grad()
-def batches(nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place]) -> Iterator[Batch]:
+def batches(nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place]) -> Iterator[Batch]:
     """The states of the model ("own") and perhaps of its twin at every position that has a next token, BOS too."""
-    names = list(dict.fromkeys(place.hook for place in read))
+    names = list(dict.fromkeys(place.hook for place in read_places))
     for index, tokens, targets in opened.batches():
         device = nets["own"].cfg.device
         real, states, last = (targets != IGNORE).to(device), dict[Source, Tensor](), dict[str, Tensor]()
         for net, model in nets.items():
-            with capture(model, names) as seen:
+            with capture(model, names) as stream_captures:
                 last[net] = last_state(model, tokens.to(device))
-            states |= {(net, place): place.of(seen[place.hook])[real].float() for place in read}
+            states |= {(net, place): place.of(stream_captures[place.hook])[real].float() for place in read_places}
         document = torch.as_tensor(np.asarray(index))[:, None].expand(real.shape)[real.cpu()]
         yield Batch(states, last["own"][real].float(), document)
 
@@ -126,38 +126,46 @@ class Fitted:
 
 
 def fit(
-    how: Lenses, nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place], done: Callable[[int], None]
+    options: Lenses,
+    nets: Mapping[str, Any],
+    opened: OpenDocuments,
+    read_places: Sequence[Place],
+    tick: Callable[[int], None],
 ) -> Fitted:
     """The lenses from these documents."""
-    model, found = nets["own"], Fitted(constant=0.0)
-    head, first = head_of(model), {place.stream: place for place in reversed(read)}
-    found.repeated = {place for place in read if place != first[place.stream]}
-    chosen = thinned(sum(len(ids) - 1 for ids in opened.rows()), how.seed)
-    moments, kept, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
-    for batch in batches(nets, opened, read):
-        own = {place: batch.states["own", place] for place in read}
-        found.repeated = {place for place in found.repeated if torch.equal(own[place], own[first[place.stream]])}
-        found.constant = found.constant + probabilities(head, batch.last, model.cfg.d_vocab)
-        rows = chosen[found.positions : found.positions + len(batch.last)].to(batch.last.device)
-        found.positions += len(batch.last)
+    model, fit_result = nets["own"], Fitted(constant=0.0)
+    head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
+    fit_result.repeated = {place for place in read_places if place != first[place.stream]}
+    kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed)
+    moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
+    for batch in batches(nets, opened, read_places):
+        own_states = {place: batch.states["own", place] for place in read_places}
+        fit_result.repeated = {
+            place for place in fit_result.repeated if torch.equal(own_states[place], own_states[first[place.stream]])
+        }
+        fit_result.constant = fit_result.constant + probabilities(head, batch.last, model.cfg.d_vocab)
+        rows = kept_mask[fit_result.positions : fit_result.positions + len(batch.last)].to(batch.last.device)
+        fit_result.positions += len(batch.last)
         kept_last.append(batch.last[rows])
         for source, x in batch.states.items():
             moments[source].add(x, batch.last)
-            kept[source].append(x[rows])
-    found.constant = (found.constant / found.positions).clamp(min=1e-45).log()
+            samples[source].append(x[rows])
+    fit_result.constant = (fit_result.constant / fit_result.positions).clamp(min=1e-45).log()
     last = torch.cat(kept_last)
-    for place in read:
+    for place in read_places:
         for kind, net in SOURCES.items():
-            if kind in how.kinds and place not in found.repeated:
+            if kind in options.kinds and place not in fit_result.repeated:
                 start = moments[net, place].ridge()
-                found.maps[kind, place] = (
-                    start if kind == "ridge" else tuned(how, head, start, torch.cat(kept[net, place]), last)
+                fit_result.maps[kind, place] = (
+                    start if kind == "ridge" else tuned(options, head, start, torch.cat(samples[net, place]), last)
                 )
-        done(1)
-    if "jacobian" in how.kinds:
-        texts = list(islice(opened.rows(), how.texts))
-        found.maps |= {("jacobian", place): one for place, one in jacobians(model, texts, read).items()}
-    return found
+        tick(1)
+    if "jacobian" in options.kinds:
+        texts = list(islice(opened.rows(), options.texts))
+        fit_result.maps |= {
+            ("jacobian", place): lens_map for place, lens_map in jacobians(model, texts, read_places).items()
+        }
+    return fit_result
 
 
 def chunks(d_vocab: int, h: Float[Tensor, "N D"]) -> Iterator[slice]:
@@ -174,20 +182,20 @@ def probabilities(head: Callable[[Tensor], Tensor], h: Float[Tensor, "N D"], d_v
 
 def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
     """`KEPT` of n positions, drawn at random."""
-    chosen = torch.zeros(n, dtype=torch.bool)
-    chosen[torch.as_tensor(np.random.default_rng([seed, 1]).permutation(n)[:KEPT])] = True
-    return chosen
+    mask = torch.zeros(n, dtype=torch.bool)
+    mask[torch.as_tensor(np.random.default_rng([seed, 1]).permutation(n)[:KEPT])] = True
+    return mask
 
 
 def tuned(
-    how: Lenses, head: Callable[[Tensor], Tensor], start: Map, x: Float[Tensor, "N D"], last: Float[Tensor, "N D"]
+    options: Lenses, head: Callable[[Tensor], Tensor], start: Map, x: Float[Tensor, "N D"], last: Float[Tensor, "N D"]
 ) -> Map:
     """The map of least KL(model ‖ lens): Adam from `start`, its learning rate falling to 0 along a line."""
-    rng = np.random.default_rng([how.seed, 2])
+    rng = np.random.default_rng([options.seed, 2])
     A, b = start.A.clone().to(x).requires_grad_(), start.b.clone().to(x).requires_grad_()
     optimizer = torch.optim.Adam([A, b], lr=LEARNING_RATE)
-    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / how.steps)
-    for _ in range(how.steps):
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / options.steps)
+    for _ in range(options.steps):
         rows = torch.as_tensor(rng.integers(0, len(x), min(BATCH, len(x))))
         with torch.no_grad():
             p = head(last[rows]).softmax(-1)
@@ -198,13 +206,13 @@ def tuned(
     return Map(A.detach(), b.detach())
 
 
-def jacobians(model: Any, rows: Sequence[Sequence[int]], read: Sequence[Place]) -> dict[Place, Map]:
+def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[Place]) -> dict[Place, Map]:
     """x̂ = J x with J = mean over texts of the mean over positions t of Σ_t' ∂x_last,t' / ∂x_t, t' ≥ t.
 
     Positions are those after BOS that have a next token. One backward pass per dimension of the last state gives a row
     of J for every layer and stream. A sum of several streams is no variable of the model: it has no J of its own.
     """
-    live = [place for place in read if place.hook in {one.hook for one in places_of(model)}]
+    live = [place for place in read_places if place.hook in {model_place.hook for model_place in places_of(model)}]
     ids = [list(row)[: model.cfg.n_ctx] for row in rows if len(row) > 2]
     if not ids:
         raise InputError("no text has a position after BOS with a next token: give longer texts")
@@ -218,11 +226,11 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read: Sequence[Place]) 
         sources[name] = x if x.requires_grad else x.detach().requires_grad_()
         return sources[name]
 
-    own, last = hasattr(model, "segment"), last_hook(model.cfg.n_layers - 1)
-    names = dict.fromkeys([*(place.hook for place in live), *([] if own else [last])])
+    is_native, last = hasattr(model, "segment"), last_hook(model.cfg.n_layers - 1)
+    names = dict.fromkeys([*(place.hook for place in live), *([] if is_native else [last])])
     with torch.enable_grad(), edit(model, {name: partial(keep, name=name) for name in names}):
-        h = last_state(model, tokens) if own else model(tokens)
-    h = h if own else sources[last]  # what `capture` gives has no derivatives
+        h = last_state(model, tokens) if is_native else model(tokens)
+    h = h if is_native else sources[last]  # what `capture` gives has no derivatives
     target = (h * (weight > 0)[..., None]).sum((0, 1))  # [D]
     hooks = list(sources)
     matrices = {place: torch.zeros(model.cfg.d_model, model.cfg.d_model) for place in live}
@@ -248,7 +256,7 @@ class Cell:
     logits: Callable[[dict[Source, Tensor], slice], Tensor]
 
 
-def cells_of(how: Lenses, model: Any, read: Sequence[Place], found: Fitted) -> list[Cell]:
+def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
     """What is compared with the model: the wanted lenses, of places that are not repeated."""
     head, cells = head_of(model), list[Cell]()
 
@@ -256,75 +264,93 @@ def cells_of(how: Lenses, model: Any, read: Sequence[Place], found: Fitted) -> l
         return head_of(model, place.layer)(states["own", place][rows])
 
     def through(sources: Sequence[Source], maps: Sequence[Map], states: dict[Source, Tensor], rows: slice) -> Tensor:
-        parts = [one.to_last(states[source][rows]) for source, one in zip(sources, maps, strict=True)]
+        parts = [lens_map.to_last(states[source][rows]) for source, lens_map in zip(sources, maps, strict=True)]
         return head(torch.stack(parts).sum(0))
 
-    for kind in how.kinds:
-        for place in (place for place in read if place not in found.repeated):
-            live = [one for one in read if one.layer == place.layer and ("jacobian", one) in found.maps]
+    for kind in options.kinds:
+        for place in (place for place in read_places if place not in fit_result.repeated):
+            live = [
+                other_place
+                for other_place in read_places
+                if other_place.layer == place.layer and ("jacobian", other_place) in fit_result.maps
+            ]
             parts = live if kind == "jacobian" and place not in live else [place]
             if kind == "logit":
                 cells.append(Cell(kind, place, partial(own_norm, place)))
             elif parts:
-                sources = [(SOURCES.get(kind, "own"), one) for one in parts]
-                cells.append(Cell(kind, place, partial(through, sources, [found.maps[kind, one] for one in parts])))
+                sources = [(SOURCES.get(kind, "own"), part) for part in parts]
+                cells.append(
+                    Cell(kind, place, partial(through, sources, [fit_result.maps[kind, part] for part in parts]))
+                )
     return cells
 
 
-def observe(how: Lenses, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: lenses of places, and the constant lens. Units: documents, with a sum over their positions."""
-    opened, read = data[Documents], places(how, model)
-    fitted, measured = opened.split(MEASURED, how.seed)
-    nets = {"own": model} | ({"untrained": untrained(model, how.seed)} if "untrained" in how.kinds else {})
-    done = ticks(progress, len(read) + 1)
-    found = fit(how, nets, fitted, read, done)
-    cells = cells_of(how, model, read, found)
-    sums = compare(nets, measured, read, cells, found)
-    done(0)
-    units = measured.units()
-    kept = sums["n"] > 0
-    sizes = sums["n"][kept]
+    opened, read_places = data[Documents], places(options, model)
+    fit_documents, test_documents = opened.split(MEASURED, options.seed)
+    nets = {"own": model} | ({"untrained": untrained(model, options.seed)} if "untrained" in options.kinds else {})
+    tick = ticks(progress, len(read_places) + 1)
+    fit_result = fit(options, nets, fit_documents, read_places, tick)
+    cells = cells_of(options, model, read_places, fit_result)
+    sums = compare(nets, test_documents, read_places, cells, fit_result)
+    tick(0)
+    units = test_documents.units()
+    nonempty = sums["n"] > 0
+    sizes = sums["n"][nonempty]
     labels = pd.DataFrame(
-        [{"lens": one.lens, "stream": one.place.stream, "layer": one.place.layer, "hook": one.place.hook}
-         for one in cells]
+        [{"lens": cell.lens, "stream": cell.place.stream, "layer": cell.place.layer, "hook": cell.place.hook}
+         for cell in cells]
     )  # fmt: skip
-    title = f"{title_of(model)} on {measured.title()}; fitted on {found.positions:,} positions of other documents"
-    if found.repeated:
-        streams = sorted({place.stream for place in found.repeated})
+    title = (
+        f"{title_of(model)} on {test_documents.title()}; "
+        f"fitted on {fit_result.positions:,} positions of other documents"
+    )
+    if fit_result.repeated:
+        streams = sorted({place.stream for place in fit_result.repeated})
         title += f"; no layer changes {', '.join(streams)}: one row each"
-    about = {"title": title, "weights_digest": weights_digest(model), "texts": how.texts, "layers": model.cfg.n_layers}
-    seen = InstrumentData({}, {}, about, arrays_of(found))
+    about = {
+        "title": title,
+        "weights_digest": weights_digest(model),
+        "texts": options.texts,
+        "layers": model.cfg.n_layers,
+    }
+    measurements = InstrumentData({}, {}, about, arrays_of(fit_result))
     everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
     constant = pd.DataFrame([{"lens": "constant", "stream": "", "layer": -1, "hook": ""}])
     for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
-        seen.blocks[name] = Observations(
+        measurements.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
-            cells=pd.concat([constant, labels], ignore_index=True), units=units[kept].reset_index(drop=True),
-            total=sums[name][:, kept], size=sizes,
+            cells=pd.concat([constant, labels], ignore_index=True), units=units[nonempty].reset_index(drop=True),
+            total=sums[name][:, nonempty], size=sizes,
         )  # fmt: skip
-        seen.contrasts[name] = [
+        measurements.contrasts[name] = [
             Contrast(quantity=name, weights={i: 1.0}, labels=keys, null=None)
             for i, keys in [*enumerate(labels.to_dict("records"), 1), *((0, keys) for keys in everywhere)]
         ]
-    return seen
+    return measurements
 
 
 @torch.no_grad()
 def compare(
-    nets: Mapping[str, Any], opened: OpenDocuments, read: Sequence[Place], cells: Sequence[Cell], found: Fitted
+    nets: Mapping[str, Any],
+    opened: OpenDocuments,
+    read_places: Sequence[Place],
+    cells: Sequence[Cell],
+    fit_result: Fitted,
 ) -> dict[str, np.ndarray]:
     """Sums over the positions of each document: KL(model ‖ lens) and equal first tokens [1 + cells, documents], n."""
     head, size = head_of(nets["own"]), len(opened.units())
     sums = {name: torch.zeros(1 + len(cells), size, dtype=torch.float64) for name in ("kl", "agreement")}
     n = torch.zeros(size, dtype=torch.float64)
-    for batch in batches(nets, opened, read):
+    for batch in batches(nets, opened, read_places):
         for rows in chunks(nets["own"].cfg.d_vocab, batch.last):
             document = batch.document[rows]
             log_p = head(batch.last[rows]).log_softmax(-1)
             p, first = log_p.exp(), log_p.argmax(-1)
             n.index_add_(0, document, torch.ones(len(document), dtype=torch.float64))
             for i, cell in enumerate([None, *cells]):
-                logits = found.constant.expand_as(log_p) if cell is None else cell.logits(batch.states, rows)
+                logits = fit_result.constant.expand_as(log_p) if cell is None else cell.logits(batch.states, rows)
                 log_q = logits.to(log_p).log_softmax(-1)
                 kl = (p * (log_p - log_q)).sum(-1, dtype=torch.float64)
                 sums["kl"][i].index_add_(0, document, kl.cpu())
@@ -332,19 +358,19 @@ def compare(
     return {name: x.numpy() for name, x in sums.items()} | {"n": n.numpy()}
 
 
-def arrays_of(found: Fitted) -> dict[str, np.ndarray]:
+def arrays_of(fit_result: Fitted) -> dict[str, np.ndarray]:
     """The maps by their names in a file, and `constant` [V]."""
-    arrays = {"constant": found.constant.float().cpu().numpy()}
-    for (kind, place), one in found.maps.items():
-        for name, x in zip(names_of(kind, place.name), (one.A, one.b), strict=True):
+    arrays = {"constant": fit_result.constant.float().cpu().numpy()}
+    for (kind, place), lens_map in fit_result.maps.items():
+        for name, x in zip(names_of(kind, place.name), (lens_map.A, lens_map.b), strict=True):
             arrays[name] = x.cpu().numpy()
     return arrays
 
 
-def tables(how: Lenses, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Lenses, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, layer and lens."""
     frame, missing = joined([estimates["kl"], estimates["agreement"]], KEYS, COLUMNS)
-    return {"lenses": Table(frame, COLUMNS, missing, seen.about["title"])}
+    return {"lenses": Table(frame, COLUMNS, missing, data.about["title"])}
 
 
 KEYS = ("lens", "stream", "layer", "hook")

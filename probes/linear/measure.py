@@ -27,26 +27,26 @@ HITS = Measure(name="accuracy", unit="share of cases", resolution=0.0, kind="sha
 GAINS = Measure(name="selectivity", unit="share of cases", resolution=0.0, inflation=SHARED)
 
 
-def plan(how: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -> tuple[Query, list[Example]]:
+def plan(options: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -> tuple[Query, list[Example]]:
     """Each text once, up to its last labelled position; and the examples within the context, in query order. Raises
     `InputError` for a span without tokens, and if no example lies within the context."""
     by_text: dict[str, list[Example]] = {}
     for example in examples:
         by_text.setdefault(example.text, []).append(example)
-    tokens, positions, kept = [], [], list[Example]()
-    for text, some in by_text.items():
-        at = [tokenizer.align(text, e.start, e.end)[-1] for e in some]
-        inside = [i for i, p in enumerate(at) if p < n_ctx]
-        if inside:
-            positions.append([at[i] for i in inside])
-            kept += [some[i] for i in inside]
+    tokens, positions, usable = [], [], list[Example]()
+    for text, text_examples in by_text.items():
+        last_tokens = [tokenizer.align(text, e.start, e.end)[-1] for e in text_examples]
+        in_context = [i for i, p in enumerate(last_tokens) if p < n_ctx]
+        if in_context:
+            positions.append([last_tokens[i] for i in in_context])
+            usable += [text_examples[i] for i in in_context]
             tokens.append(tokenizer.encode(text)[: max(positions[-1]) + 1])
-    if not kept:
+    if not usable:
         raise InputError(f"none of {len(examples)} examples lies within the context of {n_ctx} tokens; give others")
-    return Query(tokens=tokens, positions=positions, hooks=tuple(how.hooks)), kept
+    return Query(tokens=tokens, positions=positions, hooks=tuple(options.hooks)), usable
 
 
-def read(how: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:
+def read(options: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:
     """One row per hook, task (label or control), draw of the control, and example, predicted while held out.
 
     Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`. Raises
@@ -59,25 +59,25 @@ def read(how: Linear, captures: Captures, examples: Sequence[Example], progress:
     names, y = np.unique(table["y"].to_numpy(str), return_inverse=True)
     if len(names) < 2:
         raise InputError(f"{counted(len(y), 'example')}, all labelled {names.tolist()}: a probe needs two classes")
-    rarest, found = np.bincount(y).min(), groups.max() + 1
-    if min(rarest, found) < how.folds:
-        few = f"{counted(found, 'group')}, {counted(rarest, 'example')} of the rarest label"
-        raise InputError(f"{few}: too few for {how.folds} folds")
-    folds = StratifiedGroupKFold(how.folds, shuffle=True, random_state=how.seed)
+    rarest, n_groups = np.bincount(y).min(), groups.max() + 1
+    if min(rarest, n_groups) < options.folds:
+        sizes = f"{counted(n_groups, 'group')}, {counted(rarest, 'example')} of the rarest label"
+        raise InputError(f"{sizes}: too few for {options.folds} folds")
+    folds = StratifiedGroupKFold(options.folds, shuffle=True, random_state=options.seed)
     splits = [(train, test) for train, test in folds.split(y[:, None], y, groups) if len(test)]
-    rng = np.random.default_rng(how.seed)
+    rng = np.random.default_rng(options.seed)
     tasks = [("label", 0, y)]
     if len(set(zip(words, groups, strict=True))) > len(types):  # a word occurs in two groups
-        tasks += [("control", draw, dealt(words, y, rng)) for draw in range(how.controls)]
+        tasks += [("control", draw, dealt(words, y, rng)) for draw in range(options.controls)]
     parts = []
     for hook in progress(list(captures.hooks)):
         x = features(hook, captures.hooks[hook])
-        where = {"hook": hook, "layer": int(hook.split(".")[1]) if hook.startswith("blocks.") else -1}
+        hook_labels = {"hook": hook, "layer": int(hook.split(".")[1]) if hook.startswith("blocks.") else -1}
         for task, draw, truth in tasks:
-            predicted = held_out(x, truth, splits, how.c)
+            predicted = held_out(x, truth, splits, options.c)
             case = {"task": task, "draw": draw, "example": table.index, "group": table["group"]}
             result = {"label": names[truth], "predicted": names[predicted], "correct": predicted == truth}
-            parts.append(pd.DataFrame(where | case | result))
+            parts.append(pd.DataFrame(hook_labels | case | result))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -104,16 +104,16 @@ def features(hook: str, rows: Sequence[Any]) -> np.ndarray:
     return x
 
 
-def observe(how: Linear, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Linear, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: hooks, and their control tasks. Units: labelled positions, hit or missed while held out."""
     opened = data[Labels]
-    query, kept = plan(how, opened.examples, opened.tokenizer, model.cfg.n_ctx)
-    if len({(one.word, one.group) for one in kept}) == len({one.word for one in kept}):
+    query, usable = plan(options, opened.examples, opened.tokenizer, model.cfg.n_ctx)
+    if len({(example.word, example.group) for example in usable}) == len({example.word for example in usable}):
         say(progress, f"{NOTHING}: selectivity will have no value; give groups that share words")
-    seen = observed(read(how, run(model, query, progress=progress), kept, progress), kept)
-    beyond = f" ({len(opened.examples) - len(kept)} beyond the context)"
-    seen.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(kept), 'case')}{beyond}"
-    return seen
+    measurements = observed(read(options, run(model, query, progress=progress), usable, progress), usable)
+    note = f" ({len(opened.examples) - len(usable)} beyond the context)"
+    measurements.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(usable), 'case')}{note}"
+    return measurements
 
 
 def observed(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData:
@@ -124,35 +124,35 @@ def observed(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData
     total = wide["label"][hooks["hook"]].to_numpy(float).T
     # repeated examples are numbered
     digests = pd.Series([hashlib.sha1(name.encode()).hexdigest()[:10] for name in names])
-    again = digests.groupby(digests).cumcount()
-    units = pd.DataFrame({"unit": [f"{a}:{b}" if b else a for a, b in zip(digests, again, strict=True)]})
+    copy_number = digests.groupby(digests).cumcount()
+    units = pd.DataFrame({"unit": [f"{a}:{b}" if b else a for a, b in zip(digests, copy_number, strict=True)]})
     units["cluster"] = [e.group for e in examples]
     shares = pd.Series([e.label for e in examples]).value_counts(normalize=True)
     majority, controlled = float(shares.max()), "control" in wide
     blocks = {"accuracy": Observations(measure=HITS, cells=hooks, units=units, total=total, size=1.0)}
-    both = pd.concat([hooks.assign(task="label"), hooks.assign(task="control")], ignore_index=True)
+    cells = pd.concat([hooks.assign(task="label"), hooks.assign(task="control")], ignore_index=True)
     control = wide["control"][hooks["hook"]].to_numpy(float).T if controlled else np.zeros_like(total)
     blocks["selectivity"] = Observations(
-        measure=GAINS, cells=both, units=units, total=np.concatenate([total, control]),
+        measure=GAINS, cells=cells, units=units, total=np.concatenate([total, control]),
         size=np.concatenate([np.ones_like(total), np.full_like(total, controlled)]),
     )  # fmt: skip
-    at, missing = hooks.to_dict("records"), "" if controlled else NOTHING
+    records, missing = hooks.to_dict("records"), "" if controlled else NOTHING
     contrasts = {"accuracy": each("accuracy", hooks, null=majority), "selectivity": []}
-    for i, one in enumerate(at):
+    for i, labels in enumerate(records):
         contrasts["selectivity"] += [
-            Contrast(quantity="control", weights={n + i: 1.0}, labels=one, null=None, missing=missing),
-            Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=one, missing=missing),
+            Contrast(quantity="control", weights={n + i: 1.0}, labels=labels, null=None, missing=missing),
+            Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=labels, missing=missing),
         ]
     return InstrumentData(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
 
 
-def tables(how: Linear, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Linear, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per hook."""
     frame, missing = joined([estimates["accuracy"], estimates["selectivity"]], ["hook", "layer"], LINEAR)
-    frame = frame.assign(**seen.extra)
+    frame = frame.assign(**data.extra)
     frame.insert(2, "place", ["*".join(hook.split(str(layer), 1)) if layer >= 0 else hook
                               for hook, layer in zip(frame["hook"], frame["layer"], strict=True)])  # fmt: skip
-    return {"linear": Table(frame, LINEAR, missing, seen.about.get("title", "linear probes"))}
+    return {"linear": Table(frame, LINEAR, missing, data.about.get("title", "linear probes"))}
 
 
 SHARE = "share of held-out cases"

@@ -38,22 +38,23 @@ class Lens:
     pieces: Callable[[Any], list[str]]
 
 
-def maps_of(how: LogitLens, model: Any) -> dict[int, Map]:
+def maps_of(options: LogitLens, model: Any) -> dict[int, Map]:
     """The maps of `--lens FILE:KIND` by layer; none for the logit lens. Raises `InputError` as `read_lenses` does."""
-    if not how.lens:
+    if not options.lens:
         return {}
-    path, colon, kind = how.lens.rpartition(":")
+    path, colon, kind = options.lens.rpartition(":")
     if not colon or not path:
-        raise InputError(f"--lens {how.lens}: give FILE:KIND, such as lenses.safetensors:tuned")
+        raise InputError(f"--lens {options.lens}: give FILE:KIND, such as lenses.safetensors:tuned")
     lenses = read_lenses(Path(path), model)
     return {
-        layer: lenses.at(kind, STREAM.format(layer)) for layer in sorted(set(how.layers)) or range(model.cfg.n_layers)
+        layer: lenses.at(kind, STREAM.format(layer))
+        for layer in sorted(set(options.layers)) or range(model.cfg.n_layers)
     }
 
 
-def check(how: LogitLens, model: Any) -> None:
+def check(options: LogitLens, model: Any) -> None:
     """Raise `InputError` for a file of lenses that is not this model's, or lacks a layer."""
-    maps_of(how, model)
+    maps_of(options, model)
 
 
 def lens_of(model: Any, tokenizer: Any = None, maps: Mapping[int, Map] | None = None) -> Lens:
@@ -68,12 +69,12 @@ def lens_of(model: Any, tokenizer: Any = None, maps: Mapping[int, Map] | None = 
     @torch.no_grad()
     def logits(layer: int, x: Any) -> Any:
         x = x.to(device)
-        found = head_of(model)(maps[layer].to_last(x)) if maps else head_of(model, layer)(x)
-        if not bool(found.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
+        scores = head_of(model)(maps[layer].to_last(x)) if maps else head_of(model, layer)(x)
+        if not bool(scores.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
             raise InputError(
                 f"the logits of layer {layer} are not finite: the weights of its norm or of the head are damaged"
             )
-        return found
+        return scores
 
     def pieces(ids: Any) -> list[str]:
         if hasattr(tokenizer, "pieces"):
@@ -93,19 +94,19 @@ def head_of(model: Any, layer: int | None = None) -> Callable[[Any], Any]:
     return lambda x: model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x[None])))[0]
 
 
-def plan(how: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
+def plan(options: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
     """What to capture: the streams after the chosen layers, at every position of rows of token ids. Raises `InputError`
     for a layer that the model lacks, and for more predictions than its vocabulary."""
-    if how.k > lens.d_vocab:
-        raise InputError(f"k = {how.k}: give 1 to {lens.d_vocab}, the size of the vocabulary")
-    for layer in how.layers:
+    if options.k > lens.d_vocab:
+        raise InputError(f"k = {options.k}: give 1 to {lens.d_vocab}, the size of the vocabulary")
+    for layer in options.layers:
         if layer >= lens.n_layers:
             raise InputError(f"layer {layer} does not exist: the model has layers 0 to {lens.n_layers - 1}")
-    chosen = sorted(set(how.layers)) or range(lens.n_layers)
-    return Query(tokens=[list(row) for row in rows], hooks=tuple(STREAM.format(n) for n in chosen))
+    layers = sorted(set(options.layers)) or range(lens.n_layers)
+    return Query(tokens=[list(row) for row in rows], hooks=tuple(STREAM.format(n) for n in layers))
 
 
-def read(how: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt, position, layer and candidate: the k most probable next tokens and the actual one.
 
     Columns: `read`, the token at the position; `id` and `token`, the candidate; `probability`; `rank`, 1 + the number
@@ -115,64 +116,64 @@ def read(how: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.Dat
     """
     size, tables = readout.chunk_rows(lens.d_vocab), []
     for prompt, ids in enumerate(query.tokens):
-        seen, following = np.array(lens.pieces(ids), dtype=object), torch.tensor([*ids[1:], -1])
+        pieces, next_ids = np.array(lens.pieces(ids), dtype=object), torch.tensor([*ids[1:], -1])
         for name in query.hooks:
             stream, layer = captures.hooks[name][prompt], int(name.split(".")[1])
             for start in range(0, len(ids), size):
                 rows = slice(start, start + size)
-                frame = _candidates(lens.logits(layer, stream[rows]), following[rows], how.k)
+                frame = _candidates(lens.logits(layer, stream[rows]), next_ids[rows], options.k)
                 frame["position"] += start
-                tables.append(frame.assign(prompt=prompt, read=seen[frame["position"]], layer=layer))
+                tables.append(frame.assign(prompt=prompt, read=pieces[frame["position"]], layer=layer))
     table = pd.concat(tables, ignore_index=True)
     table["token"] = lens.pieces(table["id"])
     order = ["prompt", "position", "read", "layer", "top", "rank", "id", "token", "probability", "actual"]
     return table.sort_values(["prompt", "position", "layer", "rank"], kind="stable")[order].reset_index(drop=True)
 
 
-def _candidates(logits: Tensor, following: Tensor, k: int) -> pd.DataFrame:
-    """Top k of every row of logits [P, V], then the token `following` [P] (−1: none) if it is not among them."""
+def _candidates(logits: Tensor, next_ids: Tensor, k: int) -> pd.DataFrame:
+    """Top k of every row of logits [P, V], then the token `next_ids` [P] (−1: none) if it is not among them."""
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    following = following.to(z.device)[:, None]
+    next_ids = next_ids.to(z.device)[:, None]
     values, ids = z.topk(k, dim=-1)
-    hit = z.gather(-1, following.clamp(min=0))
+    hit = z.gather(-1, next_ids.clamp(min=0))
     place = torch.arange(k, device=z.device).expand_as(ids)
     first_equal = torch.where(values == values.roll(1, -1), 0, place).cummax(-1).values
-    new = (following >= 0) & ~(ids == following).any(-1, keepdim=True)
-    ids = torch.cat([ids, following], -1)
+    new = (next_ids >= 0) & ~(ids == next_ids).any(-1, keepdim=True)
+    ids = torch.cat([ids, next_ids], -1)
     columns = {
         "position": torch.arange(len(z), device=z.device)[:, None].expand_as(ids),
-        "top": torch.cat([place + 1, torch.zeros_like(following)], -1),
+        "top": torch.cat([place + 1, torch.zeros_like(next_ids)], -1),
         "rank": torch.cat([first_equal, (z > hit).sum(-1, keepdim=True)], -1) + 1,
         "id": ids,
         "probability": (torch.cat([values, hit], -1) - z.logsumexp(-1, keepdim=True)).double().exp(),
-        "actual": ids == following,
+        "actual": ids == next_ids,
     }
     keep = torch.cat([torch.ones_like(place, dtype=torch.bool), new], -1)
     return pd.DataFrame({name: x[keep].cpu().numpy() for name, x in columns.items()})
 
 
 def candidates(
-    model: Any, how: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None,
+    model: Any, options: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None,
     progress: Any = iter,
 ) -> pd.DataFrame:  # fmt: skip
     """`read` for rows of token ids, BOS first; under edits the streams are those of the edited pass."""
-    lens = lens_of(model, tokenizer, maps_of(how, model))
-    query = plan(how, lens, rows)
-    return read(how, lens, run(model, query, edits, progress=progress), query)
+    lens = lens_of(model, tokenizer, maps_of(options, model))
+    query = plan(options, lens, rows)
+    return read(options, lens, run(model, query, edits, progress=progress), query)
 
 
-def observe(how: LogitLens, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: LogitLens, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: layers. Units: prompts, with the loss at every position that has a next token."""
     opened = data[Text]
-    found = candidates(model, how, opened.rows, tokenizer=opened.tokenizer, progress=progress)
-    seen = observed(found, opened.names)
-    seen.about["title"] = title_of(model) + opened.title() + (f"; lens {how.lens}" if how.lens else "")
-    return seen
+    table = candidates(model, options, opened.rows, tokenizer=opened.tokenizer, progress=progress)
+    measurements = observed(table, opened.names)
+    measurements.about["title"] = title_of(model) + opened.title() + (f"; lens {options.lens}" if options.lens else "")
+    return measurements
 
 
-def observed(found: pd.DataFrame, names: Sequence[str] | None = None) -> InstrumentData:
+def observed(table: pd.DataFrame, names: Sequence[str] | None = None) -> InstrumentData:
     """Observations of `read`: −ln p of the actual next token, and whether it is the most probable one."""
-    actual = found[found["actual"]]
+    actual = table[table["actual"]]
     if actual.empty:
         raise InputError("no position has a next token: give prompts of at least two tokens")
     rows = actual.assign(loss=-np.log(actual["probability"].clip(lower=np.finfo(float).tiny)), hit=actual["rank"] == 1)
@@ -181,39 +182,39 @@ def observed(found: pd.DataFrame, names: Sequence[str] | None = None) -> Instrum
     prompts = wide["loss"].columns
     units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in prompts]})
     cells = pd.DataFrame({"layer": wide["loss"].index})
-    seen = InstrumentData({}, {}, {"title": "logit lens"}, extra=found)
+    measurements = InstrumentData({}, {}, {"title": "logit lens"}, extra=table)
     for name, unit in VALUES.items():
         measure = Measure(name=name, unit=unit, resolution=1e-6, limits=LIMITS[name])
-        seen.blocks[name] = Observations(
+        measurements.blocks[name] = Observations(
             measure=measure, cells=cells, units=units.assign(cluster=units["unit"]), total=wide[name].to_numpy(float),
             size=size,
         )  # fmt: skip
-        seen.contrasts[name] = each(name, cells, null=None)
-    return seen
+        measurements.contrasts[name] = each(name, cells, null=None)
+    return measurements
 
 
 VALUES = {"loss": "nats/token", "hit": "share of positions"}
 LIMITS = {"loss": (0.0, np.inf), "hit": (0.0, 1.0)}
 
 
-def tables(how: LogitLens, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: LogitLens, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """layers: loss, accuracy and rank of the actual next token; lens: the most probable token; candidates: all kept."""
-    title, found = seen.about["title"], seen.extra
-    actual = found[found["actual"]]
+    title, table = data.about["title"], data.extra
+    actual = table[table["actual"]]
     frame, missing = joined([estimates["loss"], estimates["hit"]], ["layer"], LAYERS)
     ranks = actual.groupby("layer")["rank"]
     frame["median_rank"], frame["positions"] = ranks.median().to_numpy(), ranks.size().to_numpy()
-    best = found[found["top"] == 1].reset_index(drop=True)
+    best = table[table["top"] == 1].reset_index(drop=True)
     texts = [visible(t.strip(" ") or "␣" * len(t), LONGEST) for t in best["token"]]
     best["picture_text"] = [f"<u>{t}</u>" if true else t for t, true in zip(texts, best["actual"], strict=True)]
     read_tokens = zip(best["position"], best["read"], strict=True)
     best["read"] = ["BOS" if is_bos(t, p) else visible(t, LONGEST) for p, t in read_tokens]
-    known = f"; {frame['positions'].max():,} tokens" if len(frame) else ""
+    size_note = f"; {frame['positions'].max():,} tokens" if len(frame) else ""
     lens = "most probable next token after each layer, underlined if it is the true one"
     return {
-        "layers": Table(frame, LAYERS, missing, f"{title}: loss of the actual next token after each layer{known}"),
+        "layers": Table(frame, LAYERS, missing, f"{title}: loss of the actual next token after each layer{size_note}"),
         "lens": Table(best[[c.name for c in LENS]], LENS, {}, f"{title}: {lens}", "layer", 1, ("prompt", "position")),
-        "candidates": Table(found, CANDIDATES, {}, f"{title}: candidates", "probability", 10),
+        "candidates": Table(table, CANDIDATES, {}, f"{title}: candidates", "probability", 10),
     }
 
 

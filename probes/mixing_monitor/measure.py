@@ -50,12 +50,12 @@ def watch(model: Any) -> RunMixing:
         "bias": getattr(model.config.residual, "b_res", float("nan")), "loss": losses[-1] if losses else float("nan"),
     }  # fmt: skip
     training = read_json(folder / "config.json", Config).get("training")
-    rest: dict[str, float] | str = "made from other weights, whose decay is unknown"
+    decay: dict[str, float] | str = "made from other weights, whose decay is unknown"
     if "parent" not in manifest:
-        rest = "the run records no training whose decay could be replayed"
+        decay = "the run records no training whose decay could be replayed"
         if training and "steps" in manifest and step >= 0:
-            rest = mixing.distances_without_gradient(model, training, int(manifest["steps"]), step)
-    return RunMixing(logged, rows, about, inert_modules(model), rest)
+            decay = mixing.distances_without_gradient(model, training, int(manifest["steps"]), step)
+    return RunMixing(logged, rows, about, inert_modules(model), decay)
 
 
 def overview(run: RunMixing) -> pd.DataFrame:
@@ -65,60 +65,63 @@ def overview(run: RunMixing) -> pd.DataFrame:
     on ‖H_res − I‖ in use (mean over tokens) if measured, else from the biases alone. Missing values have reasons.
     """
     row: dict[str, Any] = dict(run.about)
-    why = {} if row["bias"] == row["bias"] else {"bias": "the model has no initial bias of mixing"}
+    reasons = {} if row["bias"] == row["bias"] else {"bias": "the model has no initial bias of mixing"}
     if row["loss"] != row["loss"]:
-        why["loss"] = "these weights were not evaluated"
+        reasons["loss"] = "these weights were not evaluated"
     can = run.final[~run.final["module"].isin(run.inert_modules)]
     for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
-        of = can[can["metric"] == metric]
-        row[metric] = float(of["value"].mean()) if of["value"].notna().any() else float("nan")
+        metric_rows = can[can["metric"] == metric]
+        row[metric] = float(metric_rows["value"].mean()) if metric_rows["value"].notna().any() else float("nan")
         if row[metric] != row[metric]:
-            why[metric] = of["why"].iloc[0] if len(of) else "no hyper-connections whose mixing can act"
-    used = _in_use(run)
-    row["modules"] = len(used)
+            reasons[metric] = (
+                metric_rows["why"].iloc[0] if len(metric_rows) else "no hyper-connections whose mixing can act"
+            )
+    distances = _in_use(run)
+    row["modules"] = len(distances)
     row["distance_decay"] = float("nan")
-    if used.empty:
-        row["streams"], why["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
+    if distances.empty:
+        row["streams"], reasons["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
     elif isinstance(run.rest, str):
-        still = bool((used.max(axis=1) < NO_MIXING).all())  # without a replay of the decay nothing else can be shown
-        row["streams"], why["distance_decay"] = mixing.AT_REST if still else "not still; decay unknown", run.rest
+        # without a replay of the decay nothing else can be shown
+        at_rest = bool((distances.max(axis=1) < NO_MIXING).all())
+        row["streams"], reasons["distance_decay"] = mixing.AT_REST if at_rest else "not still; decay unknown", run.rest
     else:
-        row["distance_decay"] = sum(run.rest[name] for name in used.index) / len(used)
-        row["streams"] = mixing.streams(_kinds_of(used, run.rest))
-    return pd.DataFrame([{**row, "undefined": note(why)}])
+        row["distance_decay"] = sum(run.rest[name] for name in distances.index) / len(distances)
+        row["streams"] = mixing.streams(_kinds_of(distances, run.rest))
+    return pd.DataFrame([{**row, "undefined": note(reasons)}])
 
 
-def _kinds_of(used: pd.DataFrame, rest: dict[str, float]) -> list[str]:
+def _kinds_of(distances: pd.DataFrame, decay: dict[str, float]) -> list[str]:
     """`MIX`, `DECAY` or `AT_REST` for each module with these distances."""
-    in_use = used["distance_static"]
-    if "distance_dynamic" in used:
-        in_use = used["distance_dynamic"].fillna(in_use)
-    return [mixing.kind(x, rest[name], NO_MIXING) for name, x in in_use.items()]
+    in_use = distances["distance_static"]
+    if "distance_dynamic" in distances:
+        in_use = distances["distance_dynamic"].fillna(in_use)
+    return [mixing.kind(x, decay[name], NO_MIXING) for name, x in in_use.items()]
 
 
 def kinds(run: RunMixing) -> list[str] | str:
     """`MIX`, `DECAY` or `AT_REST` for each hyper-connection whose mixing can act, or the reason why it is unknown."""
-    used = _in_use(run)
-    if used.empty:
+    distances = _in_use(run)
+    if distances.empty:
         return "no hyper-connections whose mixing can act"
-    return run.rest if isinstance(run.rest, str) else _kinds_of(used, run.rest)
+    return run.rest if isinstance(run.rest, str) else _kinds_of(distances, run.rest)
 
 
 def _in_use(run: RunMixing) -> pd.DataFrame:
     """‖H_res − I‖_F of the modules that can act: distance_static and, if measured, distance_dynamic."""
     can = run.final[~run.final["module"].isin(run.inert_modules)]
-    found = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
-    return found.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
+    rows = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
+    return rows.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
 
 
-def observe(how: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """The kept weights and the log; weights have no units, so nothing is estimated."""
     return InstrumentData({}, {}, {"title": title_of(model)}, extra=watch(model))
 
 
-def tables(how: MixingMonitor, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
-    run, title = seen.extra, seen.about["title"]
+    run, title = data.extra, data.about["title"]
     modules, logged = mixing.by_module(run.final), run.log.rename(columns={"why": "reason"})
     of_modules, of_log = (
         [f"{mixing.short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
@@ -126,12 +129,14 @@ def tables(how: MixingMonitor, seen: InstrumentData, estimates: Mapping[str, Est
     )
     modules.insert(0, "name", of_modules)
     step = run.about["step"]
-    at = f"step {step}" if step >= 0 else "the saved weights"
-    found = overview(run)
-    runs = [_metric(c) if c in METRICS else RUNS[c] for c in found if c != "undefined"]
+    moment = f"step {step}" if step >= 0 else "the saved weights"
+    summary = overview(run)
+    runs = [_metric(c) if c in METRICS else RUNS[c] for c in summary if c != "undefined"]
     return {
-        "modules": Table.noted(modules, (*MODULE, *(_metric(c) for c in modules if c in METRICS)), f"{title}, {at}"),
-        "runs": Table.noted(found, tuple(runs), f"{title}: streams {found['streams'][0]}; means over modules"),
+        "modules": Table.noted(
+            modules, (*MODULE, *(_metric(c) for c in modules if c in METRICS)), f"{title}, {moment}"
+        ),
+        "runs": Table.noted(summary, tuple(runs), f"{title}: streams {summary['streams'][0]}; means over modules"),
         "log": Table(logged.assign(name=of_log), LOG, {}, f"{title}: over the steps of training", "step", 10),
     }
 

@@ -28,7 +28,7 @@ CELLS = ("first", "last", "moved")
 NO_SPREAD = "attention does not vary, or there is one pair"
 
 
-def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+def plan(options: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
     return roles.up_to_query(
@@ -38,38 +38,38 @@ def plan(how: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     """`CELLS` and `difference` = last − first of every head on every pair, and mean attention to BOS [heads]."""
-    targets = [at["target"] for at in query.aligned.positions]
+    targets = [spans["target"] for spans in query.aligned.positions]
     prompts = roles.role_table(
         captures, query, lambda i, rows: {"target": roles.attention_to(rows, targets[i]), "bos": rows[..., 0]}
     )
     at_first, at_last = zip(*query.aligned.pairs(), strict=True)
-    first, last = (prompts.values["target"][:, list(at)] for at in (at_first, at_last))
+    first, last = (prompts.values["target"][:, list(indices)] for indices in (at_first, at_last))
     values = {"first": first, "last": last, "difference": last - first, "moved": np.abs(last - first)}
     cases = prompts.cases.iloc[list(at_first)].drop(columns="order").reset_index(drop=True)
     return RoleTable(prompts.heads, cases, values), prompts.values["bos"].mean(1)
 
 
-def read(how: Pds, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Pds, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per pair and head: attention `first`, `last`, `difference` = last − first, and `moved`, its size."""
     assert isinstance(query, RoleQuery)
     return pairs(captures, query)[0].frame()
 
 
-def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: every head with the target first, the target last, and the pair's |difference|. Units: pairs."""
     opened = data[Prompts]
-    origin = how.reference or ("this run" if how.threshold == "own" else None)
+    origin = options.reference or ("this run" if options.threshold == "own" else None)
     about: dict[str, Any] = {"rule": f"μ+σ of {origin}" if origin else "fixed"}
-    if how.reference is not None:
-        given, reference = data.specs[Prompts], load(how.reference)
-        if isinstance(given, OpenPrompts):  # these are this model's tokens; the reference tokenises the suite itself
-            if given.suite is not None and reference.tokenizer is not None:
-                given = given_prompts(given.suite, reference)
+    if options.reference is not None:
+        prompts, reference = data.specs[Prompts], load(options.reference)
+        if isinstance(prompts, OpenPrompts):  # these are this model's tokens; the reference tokenises the suite itself
+            if prompts.suite is not None and reference.tokenizer is not None:
+                prompts = given_prompts(prompts.suite, reference)
             else:
-                given = given_prompts(given.aligned, reference, given.tokenizer)
-        other = Pds(per_pair=how.per_pair).measure(reference, given)
-        about["threshold"] = mean_plus_sd(other.table().frame)
-    query = plan(how, opened.aligned, opened.tokenizer)
+                prompts = given_prompts(prompts.aligned, reference, prompts.tokenizer)
+        reference_result = Pds(per_pair=options.per_pair).measure(reference, prompts)
+        about["threshold"] = mean_plus_sd(reference_result.table().frame)
+    query = plan(options, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
     about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1))
     about["title"] = f"{title_of(model)} on {opened.title()}{roles.sinks_sentence(about['sinks'], bos.size)}"
@@ -79,63 +79,65 @@ def observe(how: Pds, model: Any, data: Opened, progress: Any = iter) -> Instrum
     block = table.block(measure, CELLS, unit)
     contrasts = [c for name in CELLS for c in table.contrasts(CELLS, name, {name: 1.0}, null=None)]
     contrasts += table.contrasts(CELLS, "difference", {"last": 1.0, "first": -1.0})
-    seen = InstrumentData({"heads": block}, {"heads": contrasts}, about)
+    measurements = InstrumentData({"heads": block}, {"heads": contrasts}, about)
     cases = opened.cases()
     groups = roles.groups_of(cases[cases["pair"] != ""])
     if len(groups) > 1:
-        seen.blocks["categories"], seen.contrasts["categories"] = roles.by_category(block, contrasts, groups)
-    seen.blocks["best"], seen.contrasts["best"], seen.extra = roles.best_heads(
+        measurements.blocks["categories"], measurements.contrasts["categories"] = roles.by_category(
+            block, contrasts, groups
+        )
+    measurements.blocks["best"], measurements.contrasts["best"], measurements.extra = roles.best_heads(
         table, block, groups, "difference", measure=replace(measure, limits=(-1.0, 1.0)), signs=NOUNS
     )
-    return seen
+    return measurements
 
 
-def tables(how: Pds, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Pds, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1);
     categories: heads within each category; best: the best head of each, held out."""
-    frame, missing = _heads(how, estimates["heads"], roles.KEYS)
-    first, last, *_ = np.split(seen.blocks["heads"].total, len(CELLS))
-    frame["d"] = [roles.moved_d(*both) for both in zip(last, first, strict=True)]
+    frame, missing = _heads(options, estimates["heads"], roles.KEYS)
+    first, last, *_ = np.split(data.blocks["heads"].total, len(CELLS))
+    frame["d"] = [roles.moved_d(*values) for values in zip(last, first, strict=True)]
     missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
-    threshold = seen.about.get("threshold", FIXED if how.threshold is None else how.threshold)
+    threshold = data.about.get("threshold", FIXED if options.threshold is None else options.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
-    title, rule, by_layer = seen.about["title"], seen.about["rule"], layers(frame)
-    over, over_first = frame["over"].sum(), by_layer["over_first"].sum()
-    drawn = "PDS per head" + (", mean over pairs of |last − first|" if how.per_pair else "")
-    words = f"threshold {frame['threshold'][0]:.4f} ({rule}): {over} heads above it"
-    words += f", {over - over_first} for the last noun and {over_first} for the first" if over else ""
-    made = {
-        "heads": Table(frame, HEADS, missing, f"{title}; {drawn}", "pds"),
+    title, rule, by_layer = data.about["title"], data.about["rule"], layers(frame)
+    n_over, over_first = frame["over"].sum(), by_layer["over_first"].sum()
+    description = "PDS per head" + (", mean over pairs of |last − first|" if options.per_pair else "")
+    words = f"threshold {frame['threshold'][0]:.4f} ({rule}): {n_over} heads above it"
+    words += f", {n_over - over_first} for the last noun and {over_first} for the first" if n_over else ""
+    output = {
+        "heads": Table(frame, HEADS, missing, f"{title}; {description}", "pds"),
         "layers": Table(by_layer, LAYERS, {}, words),
     }
     if "categories" in estimates:
-        frame, missing = _heads(how, estimates["categories"], ("category", *roles.KEYS))
-        words = f"{title}; {drawn}, by category"
-        made["categories"] = Table(frame, (roles.CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
+        frame, missing = _heads(options, estimates["categories"], ("category", *roles.KEYS))
+        words = f"{title}; {description}, by category"
+        output["categories"] = Table(frame, (roles.CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
     if "best" in estimates:
-        made["best"] = roles.best_table(estimates["best"], seen.extra, BESTS, title)
-    return made
+        output["best"] = roles.best_table(estimates["best"], data.extra, BESTS, title)
+    return output
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """models: PDS of every head of run and control, named as in the run's own table."""
-    names = [str(one.about.get("model")) for one in (run, control)]
+    names = [str(result.about.get("model")) for result in (run, control)]
     names[1] += ", control" if names[0] == names[1] else ""
-    parts = [one.table().frame.assign(model=name) for name, one in zip(names, (run, control), strict=True)]
+    parts = [result.table().frame.assign(model=name) for name, result in zip(names, (run, control), strict=True)]
     frame = pd.concat(parts, ignore_index=True)[[column.name for column in MODELS]]
     words = f"{run.table().title.rpartition('; ')[2]}, of {names[0]} and of its control {names[1]}"
     return {"models": Table(frame, MODELS, {}, words, "pds")}
 
 
-def _heads(how: Pds, found: Estimates, keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
+def _heads(options: Pds, estimates: Estimates, keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
     """A row for each head, with PDS and the noun that it prefers."""
-    frame, missing = found.wide(keys)
-    frame.insert(len(keys), "pds", frame["moved"] if how.per_pair else frame["difference"].abs())
-    moved = frame["difference"].abs() > roles.RESOLUTION
-    frame.insert(len(keys) + 1, "prefers", np.where(moved, np.take(NOUNS, frame["difference"] > 0), "neither"))
-    missing |= {(i, "pds"): why for (i, name), why in missing.items() if name == "moved"}
-    return frame.drop(columns="moved"), {at: why for at, why in missing.items() if at[1] != "moved"}
+    frame, missing = estimates.wide(keys)
+    frame.insert(len(keys), "pds", frame["moved"] if options.per_pair else frame["difference"].abs())
+    is_moved = frame["difference"].abs() > roles.RESOLUTION
+    frame.insert(len(keys) + 1, "prefers", np.where(is_moved, np.take(NOUNS, frame["difference"] > 0), "neither"))
+    missing |= {(i, "pds"): reason for (i, name), reason in missing.items() if name == "moved"}
+    return frame.drop(columns="moved"), {cell: reason for cell, reason in missing.items() if cell[1] != "moved"}
 
 
 OF_HEADS = (
@@ -187,7 +189,7 @@ def mean_plus_sd(summary: pd.DataFrame) -> float:
 def layers(summary: pd.DataFrame) -> pd.DataFrame:
     """Per layer: heads over the threshold, how many of them prefer the first noun, largest and mean PDS (LFA Table 4,
     Figure 1)."""
-    grouped = summary.assign(over_first=summary["over"] & (summary["difference"] < 0)).groupby("layer")
-    parts = {"over": grouped["over"].sum(), "over_first": grouped["over_first"].sum(), "heads": grouped.size()}
-    pds = grouped["pds"]
-    return grouped[[]].sum().assign(**parts, max=pds.max(), mean=pds.mean()).reset_index()
+    by_layer = summary.assign(over_first=summary["over"] & (summary["difference"] < 0)).groupby("layer")
+    parts = {"over": by_layer["over"].sum(), "over_first": by_layer["over_first"].sum(), "heads": by_layer.size()}
+    pds = by_layer["pds"]
+    return by_layer[[]].sum().assign(**parts, max=pds.max(), mean=pds.mean()).reset_index()

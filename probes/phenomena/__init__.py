@@ -102,7 +102,7 @@ PHENOMENA = (
 )
 """In table order. The limit of `position` is LFA's threshold, that of `depth` one token in ten, that of `attention`
 half."""
-NAMES = tuple(one.name for one in PHENOMENA)
+NAMES = tuple(phenomenon.name for phenomenon in PHENOMENA)
 
 
 @instrument("phenomena", Documents())
@@ -130,8 +130,8 @@ class Phenomena(Instrument):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         """Documents are not read if no phenomenon needs them."""
-        read = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
-        return {} if read else {Documents: "nothing in --only reads documents"}
+        readers = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
+        return {} if readers else {Documents: "nothing in --only reads documents"}
 
     @staticmethod
     def body() -> ModuleType:

@@ -60,62 +60,63 @@ class PhenomenonObservations:
     fixed: str = ""
 
     @classmethod
-    def nothing(cls, why: str) -> "PhenomenonObservations":
+    def nothing(cls, reason: str) -> "PhenomenonObservations":
         """The observations of a phenomenon that this model cannot have."""
-        return cls(total=[0.0], size=0.0, missing=why)
+        return cls(total=[0.0], size=0.0, missing=reason)
 
 
-def observe(how: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """One block per phenomenon, with one cell, or two that are subtracted, over its own units."""
-    seen = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
-    shared, failed = Shared(how, model, data), []
-    if Documents not in how.unread({}):
+    measurements = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
+    source, failed = Shared(options, model, data), []
+    if Documents not in options.unread({}):
         data[Documents]  # data that cannot be read are an error of the command, not of one phenomenon
-    for phenomenon in progress([one for one in PHENOMENA if one.name in how.only]):
+    for phenomenon in progress([candidate for candidate in PHENOMENA if candidate.name in options.only]):
         try:
-            found = LOOKS.get(phenomenon.name, _task)(shared, phenomenon.name)
-            block = _block(phenomenon, found)
+            observations = LOOKS.get(phenomenon.name, _task)(source, phenomenon.name)
+            block = _block(phenomenon, observations)
         except KeyboardInterrupt as interrupt:
-            keep_after(interrupt, progress, len(seen.blocks), len(how.only), "phenomena")
+            keep_after(interrupt, progress, len(measurements.blocks), len(options.only), "phenomena")
             break
         except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
             failed.append(error)
-            why = str(error) or "out of memory"
-            found = PhenomenonObservations.nothing(f"failed: {why}".replace(";", ","))
-            block = _block(phenomenon, found)
-        seen.blocks[phenomenon.name] = block
-        seen.extra[phenomenon.name] = found.head
+            reason = str(error) or "out of memory"
+            observations = PhenomenonObservations.nothing(f"failed: {reason}".replace(";", ","))
+            block = _block(phenomenon, observations)
+        measurements.blocks[phenomenon.name] = block
+        measurements.extra[phenomenon.name] = observations.head
         weights = {0: 1.0, 1: -1.0} if len(block.cells) == 2 else {0: 1.0}
-        seen.contrasts[phenomenon.name] = [Contrast(
+        measurements.contrasts[phenomenon.name] = [Contrast(
             quantity="value", weights=weights, labels={"phenomenon": phenomenon.name}, tested=False,
-            missing=found.missing, fixed=found.fixed,
+            missing=observations.missing, fixed=observations.fixed,
         )]  # fmt: skip
-        say(progress, _line(seen, phenomenon))
-    if len(failed) == len(how.only):
+        say(progress, _line(measurements, phenomenon))
+    if len(failed) == len(options.only):
         raise failed[0]
-    return seen
+    return measurements
 
 
-def _block(phenomenon: Phenomenon, found: PhenomenonObservations) -> Observations:
+def _block(phenomenon: Phenomenon, observations: PhenomenonObservations) -> Observations:
     """The observations of a phenomenon; raises `InputError` for values that are not finite."""
-    total = np.atleast_2d(np.asarray(found.total, float))
+    total = np.atleast_2d(np.asarray(observations.total, float))
     limits = (0.0, 1.0) if phenomenon.unit.startswith("share") else None
-    names = [str(i) for i in range(total.shape[1])] if found.unit is None else list(found.unit)
+    names = [str(i) for i in range(total.shape[1])] if observations.unit is None else list(observations.unit)
     return Observations(
-        measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=found.resolution, limits=limits),
+        measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=observations.resolution, limits=limits),
         cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
-        units=pd.DataFrame({"unit": names, "cluster": names if found.cluster is None else list(found.cluster)}),
-        total=total, size=found.size,
+        units=pd.DataFrame({"unit": names,
+                            "cluster": names if observations.cluster is None else list(observations.cluster)}),
+        total=total, size=observations.size,
     )  # fmt: skip
 
 
-def _line(seen: InstrumentData, phenomenon: Phenomenon) -> str:
+def _line(data: InstrumentData, phenomenon: Phenomenon) -> str:
     """One measured phenomenon in a line, for those who stop before the table."""
-    (row,) = estimate(seen.blocks[phenomenon.name], seen.contrasts[phenomenon.name]).frame.to_dict("records")
-    (contrast,) = seen.contrasts[phenomenon.name]
+    (row,) = estimate(data.blocks[phenomenon.name], data.contrasts[phenomenon.name]).frame.to_dict("records")
+    (contrast,) = data.contrasts[phenomenon.name]
     interval = "" if row["low"] != row["low"] else f" ({row['low']:.3f} … {row['high']:.3f})"
     value = contrast.missing or f"{row['value']:.3f}{interval} {phenomenon.unit}"
-    return f"{seen.about['title']}: {phenomenon.name} {value}"
+    return f"{data.about['title']}: {phenomenon.name} {value}"
 
 
 def verdict(value: float, low: float, high: float, limit: float | None) -> str:
@@ -131,14 +132,14 @@ def verdict(value: float, low: float, high: float, limit: float | None) -> str:
     return PRESENT if low > limit else ABSENT if high <= limit else UNDECIDED
 
 
-def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """phenomena: one row each, with its limit and verdict."""
     rows: list[dict[str, Any]] = []
     missing = Reasons()
-    for phenomenon in (one for one in PHENOMENA if one.name in estimates):
-        found, reasons = estimates[phenomenon.name].wide(["phenomenon"])
-        (row,) = found.to_dict("records")
-        missing |= {(len(rows), name): why for (_, name), why in reasons.items()}
+    for phenomenon in (candidate for candidate in PHENOMENA if candidate.name in estimates):
+        wide_frame, reasons = estimates[phenomenon.name].wide(["phenomenon"])
+        (row,) = wide_frame.to_dict("records")
+        missing |= {(len(rows), name): reason for (_, name), reason in reasons.items()}
         value, limit = row["value"], phenomenon.limit
         judged = verdict(value, row["value_low"], row["value_high"], limit)
         if limit is None:
@@ -146,14 +147,14 @@ def tables(how: Phenomena, seen: InstrumentData, estimates: Mapping[str, Estimat
         elif not judged:
             missing[len(rows), "level"] = missing[len(rows), "value"]
         rows.append({
-            "model": seen.about["title"], **row, "head": seen.extra[phenomenon.name],
+            "model": data.about["title"], **row, "head": data.extra[phenomenon.name],
             "limit": float("nan") if limit is None else limit,
             "unit": phenomenon.unit, "verdict": judged or "–", "level": LEVEL[judged],
             "value_text": "–" if value != value else f"{value:.2f}",
             "heading": phenomenon.name if limit is None else f"{phenomenon.name} > {limit:g}",
         })  # fmt: skip
     frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
-    title = f"{seen.about['title']}: phenomena, intervals not corrected for their number"
+    title = f"{data.about['title']}: phenomena, intervals not corrected for their number"
     return {"phenomena": Table(frame, COLUMNS, missing, title)}
 
 
@@ -169,20 +170,20 @@ COLUMNS = (
     number("level", "verdict as number", "verdict, 1 present, ½ undecided, 0 absent",
            "verdict as a number, for the map", "g", False),
     key("head", "head", "the heads chosen on each half; for depth the commonest layer"),
-    *(replace(one, shown=False) for one in (
+    *(replace(column, shown=False) for column in (
         key("value_text", "value", "value as shown in the map", "unit of the phenomenon"),
         key("heading", "phenomenon", "heading in the map"),
     )),
-    *(replace(one, shown=True) if one.name == "n" else one
-      for one in counts("sequences, pairs, prompts, documents or modules", "independent cases")),
+    *(replace(column, shown=True) if column.name == "n" else column
+      for column in counts("sequences, pairs, prompts, documents or modules", "independent cases")),
 )  # fmt: skip
 
 
 class Shared:
     """A model with data that several phenomena read; each is computed on first use."""
 
-    def __init__(self, how: Phenomena, model: Any, data: Opened) -> None:
-        self.how, self.model, self.data, self.tokenizer = how, model, data, check_tokenizer(model)
+    def __init__(self, options: Phenomena, model: Any, data: Opened) -> None:
+        self.how, self.model, self.data, self.tokenizer = options, model, data, check_tokenizer(model)
         self.pairs, self.in_both_orders = cache(self._pairs), cache(self._in_both_orders)
         self.repetition = cache(self._repetition)
 
@@ -205,10 +206,10 @@ class Shared:
     def _pairs(self, suite: str) -> pd.DataFrame | None:
         """`probes.coherence` for the prompts with an `aligned_control`; None if there are none."""
         aligned = self.prompts(suite)
-        others = aligned_control(aligned, self.tokenizer, self.model.config.n_ctx)
-        if others is None:
+        controls = aligned_control(aligned, self.tokenizer, self.model.config.n_ctx)
+        if controls is None:
             return None
-        return coherence_rows(self.model, aligned, others, self.tokenizer).dropna(subset="due")
+        return coherence_rows(self.model, aligned, controls, self.tokenizer).dropna(subset="due")
 
     @cached_property
     def documents(self) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
@@ -223,9 +224,9 @@ class Shared:
     def _in_both_orders(self, suite: str) -> pd.DataFrame:
         """A row per pair and head: `both`, whether it attends most, of all keys, to the antecedent in both orders."""
         rows = measure(self.model, Coreference(domain="keys"), self.prompts(suite), tokenizer=self.tokenizer)
-        kept = ["head", "pair", "cluster", "category", "relation"]
+        labels = ["head", "pair", "cluster", "category", "relation"]
         hits = rows[rows["pair"] != ""].groupby(["head", "pair"], sort=False)["hit"].agg(both="min", orders="size")
-        pairs = rows.drop_duplicates(["head", "pair"])[kept].merge(hits.reset_index(), on=["head", "pair"])
+        pairs = rows.drop_duplicates(["head", "pair"])[labels].merge(hits.reset_index(), on=["head", "pair"])
         return pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
 
     def _repetition(self, period: int) -> tuple[Captures, np.ndarray]:
@@ -234,22 +235,24 @@ class Shared:
         One pass gives what is asked for of the longest period.
         """
         probe, query = self.repeated(period)
-        induction = any(PERIODS.get(one) == period for one in self.how.only)
+        induction = any(PERIODS.get(phenomenon) == period for phenomenon in self.how.only)
         gains = period == LONGEST and "repeats" in self.how.only
         names = match(self.model, query.hooks) if induction else []
-        found: dict[str, list[torch.Tensor]] = {hook: [] for hook in names}
+        patterns: dict[str, list[torch.Tensor]] = {hook: [] for hook in names}
         n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
         gained = [np.zeros(0)]
         for first in range(0, len(query.tokens), n):
-            some = list(query.tokens[first : first + n])
-            wanted = [list(range(len(ids))) for ids in some] if gains else None
-            at = None if query.positions is None else list(query.positions[first : first + n])
-            seen = run(self.model, Query(tokens=some, hooks=tuple(names), positions=at, logits=wanted))
+            chunk = list(query.tokens[first : first + n])
+            logit_positions = [list(range(len(ids))) for ids in chunk] if gains else None
+            positions = None if query.positions is None else list(query.positions[first : first + n])
+            captures = run(
+                self.model, Query(tokens=chunk, hooks=tuple(names), positions=positions, logits=logit_positions)
+            )
             for hook in names:
-                found[hook] += seen.hooks[hook]
-            if wanted is not None:
-                gained.append(repetition_gain(seen.logits, some, probe.length))
-        return Captures(found, None), np.concatenate(gained)
+                patterns[hook] += captures.hooks[hook]
+            if logit_positions is not None:
+                gained.append(repetition_gain(captures.logits, chunk, probe.length))
+        return Captures(patterns, None), np.concatenate(gained)
 
     @cached_property
     def every(self) -> int:
@@ -268,26 +271,26 @@ DEPTH_LOGITS = 2**30
 def losses_and_depths(model: Any, every: int = 1) -> Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]:
     """For `OpenDocuments.sums`: `losses` [B] in nats, and how many targets settle in each layer, `layers` [layers, B],
     read at every `every`-th target (0: at none)."""
-    before = 0
+    count_before = 0
 
     def of(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
-        nonlocal before
+        nonlocal count_before
         real, predicted = targets != IGNORE, []
-        at = before + real.flatten().cumsum(0).view_as(real) - 1
-        read = real & (at % every == 0) if every else torch.zeros_like(real)
-        before += int(real.sum())
+        index = count_before + real.flatten().cumsum(0).view_as(real) - 1
+        sample_mask = real & (index % every == 0) if every else torch.zeros_like(real)
+        count_before += int(real.sum())
         with torch.no_grad():
             state = model.embed_tokens(tokens)
             for layer in range(model.config.n_layers):
                 state = model.segment(state, layer, layer + 1)
                 if every:
-                    h = model.layer_norm(layer)(model.readout(state))[read]
+                    h = model.layer_norm(layer)(model.readout(state))[sample_mask]
                     chunks = h.split(chunk_rows(model.config.d_vocab))
                     predicted.append(torch.cat([unembed(chunk, model.head).argmax(-1) for chunk in chunks]))
             losses = model.losses_from(state, targets).double().sum(1)
         layers = torch.zeros(model.config.n_layers, len(targets), dtype=torch.int64, device=targets.device)
         if every:
-            depth, row = settling(torch.stack(predicted)), read.nonzero()[:, 0]
+            depth, row = settling(torch.stack(predicted)), sample_mask.nonzero()[:, 0]
             layers.index_put_((depth, row), torch.ones_like(row), accumulate=True)
         return {"losses": losses, "layers": layers}
 
@@ -300,38 +303,42 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
     return predicted.shape[0] - agreed
 
 
-def _loss(of: Shared, name: str) -> PhenomenonObservations:
-    total, units = of.documents
+def _loss(source: Shared, name: str) -> PhenomenonObservations:
+    total, units = source.documents
     return PhenomenonObservations(total["losses"], units["unit"], units["cluster"], size=total["targets"])
 
 
-def _depth(of: Shared, name: str) -> PhenomenonObservations:
-    total, units = of.documents
+def _depth(source: Shared, name: str) -> PhenomenonObservations:
+    total, units = source.documents
     layers = total["layers"]
     size, commonest = layers.sum(0), int(layers.sum(1).argmax())
-    some = size > 0
-    beyond, names, clusters = (size - layers[commonest])[some], units["unit"][some], units["cluster"][some]
-    head = f"commonest: L{commonest}" + (f", at {size.sum():,} tokens, 1 of {of.every}" if of.every > 1 else "")
-    return PhenomenonObservations(beyond, names, clusters, size=size[some], resolution=0.0, head=head)
+    nonempty = size > 0
+    n_other, names, clusters = (size - layers[commonest])[nonempty], units["unit"][nonempty], units["cluster"][nonempty]
+    head = f"commonest: L{commonest}" + (f", at {size.sum():,} tokens, 1 of {source.every}" if source.every > 1 else "")
+    return PhenomenonObservations(n_other, names, clusters, size=size[nonempty], resolution=0.0, head=head)
 
 
-def _attention(of: Shared, name: str) -> PhenomenonObservations:
+def _attention(source: Shared, name: str) -> PhenomenonObservations:
     """Per document: heads and positions from the ninth on that attend neither uniformly nor to one key."""
-    n_layers, n_heads = of.model.config.n_layers, of.model.config.n_heads
+    n_layers, n_heads = source.model.config.n_layers, source.model.config.n_heads
 
     def sums(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
         judged, layer = (targets != IGNORE)[:, FIRST:], n_heads * tokens.shape[1] ** 2
-        rows, layers, chosen = max(1, PATTERNS // (n_layers * layer)), min(n_layers, max(1, PATTERNS // layer)), []
-        for some, real in zip(tokens.split(rows), judged.split(rows), strict=True):
-            found = torch.zeros(len(some), dtype=torch.int64, device=some.device)
+        rows, layers, chunk_counts = (
+            max(1, PATTERNS // (n_layers * layer)),
+            min(n_layers, max(1, PATTERNS // layer)),
+            [],
+        )
+        for token_rows, real in zip(tokens.split(rows), judged.split(rows), strict=True):
+            n_selective = torch.zeros(len(token_rows), dtype=torch.int64, device=token_rows.device)
             for first in range(0, n_layers, layers):
                 with torch.no_grad():
-                    patterns = of.model.patterns(some, range(first, min(first + layers, n_layers)))
-                found += (chooses(patterns) & real[:, None, None]).sum((1, 2, 3))
-            chosen.append(found)
-        return {"chosen": torch.cat(chosen), "of": judged.sum(1) * n_layers * n_heads}
+                    patterns = source.model.patterns(token_rows, range(first, min(first + layers, n_layers)))
+                n_selective += (chooses(patterns) & real[:, None, None]).sum((1, 2, 3))
+            chunk_counts.append(n_selective)
+        return {"chosen": torch.cat(chunk_counts), "of": judged.sum(1) * n_layers * n_heads}
 
-    total, units = of.data[Documents].sums(of.model.cfg.device, sums)
+    total, units = source.data[Documents].sums(source.model.cfg.device, sums)
     long = total["of"] > 0
     if not long.any():
         return PhenomenonObservations.nothing(f"no document has {FIRST + 1} tokens")
@@ -355,23 +362,23 @@ def chooses(patterns: torch.Tensor) -> torch.Tensor:
     return (share > NARROW) & (share < UNIFORM)
 
 
-def _copying(of: Shared, name: str) -> PhenomenonObservations:
+def _copying(source: Shared, name: str) -> PhenomenonObservations:
     """Log-odds of the coherent word (`lift`: mean ln p of both words) minus those after another prompt's nouns."""
-    both = of.pairs("stories-words" if name == "reserved" else "stories")
-    if both is None:
+    pairs = source.pairs("stories-words" if name == "reserved" else "stories")
+    if pairs is None:
         return PhenomenonObservations.nothing("no prompt has nouns that can be exchanged")
-    value = (both[[*WORDS]].mean(axis=1) - both[[*AFTER]].mean(axis=1)) if name == "lift" else both["due"]
-    return PhenomenonObservations(value, both["id"], both["cluster"])
+    value = (pairs[[*WORDS]].mean(axis=1) - pairs[[*AFTER]].mean(axis=1)) if name == "lift" else pairs["due"]
+    return PhenomenonObservations(value, pairs["id"], pairs["cluster"])
 
 
-def _induction(of: Shared, name: str) -> PhenomenonObservations:
+def _induction(source: Shared, name: str) -> PhenomenonObservations:
     period = PERIODS[name]  # type: ignore[index]
-    probe, query = of.repeated(period)
-    table = probe.read(of.repetition(period)[0], query)
+    probe, query = source.repeated(period)
+    table = probe.read(source.repetition(period)[0], query)
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
-    chosen, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
-    return PhenomenonObservations(chosen["value"], chosen["prompt"].astype(str), resolution=RESOLUTION, head=head)
+    best_rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
+    return PhenomenonObservations(best_rows["value"], best_rows["prompt"].astype(str), resolution=RESOLUTION, head=head)
 
 
 REPEAT_LOGITS = 2**24
@@ -383,111 +390,111 @@ def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.
 
     The first token of r is left out, because nothing announces the repetition. Sequences may also begin without BOS.
     """
-    found = []
+    gains = []
     for row, ids in zip(logits, tokens, strict=True):
         log_p = row[:-1].double().log_softmax(-1)
         loss = -log_p.gather(1, torch.as_tensor(list(ids[1:]), device=log_p.device)[:, None])[:, 0]  # of token i + 1
         bos = len(ids) - 2 * n
-        found.append(float(loss[bos : bos + n - 1].mean() - loss[bos + n :].mean()))
-    return np.array(found)
+        gains.append(float(loss[bos : bos + n - 1].mean() - loss[bos + n :].mean()))
+    return np.array(gains)
 
 
-def _position(of: Shared, name: str) -> PhenomenonObservations:
+def _position(source: Shared, name: str) -> PhenomenonObservations:
     """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
     category = POSITION[name]  # type: ignore[index]
-    table = of.position[of.position["category"] == category]
+    table = source.position[source.position["category"] == category]
     if table.empty:
         return PhenomenonObservations.nothing(f"the pairs have no category {category}")
-    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
-    value, pair, cluster = chosen["difference"], chosen["pair"], chosen["cluster"]
+    best_rows, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
+    value, pair, cluster = best_rows["difference"], best_rows["pair"], best_rows["cluster"]
     return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
 
 
-def _coreference(of: Shared, name: str) -> PhenomenonObservations:
+def _coreference(source: Shared, name: str) -> PhenomenonObservations:
     """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
-    table = of.in_both_orders("stories-words" if name == "coreference-reserved" else "stories")
+    table = source.in_both_orders("stories-words" if name == "coreference-reserved" else "stories")
     category = COREFERENCE[name]  # type: ignore[index]
     table = table[table["category"] == category] if category else table
     if table.empty:
         return PhenomenonObservations.nothing(f"the pairs have no category {category}")
-    chosen, head = best_head_held_out(table, ["both"], halves(table, 0)[0])
-    return PhenomenonObservations(chosen["both"], chosen["pair"], chosen["cluster"], resolution=0.0, head=head)
+    best_rows, head = best_head_held_out(table, ["both"], halves(table, 0)[0])
+    return PhenomenonObservations(best_rows["both"], best_rows["pair"], best_rows["cluster"], resolution=0.0, head=head)
 
 
-def _task(of: Shared, name: str) -> PhenomenonObservations:
-    task = load_task(name, of.tokenizer, of.model.config.n_ctx)
+def _task(source: Shared, name: str) -> PhenomenonObservations:
+    task = load_task(name, source.tokenizer, source.model.config.n_ctx)
     reads = task.reads
-    found = run(of.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
-    assert found is not None
-    each = zip(found, torch.as_tensor(reads.ids), strict=True)
-    log_p = torch.cat([row.double().log_softmax(-1).cpu().gather(1, ids[None]) for row, ids in each]).numpy()
+    logits = run(source.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
+    assert logits is not None
+    rows_and_ids = zip(logits, torch.as_tensor(reads.ids), strict=True)
+    log_p = torch.cat([row.double().log_softmax(-1).cpu().gather(1, ids[None]) for row, ids in rows_and_ids]).numpy()
     odds = task.scores(log_p)["log_odds"]
     if not np.isfinite(odds).all():
-        raise InputError(f"{title_of(of.model)}: log-odds of {name} are not finite")
+        raise InputError(f"{title_of(source.model)}: log-odds of {name} are not finite")
     return PhenomenonObservations(odds, cluster=task.cases["cluster"])
 
 
-def _mixing(of: Shared, name: str) -> PhenomenonObservations:
-    if not any("res" in module.b for module in connections(of.model).values()):
+def _mixing(source: Shared, name: str) -> PhenomenonObservations:
+    if not any("res" in module.b for module in connections(source.model).values()):
         return PhenomenonObservations.nothing("the model has no hyper-connections")
-    found = kinds(watch(of.model))
-    if isinstance(found, str):
-        return PhenomenonObservations.nothing(found)
-    return PhenomenonObservations([kind == MIX for kind in found], resolution=0.0, fixed=OF_THE_WEIGHTS)
+    module_kinds = kinds(watch(source.model))
+    if isinstance(module_kinds, str):
+        return PhenomenonObservations.nothing(module_kinds)
+    return PhenomenonObservations([kind == MIX for kind in module_kinds], resolution=0.0, fixed=OF_THE_WEIGHTS)
 
 
 LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
-    "repeats": lambda of, name: PhenomenonObservations(of.repetition(LONGEST)[1]), "depth": _depth, "mixing": _mixing,
-    **dict.fromkeys(PERIODS, _induction), **dict.fromkeys(POSITION, _position),
+    "repeats": lambda source, name: PhenomenonObservations(source.repetition(LONGEST)[1]), "depth": _depth,
+    "mixing": _mixing, **dict.fromkeys(PERIODS, _induction), **dict.fromkeys(POSITION, _position),
     **dict.fromkeys(COREFERENCE, _coreference),
 }  # fmt: skip
 """The function of each phenomenon; the others are tasks."""
 
 
-def relate(whole: Result) -> dict[str, Table]:
+def relate(result: Result) -> dict[str, Table]:
     """when: per run and phenomenon, when its value passed the middle for good, and from when on it is present."""
-    main = whole.table()
+    main = result.table()
     if "step" not in main.frame:
         return {}
     rows: list[dict[str, Any]] = []
     missing = Reasons()
-    for (name, phenomenon), one in main.frame.groupby(["run", "phenomenon"], sort=False):
-        if len(one) > 1:
-            found, why = _when(one.sort_values("step"))
-            missing |= {(len(rows), column): reason for column, reason in why.items()}
-            rows.append({"run": name, "phenomenon": phenomenon, **found})
+    for (name, phenomenon), snapshots in main.frame.groupby(["run", "phenomenon"], sort=False):
+        if len(snapshots) > 1:
+            times, reasons = _when(snapshots.sort_values("step"))
+            missing |= {(len(rows), column): reason for column, reason in reasons.items()}
+            rows.append({"run": name, "phenomenon": phenomenon, **times})
     if not rows:
         return {}
     return {"when": Table(pd.DataFrame(rows), WHEN, missing, "When each phenomenon appeared, between two snapshots")}
 
 
-def _when(one: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
+def _when(snapshots: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
     """The row of `relate`: first and last value; the snapshots `after` and `by` which the middle was passed."""
-    first, last = one.iloc[0], one.iloc[-1]
-    steps, values = one["step"].to_numpy(), one["value"].to_numpy(float)
+    first, last = snapshots.iloc[0], snapshots.iloc[-1]
+    steps, values = snapshots["step"].to_numpy(), snapshots["value"].to_numpy(float)
     row: dict[str, Any] = {"first": values[0], "last": values[-1]}
     row |= dict.fromkeys(("after", "by", "present_from", "tokens"), float("nan"))
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if np.isnan(values).any():
-        gone = [name for name in ("first", "last") if np.isnan(row[name])]
-        why = dict.fromkeys((*gone, "after", "by"), "a snapshot has no value")
+        empty_names = [name for name in ("first", "last") if np.isnan(row[name])]
+        reasons = dict.fromkeys((*empty_names, "after", "by"), "a snapshot has no value")
     elif not (first["value_low"] > last["value_high"] or last["value_low"] > first["value_high"]):
-        why = dict.fromkeys(("after", "by"), "first and last value do not differ clearly")
+        reasons = dict.fromkeys(("after", "by"), "first and last value do not differ clearly")
     else:
         middle, sign = (values[0] + values[-1]) / 2, np.sign(values[-1] - values[0])
         place = _for_good(sign * (values - middle) > 0)
         row |= {"after": float(steps[place - 1]), "by": float(steps[place])}
-    there = (one["verdict"] == PRESENT).to_numpy()
-    if there[-1]:
-        place = _for_good(there)
+    is_present = (snapshots["verdict"] == PRESENT).to_numpy()
+    if is_present[-1]:
+        place = _for_good(is_present)
         row["present_from"] = float(steps[place])
-        row["tokens"] = float(one["tokens"].iloc[place]) if "tokens" in one else float("nan")
+        row["tokens"] = float(snapshots["tokens"].iloc[place]) if "tokens" in snapshots else float("nan")
     else:
-        why["present_from"] = "not present at the last snapshot"
+        reasons["present_from"] = "not present at the last snapshot"
     if np.isnan(row["tokens"]):
-        why["tokens"] = why.get("present_from", "not trained on text")
-    return row, why
+        reasons["tokens"] = reasons.get("present_from", "not trained on text")
+    return row, reasons
 
 
 def _for_good(behind: np.ndarray) -> int:

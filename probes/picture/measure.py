@@ -50,16 +50,18 @@ class PicturePrompt:
             return query
         word = query.strip()
         edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
-        found = [m.span() for m in re.finditer(edges[0] + re.escape(word) + edges[1], self.text)] if word else []
-        at = [[i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in found]
-        last = [max(tokens) for tokens in at if tokens]
+        matches = [m.span() for m in re.finditer(edges[0] + re.escape(word) + edges[1], self.text)] if word else []
+        token_groups = [
+            [i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in matches
+        ]
+        last = [max(tokens) for tokens in token_groups if tokens]
         if not last:
             raise InputError(
                 f"the query {query!r} is not a word of {self.text!r}; give a word of it, or the position of a token"
             )
         if len(last) > 1:
-            where = ", ".join(map(str, last))
-            raise InputError(f"the query {query!r} occurs at tokens {where}; choose one: --query {last[-1]}")
+            places = ", ".join(map(str, last))
+            raise InputError(f"the query {query!r} occurs at tokens {places}; choose one: --query {last[-1]}")
         return last[0]
 
 
@@ -68,14 +70,14 @@ def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int 
     text, several prompts, and a text longer than the context."""
     if not isinstance(prompt, str) and len(prompt.prompts) != 1:
         raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (Aligned.only)")
-    text, at = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])
+    text, positions = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])
     if not text.strip():
         raise InputError("the text is empty; give one with words")
     ids, spans = tokenizer.spans(text)
     ids, spans = ids[:most], spans[:most]
     if len(ids) > n_ctx:
         raise InputError(f"the text has {counted(len(ids), 'token')}, the context holds {n_ctx}; shorten it")
-    return PicturePrompt(text, ids, spans, {p: role for role, where in at.items() for p in where})
+    return PicturePrompt(text, ids, spans, {p: role for role, span in positions.items() for p in span})
 
 
 def attention(
@@ -87,18 +89,25 @@ def attention(
     if not heads:
         raise InputError("a picture needs at least one head; write L2.H3, L2.*, all or top3:pds")
     hooks = tuple(HOOK.format(layer) for layer in sorted({head.layer for head in heads}))
-    seen = run(model, Query(tokens=[list(prompt.ids)], hooks=hooks, positions=[list(queries)]), edits).hooks
+    patterns = run(model, Query(tokens=[list(prompt.ids)], hooks=hooks, positions=[list(queries)]), edits).hooks
     pieces = np.array(tokenizer.pieces(prompt.ids), dtype=object)
     roles = np.array([prompt.roles.get(p, "") for p in range(len(pieces))], dtype=object)
-    row, at, to = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
+    row, query_positions, key_positions = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
     parts = []
     for head in heads:
-        weights = seen[HOOK.format(head.layer)][0][head.head].double().cpu().numpy()
+        weights = patterns[HOOK.format(head.layer)][0][head.head].double().cpu().numpy()
         if not np.isfinite(weights).all():
             raise InputError(f"attention of {head.label} is not finite on this prompt")
-        where = {"head": head.label, "layer": head.layer, "index": head.head}
-        tokens = {"query": at, "query_token": pieces[at], "key": to, "key_token": pieces[to]}
-        parts.append(pd.DataFrame({**where, **tokens, "attention": weights[row, to], "role": roles[to]}))
+        labels = {"head": head.label, "layer": head.layer, "index": head.head}
+        tokens = {
+            "query": query_positions,
+            "query_token": pieces[query_positions],
+            "key": key_positions,
+            "key_token": pieces[key_positions],
+        }
+        parts.append(
+            pd.DataFrame({**labels, **tokens, "attention": weights[row, key_positions], "role": roles[key_positions]})
+        )
     return pd.concat(parts, ignore_index=True)
 
 
@@ -113,58 +122,63 @@ def picture(
     given. Raises `InputError` as `picture_prompt`, `PicturePrompt.position` and `parse_heads` do.
     """
     tokenizer = check_tokenizer(model, tokenizer)
-    chosen = heads if heads is not None else "all"
-    if isinstance(chosen, str) or not all(isinstance(head, Head) for head in chosen):
-        chosen = parse_heads(chosen, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
-    one = picture_prompt(prompt, tokenizer, model.cfg.n_ctx)
-    every = heads is not None and query is None
-    queries = range(len(one.ids)) if every else [one.position(query)]
-    return attention(model, one, chosen, queries, tokenizer, edits)  # type: ignore[arg-type]
+    head_list = heads if heads is not None else "all"
+    if isinstance(head_list, str) or not all(isinstance(head, Head) for head in head_list):
+        head_list = parse_heads(head_list, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
+    shown_prompt = picture_prompt(prompt, tokenizer, model.cfg.n_ctx)
+    all_queries = heads is not None and query is None
+    queries = range(len(shown_prompt.ids)) if all_queries else [shown_prompt.position(query)]
+    return attention(model, shown_prompt, head_list, queries, tokenizer, edits)  # type: ignore[arg-type]
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row per head and query: the key with most attention, and the attention to BOS and to each role (summed)."""
-    same = [*(["prompt"] if "prompt" in table else []), *ROW]
-    best = table.loc[table.groupby(same, sort=False)["attention"].idxmax()]
-    best = best.rename(columns={"key": "looks_at", "key_token": "token"})[[*same, "looks_at", "token", "attention"]]
-    found = best.set_index(same)
-    found["to_bos"] = table[table["key"] == 0].set_index(same)["attention"]
+    row_keys = [*(["prompt"] if "prompt" in table else []), *ROW]
+    best = table.loc[table.groupby(row_keys, sort=False)["attention"].idxmax()]
+    best = best.rename(columns={"key": "looks_at", "key_token": "token"})[[*row_keys, "looks_at", "token", "attention"]]
+    rows = best.set_index(row_keys)
+    rows["to_bos"] = table[table["key"] == 0].set_index(row_keys)["attention"]
     for role in [r for r in dict.fromkeys(table["role"]) if r]:
-        to = table[table["role"] == role].groupby(same, sort=False)["attention"].sum()
-        found[f"to_{role}"] = to.reindex(found.index, fill_value=0.0)
-    return found.reset_index()
+        role_attention = table[table["role"] == role].groupby(row_keys, sort=False)["attention"].sum()
+        rows[f"to_{role}"] = role_attention.reindex(rows.index, fill_value=0.0)
+    return rows.reset_index()
 
 
-def observe(how: Picture, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Picture, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """The attention in a prompt of the suite, or in the given texts."""
     tokenizer, cfg = check_tokenizer(model), model.cfg
     spec = data.specs[Text]
     texts = spec.text if isinstance(spec, Text) else [tokenizer.decode(row[1:]) for row in data[Text].rows]
-    if texts and how.prompt is not None:
+    if texts and options.prompt is not None:
         raise InputError("--prompt chooses a prompt of the suite and --text gives your own: leave one out")
-    scores = {name: _scores(model, tokenizer, name, data) for name in score_names(how.heads)}
-    heads = parse_heads(how.heads or ("all",), cfg.n_layers, cfg.n_heads, scores)
+    scores = {name: _scores(model, tokenizer, name, data) for name in score_names(options.heads)}
+    heads = parse_heads(options.heads or ("all",), cfg.n_layers, cfg.n_heads, scores)
     most = spec.max_tokens if isinstance(spec, Text) else None
     prompts = [picture_prompt(text, tokenizer, cfg.n_ctx, most) for text in texts]
-    prompts = prompts or [picture_prompt(_prompt(data[Prompts], how.prompt), tokenizer, cfg.n_ctx)]
-    every, parts = bool(how.heads) and how.query is None, []
-    for i, one in enumerate(progress(prompts)):
-        queries = range(len(one.ids)) if every else [one.position(how.query)]
-        parts.append(attention(model, one, heads, queries, tokenizer).assign(prompt=i))
-    quoted = " | ".join(repr(one.text if len(one.text) <= 100 else one.text[:99] + "…") for one in prompts)
+    prompts = prompts or [picture_prompt(_prompt(data[Prompts], options.prompt), tokenizer, cfg.n_ctx)]
+    all_queries, parts = bool(options.heads) and options.query is None, []
+    for i, shown_prompt in enumerate(progress(prompts)):
+        queries = range(len(shown_prompt.ids)) if all_queries else [shown_prompt.position(options.query)]
+        parts.append(attention(model, shown_prompt, heads, queries, tokenizer).assign(prompt=i))
+    quoted = " | ".join(
+        repr(shown_prompt.text if len(shown_prompt.text) <= 100 else shown_prompt.text[:99] + "…")
+        for shown_prompt in prompts
+    )
     quoted += data[Text].title() if texts else ""
-    return InstrumentData({}, {}, {"title": f"{title_of(model)}: {quoted}", "every": every}, extra=pd.concat(parts))
+    return InstrumentData(
+        {}, {}, {"title": f"{title_of(model)}: {quoted}", "every": all_queries}, extra=pd.concat(parts)
+    )
 
 
-def _prompt(opened: Any, which: int | str | None) -> Aligned:
+def _prompt(opened: Any, choice: int | str | None) -> Aligned:
     """The prompt of the suite by number or id."""
     aligned, suite = opened.aligned, opened.suite
-    known = [p.id for p in (aligned if suite is None else suite).prompts]
-    if isinstance(which, int) and not 0 <= which < len(known):
-        raise InputError(f"--prompt {which}: the suite has the prompts 0 to {len(known) - 1}")
-    name = which if isinstance(which, str) else known[which or 0]
-    if name not in known:
-        raise unknown("prompt of the suite", name, known)
+    ids = [p.id for p in (aligned if suite is None else suite).prompts]
+    if isinstance(choice, int) and not 0 <= choice < len(ids):
+        raise InputError(f"--prompt {choice}: the suite has the prompts 0 to {len(ids) - 1}")
+    name = choice if isinstance(choice, str) else ids[choice or 0]
+    if name not in ids:
+        raise unknown("prompt of the suite", name, ids)
     if name in (reasons := dict(aligned.filtered)):
         raise InputError(f"prompt {name!r} cannot be aligned with this model: {reasons[name]}; choose another")
     return aligned.only([[p.id for p in aligned.prompts].index(name)])
@@ -173,12 +187,12 @@ def _prompt(opened: Any, which: int | str | None) -> Aligned:
 def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, float]:
     """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
     if name == "pds":
-        found = Pds().measure(model, data[Prompts], progress=iter).table().frame.set_index(["layer", "index"])["pds"]
+        scores = Pds().measure(model, data[Prompts], progress=iter).table().frame.set_index(["layer", "index"])["pds"]
     else:
         by_place = Heads(length=min(24, (model.cfg.n_ctx - 1) // 2))
         rows = measure(model, by_place, [], tokenizer=tokenizer)
-        found = rows[rows["score"] == name].groupby(["layer", "index"])["value"].mean()
-    return {Head(*at): float(value) for at, value in found.items()}
+        scores = rows[rows["score"] == name].groupby(["layer", "index"])["value"].mean()
+    return {Head(*place): float(value) for place, value in scores.items()}
 
 
 def axis_label(piece: str, position: int, role: str = "") -> str:
@@ -187,22 +201,22 @@ def axis_label(piece: str, position: int, role: str = "") -> str:
     return f"<b>{text}</b> ({role})" if role else text
 
 
-def tables(how: Picture, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Picture, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """Every weight; and per head and query the key with most attention."""
-    title, frame = seen.about["title"], seen.extra.reset_index(drop=True)
-    to = zip(frame["key_token"], frame["key"], frame["role"], strict=True)
-    frame["label"] = [axis_label(piece, at, role) for piece, at, role in to]
+    title, frame = data.about["title"], data.extra.reset_index(drop=True)
+    keys = zip(frame["key_token"], frame["key"], frame["role"], strict=True)
+    frame["label"] = [axis_label(piece, position, role) for piece, position, role in keys]
     looks = zip(frame["query_token"], frame["query"], strict=True)
-    frame["query_label"] = [axis_label(piece, at) for piece, at in looks]
-    name = "maps" if seen.about["every"] else "attention"
+    frame["query_label"] = [axis_label(piece, position) for piece, position in looks]
+    name = "maps" if data.about["every"] else "attention"
     best = summary(frame)
     roles = [c for c in best if c.startswith("to_") and c != "to_bos"]
     to_roles = [number(c, f"to {c[3:]}", SHARE, f"attention to the tokens of the {c[3:]}", ".3f") for c in roles]
-    of = ("prompt", "head") if name == "maps" else ("prompt",)
+    split_by = ("prompt", "head") if name == "maps" else ("prompt",)
     from_one = frame[["query", "query_token"]].drop_duplicates()
     looking = f" from {from_one['query_token'].iloc[0].strip()!r}" if len(from_one) == 1 else ""
     return {
-        name: Table(frame, ATTENTION, {}, f"attention{looking}; {title}", "attention", 10, of),
+        name: Table(frame, ATTENTION, {}, f"attention{looking}; {title}", "attention", 10, split_by),
         "looks": Table(best, (*LOOKS, *to_roles), title=f"the key with most attention; {title}"),
     }
 

@@ -25,14 +25,14 @@ SLOPE = ("slope", "slope_low", "slope_high", "slope_p")
 NOTHING_ROUTED = "the layers have one head, or nothing is routed between heads"
 
 
-def observe(how: Routing, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Routing, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: projection × head. Units: layers."""
-    found = matrices(model)
-    seen = observed(hubs(found))
-    seen.extra["by layer"] = layers(found, how.shuffles, how.seed)
-    seen.extra["cells"] = cells(found)
-    seen.about["title"] = title_of(model)
-    return seen
+    weights = matrices(model)
+    measurements = observed(hubs(weights))
+    measurements.extra["by layer"] = layers(weights, options.shuffles, options.seed)
+    measurements.extra["cells"] = cells(weights)
+    measurements.about["title"] = title_of(model)
+    return measurements
 
 
 def observed(scores: pd.DataFrame) -> InstrumentData:
@@ -50,24 +50,24 @@ def observed(scores: pd.DataFrame) -> InstrumentData:
     return InstrumentData({"hub": block}, {"hub": contrasts}, {"title": "routing"}, extra={"hubs": scores})
 
 
-def tables(how: Routing, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Routing, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """layers; heads: hub scores over layers; growth with depth; hubs: of every layer; cells: the matrices."""
-    title, scores, by_layer = seen.about["title"], seen.extra["hubs"], seen.extra["by layer"]
+    title, scores, by_layer = data.about["title"], data.extra["hubs"], data.extra["by layer"]
     even = f"the uniform hub score is {scores['even'].iloc[0]:.3f}"
     hubs = Table.noted(scores, HUBS, f"Hub scores by layer and head; {even}")
     return {
         "layers": Table.noted(by_layer, LAYERS, f"{title}: routing by layer; {even}"),
-        "heads": hub_excess_table(seen, estimates["hub"]),
+        "heads": hub_excess_table(data, estimates["hub"]),
         "growth": Table.noted(growth(by_layer), GROWTH, "Growth with depth, per layer"),
         "hubs": replace(hubs, by="score", most=10),
-        "cells": Table(seen.extra["cells"], CELLS, {}, "Routing weights from head to head", by="value", most=10),
+        "cells": Table(data.extra["cells"], CELLS, {}, "Routing weights from head to head", by="value", most=10),
     }
 
 
-def hub_excess_table(seen: InstrumentData, found: Estimates) -> Table:
+def hub_excess_table(data: InstrumentData, estimates: Estimates) -> Table:
     """One row per projection and head: the mean hub score over layers minus 1/H, and its test against 0."""
-    frame, missing = found.wide(["projection", "head"])
-    frame.insert(2, "even", float(seen.extra["hubs"]["even"].iloc[0]))
+    frame, missing = estimates.wide(["projection", "head"])
+    frame.insert(2, "even", float(data.extra["hubs"]["even"].iloc[0]))
     frame.insert(0, "name", [f"{part} {head}" for part, head in zip(frame["projection"], frame["head"], strict=True)])
     return Table(frame, HEADS, missing, "Hub score minus the uniform score 1/H; units are layers")
 
@@ -75,35 +75,35 @@ def hub_excess_table(seen: InstrumentData, found: Estimates) -> Table:
 def matrices(model: Any) -> dict[str, dict[int, np.ndarray]]:
     """{projection ("attn.v"): {layer: W [H to, H from]}} of a model's Kronecker projections. `InputError` without
     any."""
-    found: dict[str, dict[int, Any]] = {}
+    weights: dict[str, dict[int, Any]] = {}
     for name, W in routing(model).items():
         _, layer, part = name.split(".", 2)
-        found.setdefault(part, {})[int(layer)] = W.double().cpu().numpy()
-    if not found:
+        weights.setdefault(part, {})[int(layer)] = W.double().cpu().numpy()
+    if not weights:
         raise InputError(
             f"{model.config.name} has no Kronecker mixing and so no routing matrices; use dst-kron, or train any "
             "preset with --set attention.v=kron --set attention.o=kron"
         )
-    return found
+    return weights
 
 
-def cells(found: Matrices) -> pd.DataFrame:
+def cells(weights: Matrices) -> pd.DataFrame:
     """One row per projection, layer and cell: `to`, `from`, `value`."""
     tables = []
-    for part, layers in found.items():
+    for part, layers in weights.items():
         for layer, W in layers.items():
-            to, origin = np.indices(W.shape).reshape(2, -1)
-            where = {"projection": part, "layer": layer, "to": to, "from": origin}
-            tables.append(pd.DataFrame({**where, "value": W.flatten()}))
+            target, origin = np.indices(W.shape).reshape(2, -1)
+            labels = {"projection": part, "layer": layer, "to": target, "from": origin}
+            tables.append(pd.DataFrame({**labels, "value": W.flatten()}))
     return pd.concat(tables, ignore_index=True)
 
 
 def hub_scores(W: np.ndarray) -> np.ndarray:
     """Hub score of every head of W [..., H, H] -> [..., H]; NaN if nothing is routed between different heads."""
-    off = np.abs(W) * (1 - np.eye(W.shape[-1]))
-    total = 2 * off.sum((-1, -2))[..., None]
+    off_diagonal = np.abs(W) * (1 - np.eye(W.shape[-1]))
+    total = 2 * off_diagonal.sum((-1, -2))[..., None]
     with np.errstate(invalid="ignore"):
-        return (off.sum(-1) + off.sum(-2)) / np.where(total > 0, total, np.nan)
+        return (off_diagonal.sum(-1) + off_diagonal.sum(-2)) / np.where(total > 0, total, np.nan)
 
 
 def unevenness(W: np.ndarray) -> float:
@@ -113,28 +113,33 @@ def unevenness(W: np.ndarray) -> float:
     return float(ranks @ x / (len(x) * x.sum())) if x.sum() > 0 else float("nan")
 
 
-def hubs(found: Matrices) -> pd.DataFrame:
+def hubs(weights: Matrices) -> pd.DataFrame:
     """A row per projection, layer, head i: `into` Σ_j |W_ij|, `out_of` Σ_j |W_ji| (j ≠ i), `score`, `even` = 1/H."""
     rows = []
-    for part, layers in found.items():
+    for part, layers in weights.items():
         for layer, W in layers.items():
-            off = np.abs(W) * (1 - np.eye(len(W)))
+            off_diagonal = np.abs(W) * (1 - np.eye(len(W)))
             for i, score in enumerate(hub_scores(W)):
-                why = {"score": _no_routing(W)} if np.isnan(score) else {}
+                reasons = {"score": _no_routing(W)} if np.isnan(score) else {}
                 row = {"projection": part, "layer": layer, "head": f"L{layer}.H{i}", "index": i}
-                sums = {"into": off[i].sum(), "out_of": off[:, i].sum(), "score": score, "even": 1 / len(W)}
-                rows.append({**row, **sums, "undefined": note(why)})
+                sums = {
+                    "into": off_diagonal[i].sum(),
+                    "out_of": off_diagonal[:, i].sum(),
+                    "score": score,
+                    "even": 1 / len(W),
+                }
+                rows.append({**row, **sums, "undefined": note(reasons)})
     return pd.DataFrame(rows)
 
 
-def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame:
+def layers(weights: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame:
     """One row per projection and layer: the norms, the head with the largest hub score, and its p against shuffles.
 
     p = (1 + #{shuffles with a largest score ≥ the layer's}) / (1 + shuffles), also Holm-corrected over all rows;
     `hub_chance` is the shuffles' mean. Undefined if shuffling changes nothing: below three heads, or for equal cells.
     """
     rng, rows, nan = np.random.default_rng(seed), [], float("nan")
-    for part, matrices in found.items():
+    for part, matrices in weights.items():
         for layer, W in matrices.items():
             a, eye = np.abs(W), np.eye(len(W), dtype=bool)
             norm, off_norm = float(np.linalg.norm(W)), float(np.linalg.norm(W * ~eye))
@@ -144,23 +149,23 @@ def layers(found: Matrices, shuffles: int = 2000, seed: int = 0) -> pd.DataFrame
                 "off_share": (off_norm / norm) ** 2 if norm else nan, "negative": float((W < 0).mean()),
                 "uneven": unevenness(W), "hub": "", "hub_score": nan, "hub_chance": nan, "hub_p": nan,
             }  # fmt: skip
-            why: dict[str, str] = {"off": "the layer has one head"} if len(W) < 2 else {}
-            why |= {} if norm else {"off_share": "W is zero"}
+            reasons: dict[str, str] = {"off": "the layer has one head"} if len(W) < 2 else {}
+            reasons |= {} if norm else {"off_share": "W is zero"}
             score = hub_scores(W)
             if np.isnan(score).any():
-                why |= dict.fromkeys(("uneven", "hub_score", "hub_chance", "hub_p", "hub_p_holm"), _no_routing(W))
+                reasons |= dict.fromkeys(("uneven", "hub_score", "hub_chance", "hub_p", "hub_p_holm"), _no_routing(W))
             else:
                 row |= {"hub": f"H{int(score.argmax())}", "hub_score": score.max()}
                 if len(W) < 3 or np.ptp(a[~eye]) == 0:
-                    nothing = "shuffling its cells changes nothing"
-                    why |= dict.fromkeys(("hub_chance", "hub_p", "hub_p_holm"), nothing)
+                    text = "shuffling its cells changes nothing"
+                    reasons |= dict.fromkeys(("hub_chance", "hub_p", "hub_p_holm"), text)
                 else:
                     dealt = np.zeros((shuffles, *W.shape))
                     dealt[:, ~eye] = rng.permuted(np.broadcast_to(a[~eye], (shuffles, len(a[~eye]))), axis=1)
                     chance = hub_scores(dealt).max(-1)  # the largest of every shuffle
                     row["hub_chance"] = chance.mean()
                     row["hub_p"] = (1 + (chance >= score.max() - 1e-12).sum()) / (1 + shuffles)
-            rows.append({**row, "undefined": note(why)})
+            rows.append({**row, "undefined": note(reasons)})
     table = pd.DataFrame(rows)
     table.insert(table.columns.get_loc("hub_p") + 1, "hub_p_holm", holm(table["hub_p"]))
     return table
@@ -176,26 +181,32 @@ def growth(table: pd.DataFrame) -> pd.DataFrame:
     `table`: the rows of `layers`. Undefined for fewer than three layers.
     """
     rows = []
-    for part, one in table.groupby("projection", sort=False):
-        for what in GROWING:
-            own = one[one[what].notna()].sort_values("layer")
-            x, y = own["layer"].to_numpy(float), own[what].to_numpy(float)
+    for part, part_rows in table.groupby("projection", sort=False):
+        for quantity_name in GROWING:
+            defined_rows = part_rows[part_rows[quantity_name].notna()].sort_values("layer")
+            x, y = defined_rows["layer"].to_numpy(float), defined_rows[quantity_name].to_numpy(float)
             first, last = (y[0], y[-1]) if len(y) else (float("nan"), float("nan"))
-            row: dict[str, Any] = {"projection": part, "of": what, "layers": len(y), "first": first, "last": last}
+            row: dict[str, Any] = {
+                "projection": part,
+                "of": quantity_name,
+                "layers": len(y),
+                "first": first,
+                "last": last,
+            }
             row |= dict.fromkeys(SLOPE, float("nan"))
             if len(y) < 3:
-                nothing = {} if len(y) else dict.fromkeys(("first", "last"), NOTHING_ROUTED)
-                why = dict.fromkeys(SLOPE, "fewer than three layers") | nothing
+                empty_reasons = {} if len(y) else dict.fromkeys(("first", "last"), NOTHING_ROUTED)
+                reasons = dict.fromkeys(SLOPE, "fewer than three layers") | empty_reasons
             else:
-                fit, why = stats.linregress(x, y), {}
+                fit, reasons = stats.linregress(x, y), {}
                 row["slope"] = fit.slope
                 residual = y - fit.intercept - fit.slope * x
                 if np.abs(residual).max() <= 1e-12 * np.abs(y).max():
-                    why = dict.fromkeys(SLOPE[1:], "the layers lie exactly on a line")
+                    reasons = dict.fromkeys(SLOPE[1:], "the layers lie exactly on a line")
                 else:
                     half = stats.t.ppf(0.975, len(y) - 2) * fit.stderr
                     row |= {"slope_low": fit.slope - half, "slope_high": fit.slope + half, "slope_p": fit.pvalue}
-            rows.append({**row, "undefined": note(why)})
+            rows.append({**row, "undefined": note(reasons)})
     return pd.DataFrame(rows)
 
 

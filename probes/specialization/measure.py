@@ -64,8 +64,8 @@ class Sums:
 
     def to_bos(self) -> np.ndarray:
         """Mean attention to BOS [L, H], over the queries after it."""
-        found: np.ndarray = (self.patterns.sum(0)[:, :, 1:, 0].double().mean(-1) / sum(self.counts)).numpy()
-        return found
+        attention: np.ndarray = (self.patterns.sum(0)[:, :, 1:, 0].double().mean(-1) / sum(self.counts)).numpy()
+        return attention
 
 
 def distances(a: Tensor) -> Tensor:
@@ -79,39 +79,39 @@ def distances(a: Tensor) -> Tensor:
 
 
 def stream(
-    model: Any, how: Specialization, samples: Iterable[Sequence[int]], *, edits: Any = None,
+    model: Any, options: Specialization, samples: Iterable[Sequence[int]], *, edits: Any = None,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> Sums:  # fmt: skip
     """The sums over the samples of token ids (BOS first) that are long enough.
 
     Memory does not grow with their number (`CHUNK_NUMBERS`). Raises `InputError` if none is long enough.
     """
-    size = max(1, CHUNK_NUMBERS // (model.cfg.n_layers * model.cfg.n_heads * how.length**2))
-    each = iter([int(t) for t in ids[: how.length]] for ids in progress(samples) if len(ids) >= how.length)
-    sums = Sums(how.blocks)
-    while some := list(islice(each, size)):
-        sums.add(run(model, Query(tokens=some, hooks=(PATTERN,)), edits))
+    size = max(1, CHUNK_NUMBERS // (model.cfg.n_layers * model.cfg.n_heads * options.length**2))
+    rows = iter([int(t) for t in ids[: options.length]] for ids in progress(samples) if len(ids) >= options.length)
+    sums = Sums(options.blocks)
+    while chunk := list(islice(rows, size)):
+        sums.add(run(model, Query(tokens=chunk, hooks=(PATTERN,)), edits))
     if sums.patterns is None:
-        raise InputError(f"no sample has {how.length} tokens; give longer texts or a smaller --length")
+        raise InputError(f"no sample has {options.length} tokens; give longer texts or a smaller --length")
     return sums
 
 
-def observe(how: Specialization, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Specialization, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: scopes. Units: blocks of samples."""
-    if how.length > model.cfg.n_ctx:
-        raise InputError(f"--length {how.length} is longer than the context of {model.cfg.n_ctx}")
+    if options.length > model.cfg.n_ctx:
+        raise InputError(f"--length {options.length} is longer than the context of {model.cfg.n_ctx}")
     opened = data[Documents]
-    rows = (ids[: how.length] for ids in opened.rows() if len(ids) >= how.length)
-    samples = list(islice(rows, how.samples))
+    rows = (ids[: options.length] for ids in opened.rows() if len(ids) >= options.length)
+    samples = list(islice(rows, options.samples))
     if opened.units()["cluster"].duplicated().any():
-        samples = blocks_of_neighbours(samples, how.blocks)
-    seen = observed(stream(model, how, samples, progress=progress), samples)
-    even, n = lgamma(how.length + 1) / how.length, model.cfg.n_layers * model.cfg.n_heads
-    seen.about["title"] = (
-        f"{title_of(model)}: {counted(len(samples), 'sample')} of {how.length} tokens "
-        f"({opened.title()}); uniform attention has entropy {even:.4f}{sinks_sentence(seen.about['sinks'], n)}"
+        samples = blocks_of_neighbours(samples, options.blocks)
+    measurements = observed(stream(model, options, samples, progress=progress), samples)
+    even, n = lgamma(options.length + 1) / options.length, model.cfg.n_layers * model.cfg.n_heads
+    measurements.about["title"] = (
+        f"{title_of(model)}: {counted(len(samples), 'sample')} of {options.length} tokens "
+        f"({opened.title()}); uniform attention has entropy {even:.4f}{sinks_sentence(measurements.about['sinks'], n)}"
     )
-    return seen
+    return measurements
 
 
 def blocks_of_neighbours(samples: Sequence[Any], blocks: int) -> list[Any]:
@@ -129,78 +129,82 @@ def observed(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentDat
     whose mean is θ and whose standard error is the jackknife's, se² = (G − 1)/G · Σ (θ_g − θ̄)²; for a mean these are
     the block means (Efron & Tibshirani 1993, §11).
     """
-    used = [b for b, count in enumerate(sums.counts) if count]
-    every = [sums.means(), *(sums.means(b) for b in (used if len(used) > 1 else []))]
-    n_layers, n_heads = every[0][1].shape
-    names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in used]
-    units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(used, names, strict=True)]})
+    nonempty = [b for b, count in enumerate(sums.counts) if count]
+    all_means = [sums.means(), *(sums.means(b) for b in (nonempty if len(nonempty) > 1 else []))]
+    n_layers, n_heads = all_means[0][1].shape
+    names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in nonempty]
+    units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(nonempty, names, strict=True)]})
     units["cluster"] = units["unit"]
-    extra = {"samples": sum(sums.counts), "distances": every[0][0]}
+    extra = {"samples": sum(sums.counts), "distances": all_means[0][0]}
     sinks = sink_names(sums.to_bos())
     act = np.flatnonzero((sums.to_bos() < SINK).ravel())
-    seen = InstrumentData({}, {}, {"title": "specialization", "sinks": sinks}, extra=extra)
+    measurements = InstrumentData({}, {}, {"title": "specialization", "sinks": sinks}, extra=extra)
     kinds: dict[str, tuple[str, ScopeValues]] = {
-        "hss": ("1 − cosine", _hss(every, n_layers, n_heads, act)),
-        "entropy": ("nats", _entropy(every, n_layers, n_heads)),
+        "hss": ("1 − cosine", _hss(all_means, n_layers, n_heads, act)),
+        "entropy": ("nats", _entropy(all_means, n_layers, n_heads)),
     }
-    for name, (unit, found) in kinds.items():
-        values = np.array([value for _, value in found])
-        left = values[:, 1:] if len(used) > 1 else values
-        total = values[:, :1] + (len(used) - 1) * (left.mean(1, keepdims=True) - left)
-        cells = pd.DataFrame([label for label, _ in found], columns=list(KEYS))
-        others = (cells["scope"] == "all") * (n_layers - 1) * n_heads + n_heads - 1
-        others = others.where(cells["scope"] != WITHOUT_SINKS, len(act) - 1)
-        alone = ((name == "hss") & (others < 1)).to_numpy()
-        seen.blocks[name] = Observations(
+    for name, (unit, scopes) in kinds.items():
+        values = np.array([value for _, value in scopes])
+        leave_one_out = values[:, 1:] if len(nonempty) > 1 else values
+        total = values[:, :1] + (len(nonempty) - 1) * (leave_one_out.mean(1, keepdims=True) - leave_one_out)
+        cells = pd.DataFrame([label for label, _ in scopes], columns=list(KEYS))
+        n_others = (cells["scope"] == "all") * (n_layers - 1) * n_heads + n_heads - 1
+        n_others = n_others.where(cells["scope"] != WITHOUT_SINKS, len(act) - 1)
+        is_single = ((name == "hss") & (n_others < 1)).to_numpy()
+        measurements.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=0.0, limits=(0.0, np.inf)), cells=cells, units=units,
-            total=np.where(alone[:, None], 0.0, total), size=np.broadcast_to(~alone[:, None], total.shape),
+            total=np.where(is_single[:, None], 0.0, total), size=np.broadcast_to(~is_single[:, None], total.shape),
         )  # fmt: skip
-        missing = np.where(alone, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()
-        seen.contrasts[name] = each(name, cells, null=None, missing=missing)
-    return seen
+        missing = np.where(is_single, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()
+        measurements.contrasts[name] = each(name, cells, null=None, missing=missing)
+    return measurements
 
 
 ScopeValues = list[tuple[tuple[str, int, int], list[float]]]
 """(scope, layer, index), and its values with all blocks and without each."""
 
 
-def _hss(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int, act: np.ndarray) -> ScopeValues:
+def _hss(
+    all_means: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int, act: np.ndarray
+) -> ScopeValues:
     """L0, … (a layer), layers (their mean), all (every pair of heads); and without sinks: every pair of `act`."""
     i, j = np.triu_indices(n_heads, 1)
     starts = np.arange(n_layers)[:, None] * n_heads
-    within = [d[i + starts, j + starts] for d, _ in every]  # [L, pairs of a layer]
-    alone = [np.full(n_layers, np.nan) if n_heads == 1 else d.mean(1) for d in within]
-    whole = np.triu_indices(n_layers * n_heads, 1)
-    found: ScopeValues = [((f"L{layer}", layer, -1), [float(d[layer]) for d in alone]) for layer in range(n_layers)]
-    found.append((("layers", -1, -1), [float(d.mean()) for d in alone]))
-    pairs = [float(d[whole].mean()) if len(whole[0]) else float("nan") for d, _ in every]
-    found.append((("all", -1, -1), pairs))
+    layer_distances = [d[i + starts, j + starts] for d, _ in all_means]  # [L, pairs of a layer]
+    layer_means = [np.full(n_layers, np.nan) if n_heads == 1 else d.mean(1) for d in layer_distances]
+    all_pairs = np.triu_indices(n_layers * n_heads, 1)
+    scopes: ScopeValues = [
+        ((f"L{layer}", layer, -1), [float(d[layer]) for d in layer_means]) for layer in range(n_layers)
+    ]
+    scopes.append((("layers", -1, -1), [float(d.mean()) for d in layer_means]))
+    pairs = [float(d[all_pairs].mean()) if len(all_pairs[0]) else float("nan") for d, _ in all_means]
+    scopes.append((("all", -1, -1), pairs))
     i, j = act[np.stack(np.triu_indices(len(act), 1))]
-    acting = [float(d[i, j].mean()) if len(i) else float("nan") for d, _ in every]
-    return [*found, ((WITHOUT_SINKS, -1, -1), acting)]
+    acting = [float(d[i, j].mean()) if len(i) else float("nan") for d, _ in all_means]
+    return [*scopes, ((WITHOUT_SINKS, -1, -1), acting)]
 
 
-def _entropy(every: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
+def _entropy(all_means: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
     """L0 (the mean of a layer), L0.H1, …, all."""
-    found: ScopeValues = []
+    scopes: ScopeValues = []
     for layer in range(n_layers):
-        found.append(((f"L{layer}", layer, -1), [float(e[layer].mean()) for _, e in every]))
+        scopes.append(((f"L{layer}", layer, -1), [float(e[layer].mean()) for _, e in all_means]))
         for h in range(n_heads):
-            found.append(((f"L{layer}.H{h}", layer, h), [float(e[layer, h]) for _, e in every]))
-    return [*found, (("all", -1, -1), [float(e.mean()) for _, e in every])]
+            scopes.append(((f"L{layer}.H{h}", layer, h), [float(e[layer, h]) for _, e in all_means]))
+    return [*scopes, (("all", -1, -1), [float(e.mean()) for _, e in all_means])]
 
 
-def tables(how: Specialization, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Specialization, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """hss: by layer, their mean, all; entropy: by layer and head; pairs: 1 − cosine between every two heads."""
-    out, title = {}, seen.about["title"]
+    out, title = {}, data.about["title"]
     for name, columns in (("hss", HSS), ("entropy", ENTROPY)):
         frame, missing = estimates[name].wide(KEYS, describe=("low", "high"))
         frame = frame.drop(columns="clusters").rename(columns={"n": "blocks"})
-        out[name] = Table(frame.assign(n=seen.extra["samples"]), columns, missing, f"{title}; {name}", name)
-    heads = [one["scope"] for one in seen.blocks["entropy"].cells.to_dict("records") if one["index"] >= 0]
+        out[name] = Table(frame.assign(n=data.extra["samples"]), columns, missing, f"{title}; {name}", name)
+    heads = [cell["scope"] for cell in data.blocks["entropy"].cells.to_dict("records") if cell["index"] >= 0]
     i, j = np.triu_indices(len(heads), 1)
     pairs = pd.DataFrame({"head": [f"{heads[a]}+{heads[b]}" for a, b in zip(i, j, strict=True)]})
-    pairs["distance"] = seen.extra["distances"][i, j]
+    pairs["distance"] = data.extra["distances"][i, j]
     out["pairs"] = Table(pairs, PAIRS, {}, f"{title}; 1 − cosine between two heads", "distance", 10)
     return out
 

@@ -24,12 +24,12 @@ UNIT = "attention, target − competitor"
 NO_SPREAD = "attention does not vary, or there is one prompt"
 
 
-def plan(how: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
+def plan(options: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns at the query, and gates if they are used."""
-    return roles.role_query(prompts, tokenizer, needs=("target", "distractor"), gated=how.attention == "gated")
+    return roles.role_query(prompts, tokenizer, needs=("target", "distractor"), gated=options.attention == "gated")
 
 
-def attention(how: Sps, captures: Captures, query: RoleQuery) -> RoleTable:
+def attention(options: Sps, captures: Captures, query: RoleQuery) -> RoleTable:
     """Attention of every head on every prompt to `ROLES`, `sps`, and `even`, the SPS of uniform attention."""
     positions = query.aligned.positions
 
@@ -39,33 +39,40 @@ def attention(how: Sps, captures: Captures, query: RoleQuery) -> RoleTable:
         even = np.full_like(semantic, longer / rows.shape[-1])
         return {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}
 
-    return roles.role_table(captures, query, of, gated=how.attention == "gated")
+    return roles.role_table(captures, query, of, gated=options.attention == "gated")
 
 
-def read(how: Sps, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Sps, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt and head: attention `semantic` and `distractor`, `sps`, and `even`."""
     assert isinstance(query, RoleQuery)
-    return attention(how, captures, query).frame()
+    return attention(options, captures, query).frame()
 
 
-def observe(how: Sps, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
+def observe(options: Sps, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: attention of every head to target and competitor, and that of uniform attention. Units: prompts."""
     opened = data[Prompts]
-    if how.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
+    if options.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
         raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
-    query = plan(how, opened.aligned, opened.tokenizer)
-    table = attention(how, run(model, query, progress=progress), query)
+    query = plan(options, opened.aligned, opened.tokenizer)
+    table = attention(options, run(model, query, progress=progress), query)
     measure = Measure(name="SPS", unit=UNIT, resolution=roles.RESOLUTION)
     block = table.block(measure, ROLES, [opened.unit(name) for name in table.cases["id"]])
-    wanted = contrasts(table)
-    lost = roles.left_out(query, "target and distractor")
-    title = f"{title_of(model)} on {opened.title()}{lost}; {how.attention} attention"
-    seen, groups = InstrumentData({"sps": block}, {"sps": wanted}, {"title": title}), roles.groups_of(opened.cases())
+    head_contrasts = contrasts(table)
+    left_out_note = roles.left_out(query, "target and distractor")
+    title = f"{title_of(model)} on {opened.title()}{left_out_note}; {options.attention} attention"
+    measurements, groups = (
+        InstrumentData({"sps": block}, {"sps": head_contrasts}, {"title": title}),
+        roles.groups_of(opened.cases()),
+    )
     if len(groups) > 1:
-        some = [c for c in wanted if c.labels["level"] != "layers"]
-        seen.blocks["categories"], seen.contrasts["categories"] = roles.by_category(block, some, groups)
-    seen.blocks["best"], seen.contrasts["best"], seen.extra = roles.best_heads(table, block, groups, "sps")
-    return seen
+        by_head = [c for c in head_contrasts if c.labels["level"] != "layers"]
+        measurements.blocks["categories"], measurements.contrasts["categories"] = roles.by_category(
+            block, by_head, groups
+        )
+    measurements.blocks["best"], measurements.contrasts["best"], measurements.extra = roles.best_heads(
+        table, block, groups, "sps"
+    )
+    return measurements
 
 
 def contrasts(table: RoleTable) -> list[Contrast]:
@@ -73,37 +80,37 @@ def contrasts(table: RoleTable) -> list[Contrast]:
     heads = table.heads
     levels = {
         "all": [({"head": "all", "layer": -1, "index": -1}, list(heads.index))],
-        "layers": [({"head": f"L{layer}", "layer": layer, "index": -1}, list(some.index))
-                   for layer, some in heads.groupby("layer")],
+        "layers": [({"head": f"L{layer}", "layer": layer, "index": -1}, list(members.index))
+                   for layer, members in heads.groupby("layer")],
         "heads": [(labels, [i]) for i, labels in enumerate(heads.to_dict("records"))],
     }  # fmt: skip
-    wanted = []
+    all_contrasts = []
     for level, of_level in levels.items():
-        groups = [({"level": level, **labels}, some) for labels, some in of_level]
-        wanted += [c for name in ROLES for c in table.contrasts(ROLES, name, {name: 1.0}, groups, null=None)]
-        wanted += table.contrasts(ROLES, "sps", {"semantic": 1.0, "distractor": -1.0}, groups, family=level)
-    return wanted
+        groups = [({"level": level, **labels}, members) for labels, members in of_level]
+        all_contrasts += [c for name in ROLES for c in table.contrasts(ROLES, name, {name: 1.0}, groups, null=None)]
+        all_contrasts += table.contrasts(ROLES, "sps", {"semantic": 1.0, "distractor": -1.0}, groups, family=level)
+    return all_contrasts
 
 
-def tables(how: Sps, seen: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Sps, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """all: SPS over all heads; layers: over those of each layer; heads: of each head; all-categories, categories: over
     all heads and of each head, within each category; best: the best head of each category, held out."""
-    block, out = seen.blocks["sps"], {}
-    for level, what in LEVELS.items():
-        found = estimates["sps"].where(level=level)
-        frame, missing = found.wide(roles.KEYS)
-        attended = ([block.total[list(c.weights)].mean(0) for c in found.where(quantity=role).contrasts]
+    block, out = data.blocks["sps"], {}
+    for level, scope in LEVELS.items():
+        level_estimates = estimates["sps"].where(level=level)
+        frame, missing = level_estimates.wide(roles.KEYS)
+        attended = ([block.total[list(c.weights)].mean(0) for c in level_estimates.where(quantity=role).contrasts]
                  for role in ("semantic", "distractor"))  # fmt: skip
-        frame.insert(len(frame.columns) - 2, "d", [roles.moved_d(*both) for both in zip(*attended, strict=True)])
+        frame.insert(len(frame.columns) - 2, "d", [roles.moved_d(*values) for values in zip(*attended, strict=True)])
         missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
-        out[level] = Table(frame, COLUMNS, missing, f"{seen.about['title']}; SPS of {what}", "sps")
-    title = seen.about["title"]
+        out[level] = Table(frame, COLUMNS, missing, f"{data.about['title']}; SPS of {scope}", "sps")
+    title = data.about["title"]
     if "categories" in estimates:
         for name, level in (("all-categories", "all"), ("categories", "heads")):
             frame, missing = estimates["categories"].where(level=level).wide(("category", *roles.KEYS))
             words = f"{title}; SPS of {LEVELS[level]}, by category"
             out[name] = Table(frame, (roles.CATEGORY, *OF_HEADS), missing, words, "sps", 3, ("category",))
-    out["best"] = roles.best_table(estimates["best"], seen.extra, BESTS, title)
+    out["best"] = roles.best_table(estimates["best"], data.extra, BESTS, title)
     return out
 
 

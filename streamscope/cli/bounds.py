@@ -37,19 +37,19 @@ class Only:
     def __init__(self, name: str, *values: Any) -> None:
         self.name, self.values = name, values
 
-    def acts(self, other: Any) -> bool:
+    def acts(self, setting: Any) -> bool:
         """Whether it has an effect with this value (or these values) of the other option."""
-        several = other if isinstance(other, tuple) else (other,)
-        return any(value in self.values for value in several) if self.values else other not in (None, (), "", 0)
+        several = setting if isinstance(setting, tuple) else (setting,)
+        return any(value in self.values for value in several) if self.values else setting not in (None, (), "", 0)
 
-    def line(self, option: str, other: Any) -> str:
+    def line(self, option: str, setting: Any) -> str:
         """The message for an option without effect."""
         option, name = (f"--{field.replace('_', '-')}" for field in (option, self.name))
         if not self.values:
             return f"{option} has no effect without {name}: leave it out, or give {name} too"
-        now = " ".join(map(str, other if isinstance(other, tuple) else (other,)))
-        wanted = " or ".join(map(str, self.values))
-        return f"{option} has no effect with {name} {now}: leave it out, or give {name} {wanted}"
+        current = " ".join(map(str, setting if isinstance(setting, tuple) else (setting,)))
+        alternatives = " or ".join(map(str, self.values))
+        return f"{option} has no effect with {name} {current}: leave it out, or give {name} {alternatives}"
 
 
 Positive = Annotated[float, Gt(0)]
@@ -97,10 +97,10 @@ def check(options: Any, spelled: Callable[[str], str] = str, *, nested: bool = T
         if path and isinstance(value, str):
             value = Path(value)
         object.__setattr__(options, field.name, value := _valid(adapter, field.name, value, spelled))
-        usual = field.default if field.default_factory is MISSING else field.default_factory()
-        for only in conditions if value != usual else ():
-            if not only.acts(other := getattr(options, only.name)):
-                raise InputError(only.line(field.name, other))
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        for only in conditions if value != default else ():
+            if not only.acts(setting := getattr(options, only.name)):
+                raise InputError(only.line(field.name, setting))
 
 
 def _valid(adapter: Any, name: str, value: Any, spelled: Callable[[str], str]) -> Any:
@@ -135,15 +135,15 @@ def _rules(kind: Hashable, name: str) -> tuple[Any, bool, bool, list[Only]]:
     from pydantic import ConfigDict, TypeAdapter
 
     hint = hints(kind)[name]
-    usual = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
-    config = None if is_dataclass(getattr(hint, "__origin__", hint)) else usual  # a dataclass has its own
+    general_config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
+    config = None if is_dataclass(getattr(hint, "__origin__", hint)) else general_config  # a dataclass has its own
     path = Path in _parts(hint) and str not in _parts(hint)
     return TypeAdapter(hint, config=config), tuple in _parts(hint), path, declared(hint, Only)
 
 
 def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
     """What a type hint declares of a `kind` (such as `Only`), also inside unions and tuples."""
-    return [one for one in _parts(hint) if isinstance(one, kind)]
+    return [declaration for declaration in _parts(hint) if isinstance(declaration, kind)]
 
 
 def _parts(hint: Any) -> Iterator[Any]:

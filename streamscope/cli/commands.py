@@ -35,18 +35,20 @@ SYNONYMS = {
 """Words of the field, and the commands that do it."""
 
 
-def unknown_command(word: str, known: Mapping[str, str]) -> InputError:
+def unknown_command(word: str, modules: Mapping[str, str]) -> InputError:
     """The `InputError` for a word that is no command: by its synonyms, by what commands say of themselves, by its
     letters."""
     plain = word.lower().replace("_", "-")
-    near = next((names for one, names in SYNONYMS.items() if plain in (one, f"{one}s")), "").split()
-    near = near or [name for name in known if plain in name.split("_")]
-    if not near and len(plain) > 3:
-        near = [name for name, module in known.items() if plain in re.findall(r"[\w-]+", first_line(module).lower())]
-    if not near:
-        return unknown("command", word, [*known, "completion"])
-    of = "; ".join(f"{name} ({first_line(known[name]).rstrip('.')})" for name in near[:3])
-    return InputError(f"unknown command {word!r}: {'try' if near[1:] else 'it is'} {of}")
+    matches = next((names for synonym, names in SYNONYMS.items() if plain in (synonym, f"{synonym}s")), "").split()
+    matches = matches or [name for name in modules if plain in name.split("_")]
+    if not matches and len(plain) > 3:
+        matches = [
+            name for name, module in modules.items() if plain in re.findall(r"[\w-]+", first_line(module).lower())
+        ]
+    if not matches:
+        return unknown("command", word, [*modules, "completion"])
+    offer = "; ".join(f"{name} ({first_line(modules[name]).rstrip('.')})" for name in matches[:3])
+    return InputError(f"unknown command {word!r}: {'try' if matches[1:] else 'it is'} {offer}")
 
 
 def commands() -> dict[str, str]:
@@ -56,7 +58,7 @@ def commands() -> dict[str, str]:
     called, as `benchmarks.viewer`. Where only one of two is no benchmark, that one keeps the short name. Papers are
     commands of a clone: they are typed as `python -m papers.demo`.
     """
-    found: dict[str, list[str]] = {}
+    modules_of: dict[str, list[str]] = {}
     for room in ROOMS:
         for path in (Path(base) / room for base in sys.modules["streamscope"].__path__ if (Path(base) / room).is_dir()):
             for file in sorted(path.rglob("*.py")):
@@ -67,26 +69,26 @@ def commands() -> dict[str, str]:
                 parts = parts[:-1] if is_package or parts[-1] == "__main__" else parts
                 short = parts[1:] if parts[:1] == ("interop",) else parts
                 name = ".".join(short) or room
-                found.setdefault(name, []).append(".".join(("streamscope", room, *parts)))
+                modules_of.setdefault(name, []).append(".".join(("streamscope", room, *parts)))
             break
-    named: dict[str, str] = {}
-    for name, modules in found.items():
-        own = [m for m in modules if m.split(".")[1] != "benchmarks"]
-        single = modules[0] if len(modules) == 1 else own[0] if len(own) == 1 else None
+    module_of: dict[str, str] = {}
+    for name, modules in modules_of.items():
+        own_modules = [m for m in modules if m.split(".")[1] != "benchmarks"]
+        single = modules[0] if len(modules) == 1 else own_modules[0] if len(own_modules) == 1 else None
         single = f"streamscope.{name}" if name in ROOMS else single
-        named |= {name if m == single else m.removeprefix("streamscope."): m for m in modules}
-    return dict(sorted(named.items()))
+        module_of |= {name if m == single else m.removeprefix("streamscope."): m for m in modules}
+    return dict(sorted(module_of.items()))
 
 
-def whole_name(word: str, known: dict[str, str]) -> str:
+def whole_name(word: str, modules: dict[str, str]) -> str:
     """The command that ROOM.COMMAND means, as in `features.extract`; any other word unchanged."""
-    return next((name for name, module in known.items() if module == f"streamscope.{word}"), word)
+    return next((name for name, module in modules.items() if module == f"streamscope.{word}"), word)
 
 
 def entry(module: str) -> Callable[[Sequence[str]], None]:
     """`main` of a command: of its module, or of the __main__ of a package that keeps it there."""
-    found = import_module(module)
-    main: Any = found.main if hasattr(found, "main") else import_module(f"{module}.__main__").main
+    imported_module = import_module(module)
+    main: Any = imported_module.main if hasattr(imported_module, "main") else import_module(f"{module}.__main__").main
     return main
 
 

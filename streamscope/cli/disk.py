@@ -2,7 +2,7 @@
 
     read_json(folder / "manifest.json", Manifest)       a file
     read_rows(folder / "metrics.jsonl", Row)             a file of rows
-    parse(text, About, where="x.parquet")                metadata inside another file
+    parse(text, About, place="x.parquet")                metadata inside another file
 
 A kind is a `TypedDict`: the fields that a reader uses have types here, and other fields are kept. Missing fields, other
 types, too deep nesting, other encodings than UTF-8, and files that are not regular (reading a pipe would never end)
@@ -180,8 +180,8 @@ class Snapshot(TypedDict):
 def _adapter(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter, with_config
 
-    for one in _dicts(kind):
-        with_config(ConfigDict(extra="allow", allow_inf_nan=True))(one)
+    for typed_dict in _dicts(kind):
+        with_config(ConfigDict(extra="allow", allow_inf_nan=True))(typed_dict)
     return TypeAdapter(kind)
 
 
@@ -200,9 +200,9 @@ def _dicts(kind: Any) -> Iterator[Any]:
 
 
 def parse(
-    text: str | bytes, kind: Any, where: object, remedy: str = "restore it, or make it again", any_int: bool = False
+    text: str | bytes, kind: Any, place: object, remedy: str = "restore it, or make it again", any_int: bool = False
 ) -> Any:
-    """Parse JSON (with or without a byte order mark) as a kind; `InputError` with `where`, field and remedy.
+    """Parse JSON (with or without a byte order mark) as a kind; `InputError` with `place`, field and remedy.
 
     An integer beyond 64 bits is damage, unless `any_int`: the files of a tokenizer write "no limit" as 10³⁰.
     """
@@ -215,14 +215,14 @@ def parse(
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
-        raise InputError(f"{where} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
+        raise InputError(f"{place} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
     values = [] if any_int else [value]
     while values:
-        one = values.pop()
-        if isinstance(one, dict | list):
-            values += one.values() if isinstance(one, dict) else one
-        elif isinstance(one, int) and abs(one) > LARGEST_INT:
-            raise InputError(f"{where} is damaged (a number of {len(str(one))} digits); {remedy}")
+        item = values.pop()
+        if isinstance(item, dict | list):
+            values += item.values() if isinstance(item, dict) else item
+        elif isinstance(item, int) and abs(item) > LARGEST_INT:
+            raise InputError(f"{place} is damaged (a number of {len(str(item))} digits); {remedy}")
     return value
 
 
@@ -310,8 +310,8 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
         with suppress(OSError):
             part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            left = "the previous file is unchanged" if path.exists() else "nothing was written"
-            raise InputError(f"cannot write {path}: {error.strerror or error}; {left}") from None
+            outcome = "the previous file is unchanged" if path.exists() else "nothing was written"
+            raise InputError(f"cannot write {path}: {error.strerror or error}; {outcome}") from None
         raise
 
 

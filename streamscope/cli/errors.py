@@ -43,22 +43,22 @@ def reading(path: object, remedy: str = "restore the file, or check the path") -
         raise InputError(f"{path} cannot be read ({words[:200]}); {remedy}") from error
 
 
-def did_you_mean(name: str, known: Mapping[str, str] | Iterable[str], n: int = 3, cutoff: float = 0.5) -> str:
+def did_you_mean(name: str, names: Mapping[str, str] | Iterable[str], n: int = 3, cutoff: float = 0.5) -> str:
     """ "did you mean a or b?", the known names that are most like a wrong one; "" where none is.
 
-    `known` may map names to what is printed of them.
+    `names` may map names to what is printed of them.
     """
     import difflib
 
-    shown = known if isinstance(known, Mapping) else {one: one for one in known}
-    near = difflib.get_close_matches(name, shown, n=n, cutoff=cutoff)
-    return f"did you mean {' or '.join(shown[one] for one in near)}?" if near else ""
+    shown = names if isinstance(names, Mapping) else {item: item for item in names}
+    matches = difflib.get_close_matches(name, shown, n=n, cutoff=cutoff)
+    return f"did you mean {' or '.join(shown[item] for item in matches)}?" if matches else ""
 
 
-def unknown(what: str, name: str, known: list[str]) -> InputError:
+def unknown(kind: str, name: str, names: list[str]) -> InputError:
     """The `InputError` for an unknown name, with the nearest known names."""
-    hint = did_you_mean(name, known) or f"known: {', '.join(known[:40])}"
-    return InputError(f"unknown {what} {name!r}: {hint}")
+    hint = did_you_mean(name, names) or f"known: {', '.join(names[:40])}"
+    return InputError(f"unknown {kind} {name!r}: {hint}")
 
 
 def near_files(path: Path) -> str:
@@ -68,7 +68,7 @@ def near_files(path: Path) -> str:
     """
     try:
         return did_you_mean(
-            path.stem, {one.stem: str(one) for one in path.parent.iterdir() if one.is_file()}, cutoff=0.6
+            path.stem, {file.stem: str(file) for file in path.parent.iterdir() if file.is_file()}, cutoff=0.6
         )
     except OSError:  # no folder, or one that may not be read
         return ""

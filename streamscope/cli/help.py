@@ -29,20 +29,20 @@ class Group(str):
     """The title under which `--help` lists an option: `out: Annotated[Path | None, Group("Output")] = None`."""
 
 
-def meanings(made: type) -> dict[str, str]:
+def meanings(cls: type) -> dict[str, str]:
     """Field -> the docstring under it, a paragraph a line; own fields and inherited ones, as far as there is source."""
-    found: dict[str, str] = {}
-    for base in reversed(made.__mro__):
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
         body = _classes(getattr(sys.modules.get(base.__module__), "__file__", None)).get(base.__name__)
         if body is None:  # made at run time, of a shell, built in
             continue
-        for line, under in zip(body.body, body.body[1:], strict=False):
+        for line, next_node in zip(body.body, body.body[1:], strict=False):
             if not (isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)):
                 continue
-            if isinstance(under, ast.Expr) and isinstance(text := getattr(under.value, "value", None), str):
+            if isinstance(next_node, ast.Expr) and isinstance(text := getattr(next_node.value, "value", None), str):
                 paragraphs = re.split(r"\n\s*\n", text.strip())
-                found[line.target.id] = "\n\n".join(" ".join(words.split()) for words in paragraphs)
-    return found
+                docs[line.target.id] = "\n\n".join(" ".join(words.split()) for words in paragraphs)
+    return docs
 
 
 @cache
@@ -57,10 +57,10 @@ def _classes(file: str | None) -> dict[str, ast.ClassDef]:
 @cache
 def dataclasses_of(options: Any) -> list[type]:
     """`options` and the dataclasses inside it, its fields' or those of a union."""
-    found, inner = [], get_args(options)
+    classes, inner = [], get_args(options)
     if isinstance(options, type) and is_dataclass(options):
-        found, inner = [options], (*get_type_hints(options).values(), *inner)
-    return found + [made for one in inner if get_args(one) or is_dataclass(one) for made in dataclasses_of(one)]
+        classes, inner = [options], (*get_type_hints(options).values(), *inner)
+    return classes + [cls for hint in inner if get_args(hint) or is_dataclass(hint) for cls in dataclasses_of(hint)]
 
 
 def describe(options: "type | UnionType", *, empty: bool = False) -> None:
@@ -68,10 +68,10 @@ def describe(options: "type | UnionType", *, empty: bool = False) -> None:
 
     With `empty` none: tyro would read the source of every class, which takes a tenth of a second.
     """
-    for made in dataclasses_of(options):
-        texts = {} if empty else meanings(made)
-        for one in fields(made):
-            one.metadata = {**one.metadata, "help": texts.get(one.name, "")}  # type: ignore[assignment]
+    for cls in dataclasses_of(options):
+        texts = {} if empty else meanings(cls)
+        for option in fields(cls):
+            option.metadata = {**option.metadata, "help": texts.get(option.name, "")}  # type: ignore[assignment]
 
 
 def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
@@ -85,26 +85,26 @@ def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: s
         parser, words = subcommands[chosen[0]], words[words.index(chosen[0]) + 1 :]
         summary, examples, blocks = " ".join((parser.description or "").split()), [], []
     groups = _groups(parser, options)
-    places = "".join(f" {_typed(one)}" for one in groups.get("Arguments", ()))
+    places = "".join(f" {_typed(action)}" for action in groups.get("Arguments", ()))
     usage = f"usage: {parser.prog}{' COMMAND' if subcommands else places} [options]"
     lines = [textwrap.fill(usage, width, subsequent_indent="    "), "", textwrap.fill(summary, width)]
     if examples:
-        lines += ["", "Examples:", *(f"    {one}" for one in examples)]
+        lines += ["", "Examples:", *(f"    {example}" for example in examples)]
     for block in blocks:
         lines += ["", block]
     if subcommands:
         lines += ["", "Commands:"]
-        for name, one in subcommands.items():
-            lines += _entry(name, " ".join((one.description or "").split()), width)
+        for name, item in subcommands.items():
+            lines += _entry(name, " ".join((item.description or "").split()), width)
     for title, actions in groups.items():
         lines += ["", f"{title}:"] if actions else []
-        for one in actions:
-            meaning = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (one.help or "").replace("%%", "%"))
-            if len(one.option_strings) == 2:
+        for item in actions:
+            meaning = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (item.help or "").replace("%%", "%"))
+            if len(item.option_strings) == 2:
                 meaning = meaning.replace("(default: True)", "(default: on)").replace(
                     "(default: False)", "(default: off)"
                 )
-            lines += _entry(_typed(one), meaning, width)
+            lines += _entry(_typed(item), meaning, width)
     return "\n".join([*lines, *(["", textwrap.fill(more, width)] if more and not subcommands else [])])
 
 
@@ -116,13 +116,15 @@ def parts_of(doc: str, prog: str, width: int) -> tuple[str, list[str], list[str]
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
     commands: list[str] = []
     blocks: list[str] = []
-    for before, one in pairwise(paragraphs):
-        lines = _joined(one)
+    for previous, paragraph in pairwise(paragraphs):
+        lines = _joined(paragraph)
         if all(map(COMMAND.match, lines)):
             commands += [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for line in lines]
-        elif all(line.startswith("    ") for line in one.splitlines()):
-            sentence = re.split(r"(?<=\.) ", " ".join(before.split()))[-1]
-            blocks.append((textwrap.fill(sentence, width) + "\n" if before.endswith(":") else "") + one.rstrip())
+        elif all(line.startswith("    ") for line in paragraph.splitlines()):
+            sentence = re.split(r"(?<=\.) ", " ".join(previous.split()))[-1]
+            blocks.append(
+                (textwrap.fill(sentence, width) + "\n" if previous.endswith(":") else "") + paragraph.rstrip()
+            )
     name = re.split(r"[. ]", prog)[-1]
     commands.sort(key=lambda line: (not re.search(rf"[. ]{re.escape(name)}\b", line), len(line) + 4 > width))
     return " ".join(paragraphs[0].split()), commands[:2], blocks
@@ -131,46 +133,46 @@ def parts_of(doc: str, prog: str, width: int) -> tuple[str, list[str], list[str]
 def _joined(paragraph: str) -> list[str]:
     """The lines of a paragraph, those that stand further in joined with the one that they go on from."""
     lines = paragraph.splitlines()
-    found: list[str] = []
+    merged_lines: list[str] = []
     for line in lines:
-        if found and len(line) - len(line.lstrip()) > len(lines[0]) - len(lines[0].lstrip()):
-            found[-1] += f" {line.strip()}"
+        if merged_lines and len(line) - len(line.lstrip()) > len(lines[0]) - len(lines[0].lstrip()):
+            merged_lines[-1] += f" {line.strip()}"
         else:
-            found.append(line.strip())
-    return found
+            merged_lines.append(line.strip())
+    return merged_lines
 
 
 def _subcommands(parser: Any) -> dict[str, Any]:
-    found = [one.choices for one in parser._actions if isinstance(one.choices, dict)]
-    return dict(found[0]) if found else {}
+    choices = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+    return dict(choices[0]) if choices else {}
 
 
 def _groups(parser: Any, options: Any) -> dict[str, list[Any]]:
     """Title -> options: what has no name, the command's own, those of parts by their names, those of a `Group`."""
     hints = get_type_hints(options, include_extras=True) if is_dataclass(options) else {}
     marked = {name.replace("_", "-"): group for name, hint in hints.items() for group in declared(hint, Group)}
-    found: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    groups: dict[str, list[Any]] = {"Arguments": [], "Options": []}
     last: dict[str, list[Any]] = {}
     for group in parser._action_groups:
         name, _, kind = (group.title or "").removesuffix(" options").partition("-")
         title = name.capitalize() + (f" ({kind.replace('-', ' ')})" if kind else "")
-        for one in group._group_actions:
-            if one.dest == "help" or isinstance(one.choices, dict):
+        for action in group._group_actions:
+            if action.dest == "help" or isinstance(action.choices, dict):
                 continue
-            if one.dest in marked and one.option_strings:
-                last.setdefault(marked[one.dest], []).append(one)
+            if action.dest in marked and action.option_strings:
+                last.setdefault(marked[action.dest], []).append(action)
             else:
-                found.setdefault("Arguments" if not one.option_strings else title, []).append(one)
-    return {**found, **dict(reversed(last.items()))}
+                groups.setdefault("Arguments" if not action.option_strings else title, []).append(action)
+    return {**groups, **dict(reversed(last.items()))}
 
 
-def _typed(one: Any) -> str:
+def _typed(action: Any) -> str:
     """How an option is typed: `--umap / --no-umap`, `--heads TEXT …`."""
-    value = one.metavar if isinstance(one.metavar, str) else ""
+    value = action.metavar if isinstance(action.metavar, str) else ""
     value = re.sub(r"^\{(\[.*\])\}$", r"\1", value.replace("{None}|", "").replace("{None,", "{"))  # of an optional one
     value = re.sub(r"^\[?(\S+) \[\1 \.\.\.\]\]?$", r"\1 …", value)
-    value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda found: METAVARS[found[0]], value)
-    return " ".join(filter(None, [" / ".join(one.option_strings), value]))
+    value = re.sub(r"\b(?:STR|INT|FLOAT)\b", lambda match: METAVARS[match[0]], value)
+    return " ".join(filter(None, [" / ".join(action.option_strings), value]))
 
 
 def _entry(typed: str, meaning: str, width: int) -> list[str]:

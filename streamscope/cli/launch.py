@@ -73,39 +73,44 @@ def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Pa
 
 
 def work(
-    tasks: Sequence[str], do: Callable[[str], object], done: Callable[[str], bool], locks: Path, *, wait: bool = False
+    tasks: Sequence[str],
+    do: Callable[[str], object],
+    is_done: Callable[[str], bool],
+    locks: Path,
+    *,
+    wait: bool = False,
 ) -> None:
-    """Do the tasks that are not `done` and that no other process holds, by a lock for each in the folder `locks`.
+    """Do the tasks that are not `is_done` and that no other process holds, by a lock for each in the folder `locks`.
 
-    `do` makes a task `done` at its very end, or raises. `wait` stays for the tasks that others hold, and does those
+    `do` makes a task `is_done` at its very end, or raises. `wait` stays for the tasks that others hold, and does those
     that they leave.
     """
     from streamscope.cli.locks import Held, locked
 
-    while todo := [name for name in tasks if not done(name)]:
-        held = False
+    while todo := [name for name in tasks if not is_done(name)]:
+        is_held = False
         for name in todo:
             try:
                 with locked(locks / f"{name}.lock", refusal=name):
-                    if not done(name):  # another did it in the meantime
+                    if not is_done(name):  # another did it in the meantime
                         do(name)
             except Held:
-                held = True
-        if not (wait and held):
+                is_held = True
+        if not (wait and is_held):
             return
         time.sleep(1.0)
 
 
 def _as_worker(argv: Sequence[str]) -> list[str]:
     """The arguments with `--launch worker` in place of the launcher and its options."""
-    words, kept = iter(argv), []
+    words, arguments = iter(argv), []
     for word in words:
         name, equals, _ = word.partition("=")
         if name not in ("--launch", "--workers", "--partition", "--hours"):
-            kept.append(word)
+            arguments.append(word)
         elif not equals:
             next(words, None)
-    return [*kept, "--launch", "worker"]
+    return [*arguments, "--launch", "worker"]
 
 
 def _run(command: Sequence[str], log: str, cwd: str, environment: Mapping[str, str] = MappingProxyType({})) -> int:
@@ -160,8 +165,8 @@ def child(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
 
     It has a session of its own, so that Ctrl-C reaches it once, from the worker, and not from the terminal as well.
     """
-    before = _die_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command, start_new_session=True, preexec_fn=before, **options)
+    setup = _die_with_parent if sys.platform == "linux" else None
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=setup, **options)
 
 
 def _die_with_parent() -> None:

@@ -60,26 +60,26 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
     if COLLECTED is not None:
         COLLECTED.append(options)
         raise SystemExit(0)
-    how: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,)}
+    settings: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,)}
     if {"-h", "--help"} & set(words):
         describe(options)
         with warnings.catch_warnings():  # tyro would rather print itself
             warnings.simplefilter("ignore", DeprecationWarning)
-            parser = tyro.extras.get_parser(cast(Any, options), **how)
+            parser = tyro.extras.get_parser(cast(Any, options), **settings)
         print(spoken(help_text(parser, options, spoken(doc or ""), words, _more(spec))))
         raise SystemExit(0)
     check_words(words, options)
     describe(options, empty=True)
     try:
         with redirect_stderr(output), _wide():
-            found: Any = tyro.cli(cast(Any, options), args=words, **how)
+            values: Any = tyro.cli(cast(Any, options), args=words, **settings)
     except SystemExit as end:
         if not end.code:
             raise
         message = _refusal(output.getvalue(), words, options)
         raise InputError(f"{message}; {prog or 'this command'} --help lists the options") from None
-    check(found, lambda name: f"--{name.replace('_', '-')}")
-    return found
+    check(values, lambda name: f"--{name.replace('_', '-')}")
+    return values
 
 
 @contextmanager
@@ -100,10 +100,14 @@ def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
 
     Raises `InputError` for an option without a value where that would mean the same as no option.
     """
-    usual = {f"--{one.name.replace('_', '-')}": one.default for made in dataclasses_of(options) for one in fields(made)}
+    defaults = {
+        f"--{option.name.replace('_', '-')}": option.default
+        for cls in dataclasses_of(options)
+        for option in fields(cls)
+    }
     words = list[str]()
-    for word, after in zip(argv, [*argv[1:], "--"][: len(argv)], strict=True):
-        value = usual.get(word) if after.startswith("--") else None
+    for word, next_word in zip(argv, [*argv[1:], "--"][: len(argv)], strict=True):
+        value = defaults.get(word) if next_word.startswith("--") else None
         if value == ():
             raise InputError(f"{word} has no value: give one, or leave {word} out")
         words += [word, "all"] if value == ("all",) else [word]
@@ -120,17 +124,17 @@ def check_words(words: Sequence[str], options: Any) -> None:
         if not value and Path in (flags.get(option), *get_args(flags.get(option))):
             raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
 
-    given: dict[str, str] = {}
-    for found in map(OPTION.fullmatch, takewhile(lambda word: word != "--", words)):
-        if found is None:
+    spellings: dict[str, str] = {}
+    for match in map(OPTION.fullmatch, takewhile(lambda word: word != "--", words)):
+        if match is None:
             continue
-        typed, option = (one.replace("_", "-") for one in (found[1], found[2]))
-        if option in given and f"--{option}" not in _marked(options, tyro.conf.UseAppendAction):
-            if given[option] != typed:
-                raise InputError(f"{given[option]} and {typed} contradict each other: give one")
-            several = get_origin(flags.get(typed)) is tuple
-            raise InputError(f"{typed} is given twice: give it once{', with all its values' * several}")
-        given[option] = typed
+        spelling, option = (text.replace("_", "-") for text in (match[1], match[2]))
+        if option in spellings and f"--{option}" not in _marked(options, tyro.conf.UseAppendAction):
+            if spellings[option] != spelling:
+                raise InputError(f"{spellings[option]} and {spelling} contradict each other: give one")
+            several = get_origin(flags.get(spelling)) is tuple
+            raise InputError(f"{spelling} is given twice: give it once{', with all its values' * several}")
+        spellings[option] = spelling
 
 
 def _more(spec: Any) -> str:
@@ -144,31 +148,31 @@ def spoken(text: str) -> str:
     """`text` with its commands written as the user typed this one: as `streamscope ablate`, or with python -m."""
     if not sys.argv[0].startswith(SCRIPT) or "python -m " not in text:
         return text
-    known = {module.removeprefix("streamscope."): name for name, module in commands().items()}
+    names = {module.removeprefix("streamscope."): name for name, module in commands().items()}
 
-    def command(found: re.Match[str]) -> str:
-        if found[1] not in known:
-            return found[0]
-        typed = f"{SCRIPT}{known[found[1]]}"
-        return typed.ljust(len(found[0])) if found[2] else typed  # what stands in columns behind it stays there
+    def command(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            return match[0]
+        typed = f"{SCRIPT}{names[match[1]]}"
+        return typed.ljust(len(match[0])) if match[2] else typed  # what stands in columns behind it stays there
 
     return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
 
 
 def _flags(options: Any) -> dict[str, Any]:
     """--option -> its type, of all fields of a dataclass (or several), also of those inside it."""
-    found: dict[str, Any] = {}
-    for made in dataclasses_of(options):
-        found |= {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(made).items()}
-    return found
+    flags: dict[str, Any] = {}
+    for cls in dataclasses_of(options):
+        flags |= {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(cls).items()}
+    return flags
 
 
 def _marked(options: Any, marker: Any) -> set[str]:
     """The options, as --option, whose types have this marker of tyro."""
     return {
         f"--{name.replace('_', '-')}"
-        for made in dataclasses_of(options)
-        for name, hint in get_type_hints(made, include_extras=True).items()
+        for cls in dataclasses_of(options)
+        for name, hint in get_type_hints(cls, include_extras=True).items()
         if marker in getattr(hint, "__metadata__", ())
     }
 
@@ -178,15 +182,17 @@ def _refusal(text: str, words: Sequence[str], options: Any) -> str:
     import tyro
 
     message, flags = _one_line(text), _flags(options)
-    named = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
-    if named is not None and (hint := flags.get(named[1] or named[2])) is not None:
-        got = re.search(r"'([^']*)'", message.removeprefix(named[1] or ""))
-        return f"{named[1] or named[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
-    for option, value, after in zip(words, words[1:], words[2:], strict=False):
+    match = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
+    if match is not None and (hint := flags.get(match[1] or match[2])) is not None:
+        got = re.search(r"'([^']*)'", message.removeprefix(match[1] or ""))
+        return f"{match[1] or match[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
+    for option, value, next_word in zip(words, words[1:], words[2:], strict=False):
         hint = flags.get(option, bool)
-        several = hint is bool or any(get_origin(one) is tuple for one in (hint, *get_args(hint)))
-        if not several and not after.startswith("--") and message.startswith(f"Unrecognized options: {after}"):
-            return f"{option} takes one value, but {after!r} follows {value!r}: put quotes around a value with spaces"
+        several = hint is bool or any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
+        if not several and not next_word.startswith("--") and message.startswith(f"Unrecognized options: {next_word}"):
+            return (
+                f"{option} takes one value, but {next_word!r} follows {value!r}: put quotes around a value with spaces"
+            )
     if "Unrecognized options" not in message:
         return message
     word = next((word.strip(",") for word in message.split() if word.startswith("--")), "")
@@ -194,19 +200,19 @@ def _refusal(text: str, words: Sequence[str], options: Any) -> str:
     if word in places:
         return f"{message}: give its value without {word}"
     names = [name.removeprefix("--") for name in flags if name not in places]
-    near = did_you_mean(word.removeprefix("--"), {name: f"--{name}" for name in names}, n=1, cutoff=0.6)
-    return f"{message}, {near}" if near else message
+    suggestion = did_you_mean(word.removeprefix("--"), {name: f"--{name}" for name in names}, n=1, cutoff=0.6)
+    return f"{message}, {suggestion}" if suggestion else message
 
 
 def _values(hint: Any) -> str:
     """What values an option of this type takes, in words."""
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", Path: "a path"}
-    inner = [one for one in get_args(hint) if one is not type(None)]
+    inner = [arg for arg in get_args(hint) if arg is not type(None)]
     if get_origin(hint) is Literal:
         return _either(list(map(str, inner)))
     if get_origin(hint) is tuple:
-        each = f"{len(inner)} values: {', '.join(map(_values, inner))}"
-        return f"one or more values, each {_values(inner[0])}" if inner[-1] is ... else each
+        element_text = f"{len(inner)} values: {', '.join(map(_values, inner))}"
+        return f"one or more values, each {_values(inner[0])}" if inner[-1] is ... else element_text
     return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
 
 
@@ -218,7 +224,7 @@ def _either(words: Sequence[str]) -> str:
 def _one_line(message: str) -> str:
     """What tyro says in a box (or below a title, where there are no characters for one): the text above a rule."""
     sections: list[list[str]] = [[]]
-    for line in (one.strip(" │") for one in message.splitlines()):
+    for line in (raw_line.strip(" │") for raw_line in message.splitlines()):
         if line and set(line) <= {"─", "-"}:
             sections.append([])
         elif line[:1] not in ("╭", "╰"):

@@ -86,8 +86,8 @@ def provenance(device: str) -> dict[str, Any]:
 
 def code() -> dict[str, Any]:
     """The code that runs: `commit` of the clone, and `versions` of this package, Python and what they stand on."""
-    own = {"streamscope": version(), "python": platform.python_version()}
-    return {"commit": commit(), "versions": {**own, **{name: metadata.version(name) for name in PACKAGES}}}
+    versions = {"streamscope": version(), "python": platform.python_version()}
+    return {"commit": commit(), "versions": {**versions, **{name: metadata.version(name) for name in PACKAGES}}}
 
 
 @cache

@@ -48,8 +48,8 @@ def _in_ascii(character: str) -> str:
     kind, _, base = unicodedata.decomposition(character).partition(" ")
     if kind in ("<super>", "<sub>"):
         return ("^" if kind == "<super>" else "_") + "".join(_in_ascii(chr(int(code, 16))) for code in base.split())
-    if found := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", unicodedata.name(character, "")):
-        return found[2].lower() if found[1] == "SMALL" else found[2].capitalize()
+    if match := re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", unicodedata.name(character, "")):
+        return match[2].lower() if match[1] == "SMALL" else match[2].capitalize()
     return character.encode("ascii", "backslashreplace").decode()
 
 
@@ -93,5 +93,5 @@ def print_grid(
     for name in columns:
         table.add_column(visible(name), overflow="fold")
     for row in rows:
-        table.add_row(*(visible(one, keep="\n") for one in row))
+        table.add_row(*(visible(entry, keep="\n") for entry in row))
     Console(width=width, markup=False, emoji=False).print(table)

@@ -18,13 +18,13 @@ from streamscope.cli.errors import InputError, near_files, unknown
 
 def split(spec: str) -> tuple[Path, str]:
     """Split FILE.py[:NAME] into FILE.py and NAME (default: ""). Raises `InputError` if the file does not exist."""
-    name, _, wanted = spec.partition(":") if not Path(spec).is_file() else (spec, "", "")
+    name, _, member_name = spec.partition(":") if not Path(spec).is_file() else (spec, "", "")
     path = Path(name)
     if path.suffix != ".py":
         raise InputError(f"{spec!r} is not FILE.py:NAME: give a Python file and a name in it")
     if not path.is_file():
         raise InputError(f"{spec!r}: the file {path} does not exist; {near_files(path) or 'check the path'}")
-    return path, wanted
+    return path, member_name
 
 
 def edit_file(spec: str) -> Path:
@@ -54,39 +54,41 @@ def members(path: Path) -> dict[str, Any]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be executed: {error_line(error, path)}") from error
-    return {name: one for name, one in vars(module).items()
-            if not name.startswith("_") and getattr(one, "__module__", title) == title}  # fmt: skip
+    return {name: value for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", title) == title}  # fmt: skip
 
 
-def member(spec: str, fits: Callable[[Any], bool], what: str, hint: str = "") -> Any:
+def member(spec: str, fits: Callable[[Any], bool], kind: str, hint: str = "") -> Any:
     """The member of FILE.py:NAME that `fits`; NAME is optional if there is only one.
 
     Raises `InputError` like `split` and `members`, for an unknown name, and, with the `hint`, for one that does not
     fit.
     """
-    path, wanted = split(spec)
+    path, member_name = split(spec)
     every = members(path)
-    fitting = {name: one for name, one in every.items() if fits(one)}
-    if wanted in fitting:
-        return fitting[wanted]
-    if wanted in every:
-        raise InputError(f"{wanted} of {path} is not a valid {what}: it is a {type(every[wanted]).__name__}{hint}")
-    if wanted:
-        raise unknown(f"{what} of {path}", wanted, list(fitting))
+    fitting = {name: value for name, value in every.items() if fits(value)}
+    if member_name in fitting:
+        return fitting[member_name]
+    if member_name in every:
+        raise InputError(
+            f"{member_name} of {path} is not a valid {kind}: it is a {type(every[member_name]).__name__}{hint}"
+        )
+    if member_name:
+        raise unknown(f"{kind} of {path}", member_name, list(fitting))
     if len(fitting) != 1:
-        raise InputError(f"{path} holds {len(fitting)} {what}s ({', '.join(fitting) or 'none'}); "
+        raise InputError(f"{path} holds {len(fitting)} {kind}s ({', '.join(fitting) or 'none'}); "
                          f"name one as {path}:NAME")  # fmt: skip
     return next(iter(fitting.values()))
 
 
 def error_line(error: BaseException, path: Path) -> str:
     """One line about an error in the user's code, with the line number in the file."""
-    at, trace = "", error.__traceback__
+    location, trace = "", error.__traceback__
     while trace is not None:
         if Path(trace.tb_frame.f_code.co_filename).resolve() == path.resolve():
-            at = f", line {trace.tb_lineno}"
+            location = f", line {trace.tb_lineno}"
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno is not None:
-        at = f", line {error.lineno}"
+        location = f", line {error.lineno}"
     message = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}{f': {message}' if message else ''}{at}"
+    return f"{type(error).__name__}{f': {message}' if message else ''}{location}"

@@ -135,7 +135,7 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
 # ---- the command of an instrument --------------------------------------------------------------
 
 
-def main_of(made: "type[Instrument]", doc: str | None = None, command: Sequence[str] = ()) -> Callable[..., None]:
+def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Sequence[str] = ()) -> Callable[..., None]:
     """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options.
 
     `command` are the module that Python runs for it, and the words before the options, by default the instrument's own.
@@ -147,20 +147,20 @@ def main_of(made: "type[Instrument]", doc: str | None = None, command: Sequence[
         flat = tyro.conf.OmitArgPrefixes
         kinds = [
             (
-                f"data{re.sub('(?=[A-Z])', '_', type(one).__name__).lower()}",
-                Annotated[type(one), flat],
-                field(default=one),
+                f"data{re.sub('(?=[A-Z])', '_', type(default).__name__).lower()}",
+                Annotated[type(default), flat],
+                field(default=default),
             )
-            for one in made.takes
+            for default in subclass.takes
         ]
-        own = ("options", Annotated[made, flat], field(default=made()))
+        own_options = ("options", Annotated[subclass, flat], field(default=subclass()))
         options: Any = parse(
-            make_dataclass("Options", [*kinds, own], bases=(Arguments,), frozen=True, kw_only=True),
+            make_dataclass("Options", [*kinds, own_options], bases=(Arguments,), frozen=True, kw_only=True),
             argv,
-            doc or made.__doc__,
+            doc or subclass.__doc__,
         )
-        words = [*(command or (made.__module__,)), *(sys.argv[1:] if argv is None else argv)]
-        measure(getattr(options, own[0]), [getattr(options, name) for name, *_ in kinds], options, words)
+        words = [*(command or (subclass.__module__,)), *(sys.argv[1:] if argv is None else argv)]
+        measure(getattr(options, own_options[0]), [getattr(options, name) for name, *_ in kinds], options, words)
 
     return main
 
@@ -188,10 +188,10 @@ class Job:
         from streamscope.models.interop.huggingface.convert import content_digest
         from streamscope.models.run_names import run_folder
 
-        models = [(one, content_digest(run_folder(one))) for one in (self.run, self.control) if one]
-        how, data = asdict(self.instrument), [[type(one).__name__, asdict(one)] for one in self.data]
-        files = list(contents([how, data]))
-        about = [self.instrument.name, how, data, files, models, self.dtype, self.bos, *about_edits(self.edits)]
+        models = [(name, content_digest(run_folder(name))) for name in (self.run, self.control) if name]
+        options, data = asdict(self.instrument), [[type(spec).__name__, asdict(spec)] for spec in self.data]
+        files = list(contents([options, data]))
+        about = [self.instrument.name, options, data, files, models, self.dtype, self.bos, *about_edits(self.edits)]
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
@@ -247,12 +247,12 @@ class Job:
 
         with signs_of_life(label + self.run):
             model, control = self.models()
-            how = self.instrument
+            instrument = self.instrument
             with self.edited(model):
                 opened = self.open(model)
-                how = how if control is None else how.with_resolved_heads(opened)
+                instrument = instrument if control is None else instrument.with_resolved_heads(opened)
                 bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
-                result = how.run(opened, bar)
+                result = instrument.run(opened, bar)
             if bar.interrupted:
                 result = interrupted(result, "; ".join(bar.interrupted))
             if self.edits:
@@ -260,10 +260,10 @@ class Job:
             if control is None:
                 return result
             like = self.open(control, opened)
-            return compare(result, how.run(like, progress_bar(f"{label}{title_of(control)}, control")))
+            return compare(result, instrument.run(like, progress_bar(f"{label}{title_of(control)}, control")))
 
 
-def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
+def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """Open every run, measure, print, write. What cannot be written or measured is refused before the work."""
     from streamscope.cli.locks import locked
     from streamscope.cli.provenance import check_device
@@ -272,57 +272,57 @@ def measure(how: "Instrument", data: Sequence[Any], options: Arguments, command:
 
     if options.figure is not None:
         check_figure(options.figure)
-        if options.figure.resolve() in [one.resolve() for one in _inputs(how, data, options)]:
+        if options.figure.resolve() in [path.resolve() for path in _inputs(instrument, data, options)]:
             raise InputError(f"--figure {options.figure} is an input, which would be lost; name another file")
     if options.out is not None:
-        check_out(options.out, how.name, _inputs(how, data, options), how.exports)
+        check_out(options.out, instrument.name, _inputs(instrument, data, options), instrument.exports)
     check_device(options.device)
-    for source in (how, *data):
+    for source in (instrument, *data):
         source.check_sources()
     for names in (options.run, [options.control] if options.control is not None else []):
         runs_of(names)
-    how.check_read(data)
-    if options.bos != "yes" and not how.reads_text:
-        raise InputError(f"{how.name} reads no text, so --bos has no effect: leave it out")
+    instrument.check_read(data)
+    if options.bos != "yes" and not instrument.reads_text:
+        raise InputError(f"{instrument.name} reads no text, so --bos has no effect: leave it out")
     if options.launch != "serial" and options.out is None:
         raise InputError("--launch needs --out: workers meet in a folder next to it")
     for spec in options.edit:
         edit_file(spec)
     if options.out is None or is_worker(options):
-        return _measure(how, data, options, command)
+        return _measure(instrument, data, options, command)
     parts = _parts(options.out)
     refusal = f"another command is writing {options.out}: wait for it to end, or give another --out"
     try:
         with locked(parts / "lock", refusal):
-            _measure(how, data, options, command)
+            _measure(instrument, data, options, command)
             shutil.rmtree(parts, ignore_errors=True)
     finally:
         with suppress(OSError):  # not empty: unfinished work, which the same command continues
             parts.rmdir()
 
 
-def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
+def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, command: Sequence[str]) -> None:
     """`measure` once it is known that nobody else writes there."""
     from streamscope.cli.provenance import pick_device, provenance
     from streamscope.instruments.pool_results import pool_results
     from streamscope.models.run_names import run_folder, runs_of
 
-    if data and all(one.alone for one in data) and not options.run and options.control is None:
+    if data and all(spec.alone for spec in data) and not options.run and options.control is None:
         if options.bos != "yes":
-            raise InputError(f"--bos: {how.name} reads files, and no text; give it to what made them")
+            raise InputError(f"--bos: {instrument.name} reads files, and no text; give it to what made them")
         if options.edit:
-            raise InputError(f"--edit: {how.name} reads files, and no model runs; give it to what made them")
+            raise InputError(f"--edit: {instrument.name} reads files, and no model runs; give it to what made them")
         about = provenance("cpu")
-        with signs_of_life(how.name):
-            result = how.run(how.open(None, *data), progress_bar(how.name))
+        with signs_of_life(instrument.name):
+            result = instrument.run(instrument.open(None, *data), progress_bar(instrument.name))
         finish(result, options.out, about, options.figure)
         return
-    names = runs_of(options.run or how.runs)
+    names = runs_of(options.run or instrument.runs)
     device = pick_device(options.device)
     about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
     controls = _controls_of(names, runs_of([options.control]) if options.control is not None else [])
     jobs = [
-        Job(name, control, how, data, str(device), options.edit, dtype=options.dtype, bos=options.bos)
+        Job(name, control, instrument, data, str(device), options.edit, dtype=options.dtype, bos=options.bos)
         for name, control in zip(names, controls, strict=True)
     ]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
@@ -330,29 +330,29 @@ def _measure(how: "Instrument", data: Sequence[Any], options: Arguments, command
         job.models()  # what cannot be measured is refused before any is
     parts = None if options.out is None else _parts(options.out)
     if parts is not None:
-        jobs = [replace(job, work=parts) for job in jobs] if how.continues else jobs
+        jobs = [replace(job, work=parts) for job in jobs] if instrument.continues else jobs
         launch(options, command[0], command[1:], logs=parts / "logs")
         if is_worker(options):
             by_task = {job.task: job for job in jobs}
             files = {task: parts / f"{task}.parquet" for task in by_task}
             work(list(by_task), lambda t: by_task[t].do().save(files[t]), lambda t: files[t].exists(), parts)
             return
-    kept = None if options.launch == "serial" and (how.continues or len(jobs) == 1) else parts
+    store = None if options.launch == "serial" and (instrument.continues or len(jobs) == 1) else parts
     labels = [f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "" for i in range(len(jobs))]
-    results = [_result(job, kept, label, alone=len(jobs) == 1) for job, label in zip(jobs, labels, strict=True)]
+    results = [_result(job, store, label, alone=len(jobs) == 1) for job, label in zip(jobs, labels, strict=True)]
     finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
 
 
 def interrupted(result: "Result", note: str) -> "Result":
     """A result of what was measured before an interruption, which says so."""
-    tables = {name: replace(one, title=f"{one.title}; {note}") for name, one in result.tables.items()}
+    tables = {name: replace(table, title=f"{table.title}; {note}") for name, table in result.tables.items()}
     return replace(result, tables=tables, about={**result.about, "interrupted": note})
 
 
-def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
+def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
     """The files and folders that options name, also inside FORMAT:PATH, PATH#CATEGORY, PATH*2 + PATH."""
-    found: list[Path] = []
-    values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (how, *data))]
+    paths: list[Path] = []
+    values: list[Any] = [options.run, options.control, options.edit, *map(asdict, (instrument, *data))]
     while values:
         value = values.pop()
         if isinstance(value, dict | tuple | list):
@@ -361,8 +361,8 @@ def _inputs(how: "Instrument", data: Sequence[Any], options: Arguments) -> list[
             parts = [str(value), *re.split(r"[*#@]|\s*\+\s*", str(value))]
             for part in [*parts, *(part.partition(":")[2] for part in parts)]:
                 with suppress(OSError, ValueError):
-                    found += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
-    return found
+                    paths += [Path(part.strip())] if part.strip() and Path(part.strip()).exists() else []
+    return paths
 
 
 def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure: Path | None = None) -> None:
@@ -377,12 +377,12 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
             visible(f"{out} holds an earlier result and stays; what was measured before the interruption is next to it")
         )
         out = out.with_stem(f"{out.stem}-interrupted")
-    written = [] if out is None else replace(result, about={**result.about, **about}).save(out)
+    paths = [] if out is None else replace(result, about={**result.about, **about}).save(out)
     result.print()
     print("Columns:\n" + visible(next(iter(result.tables.values())).column_legend(), keep="\n"))
     if result.about.get("no_mean"):
         print(visible(result.about["no_mean"]))
-    for path in written:
+    for path in paths:
         print(visible(f"written {path}"))
     if figure is not None:
         write_figure(result.figure(), figure)
@@ -402,8 +402,8 @@ def contents(options: Any) -> Iterator[str]:
             yield open_corpus(source).fingerprint()
         options = list(options.values())
     if isinstance(options, list | tuple):
-        for one in options:
-            yield from contents(one)
+        for option in options:
+            yield from contents(option)
     if isinstance(options, str | Path):
         for path in (str(options), str(options).partition(":")[2]):
             if os.path.isfile(path):
@@ -415,17 +415,17 @@ def _parts(out: Path) -> Path:
     return out.with_name(f".{out.name}.parts")
 
 
-def _result(job: Job, kept: Path | None, label: str, alone: bool) -> "Result":
-    """What a job measures, or, in the folder `kept`, what a worker or an earlier call that was killed did.
+def _result(job: Job, store: Path | None, label: str, alone: bool) -> "Result":
+    """What a job measures, or, in `store`, what a worker or an earlier call that was killed did.
 
     Only a job that is `alone` keeps what it measured before an interruption: with several, the command would go on with
     the next one.
     """
     from streamscope.instruments.result import Result
 
-    if kept is None:
+    if store is None:
         return job.do(label, keep=alone)
-    path = kept / f"{job.task}.parquet"
+    path = store / f"{job.task}.parquet"
     if path.exists():
         return replace(Result.load(path), figures=job.instrument.figures)
     try:
@@ -440,11 +440,11 @@ def _controls_of(names: Sequence[str], controls: Sequence[str]) -> list[str | No
     """The control of each run: none, the one there is, or the snapshot of the same step."""
     if len(controls) < 2:
         return [controls[0] if controls else None] * len(names)
-    at = {name.rpartition("@")[2]: name for name in controls}
+    control_at_step = {name.rpartition("@")[2]: name for name in controls}
     for name in names:
-        if name.rpartition("@")[2] not in at:
-            raise InputError(f"--control has no snapshot of the step of {name}; it has {', '.join(at)}")
-    return [at[name.rpartition("@")[2]] for name in names]
+        if name.rpartition("@")[2] not in control_at_step:
+            raise InputError(f"--control has no snapshot of the step of {name}; it has {', '.join(control_at_step)}")
+    return [control_at_step[name.rpartition("@")[2]] for name in names]
 
 
 def _same_shape(model: Any, control: Any, name: str) -> None:

@@ -69,16 +69,16 @@ def ticks(progress: Progress, total: int) -> Callable[[int], None]:
     return done
 
 
-def keep_after(interrupt: KeyboardInterrupt, progress: Any, done: int, of: int, what: str, *, least: int = 1) -> None:
-    """Note on a command's bar that only `done` of `of` were measured, so that the command ends with these.
+def keep_after(interrupt: KeyboardInterrupt, progress: Any, n: int, total: int, noun: str, *, least: int = 1) -> None:
+    """Note on a command's bar that only `n` of `total` were measured, so that the command ends with these.
 
     Raises the interrupt again where fewer than `least` are done, and for other callables than a command's bar, because
     Ctrl-C in a notebook ends the call.
     """
     notes = getattr(progress, "interrupted", None)
-    if notes is None or done < least:
+    if notes is None or n < least:
         raise interrupt
-    notes.append(f"interrupted: {done:,} of {of:,} {what} measured")
+    notes.append(f"interrupted: {n:,} of {total:,} {noun} measured")
     say(progress, f"{notes[-1]}; the tables are of these")
 
 
@@ -153,25 +153,25 @@ class Instrument(ValidatedOptions):
         from streamscope.models.hooks import check_weights
 
         model = load_for_instruments(model) if isinstance(model, str | Path) else model
-        if model is not None or all(type(one).alone is Data.alone for one in self.takes):  # no files that need none
+        if model is not None or all(type(spec).alone is Data.alone for spec in self.takes):  # no files that need none
             model = readable(model)
         for spec in data:
             if kind_of(spec) not in map(type, self.takes):
-                kinds = [type(one).__name__ for one in self.takes]
+                kinds = [type(default).__name__ for default in self.takes]
                 raise InputError(f"{self.name} takes {' and '.join(kinds) or 'no data'}, not {kind_of(spec).__name__}")
-        usual = {type(one): one for one in self.takes}
-        data = tuple(one.filled(usual[kind_of(one)]) if isinstance(one, Data) else one for one in data)
-        given = {kind_of(spec): spec for spec in data}
-        if len(given) < len(data):
+        defaults = {type(default): default for default in self.takes}
+        data = tuple(spec.filled(defaults[kind_of(spec)]) if isinstance(spec, Data) else spec for spec in data)
+        data_by_kind = {kind_of(spec): spec for spec in data}
+        if len(data_by_kind) < len(data):
             raise InputError(f"{self.name}: data of one kind were given twice; give them once")
         self.check_read(data)
-        for one in given.values():
-            if not isinstance(one, Data) and getattr(one, "tokenizer", None) is not None:
-                check_tokenizer(model, one.tokenizer)
+        for source in data_by_kind.values():
+            if not isinstance(source, Data) and getattr(source, "tokenizer", None) is not None:
+                check_tokenizer(model, source.tokenizer)
         if model is not None:
             check_weights(model)
         self.check(model)
-        return Opened(model, [given.get(type(one), one) for one in self.takes], like, open_data)
+        return Opened(model, [data_by_kind.get(type(default), default) for default in self.takes], like, open_data)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""
@@ -186,31 +186,33 @@ class Instrument(ValidatedOptions):
                 "to remove them, model.reset_hooks(including_permanent=True) or handle.remove()",
                 stacklevel=3,
             )
-        of = {"checkpoint": None} if not hasattr(data.model, "state_dict") else checkpoint_of(data.model)
+        checkpoint = {"checkpoint": None} if not hasattr(data.model, "state_dict") else checkpoint_of(data.model)
         if getattr(data.model, "digests", None) is not None:
-            data.model.changed = not of["run"]
+            data.model.changed = not checkpoint["run"]
         data.say = lambda line: say(progress, line)
-        seen = self.observe(data.model, data, progress)
-        if set(seen.blocks) != set(seen.contrasts):
-            raise TypeError(f"{self.name}: blocks {sorted(seen.blocks)}, but contrasts of {sorted(seen.contrasts)}")
-        estimates = estimate_all(seen.blocks, seen.contrasts)
-        tables = self.tables(seen, estimates)
+        findings = self.observe(data.model, data, progress)
+        if set(findings.blocks) != set(findings.contrasts):
+            raise TypeError(
+                f"{self.name}: blocks {sorted(findings.blocks)}, but contrasts of {sorted(findings.contrasts)}"
+            )
+        estimates = estimate_all(findings.blocks, findings.contrasts)
+        tables = self.tables(findings, estimates)
         about = {
             "instrument": self.name,
             "options": json.loads(json.dumps(asdict(self), default=str)),  # the form in which files hold it
-            "data": {kind.__name__: about_of(one) for kind, one in data.opened.items()},
+            "data": {kind.__name__: about_of(source) for kind, source in data.opened.items()},
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),
-            "checkpoint": of["checkpoint"],
+            "checkpoint": checkpoint["checkpoint"],
             **numerics_of(data.model),
             **getattr(data.model, "origin", {}),
             "bos": bos_of(data.model),
             **recipe_of(data.model),
             **code(),
-            **seen.about,
+            **findings.about,
         }
-        return Result(tables, seen.blocks, seen.contrasts, self.figures, seen.arrays, about)
+        return Result(tables, findings.blocks, findings.contrasts, self.figures, findings.arrays, about)
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
@@ -222,14 +224,14 @@ class Instrument(ValidatedOptions):
 
         Data that equal their defaults, and data that were opened by hand, are let through.
         """
-        usual = {type(one): one for one in self.takes}
-        given = {kind_of(one): one for one in data if isinstance(one, Data)}
-        for kind, reason in self.unread(usual | given).items():
-            one = given.get(kind)
-            if isinstance(one, Half):
-                raise InputError(f"half {one.side} of {kind.__name__} has no effect, because {reason}: leave it out")
-            for option in fields(one) if one is not None else ():
-                if getattr(one, option.name) != getattr(usual[kind], option.name):
+        defaults = {type(default): default for default in self.takes}
+        data_by_kind = {kind_of(spec): spec for spec in data if isinstance(spec, Data)}
+        for kind, reason in self.unread(defaults | data_by_kind).items():
+            spec = data_by_kind.get(kind)
+            if isinstance(spec, Half):
+                raise InputError(f"half {spec.side} of {kind.__name__} has no effect, because {reason}: leave it out")
+            for option in fields(spec) if spec is not None else ():
+                if getattr(spec, option.name) != getattr(defaults[kind], option.name):
                     name = option.name.replace("_", "-")
                     raise InputError(f"--{name} has no effect, because {reason}: leave it out")
 
@@ -249,9 +251,9 @@ class Instrument(ValidatedOptions):
         """What the model does on the data."""
         return self.body().observe(self, model, data, progress)
 
-    def tables(self, seen: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
+    def tables(self, data: InstrumentData, estimates: "Mapping[str, Estimates]") -> "dict[str, Table]":
         """The estimates as tables."""
-        return self.body().tables(self, seen, estimates)
+        return self.body().tables(self, data, estimates)
 
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
@@ -292,13 +294,15 @@ class Probe(Instrument):
         return self.body().read(self, captures, query)
 
 
-def options_of(made: type[Instrument]) -> list[tuple[str, Any, str]]:
+def options_of(cls: type[Instrument]) -> list[tuple[str, Any, str]]:
     """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them.
 
     A meaning is empty where there is none, and where there is no source to read: of a class typed into a shell.
     """
-    known = meanings(made)
-    return [(one.name, one.default, " ".join(known.get(one.name, "").split())) for one in fields(made)]
+    documentation = meanings(cls)
+    return [
+        (option.name, option.default, " ".join(documentation.get(option.name, "").split())) for option in fields(cls)
+    ]
 
 
 Class = TypeVar("Class", bound=type[Instrument])
@@ -320,21 +324,21 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
         cls.__doc__ = cls.__dict__.get("__doc__") or (home.__doc__ if hasattr(home, "__path__") else None)
         if not (cls.__doc__ or "").strip():  # dataclasses write one of their own
             raise TypeError(f"instrument {name!r} says nothing about itself; write its docstring")
-        if classes := [one.__name__ for one in takes if isinstance(one, type)]:
+        if classes := [default.__name__ for default in takes if isinstance(default, type)]:
             raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
-        made = dataclass(frozen=True, kw_only=True)(cls)
-        others: tuple[Any, ...] = (*takes, Arguments)
-        taken = {*dir(Instrument), *(one.name for other in others for one in fields(other))}
-        if clash := [one.name for one in fields(made) if one.name in taken]:
+        instrument_class = dataclass(frozen=True, kw_only=True)(cls)
+        option_sources: tuple[Any, ...] = (*takes, Arguments)
+        reserved_names = {*dir(Instrument), *(option.name for source in option_sources for option in fields(source))}
+        if clash := [option.name for option in fields(instrument_class) if option.name in reserved_names]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
-        if isinstance(made.runs, str) or isinstance(made.figures, str):
+        if isinstance(instrument_class.runs, str) or isinstance(instrument_class.figures, str):
             raise TypeError(f"instrument {name!r}: runs and figures are tuples")
-        named = [one.name for one in made.figures]
-        if hidden := [one for one in named if named.count(one) > 1]:
+        figure_names = [figure.name for figure in instrument_class.figures]
+        if hidden := [figure_name for figure_name in figure_names if figure_names.count(figure_name) > 1]:
             raise TypeError(f"instrument {name!r}: two figures are called {hidden[0]!r}, and one would hide the other")
-        made.name, made.takes = name, takes
-        REGISTERED[name] = made
-        return made  # type: ignore[return-value]
+        instrument_class.name, instrument_class.takes = name, takes
+        REGISTERED[name] = instrument_class
+        return instrument_class  # type: ignore[return-value]
 
     return register
 
@@ -373,8 +377,8 @@ def title_of(model: Any) -> str:
     edited += ", without BOS" if bos_of(model) == "none" else ""
     edited += ", weights changed" if getattr(model, "changed", False) else ""
     if run is None:
-        read = getattr(model, "label", "")
-        return f"{name} ({read}{edited})" if read else f"{name}{edited}"
+        source = getattr(model, "label", "")
+        return f"{name} ({source}{edited})" if source else f"{name}{edited}"
     label = run_label(run)
     return f"{label}{edited}" if label.startswith(STORIES) else f"{name} ({label}{edited})"
 
@@ -393,15 +397,15 @@ def recipe_of(model: Any) -> dict[str, Any]:
     from streamscope.models.checkpoint import run_label, snapshot_step
     from streamscope.models.training.config import tokens_seen
 
-    whole = json.dumps(model.to_dict(), sort_keys=True, default=str)
+    config_text = json.dumps(model.to_dict(), sort_keys=True, default=str)
     tokens = model.tokenizer.sha256 if model.tokenizer is not None else ""
-    digest = hashlib.sha256((whole + tokens).encode()).hexdigest()[:16]
+    digest = hashlib.sha256((config_text + tokens).encode()).hexdigest()[:16]
     run = getattr(model, "run", None)
     if run is None or (step := snapshot_step(run)) is None:
         return {"recipe": digest, "step": None}
     config = read_json(run / "config.json", Config)
-    found = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
-    return found | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
+    recipe = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
+    return recipe | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
 
 
 def numerics_of(model: Any) -> dict[str, str | None]:
@@ -412,7 +416,7 @@ def numerics_of(model: Any) -> dict[str, str | None]:
     import torch
 
     device = weights[0].device.type
-    dtypes = {str(one.dtype).removeprefix("torch.") for one in weights}
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights}
     cast = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if torch.is_autocast_enabled(device) else None
     return {"dtype": ", ".join(sorted(dtypes)), "autocast": cast}
 
@@ -426,11 +430,11 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
     from streamscope.models.checkpoint import run_label
     from streamscope.models.tensors import digest
 
-    config, found = model.config, digest(model.state_dict())
-    written, loaded = getattr(model, "digests", None) or ("", "")
-    run = run_label(model.run) if found == loaded else ""
+    config, checkpoint = model.config, digest(model.state_dict())
+    disk_digest, loaded_digest = getattr(model, "digests", None) or ("", "")
+    run = run_label(model.run) if checkpoint == loaded_digest else ""
     shape = {"preset": config.name, "n_layers": config.n_layers, "n_heads": config.n_heads}
-    return {"run": run, "checkpoint": written if run else found, **shape}
+    return {"run": run, "checkpoint": disk_digest if run else checkpoint, **shape}
 
 
 def need_streams(model: Any, name: str) -> None:

@@ -35,16 +35,21 @@ class Data(ValidatedOptions):
     given: ClassVar[frozenset[str]] = frozenset()
     """The options that were given; of each object its own."""
 
-    def __new__(cls, *given: Any, **named: Any) -> Any:
-        one = super().__new__(cls, *given, **named)
-        options = (option.name for option, _ in zip((f for f in fields(cls) if not f.kw_only), given, strict=False))
-        object.__setattr__(one, "given", frozenset((*options, *named)))
-        return one
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        spec = super().__new__(cls, *args, **kwargs)
+        options = (option.name for option, _ in zip((f for f in fields(cls) if not f.kw_only), args, strict=False))
+        object.__setattr__(spec, "given", frozenset((*options, *kwargs)))
+        return spec
 
-    def filled(self, usual: "Data") -> Any:
+    def filled(self, standard: "Data") -> Any:
         """The same, with what was not given from the defaults of an instrument."""
         return replace(
-            self, **{one.name: getattr(usual, one.name) for one in fields(usual) if one.name not in self.given}
+            self,
+            **{
+                option.name: getattr(standard, option.name)
+                for option in fields(standard)
+                if option.name not in self.given
+            },
         )
 
     def of(self, model: Any, like: Any = None) -> Any:
@@ -92,8 +97,8 @@ class Half(Data):
     def alone(self) -> bool:
         return self.whole.alone
 
-    def filled(self, usual: Data) -> "Half":
-        return replace(self, whole=self.whole.filled(usual))
+    def filled(self, standard: Data) -> "Half":
+        return replace(self, whole=self.whole.filled(standard))
 
     def check_sources(self) -> None:
         self.whole.check_sources()
@@ -256,8 +261,8 @@ class Labels(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = (self.task, self.groups, self.stories)
-        if self.labels is not None and own != (Labels.task, Labels.groups, Labels.stories):
+        story_options = (self.task, self.groups, self.stories)
+        if self.labels is not None and story_options != (Labels.task, Labels.groups, Labels.stories):
             raise InputError("--labels has its own labels and groups: leave out --task, --groups and --stories")
 
     def small(self) -> "Labels":

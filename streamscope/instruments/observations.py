@@ -52,8 +52,8 @@ Reasons = dict[tuple[int, str], str]
 
 def reasons_of(reasons: Reasons, rows: Iterable[int]) -> Reasons:
     """The reasons of some rows, which are counted anew."""
-    at = {old: new for new, old in enumerate(rows)}
-    return {(at[row], name): why for (row, name), why in reasons.items() if row in at}
+    places = {old: new for new, old in enumerate(rows)}
+    return {(places[row], name): reason for (row, name), reason in reasons.items() if row in places}
 
 
 ONE_UNIT, SAME = "one independent case", "the same in every independent case"
@@ -121,8 +121,8 @@ class Observations:
             )
         if missing := {"unit", "cluster"} - set(self.units):
             raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
-        if taken := {"total", "size"} & set(self.cells):
-            raise InputError(f"a key of cells may not be called {min(taken)!r}")
+        if clash := {"total", "size"} & set(self.cells):
+            raise InputError(f"a key of cells may not be called {min(clash)!r}")
         if self.units["unit"].duplicated().any():
             raise InputError(f"unit {self.units['unit'][self.units['unit'].duplicated()].iloc[0]!r} is there twice")
         if not (size >= 0).all() or np.isinf(size).any():
@@ -130,15 +130,15 @@ class Observations:
                 f"{self.measure.name}: sizes must be numbers from 0 up; 0 says that a unit is not in a cell"
             )
         if (wrong := self.inside & ~np.isfinite(self.total)).any():
-            value, many = self.total[wrong][0], f"{wrong.sum()} of {self.inside.sum()} values"
-            raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {many}")
+            value, count = self.total[wrong][0], f"{wrong.sum()} of {self.inside.sum()} values"
+            raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {count}")
         if (wrong := ~self.inside & ~np.isnan(self.total) & (self.total != 0)).any():
             raise InputError(f"{self._place(wrong)} has a total, but the size 0, which says that it is not measured")
         object.__setattr__(self, "total", np.where(self.inside, self.total, np.nan))
 
-    def _place(self, some: np.ndarray) -> str:
-        """What is measured in which cell at which unit, of the first of some."""
-        cell, unit = np.argwhere(some)[0]
+    def _place(self, mask: np.ndarray) -> str:
+        """What is measured in which cell at which unit, of the first in the mask."""
+        cell, unit = np.argwhere(mask)[0]
         keys = ", ".join(f"{key} {value}" for key, value in self.cells.iloc[cell].items())
         return f"{self.measure.name} of {keys or 'the only cell'} at {self.units['unit'].iloc[unit]}"
 
@@ -166,24 +166,24 @@ class Observations:
 
     def cell(self, **keys: Any) -> int:
         """The index of the one cell with these keys; `InputError` where there is none or several."""
-        found = np.logical_and.reduce([(self.cells[name] == value).to_numpy() for name, value in keys.items()])
-        if found.sum() != 1:
-            raise InputError(f"{found.sum()} cells have {', '.join(f'{k}={v}' for k, v in keys.items())}")
-        return int(np.flatnonzero(found)[0])
+        mask = np.logical_and.reduce([(self.cells[name] == value).to_numpy() for name, value in keys.items()])
+        if mask.sum() != 1:
+            raise InputError(f"{mask.sum()} cells have {', '.join(f'{k}={v}' for k, v in keys.items())}")
+        return int(np.flatnonzero(mask)[0])
 
     def at(self, units: Any) -> "Observations":
         """The same cells on some of the units (a mask or indices)."""
-        some = np.arange(len(self.units))[np.asarray(units)]
-        chosen = self.units.iloc[some].reset_index(drop=True)
-        return replace(self, units=chosen, total=self.total[:, some], size=self.sizes[:, some])
+        indices = np.arange(len(self.units))[np.asarray(units)]
+        chosen = self.units.iloc[indices].reset_index(drop=True)
+        return replace(self, units=chosen, total=self.total[:, indices], size=self.sizes[:, indices])
 
     def frame(self) -> pd.DataFrame:
         """The long form: one row per cell and unit that is in it, with keys, unit, total, size and value in units."""
         cell, unit = np.nonzero(self.inside)
-        keys, of = self.cells.iloc[cell].reset_index(drop=True), self.units.iloc[unit].reset_index(drop=True)
+        keys, units = self.cells.iloc[cell].reset_index(drop=True), self.units.iloc[unit].reset_index(drop=True)
         total, size = self.total[cell, unit], self.sizes[cell, unit]
         values = {"total": total, "size": size, "value": self.measure.factor * total / size + self.measure.shift}
-        return pd.concat([keys, of, pd.DataFrame(values)], axis=1)
+        return pd.concat([keys, units, pd.DataFrame(values)], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +209,9 @@ class Contrast:
     own_units: bool = False
 
     def __post_init__(self) -> None:
-        if taken := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
-            raise InputError(f"contrast {self.quantity!r}: a label may not be called {taken[0]!r}")
-        if any(";" in why for why in (self.missing, self.fixed)):
+        if clash := sorted({"quantity", *NUMBERS, "n", "clusters"} & set(self.labels)):
+            raise InputError(f"contrast {self.quantity!r}: a label may not be called {clash[0]!r}")
+        if any(";" in reason for reason in (self.missing, self.fixed)):
             raise InputError(f"contrast {self.quantity!r}: a reason without ';', please")
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in self.labels.items()}
         object.__setattr__(self, "labels", plain)
@@ -230,30 +230,32 @@ def head_cells(model: Any) -> pd.DataFrame:
     return pd.DataFrame([{"head": f"L{layer}.H{index}", "layer": layer, "index": index} for layer, index in heads])
 
 
-def each(quantity: str, cells: pd.DataFrame, start: int = 0, **how: Any) -> list[Contrast]:
+def each(quantity: str, cells: pd.DataFrame, start: int = 0, **options: Any) -> list[Contrast]:
     """Every cell by itself, labelled by its keys; `start` is the index of the first.
 
-    `how` are other fields of `Contrast`, a list for one value per cell.
+    `options` are other fields of `Contrast`, a list for one value per cell.
     """
-    own = [{name: x[i] if isinstance(x, list) else x for name, x in how.items()} for i in range(len(cells))]
+    cell_options = [
+        {name: x[i] if isinstance(x, list) else x for name, x in options.items()} for i in range(len(cells))
+    ]
     return [
-        Contrast(quantity=quantity, weights={start + i: 1.0}, labels=labels, **own[i])
+        Contrast(quantity=quantity, weights={start + i: 1.0}, labels=labels, **cell_options[i])
         for i, labels in enumerate(cells.to_dict("records"))
     ]
 
 
 def effect_contrasts(
-    quantity: str, edited: Mapping[int, float], base: int, labels: Mapping[str, Any], **how: Any
+    quantity: str, edited: Mapping[int, float], base: int, labels: Mapping[str, Any], **options: Any
 ) -> list[Contrast]:
     """An edited value, the baseline, and `delta`, their difference; only `delta` is tested.
 
-    `how` are other fields of the difference.
+    `options` are other fields of the difference.
     """
     described: dict[str, Any] = {"labels": labels, "null": None}
     return [
         Contrast(quantity=quantity, weights=edited, **described),
         Contrast(quantity="baseline", weights={base: 1.0}, **described),
-        Contrast(quantity="delta", weights={**edited, base: -1.0}, labels=labels, **how),
+        Contrast(quantity="delta", weights={**edited, base: -1.0}, labels=labels, **options),
     ]
 
 
@@ -268,8 +270,8 @@ class Estimates:
     def where(self, **labels: Any) -> "Estimates":
         """The estimates of the contrasts with these labels, or one of a set; `quantity` counts as a label."""
         rows = [{**c.labels, "quantity": c.quantity} for c in self.contrasts]
-        wanted = {name: value if isinstance(value, set) else {value} for name, value in labels.items()}
-        keep = [i for i, one in enumerate(rows) if all(one.get(k) in some for k, some in wanted.items())]
+        choices = {name: value if isinstance(value, set) else {value} for name, value in labels.items()}
+        keep = [i for i, row in enumerate(rows) if all(row.get(k) in values for k, values in choices.items())]
         frame = self.frame.iloc[keep].reset_index(drop=True)
         return Estimates(frame, reasons_of(self.reasons, keep), tuple(self.contrasts[i] for i in keep))
 
@@ -282,22 +284,26 @@ class Estimates:
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         reasons: dict[tuple[Any, ...], dict[str, str]] = {}
-        for i, (one, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
-            key = tuple(one[name] for name in keys)
+        for i, (record, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
+            key = tuple(record[name] for name in keys)
             row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
-            row["n"], row["clusters"] = max(row["n"], one["n"]), max(row["clusters"], one["clusters"])
+            row["n"], row["clusters"] = max(row["n"], record["n"]), max(row["clusters"], record["clusters"])
             for name in ("value", *describe) if c.null is None else NUMBERS if c.tested else NUMBERS[:4]:
                 column = c.quantity if name == "value" else f"{c.quantity}_{name}"
                 if column in row:
                     raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
-                row[column] = one[name]
-                if why := self.reasons.get((i, name)):
-                    reasons.setdefault(key, {})[column] = why
+                row[column] = record[name]
+                if reason := self.reasons.get((i, name)):
+                    reasons.setdefault(key, {})[column] = reason
         order = {key: i for i, key in enumerate(rows)}
         table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, "n", "clusters"])
         counts = ["n", "clusters"]
         table = table[[*(c for c in table if c not in counts), *counts]]
-        return table, {(order[key], column): why for key, some in reasons.items() for column, why in some.items()}
+        return table, {
+            (order[key], column): reason
+            for key, row_reasons in reasons.items()
+            for column, reason in row_reasons.items()
+        }
 
 
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
@@ -305,14 +311,14 @@ def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[An
 
     n and clusters are those of the first. Raises `InputError` for estimates of other rows, or in another order.
     """
-    each = [part.wide(keys, describe=("sd", "low", "high")) for part in parts]
-    rows = [wide[list(keys)].astype(object) for wide, _ in each]
-    if not all(one.equals(rows[0]) for one in rows):
+    tables = [part.wide(keys, describe=("sd", "low", "high")) for part in parts]
+    rows = [wide[list(keys)].astype(object) for wide, _ in tables]
+    if not all(labels.equals(rows[0]) for labels in rows):
         raise InputError(f"estimates of different rows ({', '.join(keys)}) cannot be joined")
-    frame = pd.concat([wide for wide, _ in each], axis=1)
-    named = {column.name for column in columns}
-    missing = {at: why for _, some in each for at, why in some.items() if at[1] in named}
-    return frame.loc[:, ~frame.columns.duplicated() & frame.columns.isin(named)], missing
+    frame = pd.concat([wide for wide, _ in tables], axis=1)
+    names = {column.name for column in columns}
+    missing = {cell: reason for _, cell_reasons in tables for cell, reason in cell_reasons.items() if cell[1] in names}
+    return frame.loc[:, ~frame.columns.duplicated() & frame.columns.isin(names)], missing
 
 
 def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:
@@ -325,46 +331,49 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     """
     m = observed.measure
     present = observed.inside
-    known: dict[bytes, tuple[np.ndarray, Clusters]] = {}
+    cache: dict[bytes, tuple[np.ndarray, Clusters]] = {}
     rows: list[dict[str, Any]] = []
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
         cells, w = np.fromiter(c.weights, int), np.fromiter(c.weights.values(), float)
         row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
-        why = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
+        row_reasons = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
         inside = np.zeros(present.shape[1], bool)
         if len(cells) and present[cells].any(1).all():
             inside = present[cells].any(0) if c.own_units else present[cells].all(0)
         if not inside.any():
-            why = dict.fromkeys(NUMBERS, c.missing or NOWHERE)
+            row_reasons = dict.fromkeys(NUMBERS, c.missing or NOWHERE)
             rows.append({**row, "n": 0, "clusters": 0})
-            reasons |= {(i, name): text for name, text in why.items()}
+            reasons |= {(i, name): text for name, text in row_reasons.items()}
             continue
         key = inside.tobytes()
-        if key not in known:
-            at = np.flatnonzero(inside)
-            labels = observed.units["cluster"].iloc[at]
-            known[key] = at, read_clusters(labels.to_list(), len(at))
-        at, within = known[key]
-        size = observed.sizes[np.ix_(cells, at)]
-        total = np.where(size > 0, observed.total[np.ix_(cells, at)], 0.0)
-        row |= {"n": len(at), "clusters": int(_counts(size, within).min()) if c.own_units else within.count}
+        if key not in cache:
+            unit_indices = np.flatnonzero(inside)
+            labels = observed.units["cluster"].iloc[unit_indices]
+            cache[key] = unit_indices, read_clusters(labels.to_list(), len(unit_indices))
+        unit_indices, clusters = cache[key]
+        size = observed.sizes[np.ix_(cells, unit_indices)]
+        total = np.where(size > 0, observed.total[np.ix_(cells, unit_indices)], 0.0)
+        row |= {
+            "n": len(unit_indices),
+            "clusters": int(_counts(size, clusters).min()) if c.own_units else clusters.count,
+        }
         if not c.missing:
             limits = m.limits if c.is_level else None
-            numbers, untested = _contrast(total, size, w, within, m, c.null, confidence, c.own_units, limits)
+            numbers, untested = _contrast(total, size, w, clusters, m, c.null, confidence, c.own_units, limits)
             row |= numbers
-            if m.kind == "share" and w.tolist() == [1.0] and within.count > 1:
-                hits = observed.total[cells[0], at]
-                row["low"], row["high"] = wilson(hits, within, confidence, m.inflation)
-                row["p"] = np.nan if c.null is None else score_p(hits, c.null, within, confidence, m.inflation)
+            if m.kind == "share" and w.tolist() == [1.0] and clusters.count > 1:
+                hits = observed.total[cells[0], unit_indices]
+                row["low"], row["high"] = wilson(hits, clusters, confidence, m.inflation)
+                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, confidence, m.inflation)
                 untested = {}
-            asked = c.null is not None and c.tested
-            row |= {} if asked else {"p": np.nan}
-            why = untested if asked else {name: text for name, text in untested.items() if name != "p"}
+            is_tested = c.null is not None and c.tested
+            row |= {} if is_tested else {"p": np.nan}
+            row_reasons = untested if is_tested else {name: text for name, text in untested.items() if name != "p"}
             if c.fixed:
                 row |= dict.fromkeys(("sd", *TESTED), np.nan)
-                why = dict.fromkeys(("sd", *TESTED), c.fixed)
-        reasons |= {(i, name): text for name, text in why.items()}
+                row_reasons = dict.fromkeys(("sd", *TESTED), c.fixed)
+        reasons |= {(i, name): text for name, text in row_reasons.items()}
         rows.append(row)
     frame = pd.DataFrame(rows)
     _holm(frame, contrasts, reasons)
@@ -375,33 +384,33 @@ def estimate_all(
     blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
 ) -> dict[str, Estimates]:
     """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    found = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
+    estimates = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
     members: dict[str, list[tuple[str, int]]] = {}
-    for name, one in found.items():
-        for i, c in enumerate(one.contrasts):
-            if c.family is not None and not np.isnan(one.frame["p"].iloc[i]):
+    for name, block_estimates in estimates.items():
+        for i, c in enumerate(block_estimates.contrasts):
+            if c.family is not None and not np.isnan(block_estimates.frame["p"].iloc[i]):
                 members.setdefault(c.family, []).append((name, i))
     for rows in members.values():
         if len({name for name, _ in rows}) > 1:
-            p = holm([found[name].frame["p"].iloc[i] for name, i in rows])
+            p = holm([estimates[name].frame["p"].iloc[i] for name, i in rows])
             for (name, i), corrected in zip(rows, p, strict=True):
-                found[name].frame.loc[i, "p_holm"] = corrected
-    return found
+                estimates[name].frame.loc[i, "p_holm"] = corrected
+    return estimates
 
 
-def _counts(size: np.ndarray, within: Clusters) -> np.ndarray:
+def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
     """[cells] clusters that each cell of sizes [cells, units] lies in; of several kinds of labels the fewest."""
-    there = within.totals(size)[0] > 0  # [cells, clusters]
-    if within.shared is None:
-        return there.sum(1)
-    return np.array([min(len(np.unique(codes[some])) for codes in within.shared.kinds) for some in there])
+    membership = clusters.totals(size)[0] > 0  # [cells, clusters]
+    if clusters.shared is None:
+        return membership.sum(1)
+    return np.array([min(len(np.unique(codes[row])) for codes in clusters.shared.kinds) for row in membership])
 
 
 def _contrast(
     total: np.ndarray,
     size: np.ndarray,
     w: np.ndarray,
-    within: Clusters,
+    clusters: Clusters,
     m: Measure,
     null: float | None,
     level: float,
@@ -412,10 +421,10 @@ def _contrast(
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
     row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
-    counts = _counts(size, within) if own_units else np.full(len(w), within.count)
+    counts = _counts(size, clusters) if own_units else np.full(len(w), clusters.count)
     if counts.min() < 2:
         return row, dict.fromkeys(("sd", *TESTED), ONE_UNIT)
-    y, n = within.totals(total)[0], within.totals(size)[0]  # [cells, clusters]
+    y, n = clusters.totals(total)[0], clusters.totals(size)[0]  # [cells, clusters]
     parts = w[:, None] * m.factor * (y - ratio * n) / sums
     by_cluster = row["value"] + parts.sum(0) * n.sum() / n.sum(0) if own_units else w @ (m.factor * y / n + m.shift)
     row["sd"] = float(by_cluster.std(ddof=1))
@@ -423,20 +432,20 @@ def _contrast(
     if np.ptp(by_cluster) <= max(m.resolution, 8 * np.finfo(float).eps * scale):
         return row, dict.fromkeys(TESTED, SAME)
     if own_units:
-        parts *= np.sqrt(counts / (counts - 1) * (within.count - 1) / within.count)[:, None]
-    error = float(np.sqrt(m.inflation * clustered_square(parts.sum(0), within.shared)))
+        parts *= np.sqrt(counts / (counts - 1) * (clusters.count - 1) / clusters.count)[:, None]
+    error = float(np.sqrt(m.inflation * clustered_square(parts.sum(0), clusters.shared)))
     cluster_weights = (np.abs(w)[:, None] * n / sums).sum(0) / np.abs(w).sum()
-    df = float(degrees_of_freedom(cluster_weights, within.shared))
+    df = float(degrees_of_freedom(cluster_weights, clusters.shared))
     if error == 0 or not df > 0:
         return row, dict.fromkeys(TESTED, SAME)
     if own_units:
-        dfs = np.array([degrees_of_freedom(one, within.shared) for one in n])
+        dfs = np.array([degrees_of_freedom(cell_sizes, clusters.shared) for cell_sizes in n])
         v = w**2 / dfs
         df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
     t = float(stdtrit(df, 0.5 + level / 2))
     ends = row["value"] - t * error, row["value"] + t * error
     if limits is not None:
-        ends = bounded_interval(row["value"], error, t, parts.sum(0), int(counts.min()), limits, within.shared)
+        ends = bounded_interval(row["value"], error, t, parts.sum(0), int(counts.min()), limits, clusters.shared)
     row |= dict(zip(("low", "high"), ends, strict=True))
     if null is not None:
         row["p"] = float(2 * stdtr(df, -abs(row["value"] - null) / error))
@@ -466,43 +475,49 @@ def compare(
     What is missing in either (`of_control`: the control's own contrasts) is missing here. Raises `InputError` for other
     measures or cells in the two, and for fewer than two shared units.
     """
-    lost = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
+    control_missing = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
     if run.measure != control.measure or not run.cells.equals(control.cells):
         raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
-    mine, theirs = on_shared_units(run, control)
-    nothing = all(c.missing or lost.get((c.quantity, *c.labels.items())) for c in contrasts)
-    if (n := len(mine.units)) < 2 and not nothing:
+    run_block, control_block = on_shared_units(run, control)
+    nothing = all(c.missing or control_missing.get((c.quantity, *c.labels.items())) for c in contrasts)
+    if (n := len(run_block.units)) < 2 and not nothing:
         raise InputError(f"{run.measure.name}: {counted(n, 'unit')} in both the run and its control, two are needed")
     k = len(run.cells)
-    both = Observations(
+    pair = Observations(
         measure=run.measure,
         cells=pd.concat([run.cells] * 2),
-        units=mine.units,
-        total=np.concatenate([mine.total, theirs.total]),
-        size=np.concatenate([mine.sizes, theirs.sizes]),
+        units=run_block.units,
+        total=np.concatenate([run_block.total, control_block.total]),
+        size=np.concatenate([run_block.sizes, control_block.sizes]),
     )
-    out = []
+    comparisons = []
     for c in [c for c in contrasts if c.null is not None] or contrasts:
-        c = replace(c, missing=c.missing or lost.get((c.quantity, *c.labels.items()), ""))
-        other = {cell + k: -w for cell, w in c.weights.items()}
-        out += [
+        c = replace(c, missing=c.missing or control_missing.get((c.quantity, *c.labels.items()), ""))
+        control_weights = {cell + k: -w for cell, w in c.weights.items()}
+        comparisons += [
             replace(c, quantity=f"{c.quantity}_run", null=None, fixed=""),
             replace(
-                c, quantity=f"{c.quantity}_control", null=None, fixed="", weights={a: -w for a, w in other.items()}
+                c,
+                quantity=f"{c.quantity}_control",
+                null=None,
+                fixed="",
+                weights={a: -w for a, w in control_weights.items()},
             ),
-            replace(c, quantity=f"{c.quantity}_difference", weights={**c.weights, **other}, null=0.0, tested=True),
+            replace(
+                c, quantity=f"{c.quantity}_difference", weights={**c.weights, **control_weights}, null=0.0, tested=True
+            ),
         ]
-    return estimate(both, out)
+    return estimate(pair, comparisons)
 
 
 def on_shared_units(run: Observations, control: Observations) -> tuple[Observations, Observations]:
     """Both on the units that both have, in the order of the run; raises `InputError` where there is none."""
-    there = set(control.units["unit"])
-    common = [name for name in run.units["unit"] if name in there]
+    control_units = set(control.units["unit"])
+    common = [name for name in run.units["unit"] if name in control_units]
     if not common:
         raise InputError(f"{run.measure.name}: 0 units in both the run and its control, two are needed")
-    mine, theirs = (one.at(pd.Index(one.units["unit"]).get_indexer(common)) for one in (run, control))
-    return mine, theirs
+    run_block, control_block = (block.at(pd.Index(block.units["unit"]).get_indexer(common)) for block in (run, control))
+    return run_block, control_block
 
 
 def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure) -> Estimates:
@@ -513,27 +528,27 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     Raises `InputError` for runs with other contrasts.
     """
     first = runs[0]
-    named = [[*keys, "quantity"]] * len(runs)
-    if any(not one.frame[n].equals(first.frame[n]) for one, n in zip(runs, named, strict=True)):
+    columns = [[*keys, "quantity"]] * len(runs)
+    if any(not run.frame[n].equals(first.frame[n]) for run, n in zip(runs, columns, strict=True)):
         raise InputError("seeds can be summarised where all runs have the same rows; the runs differ in theirs")
-    values = np.stack([one.frame["value"].to_numpy(float) for one in runs])  # [runs, contrasts]
+    values = np.stack([run.frame["value"].to_numpy(float) for run in runs])  # [runs, contrasts]
     cells = pd.DataFrame({"row": range(values.shape[1])})
     units = pd.DataFrame({"unit": range(len(runs)), "cluster": range(len(runs))})
     plain = Measure(name=measure.name, unit=measure.unit, resolution=measure.resolution)  # values are in units already
-    known = ~np.isnan(values)  # an estimate without a value has a reason, in its run
-    observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=known.T.astype(float))
-    lost = ~known.all(0)
+    has_value = ~np.isnan(values)  # an estimate without a value has a reason, in its run
+    observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=has_value.T.astype(float))
+    is_missing = ~has_value.all(0)
     contrasts = [
-        replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if lost[i] else ""))
+        replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if is_missing[i] else ""))
         for i, c in enumerate(first.contrasts)
     ]
-    found = estimate(observed, contrasts)
+    estimates = estimate(observed, contrasts)
     limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
     for i, c in enumerate(first.contrasts):
-        value, low, high = found.frame.loc[i, ["value", "low", "high"]]
+        value, low, high = estimates.frame.loc[i, ["value", "low", "high"]]
         if limits is not None and c.is_level and not np.isnan(low):
-            found.frame.loc[i, ["low", "high"]] = inside((low, high), value, high - value, limits)
-    return found
+            estimates.frame.loc[i, ["low", "high"]] = inside((low, high), value, high - value, limits)
+    return estimates
 
 
 def bootstrap(
@@ -554,53 +569,55 @@ def bootstrap(
     Only units that are in all the cells count. The interval is that of `estimators.statistic_interval`: whole clusters
     drawn with replacement, or linearised where units share labels of several kinds.
     """
-    at = np.asarray(cells, int)
-    inside = np.flatnonzero(observed.inside[at].all(0))
-    row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(inside), "clusters": 0}
-    if not len(inside):
+    cell_indices = np.asarray(cells, int)
+    unit_indices = np.flatnonzero(observed.inside[cell_indices].all(0))
+    row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(unit_indices), "clusters": 0}
+    if not len(unit_indices):
         return row, dict.fromkeys(("value", "low", "high"), NOWHERE)
-    within = read_clusters(observed.units["cluster"].iloc[inside].to_list(), len(inside))
-    y, n = observed.total[np.ix_(at, inside)], observed.sizes[np.ix_(at, inside)]
-    sums = [within.totals(np.asarray(one, float))[0] for one in ((y, n) if columns is None else columns(y, n))]
-    row |= {"clusters": within.count, "value": float(statistic(*sums, axis=-1))}
+    clusters = read_clusters(observed.units["cluster"].iloc[unit_indices].to_list(), len(unit_indices))
+    y, n = observed.total[np.ix_(cell_indices, unit_indices)], observed.sizes[np.ix_(cell_indices, unit_indices)]
+    sums = [clusters.totals(np.asarray(column, float))[0] for column in ((y, n) if columns is None else columns(y, n))]
+    row |= {"clusters": clusters.count, "value": float(statistic(*sums, axis=-1))}
     if not np.isfinite(row["value"]):
         return {**row, "value": float("nan")}, dict.fromkeys(
             ("value", "low", "high"), "the statistic has no value here"
         )
-    if within.count < BOOTSTRAP_CLUSTERS:
+    if clusters.count < BOOTSTRAP_CLUSTERS:
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
-    if within.shared is not None:  # its derivatives are by each number of a cluster
+    if clusters.shared is not None:  # its derivatives are by each number of a cluster
         statistic, sums = _by_cell(statistic, sums)
     low, high = statistic_interval(
-        statistic, *sums, within=within, confidence=confidence, resamples=resamples, seed=seed
+        statistic, *sums, clusters=clusters, confidence=confidence, resamples=resamples, seed=seed
     )
     row |= {"low": float(low), "high": float(high)}
     return row, {} if np.isfinite(row["low"]) else dict.fromkeys(("low", "high"), SAME)
 
 
 def interval_columns(
-    name: str, found: tuple[Mapping[str, Any], Mapping[str, str]]
+    name: str, interval: tuple[Mapping[str, Any], Mapping[str, str]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """What `bootstrap` found as the columns name, name_low and name_high, and why some have no value."""
-    (numbers, lost), columns = found, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
-    return {column: numbers[of] for of, column in columns.items()}, {columns[of]: why for of, why in lost.items()}
+    (numbers, reasons), columns = interval, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
+    return {column: numbers[number] for number, column in columns.items()}, {
+        columns[number]: reason for number, reason in reasons.items()
+    }
 
 
 def _by_cell(
     statistic: Callable[..., np.ndarray], columns: Sequence[np.ndarray]
 ) -> tuple[Callable[..., np.ndarray], list[np.ndarray]]:
     """The statistic and its columns, where every cell of a column is a column of its own."""
-    cells = [len(one) if one.ndim > 1 else 0 for one in columns]
+    cells = [len(column) if column.ndim > 1 else 0 for column in columns]
 
     def of_rows(*rows: np.ndarray, axis: int) -> np.ndarray:
-        left = iter(rows)
-        own = [np.stack([next(left) for _ in range(n)]) if n else next(left) for n in cells]
-        return np.asarray(statistic(*own, axis=axis))
+        row_iterator = iter(rows)
+        cell_columns = [np.stack([next(row_iterator) for _ in range(n)]) if n else next(row_iterator) for n in cells]
+        return np.asarray(statistic(*cell_columns, axis=axis))
 
-    return of_rows, [row for one in columns for row in (one if one.ndim > 1 else [one])]
+    return of_rows, [row for column in columns for row in (column if column.ndim > 1 else [column])]
 
 
-def ranks(value: float, drawn: Sequence[float]) -> dict[str, float]:
+def ranks(value: float, draws: Sequence[float]) -> dict[str, float]:
     """p_rank and the smallest it can be: how extreme a value is among those of random draws (`stats.estimators`)."""
-    found = rank_among(value, np.asarray(drawn, float))
-    return {"p_rank": found.p, "p_rank_min": found.p_min}
+    rank = rank_among(value, np.asarray(draws, float))
+    return {"p_rank": rank.p, "p_rank_min": rank.p_min}

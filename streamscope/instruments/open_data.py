@@ -35,14 +35,14 @@ from streamscope.text.shards import TokenShards, document_batches
 from streamscope.text.strides import WindowedShards, overlapping_windows
 
 
-def half_of(cases: pd.DataFrame, side: int, by: str, what: str) -> list[int]:
+def half_of(cases: pd.DataFrame, side: int, by: str, source: str) -> list[int]:
     """The places of the cases of one half (`sides_of`). Raises `InputError` for another side than 0 and 1, too."""
     if side not in (0, 1):
         raise InputError(f"half {side}: there are 0 and 1")
-    return list(map(int, np.flatnonzero(sides_of(cases, by, what) == side)))
+    return list(map(int, np.flatnonzero(sides_of(cases, by, source) == side)))
 
 
-def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
+def sides_of(cases: pd.DataFrame, by: str, source: str) -> np.ndarray:
     """Half 0 or 1 of every case; no value of the column `by` is in both, and both have a case (`held_out.deal`).
 
     Cases of one relation are dealt evenly. Where cases share words, no first word is in both halves either, if that
@@ -52,7 +52,7 @@ def sides_of(cases: pd.DataFrame, by: str, what: str) -> np.ndarray:
         raise unknown("column to split by", by, list(cases))
     labels = cases[by].map(lambda label: label if isinstance(label, tuple) else str(label))
     if (n := labels.map(unit_of).nunique()) < 2:
-        raise InputError(f"{what}: {n} {by} has no two halves; give more data, or split by another column")
+        raise InputError(f"{source}: {n} {by} has no two halves; give more data, or split by another column")
     relation = cases.get("relation", pd.Series("", index=cases.index))
     return deal(pd.DataFrame({"cluster": labels, "relation": relation}), 0)[0]
 
@@ -79,8 +79,8 @@ class Splittable:
         rows = half_of(self.cases(), side, by, type(self).__name__.removeprefix("Open"))
         return self._named(self.only(rows), side, by)
 
-    def _named(self, made: Any, side: int, by: str) -> Any:
-        return replace(made, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
+    def _named(self, half: Any, side: int, by: str) -> Any:
+        return replace(half, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
 
 
 BEGINS = "where the window begins in the document: what the model reads from there on"
@@ -129,8 +129,8 @@ class _OpenShards(Splittable):
         names = np.random.default_rng([seed, 3]).permutation(np.unique(cluster))
         if len(names) < 3:
             raise InputError(f"some documents are fitted on and two others measured on: give 3, not {len(names)}")
-        held = np.isin(cluster, names[: max(2, round(share * len(names)))])
-        return self.only(np.flatnonzero(~held).tolist()), self.only(np.flatnonzero(held).tolist())
+        held_out = np.isin(cluster, names[: max(2, round(share * len(names)))])
+        return self.only(np.flatnonzero(~held_out).tolist()), self.only(np.flatnonzero(held_out).tolist())
 
 
 @dataclass(frozen=True)
@@ -162,25 +162,30 @@ class OpenDocuments(_OpenShards):
         return ((i, self.shards.document(i)[: self.n_ctx + 1].tolist()) for i in range(self._n))
 
     def sums(
-        self, device: Any, of: Callable[[Any, Any], Mapping[str, Any]], progress: Callable[[Iterable], Iterable] = iter
+        self,
+        device: Any,
+        sums_of: Callable[[Any, Any], Mapping[str, Any]],
+        progress: Callable[[Iterable], Iterable] = iter,
     ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
         """Sums over the targets of each document that has one, and the `units` of these documents, in their order.
 
-        `of(tokens, targets)` gives the sums of each row of a batch: tensors [..., B] by name. The result [...,
+        `sums_of(tokens, targets)` gives the sums of each row of a batch: tensors [..., B] by name. The result [...,
         documents] has the same names, and the number of targets as `targets`. Raises `InputError` if no document has
         a target.
         """
         parts: dict[str, list[np.ndarray]] = {}
         for index, tokens, targets in progress(list(self.batches())):
-            found = {"document": torch.as_tensor(index), "targets": (targets != IGNORE).sum(1).double()}
-            for name, x in {**found, **of(tokens.to(device), targets.to(device))}.items():
+            batch_sums = {"document": torch.as_tensor(index), "targets": (targets != IGNORE).sum(1).double()}
+            for name, x in {**batch_sums, **sums_of(tokens.to(device), targets.to(device))}.items():
                 parts.setdefault(name, []).append(x.cpu().numpy())
-        whole = {name: np.concatenate(some, -1) for name, some in parts.items()}
-        order = np.argsort(whole.pop("document"))
-        some = whole["targets"][order] > 0
-        if not some.any():
+        totals = {name: np.concatenate(arrays, -1) for name, arrays in parts.items()}
+        order = np.argsort(totals.pop("document"))
+        target_mask = totals["targets"][order] > 0
+        if not target_mask.any():
             raise InputError("no document has a token to predict")
-        return {name: x[..., order[some]] for name, x in whole.items()}, self.units()[some].reset_index(drop=True)
+        return {name: x[..., order[target_mask]] for name, x in totals.items()}, self.units()[target_mask].reset_index(
+            drop=True
+        )
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
@@ -202,19 +207,19 @@ class OpenDocuments(_OpenShards):
 
 def cut_title(lengths: np.ndarray, n_ctx: int) -> str:
     """How many documents of these lengths are cut at the context, and what is not read of them."""
-    over = np.maximum(lengths - 1 - n_ctx, 0)
-    cut = f"{np.count_nonzero(over)} cut at {n_ctx} tokens"
-    return f"{cut} ({counted(over.sum(), 'token', ',')} not read: --stride)" if over.any() else cut
+    excess = np.maximum(lengths - 1 - n_ctx, 0)
+    cut = f"{np.count_nonzero(excess)} cut at {n_ctx} tokens"
+    return f"{cut} ({counted(excess.sum(), 'token', ',')} not read: --stride)" if excess.any() else cut
 
 
 def windows_title(shards: WindowedShards, n_ctx: int) -> str:
     """How many documents in how many windows, what each token is predicted from, and what was left out."""
     n, stride = len(set(shards.source.tolist())), shards.stride
-    read = (
+    text = (
         f"{counted(n, 'document')} in {counted(len(shards.source), 'window', ',')} of {n_ctx} tokens, stride {stride}"
     )
-    left = shards.possible - len(shards.source)
-    return read + (f" ({left:,} of {shards.possible:,} windows not read)" if left else "")
+    n_unread = shards.possible - len(shards.source)
+    return text + (f" ({n_unread:,} of {shards.possible:,} windows not read)" if n_unread else "")
 
 
 @dataclass(frozen=True)
@@ -251,25 +256,25 @@ class OpenTokens(_OpenShards):
         shards = self.shards
         for i, ids in self._read():
             source, window, offset, unscored = (
-                int(at[i]) for at in (shards.source, shards.window, shards.offset, shards.unscored)
+                int(column[i]) for column in (shards.source, shards.window, shards.offset, shards.unscored)
             )
             yield Document(source, ids, int(shards.lengths[i]), window, offset, unscored)
 
     def _read(self) -> Iterator[tuple[int, list[int]]]:
-        left = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
+        budget = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
         unscored = self.shards.unscored.tolist()
         for i in range(self.shards.n_documents):
             ids = self.shards.document(i)
-            rows = min(len(ids) - 1 - unscored[i], self.n_ctx - unscored[i], left)
+            rows = min(len(ids) - 1 - unscored[i], self.n_ctx - unscored[i], budget)
             if rows > 0:
-                left -= rows
+                budget -= rows
                 yield i, ids[: unscored[i] + rows + 1].tolist()
 
     def only(self, rows: Sequence[int]) -> "OpenTokens":
         """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
-        read = list(self._read())
-        shards = self.shards.only([read[i][0] for i in rows])
-        most = sum(len(read[i][1]) - 1 - int(self.shards.unscored[read[i][0]]) for i in rows)
+        documents = list(self._read())
+        shards = self.shards.only([documents[i][0] for i in rows])
+        most = sum(len(documents[i][1]) - 1 - int(self.shards.unscored[documents[i][0]]) for i in rows)
         return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
 
     def title(self) -> str:
@@ -280,9 +285,9 @@ class OpenTokens(_OpenShards):
 
     def about(self) -> dict[str, Any]:
         """Where the documents come from."""
-        known = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
+        origin = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
         stride = {"stride": self.shards.stride} if isinstance(self.shards, WindowedShards) else {}
-        return {**known, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens, **stride}
+        return {**origin, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens, **stride}
 
 
 def unit_names(documents: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> pd.DataFrame:
@@ -294,14 +299,14 @@ def unit_names(documents: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> p
 def window_names(shards: WindowedShards, rows: Iterable[int]) -> pd.DataFrame:
     """unit, cluster, document, window and offset of windows: a document is a cluster, named as the whole."""
     clusters: dict[int, str] = {}
-    made = []
+    names = []
     for i in rows:
         document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
         if document not in clusters:
             clusters[document] = f"{document}:{_hash(shards.documents.document(document))}"
         unit = f"{document}.{window}:{_hash(shards.document(i))}"
-        made.append((unit, clusters[document], document, window, offset))
-    return pd.DataFrame(made, columns=["unit", "cluster", "document", "window", "offset"])
+        names.append((unit, clusters[document], document, window, offset))
+    return pd.DataFrame(names, columns=["unit", "cluster", "document", "window", "offset"])
 
 
 def _hash(ids: Sequence[int] | np.ndarray) -> str:
@@ -315,17 +320,17 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
     With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
     context. Also for a model that comes from no run and a specification without a source.
     """
-    made: Any = OpenDocuments if isinstance(spec, Documents) else OpenTokens
+    opened_class: Any = OpenDocuments if isinstance(spec, Documents) else OpenTokens
     tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
     if like is not None:
         if (like.tokenizer.sha256, like.n_ctx) != (tokenizer.sha256, n_ctx):
             raise InputError("the control reads other tokens, or cuts documents in different places (see same_tokens)")
-        return made(like.spec, like.shards, n_ctx, tokenizer)
+        return opened_class(like.spec, like.shards, n_ctx, tokenizer)
     run = getattr(model, "run", None)
     if run is None and spec.data is None:
-        read = f" ({model.label})" if getattr(model, "label", "") else ""
+        source = f" ({model.label})" if getattr(model, "label", "") else ""
         raise InputError(
-            f"{model.config.name}{read} is of no run that says what it was trained on: say what to measure it on, "
+            f"{model.config.name}{source} is of no run that says what it was trained on: say what to measure it on, "
             f"with --data SOURCE, in Python {type(spec).__name__}('valid.txt')"
         )
     options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
@@ -338,13 +343,13 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
         most = documents if spec.stride is None and most is None else most
         shards = overlapping_windows(shards, n_ctx, stride, documents, most)
         spec = replace(spec, max_documents=None) if isinstance(spec, Documents) else spec
-    return made(spec, shards, n_ctx, tokenizer)
+    return opened_class(spec, shards, n_ctx, tokenizer)
 
 
 def same_tokens(model: Any, control: Any, name: str) -> None:
     """Raise `InputError` for a control that reads documents in other tokens than the model, or cuts them elsewhere."""
-    mine, theirs = check_tokenizer(model), check_tokenizer(control)
-    if mine.sha256 != theirs.sha256 or model.config.d_vocab != control.config.d_vocab:
+    model_tokenizer, control_tokenizer = check_tokenizer(model), check_tokenizer(control)
+    if model_tokenizer.sha256 != control_tokenizer.sha256 or model.config.d_vocab != control.config.d_vocab:
         a, b = model.config.d_vocab, control.config.d_vocab
         sizes = f" ({b} tokens, the model {a})" if a != b else ""
         raise InputError(
@@ -369,13 +374,17 @@ class OpenPrompts(Splittable):
 
     def title(self) -> str:
         """Which prompts, what was left out, and for what an interval over them holds."""
-        kept = len(self.aligned.prompts)
-        out = "".join(f", {n} left out: {why}" for why, n in Counter(why for _, why in self.aligned.filtered).items())
+        n_kept = len(self.aligned.prompts)
+        left_out = "".join(
+            f", {n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.aligned.filtered).items()
+        )
         holds = population(self.aligned.prompts)
         if self.suite is None:
-            return f"{counted(kept, 'prompt')}{out}; {holds}"
-        lost = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
-        return f"{self.suite.name}: {kept} of {counted(len(self.suite.prompts), 'prompt')}{out}{lost}; {holds}"
+            return f"{counted(n_kept, 'prompt')}{left_out}; {holds}"
+        entries = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
+        return (
+            f"{self.suite.name}: {n_kept} of {counted(len(self.suite.prompts), 'prompt')}{left_out}{entries}; {holds}"
+        )
 
     @property
     def prompts(self) -> Sequence[Prompt]:
@@ -387,22 +396,22 @@ class OpenPrompts(Splittable):
         """Pair, cluster, category, relation and order of the prompts: of all in the suite, so that halves are the same
         in every tokenizer."""
         names = ("id", "pair", "category", "relation", "order")
-        columns = {name: [getattr(one, name) or "" for one in self.prompts] for name in names}
+        columns = {name: [getattr(prompt, name) or "" for prompt in self.prompts] for name in names}
         return pd.DataFrame({"cluster": pd.Series(units(self.prompts), dtype=object), **columns})
 
     def only(self, rows: Sequence[int]) -> "OpenPrompts":
         """Some of the prompts. Raises `InputError` where the tokenizer serves none of them."""
         if self.suite is None:
             return replace(self, aligned=self.aligned.only(rows))
-        some = tuple(self.suite.prompts[i] for i in rows)
-        ids = {one.id for one in some}
-        kept = [i for i, one in enumerate(self.aligned.prompts) if one.id in ids]
-        if not kept:
+        prompts = tuple(self.suite.prompts[i] for i in rows)
+        ids = {prompt.id for prompt in prompts}
+        kept_rows = [i for i, prompt in enumerate(self.aligned.prompts) if prompt.id in ids]
+        if not kept_rows:
             raise InputError(f"{self.suite.name}: the tokenizer serves no prompt of this half; give more prompts")
-        left = [(name, why) for name, why in self.aligned.filtered if name in ids]
-        pairs = tuple(pair for pair in self.aligned.dropped_pairs if pair in {one.pair for one in some})
-        aligned = replace(self.aligned.only(kept), filtered=left, dropped_pairs=pairs)
-        return replace(self, aligned=aligned, suite=replace(self.suite, prompts=some))
+        left_out = [(name, reason) for name, reason in self.aligned.filtered if name in ids]
+        pairs = tuple(pair for pair in self.aligned.dropped_pairs if pair in {prompt.pair for prompt in prompts})
+        aligned = replace(self.aligned.only(kept_rows), filtered=left_out, dropped_pairs=pairs)
+        return replace(self, aligned=aligned, suite=replace(self.suite, prompts=prompts))
 
     def unit(self, *ids: str) -> str:
         """A name that only the same prompts have: the first id and a hash of the texts."""
@@ -411,7 +420,7 @@ class OpenPrompts(Splittable):
 
     def about(self) -> dict[str, Any]:
         """The suite, and how many of its prompts were left out for which reason."""
-        left_out = Counter(why for _, why in self.aligned.filtered)
+        left_out = Counter(reason for _, reason in self.aligned.filtered)
         source = self.suite.source if self.suite is not None else "given"
         return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(left_out)}
 
@@ -467,7 +476,7 @@ def task_block(
 
     `units` are those of each task. A cell without values is there, but not measured.
     """
-    all_units = pd.concat([some.assign(task=task) for task, some in units.items()], ignore_index=True)
+    all_units = pd.concat([frame.assign(task=task) for task, frame in units.items()], ignore_index=True)
     all_units["unit"] = all_units["task"] + ":" + all_units["unit"]
     places = {task: np.flatnonzero(all_units["task"] == task) for task in units}
     total, size = np.zeros((2, len(rows), len(all_units)))
@@ -497,7 +506,7 @@ class OpenText(Splittable):
 
     def title(self) -> str:
         """Which texts were cut, to stand behind another title; "" where none was."""
-        return "".join(f"; {one}" for one in self.cut)
+        return "".join(f"; {note}" for note in self.cut)
 
     def cases(self) -> pd.DataFrame:
         """The texts, each a cluster."""
@@ -515,12 +524,12 @@ def open_text(spec: Text, model: Any) -> OpenText:
     """The texts, cut at the model's context as well. `cut` says which of those that were given."""
     tokenizer = check_tokenizer(model)
     texts = spec.text or (first_story(),)
-    whole, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
+    token_rows, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
     by = "--max-tokens" if spec.max_tokens <= model.cfg.n_ctx else "the context"
-    lengths = [len(row) for row in whole] if spec.text else []
+    lengths = [len(row) for row in token_rows] if spec.text else []
     cut = [f"text {i} cut at {most} of {n} tokens ({by})" for i, n in enumerate(lengths, 1) if n > most]
-    return OpenText([row[:most] for row in whole], names, tokenizer, tuple(cut))
+    return OpenText([row[:most] for row in token_rows], names, tokenizer, tuple(cut))
 
 
 @dataclass(frozen=True)
@@ -546,16 +555,16 @@ class OpenSets(Splittable):
 
     def only(self, rows: Sequence[int]) -> "OpenSets":
         n, parts = len(self.a.texts), []
-        for some, at in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
-            texts, tokens = [some.texts[i] for i in at], [some.tokens[i] for i in at]
-            parts.append(replace(some, texts=texts, tokens=tokens, lines=[some.lines[i] for i in at]))
+        for side, places in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
+            texts, tokens = [side.texts[i] for i in places], [side.tokens[i] for i in places]
+            parts.append(replace(side, texts=texts, tokens=tokens, lines=[side.lines[i] for i in places]))
         return replace(self, a=parts[0], b=parts[1])
 
     def title(self) -> str:
         """The sets, and how many of their texts were left out."""
         parts = [f"{len(self.a.tokens)} {self.a.name} against {len(self.b.tokens)} {self.b.name}"]
         left_out = {"longer than the context": self.a.too_long + self.b.too_long, "repeated": self.repeated}
-        return ", ".join([*parts, *(f"{n} {why} left out" for why, n in left_out.items() if n)])
+        return ", ".join([*parts, *(f"{n} {reason} left out" for reason, n in left_out.items() if n)])
 
     def about(self) -> dict[str, Any]:
         """The sets, and how many of their texts were left out."""
@@ -566,8 +575,8 @@ def open_sets(spec: Sets, model: Any) -> OpenSets:
     """Both sets in their template. Raises `InputError` as `sets.contrast` and `sets.encode`."""
     tokenizer, template = check_tokenizer(model), spec.template.replace("\\n", "\n")
     sets = contrast(spec.a, spec.b)
-    one, other = (encode(some, tokenizer, model.cfg.n_ctx, template) for some in sets)
-    return OpenSets(one, other, sum(some.repeated for some in sets), tokenizer)
+    rows_a, rows_b = (encode(prompt_set, tokenizer, model.cfg.n_ctx, template) for prompt_set in sets)
+    return OpenSets(rows_a, rows_b, sum(prompt_set.repeated for prompt_set in sets), tokenizer)
 
 
 @dataclass(frozen=True)
@@ -581,7 +590,7 @@ class OpenLabels(Splittable):
 
     def cases(self) -> pd.DataFrame:
         """Group (story, antecedent), label and word of the positions."""
-        rows = [(one.group, one.label, one.word) for one in self.examples]
+        rows = [(example.group, example.label, example.word) for example in self.examples]
         return pd.DataFrame(rows, columns=["cluster", "label", "word"])
 
     def only(self, rows: Sequence[int]) -> "OpenLabels":
@@ -597,7 +606,7 @@ def open_labels(spec: Labels, model: Any) -> OpenLabels:
     title, tokenizer = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}", check_tokenizer(model)
     if spec.labels is not None:
         examples = own_examples(spec.labels)
-        title = f"{counted(len({one.label for one in examples}), 'label')} of {spec.labels}"
+        title = f"{counted(len({example.label for example in examples}), 'label')} of {spec.labels}"
     elif spec.task == "position":
         examples = position_examples(tokenizer, spec.stories, model.cfg.n_ctx, groups=spec.groups)
     else:

@@ -30,8 +30,8 @@ class _Signature:
         if "__init__" not in vars(owner):  # a base that is no dataclass: pydoc asks it, too
             raise AttributeError("__signature__")
         hints = typing.get_type_hints(owner)  # without Annotated and what stands in it
-        _, *given = inspect.signature(vars(owner)["__init__"]).parameters.values()
-        return inspect.Signature([one.replace(annotation=hints[one.name]) for one in given])
+        _, *parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+        return inspect.Signature([parameter.replace(annotation=hints[parameter.name]) for parameter in parameters])
 
 
 class ValidatedOptions:
@@ -42,11 +42,11 @@ class ValidatedOptions:
 
     __signature__: ClassVar[Any] = _Signature()
 
-    def __new__(cls, *given: Any, **named: Any) -> Any:
-        known = [one.name for one in fields(cls)]  # type: ignore[arg-type]
-        for name in named:
-            if name not in known:
-                raise UnknownOption(str(unknown(f"option of {cls.__name__}", name, known)))
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        names = [option.name for option in fields(cls)]  # type: ignore[arg-type]
+        for name in kwargs:
+            if name not in names:
+                raise UnknownOption(str(unknown(f"option of {cls.__name__}", name, names)))
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -57,11 +57,11 @@ class ValidatedOptions:
 
         It imports nothing heavy: a name with a mistake is answered at once.
         """
-        for one in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
+        for option in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, option.name)
             for path in value if isinstance(value, tuple) else (value,):
                 if isinstance(path, Path) and not path.expanduser().exists():
-                    raise InputError(f"--{one.name.replace('_', '-')} {path} does not exist; check the path")
+                    raise InputError(f"--{option.name.replace('_', '-')} {path} does not exist; check the path")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,21 +103,21 @@ def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exp
     if path.name == ".." or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix not in (".parquet", ".csv", *exports):
-        other = "".join(f" or {one}" for one in exports)
+        suffixes = "".join(f" or {suffix}" for suffix in exports)
         raise InputError(
-            f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv{other}"
+            f"--out {path}: a table is parquet or CSV, name it {path.with_suffix('.parquet')} or .csv{suffixes}"
         )
-    whole, arrays = path.resolve(), path.with_suffix(".safetensors")
+    target, arrays = path.resolve(), path.with_suffix(".safetensors")
     if os.path.exists(path) or os.path.exists(arrays):
         from streamscope.instruments.table import check_own, maker_of  # pandas, only where there is a table
-    for one in (given.resolve() for given in inputs):
-        if one == whole or (one.is_dir() and os.path.exists(path) and one in whole.parents and not maker_of(path)):
+    for file in (source.resolve() for source in inputs):
+        if file == target or (file.is_dir() and os.path.exists(path) and file in target.parents and not maker_of(path)):
             raise InputError(f"--out {path} is an input, which would be lost; name another file")
-        if one == arrays.resolve():
-            raise InputError(f"--out {path}: {one.name} is an input, and arrays are written there; name another file")
-        if one.parent == whole.parent and one.suffix == whole.suffix and one.name.startswith(f"{whole.stem}-"):
-            raise InputError(f"--out {path}: {one.name} is an input, and other tables are named so; name another file")
-    for one in filter(os.path.exists, (path, arrays) if instrument else ()):
-        check_own(one, instrument)
+        if file == arrays.resolve():
+            raise InputError(f"--out {path}: {file.name} is an input, and arrays are written there; name another file")
+        if file.parent == target.parent and file.suffix == target.suffix and file.name.startswith(f"{target.stem}-"):
+            raise InputError(f"--out {path}: {file.name} is an input, and other tables are named so; name another file")
+    for file in filter(os.path.exists, (path, arrays) if instrument else ()):
+        check_own(file, instrument)
     check_writable(path)
     return path

@@ -24,7 +24,7 @@ from streamscope.instruments.table import Column, LongTable, Table, counts, desc
 
 def _described(result: Result, name: str) -> Column | None:
     """The column of a quantity, as any table of the result describes it."""
-    return next((one for table in result.tables.values() for one in table.columns if one.name == name), None)
+    return next((column for table in result.tables.values() for column in table.columns if column.name == name), None)
 
 
 def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: str, title: str) -> Table:
@@ -35,17 +35,17 @@ def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: st
     for name in dict.fromkeys(estimates.frame["quantity"]):
         suffix = next(s for s in suffixes if name.endswith(s))
         plain, words = name.removesuffix(suffix), suffixes[suffix]
-        of = _described(result, plain)
-        unit, shown = (of.unit, of.format) if of else ("units of the measure", "+.4f")
-        doc = f"{of.doc if of else plain}; {words}"
-        how: dict[str, Any] = dict(
-            format=shown or "+.4f", sd=n, shown=of is None or of.shown or name.startswith("percent")
+        source = _described(result, plain)
+        unit, shown = (source.unit, source.format) if source else ("units of the measure", "+.4f")
+        doc = f"{source.doc if source else plain}; {words}"
+        options: dict[str, Any] = dict(
+            format=shown or "+.4f", sd=n, shown=source is None or source.shown or name.startswith("percent")
         )
-        heading = f"{of.title if of else plain}, {words}"
+        heading = f"{source.title if source else plain}, {words}"
         if f"{name}_p" not in frame and f"{name}_low" in frame:
-            columns += described(name, heading, unit, doc, **how)
+            columns += described(name, heading, unit, doc, **options)
         else:
-            columns += quantity(name, heading, unit, doc, tested=f"{name}_p" in frame, **how)
+            columns += quantity(name, heading, unit, doc, tested=f"{name}_p" in frame, **options)
     columns += counts(n, "independent cases, or the fewest words of a kind where cases share words")
     return Table(frame, tuple(columns), reasons, title)
 
@@ -60,34 +60,37 @@ def compare(run: Result, control: Result) -> Result:
     """
     if any(run.about.get(k) != control.about.get(k) for k in ("instrument", "options")):
         raise InputError("a run and its control must be measured by one instrument with the same options")
-    for what in ("dtype", "autocast"):
-        if run.about.get(what) != control.about.get(what):
+    for setting in ("dtype", "autocast"):
+        if run.about.get(setting) != control.about.get(setting):
             raise InputError(
-                f"{what} is {run.about.get(what)} of the run and {control.about.get(what)} of its control: "
+                f"{setting} is {run.about.get(setting)} of the run and {control.about.get(setting)} of its control: "
                 "measure both alike"
             )
-    names = [str(one.about.get("model")) for one in (run, control)]
+    names = [str(result.about.get("model")) for result in (run, control)]
     if names[0] == names[1]:
         names[1] += ", control"
     tables = dict(run.tables)
-    suffixes = {f"_{what}": words for what, words in COMPARED.items()}
+    suffixes = {f"_{kind}": words for kind, words in COMPARED.items()}
     for name, block in run.blocks.items():
         if name not in control.blocks:
             raise InputError(f"the control has no observations {name!r}: measure it with the same options")
-        found = observations.compare(block, control.blocks[name], run.contrasts[name], control.contrasts[name])
+        estimates = observations.compare(block, control.blocks[name], run.contrasts[name], control.contrasts[name])
         title = f"{names[0]} minus {names[1]}: {block.measure.name}; 95 % over what both were measured on"
-        own = run.tables.get(name)
-        first = run if own is None else replace(run, tables={name: own, **run.tables})  # it describes its quantities
-        table = _table(first, found, suffixes, "cases", title)
-        if own is not None and f"{own.by}_difference" in table.frame:
-            table = replace(table, by=f"{own.by}_difference", most=own.most, per=own.per)
+        base = run.tables.get(name)
+        first = run if base is None else replace(run, tables={name: base, **run.tables})  # it describes its quantities
+        table = _table(first, estimates, suffixes, "cases", title)
+        if base is not None and f"{base.by}_difference" in table.frame:
+            table = replace(table, by=f"{base.by}_difference", most=base.most, per=base.per)
         tables[f"{name}-control"] = table
-    known = discover().get(str(run.about.get("instrument")))
-    tables |= {} if known is None else known.control_tables(run, control)
+    instrument_class = discover().get(str(run.about.get("instrument")))
+    tables |= {} if instrument_class is None else instrument_class.control_tables(run, control)
     about = {**run.about, "control": dict(control.about)}
     blocks = {**run.blocks, **{f"control-{name}": block for name, block in control.blocks.items()}}
-    made = {**run.contrasts, **{f"control-{name}": some for name, some in control.contrasts.items()}}
-    return Result(tables, blocks, made, run.figures, run.arrays, about)
+    contrasts = {
+        **run.contrasts,
+        **{f"control-{name}": block_contrasts for name, block_contrasts in control.contrasts.items()},
+    }
+    return Result(tables, blocks, contrasts, run.figures, run.arrays, about)
 
 
 def pool_results(results: Sequence[Result]) -> Result:
@@ -101,41 +104,58 @@ def pool_results(results: Sequence[Result]) -> Result:
     """
     if len(results) == 1:
         return results[0]
-    if not results or any(one.about.get(k) != results[0].about.get(k) for one in results for k in SAME):
+    if not results or any(result.about.get(k) != results[0].about.get(k) for result in results for k in SAME):
         raise InputError("several runs make one table where one instrument measured them with the same options")
-    steps = [one.about.get("step") for one in results]
-    over = None not in steps
-    names = [_training(one) for one in results] if over else _names(results)
+    steps = [result.about.get("step") for result in results]
+    has_steps = None not in steps
+    names = [_training(result) for result in results] if has_steps else _names(results)
     places = list(zip(names, steps, strict=True))
-    if over and len(set(places)) < len(places):
+    if has_steps and len(set(places)) < len(places):
         raise InputError("a snapshot of a training is there twice")
-    at = [_at(one, results) if over else {} for one in results]
-    labels = [{"run": name, **place} for name, place in zip(names, at, strict=True)]
+    snapshot_labels = [_at(result, results) if has_steps else {} for result in results]
+    labels = [{"run": name, **place} for name, place in zip(names, snapshot_labels, strict=True)]
     tables: dict[str, Table] = {}
     for name in results[0].tables:
-        parts = [(label, one.tables[name]) for label, one in zip(labels, results, strict=True) if name in one.tables]
+        parts = [
+            (label, result.tables[name]) for label, result in zip(labels, results, strict=True) if name in result.tables
+        ]
         if isinstance(parts[0][1], LongTable):  # what reads these reads them of one model
             tables |= {f"{name}-run{i}": part for i, (_, part) in enumerate(parts)}
             continue
         runs = list(dict.fromkeys(names))
         several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
-        snapshots = f", {counted(len(set(steps)), 'snapshot')}" if over else ""
+        snapshots = f", {counted(len(set(steps)), 'snapshot')}" if has_steps else ""
         tables[name] = _joined(parts, f"{name}{several}{snapshots}")
     first = results[0]
-    blocks = {f"run{i}-{name}": b for i, one in enumerate(results) for name, b in one.blocks.items()}
-    made = {f"run{i}-{name}": c for i, one in enumerate(results) for name, c in one.contrasts.items()}
-    groups = [[one for one, step in zip(results, steps, strict=True) if step == at] for at in dict.fromkeys(steps)]
-    why = no_seeds(results, groups) if len(set(names)) > 1 else ""
-    if not why and len(set(names)) > 1:
+    blocks = {f"run{i}-{name}": b for i, result in enumerate(results) for name, b in result.blocks.items()}
+    contrasts = {f"run{i}-{name}": c for i, result in enumerate(results) for name, c in result.contrasts.items()}
+    groups = [
+        [result for result, step in zip(results, steps, strict=True) if step == distinct_step]
+        for distinct_step in dict.fromkeys(steps)
+    ]
+    reason = no_seeds(results, groups) if len(set(names)) > 1 else ""
+    if not reason and len(set(names)) > 1:
         means = [seeds(group) for group in groups]
-        for name in (name for name in means[0] if all(name in one for one in means)):
-            each = [(_at(group[0], results), one[name]) for group, one in zip(groups, means, strict=True)]
-            tables[name] = _joined(each, each[0][1].title) if over else each[0][1]
-    about = {**first.about, "model": names, "runs": [dict(one.about) for one in results], "no_mean": why, OVER: over}
-    arrays = {f"run{i}-{name}": x for i, one in enumerate(results) for name, x in one.arrays.items()}
-    whole = Result(tables, blocks, made, first.figures, arrays, about)
-    known = discover().get(str(about.get("instrument")))
-    return whole if known is None else replace(whole, tables=tables | known.relate(whole))
+        for name in (name for name in means[0] if all(name in step_means for step_means in means)):
+            labelled_tables = [
+                (_at(group[0], results), step_means[name]) for group, step_means in zip(groups, means, strict=True)
+            ]
+            tables[name] = _joined(labelled_tables, labelled_tables[0][1].title) if has_steps else labelled_tables[0][1]
+    about = {
+        **first.about,
+        "model": names,
+        "runs": [dict(result.about) for result in results],
+        "no_mean": reason,
+        OVER: has_steps,
+    }
+    arrays = {f"run{i}-{name}": x for i, result in enumerate(results) for name, x in result.arrays.items()}
+    pooled_result = Result(tables, blocks, contrasts, first.figures, arrays, about)
+    instrument_class = discover().get(str(about.get("instrument")))
+    return (
+        pooled_result
+        if instrument_class is None
+        else replace(pooled_result, tables=tables | instrument_class.relate(pooled_result))
+    )
 
 
 SAME = ("instrument", "options")
@@ -147,10 +167,10 @@ STEP = number("step", "step", "optimiser steps", "of the training, at the snapsh
 TOKENS = number("tokens", "tokens", "training tokens", "seen by then, repetitions counted", ",.0f")
 
 
-def _at(one: Result, results: Sequence[Result]) -> dict[str, Any]:
+def _at(result: Result, results: Sequence[Result]) -> dict[str, Any]:
     """Where in its training a snapshot is: the step, and the tokens seen if all `results` say them."""
-    known = ("step", "tokens") if all("tokens" in other.about for other in results) else ("step",)
-    return {name: one.about[name] for name in known}
+    names = ("step", "tokens") if all("tokens" in snapshot.about for snapshot in results) else ("step",)
+    return {name: result.about[name] for name in names}
 
 
 def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
@@ -162,30 +182,31 @@ def _joined(parts: Sequence[tuple[dict[str, Any], Table]], title: str) -> Table:
     missing: Reasons = {}
     start = 0
     for _, part in parts:
-        missing |= {(row + start, column): why for (row, column), why in part.missing.items()}
+        missing |= {(row + start, column): reason for (row, column), reason in part.missing.items()}
         start += len(part.frame)
     labels = list(parts[0][0])
     frame = pd.concat([part.frame.assign(**label) for label, part in parts], ignore_index=True)
     frame = frame[[*labels, *(c for c in frame if c not in labels)]]
     of_training = {c.name: c for c in (RUN, STEP, TOKENS) if c.name in labels}
-    known = {c.name: c for _, part in parts for c in part.columns} | of_training
+    columns = {c.name: c for _, part in parts for c in part.columns} | of_training
     first = parts[0][1]
-    return Table(frame, tuple(known[c] for c in frame), missing, title, first.by, first.most * len(parts), first.per)
+    return Table(frame, tuple(columns[c] for c in frame), missing, title, first.by, first.most * len(parts), first.per)
 
 
 def _measured(table: Table, labels: Sequence[str]) -> Table:
     """The table, whose own columns of the names of labels are called measured_NAME."""
-    own = {name: f"measured_{name}" for name in labels if name in table.frame}
+    aliases = {name: f"measured_{name}" for name in labels if name in table.frame}
 
     def name(column: str) -> str:
-        return own.get(column, column)
+        return aliases.get(column, column)
 
     return Table(
-        table.frame.rename(columns=own),
+        table.frame.rename(columns=aliases),
         tuple(
-            replace(c, name=own[c.name], title=f"{c.title}, measured") if c.name in own else c for c in table.columns
+            replace(c, name=aliases[c.name], title=f"{c.title}, measured") if c.name in aliases else c
+            for c in table.columns
         ),
-        {(row, name(column)): why for (row, column), why in table.missing.items()},
+        {(row, name(column)): reason for (row, column), reason in table.missing.items()},
         table.title, name(table.by), table.most, tuple(map(name, table.per)),
     )  # fmt: skip
 
@@ -196,18 +217,18 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
     `groups` are the results at each step.
     """
     first = results[0]
-    if any(one.about.get("recipe") != first.about.get("recipe") for one in results):
+    if any(result.about.get("recipe") != first.about.get("recipe") for result in results):
         return "no mean over runs: they differ in preset, configuration or tokenizer"
-    if any(one.about.get("data") != first.about.get("data") for one in results):
+    if any(result.about.get("data") != first.about.get("data") for result in results):
         return "no mean over runs: they were measured on other data; name it, as --data SOURCE"
-    for what, words in (("dtype", "weights of"), ("autocast", "autocast to"), ("edited_at", "edits at"),
+    for setting, words in (("dtype", "weights of"), ("autocast", "autocast to"), ("edited_at", "edits at"),
                         ("hooked_at", "hooks of yours at")):  # fmt: skip
-        found = list(dict.fromkeys(str(one.about.get(what)) for one in results))
-        if len(found) > 1:
-            return f"no mean over runs: they were measured with {words} {' and '.join(found)}"
+        values = list(dict.fromkeys(str(result.about.get(setting)) for result in results))
+        if len(values) > 1:
+            return f"no mean over runs: they were measured with {words} {' and '.join(values)}"
     if any({*map(_training, group)} != {*map(_training, groups[0])} for group in groups):
         return "no mean over runs: they were not all measured at the same steps"
-    if any(list(one.blocks) != list(first.blocks) for one in results):
+    if any(list(result.blocks) != list(first.blocks) for result in results):
         return "no mean over runs: they were not measured in the same way"
     return ""
 
@@ -222,20 +243,22 @@ def seeds(results: Sequence[Result]) -> dict[str, Table]:
     for name in (name for name in results[0].blocks if not name.startswith("control-")):
         block, control = results[0].blocks[name], f"control-{name}"
         if control in results[0].blocks:
-            each = [
-                observations.compare(one.blocks[name], one.blocks[control], one.contrasts[name], one.contrasts[control])
-                for one in results
+            estimates = [
+                observations.compare(
+                    result.blocks[name], result.blocks[control], result.contrasts[name], result.contrasts[control]
+                )
+                for result in results
             ]
         else:
-            each = [observations.estimate(one.blocks[name], one.contrasts[name]) for one in results]
-        keys = list(dict.fromkeys(k for c in each[0].contrasts for k in c.labels))
+            estimates = [observations.estimate(result.blocks[name], result.contrasts[name]) for result in results]
+        keys = list(dict.fromkeys(k for c in estimates[0].contrasts for k in c.labels))
         try:
-            found = observations.over_seeds(each, keys, block.measure)
+            means = observations.over_seeds(estimates, keys, block.measure)
         except InputError:
             continue
         title = f"mean over {len(results)} runs of {block.measure.name}; runs are the units"
-        titles = {f"_{what}": f"{words}, mean over runs" for what, words in COMPARED.items()} | {"": "mean over runs"}
-        tables[f"{name}-runs"] = _table(results[0], found, titles, "runs", title)
+        titles = {f"_{kind}": f"{words}, mean over runs" for kind, words in COMPARED.items()} | {"": "mean over runs"}
+        tables[f"{name}-runs"] = _table(results[0], means, titles, "runs", title)
     return tables
 
 
@@ -250,9 +273,9 @@ def _training(result: Result) -> str:
 def _names(results: Sequence[Result]) -> list[str]:
     """What the runs are called; a model measured twice gets a number."""
     names: list[str] = []
-    for one in results:
-        name, at = str(one.about.get("model")), 2
+    for result in results:
+        name, ordinal = str(result.about.get("model")), 2
         while name in names:
-            name, at = f"{one.about.get('model')} #{at}", at + 1
+            name, ordinal = f"{result.about.get('model')} #{ordinal}", ordinal + 1
         names.append(name)
     return names

@@ -19,7 +19,7 @@ def discover() -> dict[str, type[Any]]:
 
 def named(name: str) -> type[Any]:
     """An instrument by its name; `InputError` for an unknown name."""
-    known = discover()
-    if name not in known:
-        raise unknown("instrument", name, list(known))
-    return known[name]
+    classes = discover()
+    if name not in classes:
+        raise unknown("instrument", name, list(classes))
+    return classes[name]

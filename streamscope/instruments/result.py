@@ -51,11 +51,11 @@ OBSERVED = "observations"
 """What the file of observations adds to the main table's name."""
 
 
-def _draw(figure: Figure, result: "Result", **how: Any) -> Any:
+def _draw(figure: Figure, result: "Result", **style: Any) -> Any:
     """`figures.drawing.draw`, which imports plotly."""
     from streamscope.instruments.figures.drawing import draw
 
-    return draw(figure, result, **how)
+    return draw(figure, result, **style)
 
 
 @dataclass(frozen=True)
@@ -85,21 +85,21 @@ class Result:
             raise unknown("table", name, list(self.tables))
         return self.tables[name]
 
-    def figure(self, name: str | None = None, **how: Any) -> Any:
+    def figure(self, name: str | None = None, **style: Any) -> Any:
         """A declared figure by name as plotly figure, the first that has something to show without.
 
-        `how`: paper=True for a column's width and fonts, dark=True. Raises `InputError` where none can be drawn.
+        `style`: paper=True for a column's width and fonts, dark=True. Raises `InputError` where none can be drawn.
         """
-        known = {one.name: one for one in self.figures}
-        if not known:
+        figures = {figure.name: figure for figure in self.figures}
+        if not figures:
             who = self.about.get("instrument", "?")
             raise InputError(f"instrument {who!r} declares no figure here; import its module, then load")
-        if name is not None and name not in known:
-            raise unknown("figure", name, list(known))
-        for one in self.figures if name is None else (known[name],):
-            drawn = _draw(one, self, **how)
-            if drawn is not None:
-                return drawn
+        if name is not None and name not in figures:
+            raise unknown("figure", name, list(figures))
+        for figure in self.figures if name is None else (figures[name],):
+            plot = _draw(figure, self, **style)
+            if plot is not None:
+                return plot
         raise InputError(
             f"{'no figure has' if name is None else f'figure {name!r} has no'} values to show in this result"
         )
@@ -111,15 +111,17 @@ class Result:
 
     def __repr__(self) -> str:
         """Every table as on the terminal, and what else there is."""
-        named = {
+        names_by_kind = {
             "table": list(self.tables),
-            "figure": [one.name for one in self.figures if one.table in (None, *self.tables)],
+            "figure": [figure.name for figure in self.figures if figure.table in (None, *self.tables)],
             "array": list(self.arrays),
         }
-        rest = [
-            f"{what}s: {', '.join(names[:9])}{', …' if names[9:] else ''}" for what, names in named.items() if names
+        summary = [
+            f"{kind}s: {', '.join(names[:9])}{', …' if names[9:] else ''}"
+            for kind, names in names_by_kind.items()
+            if names
         ]
-        return "\n".join([*map(repr, self.tables.values()), "; ".join(rest)])
+        return "\n".join([*map(repr, self.tables.values()), "; ".join(summary)])
 
     def _ipython_display_(self) -> None:
         """In a notebook: the tables, then the first figure as the notebook draws one, without Plotly's code in it."""
@@ -127,8 +129,8 @@ class Result:
 
         tables = "".join(table._repr_html_() for table in self.tables.values())
         display({"text/plain": repr(self), "text/html": tables}, raw=True)
-        drawn = next((d for one in self.figures if (d := _draw(one, self)) is not None), None)
-        if drawn is not None and (shown := drawn._repr_mimebundle_()):
+        plot = next((d for figure in self.figures if (d := _draw(figure, self)) is not None), None)
+        if plot is not None and (shown := plot._repr_mimebundle_()):
             display(shown, raw=True)
 
     # ---- disk ----------------------------------------------------------------------------------
@@ -143,56 +145,57 @@ class Result:
         written.
         """
         maker = str(self.about.get("instrument", ""))
-        made = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
-        path = check_out(Path(path), exports=() if made is None else made.exports)
-        if made is not None and path.suffix in made.exports:
-            done: list[Path] = import_module(f"{made.__module__}.formats").export(self, path)
-            return done
+        instrument_class = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
+        path = check_out(Path(path), exports=() if instrument_class is None else instrument_class.exports)
+        if instrument_class is not None and path.suffix in instrument_class.exports:
+            paths: list[Path] = import_module(f"{instrument_class.__module__}.formats").export(self, path)
+            return paths
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
         files, arrays = _places(path, names), path.with_suffix(".safetensors")
-        for one in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
-            check_own(one, maker)
+        for file in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
+            check_own(file, maker)
         with locked(path.with_name(f".{path.name}.lock")):  # files that belong together are of one save
-            done = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
+            paths = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
         if figure is not None:
             write_figure(self.figure(), Path(figure))
-            done.append(Path(figure))
-        return done
+            paths.append(Path(figure))
+        return paths
 
     def _save_parquet(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
         about = {**self.about, "format": FORMAT, "tables": list(self.tables), "blocks": list(self.blocks)}
         about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
-        made: dict[Path, tuple[Iterable[pa.Table], dict[bytes, bytes], bool]] = {}
+        parts: dict[Path, tuple[Iterable[pa.Table], dict[bytes, bytes], bool]] = {}
         if self.blocks:
             frame, observed = _observed(self.blocks, self.contrasts)
-            kept = json_meta({OBSERVED: observed, "about": about})
-            made[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], kept, True
+            meta = json_meta({OBSERVED: observed, "about": about})
+            parts[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], meta, True
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             units = {column.name: column.unit for column in table.columns}
             long = isinstance(table, LongTable)
             layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per), "long": long}
             layout["columns"] = [asdict(column) for column in table.columns]
-            made[files[name]] = table.batches(), json_meta({"table": layout, "about": about, "units": units}), not long
+            parts[files[name]] = table.batches(), json_meta({"table": layout, "about": about, "units": units}), not long
         if self.arrays:
             _write_arrays(arrays, self.arrays, about)
-        for file, (batches, kept, dictionary) in made.items():
-            write_batches(file, batches, kept, dictionary=dictionary)
-        return [*reversed(made), *([arrays] if self.arrays else [])]
+        for file, (batches, meta, dictionary) in parts.items():
+            write_batches(file, batches, meta, dictionary=dictionary)
+        return [*reversed(parts), *([arrays] if self.arrays else [])]
 
     def _save_text(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
-        written, about_path = [files[name] for name in self.tables], path.with_name(f"{path.stem}-about.json")
+        paths, about_path = [files[name] for name in self.tables], path.with_name(f"{path.stem}-about.json")
         tables = {
-            name: {"title": one.title, "columns": [asdict(c) for c in one.columns]} for name, one in self.tables.items()
+            name: {"title": table.title, "columns": [asdict(c) for c in table.columns]}
+            for name, table in self.tables.items()
         }
         for name, table in self.tables.items():
             _write_text(files[name], table)
-        about = {"about": self.about, "tables": tables, "files": [one.name for one in written]}
+        about = {"about": self.about, "tables": tables, "files": [file.name for file in paths]}
         if self.arrays:
-            written.append(_write_arrays(arrays, self.arrays, dict(self.about)))
+            paths.append(_write_arrays(arrays, self.arrays, dict(self.about)))
         write_text(about_path, json.dumps(about, default=plain_number, indent=1) + "\n")
-        return [*written, about_path]
+        return [*paths, about_path]
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
@@ -218,9 +221,9 @@ class Result:
         if about["arrays"]:
             tensors = read_tensors(path.with_suffix(".safetensors"), "measure it again")[0]
             arrays = {name: x.numpy() for name, x in tensors.items()}
-        known = discover().get(about.get("instrument"))
+        instrument_class = discover().get(about.get("instrument"))
         plain = {k: v for k, v in about.items() if k not in ("format", "tables", "blocks", "arrays", "result")}
-        return cls(tables, blocks, contrasts, known.figures if known else (), arrays, plain)
+        return cls(tables, blocks, contrasts, instrument_class.figures if instrument_class else (), arrays, plain)
 
 
 def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -309,7 +312,7 @@ def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], di
         units = pd.DataFrame(header["units"])
         units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
         measure: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in header["measure"].items()}
-        total, size = (np.stack(rows[name][what].to_list()) for what in ("total", "size"))
+        total, size = (np.stack(rows[name][part].to_list()) for part in ("total", "size"))
         blocks[name] = Observations(
             measure=Measure(**measure), cells=pd.DataFrame(header["cells"]), units=units,
             total=total, size=np.where(np.isnan(total), 0.0, size),

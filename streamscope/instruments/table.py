@@ -67,9 +67,9 @@ class Column:
     """Where the quantity is defined: a paper and its equation."""
 
     def __post_init__(self) -> None:
-        for what in ("name", "title", "unit", "doc"):
-            if not str(getattr(self, what)).strip():
-                raise InputError(f"column {self.name!r} has no {what}; say what it is, and what it is counted in")
+        for field_name in ("name", "title", "unit", "doc"):
+            if not str(getattr(self, field_name)).strip():
+                raise InputError(f"column {self.name!r} has no {field_name}; say what it is, and what it is counted in")
 
     def text(self, value: Any, low: Any = None, high: Any = None) -> str:
         """The text of a cell: the value with its interval, which has two digits of its width if it is narrow."""
@@ -84,8 +84,8 @@ class Column:
         if low is None or np.isnan(low):
             return value if isinstance(value, str) else unsigned_zero(value, self.format)
         spec = finer(self.format, float(high) - float(low))
-        own, *ends = (unsigned_zero(x, spec) for x in (value, low, high))
-        return f"{own} ({ends[0]} … {ends[1]})"
+        value_text, *ends = (unsigned_zero(x, spec) for x in (value, low, high))
+        return f"{value_text} ({ends[0]} … {ends[1]})"
 
 
 def probability(p: float) -> str:
@@ -102,8 +102,8 @@ def finer(spec: str, width: float) -> str:
     sign, dot, decimals = spec.rstrip("f").partition(".")
     if not spec.endswith("f") or not dot or not 0 < width < 2 * 10.0 ** -int(decimals):
         return spec
-    needed = 1 - math.floor(math.log10(width))
-    return spec if needed > FINEST else f"{sign}.{needed}f"
+    digits = 1 - math.floor(math.log10(width))
+    return spec if digits > FINEST else f"{sign}.{digits}f"
 
 
 def unsigned_zero(value: Any, spec: str) -> str:
@@ -158,11 +158,11 @@ def described(
     """The columns of an estimate with an interval and no test, and of a standard deviation between `sd`, if given."""
     ends = (f"{name}_low", f"{name}_high")
     value = Column(name=name, title=title, unit=unit, doc=doc, format=format, interval=ends, source=source, shown=shown)
-    between = f"standard deviation of {name} between independent {sd}"
-    spread = number(f"{name}_sd", f"sd of {title}", f"{unit}, between {sd}", between, format, shown=False)
+    sd_doc = f"standard deviation of {name} between independent {sd}"
+    spread = number(f"{name}_sd", f"sd of {title}", f"{unit}, between {sd}", sd_doc, format, shown=False)
     low, high = (
-        number(end, f"{title}, {which}", unit, f"{which} end of the 95 % interval of {name}", format, shown=False)
-        for end, which in zip(ends, ("lower", "upper"), strict=True)
+        number(end, f"{title}, {side}", unit, f"{side} end of the 95 % interval of {name}", format, shown=False)
+        for end, side in zip(ends, ("lower", "upper"), strict=True)
     )
     return (value, *([spread] if sd else []), low, high)
 
@@ -216,8 +216,10 @@ class Table:
 
         Reasons for columns that the frame does not have are left out.
         """
-        found = ((i, read_reasons(text)) for i, text in enumerate(frame.get(UNDEFINED, [])))
-        missing = {(i, name): why for i, given in found for name, why in given.items() if name in frame}
+        reasons = ((i, read_reasons(text)) for i, text in enumerate(frame.get(UNDEFINED, [])))
+        missing = {
+            (i, name): reason for i, row_reasons in reasons for name, reason in row_reasons.items() if name in frame
+        }
         return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
 
     @classmethod
@@ -229,10 +231,10 @@ class Table:
 
     def column(self, name: str) -> Column:
         """The description of a column."""
-        for one in self.columns:
-            if one.name == name:
-                return one
-        raise unknown("column", name, [one.name for one in self.columns])
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise unknown("column", name, [column.name for column in self.columns])
 
     def head(self, n: int = 20) -> "Table":
         """The first n rows."""
@@ -240,8 +242,8 @@ class Table:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows as files hold them (`with_reasons`); all columns without `columns`."""
-        whole = pa.Table.from_pandas(with_reasons(self), preserve_index=False)
-        return iter([whole if columns is None else whole.select(columns)])
+        table = pa.Table.from_pandas(with_reasons(self), preserve_index=False)
+        return iter([table if columns is None else table.select(columns)])
 
     def only(self, rows: Sequence[int], title: str) -> "Table":
         """Some of the rows, by their places, under another title."""
@@ -264,8 +266,10 @@ class Table:
         shown, all_of = len(self.rows()), len(self.frame)
         if shown == all_of:
             return self.title
-        of = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
-        return f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}{of}"
+        group_text = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
+        return (
+            f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}{group_text}"
+        )
 
     def shown(self) -> list[Column]:
         """The columns that are shown. Titles of corrected p name their quantities where there are several."""
@@ -291,13 +295,13 @@ class Table:
     def legend(self) -> list[str]:
         """One line per reason: undefined (2 rows) delta: the same in every document."""
         titles_of = {column.name: column.title for column in self.shown()}
-        count = Counter((name, why) for (_, name), why in self.missing.items() if name in titles_of)
+        count = Counter((name, reason) for (_, name), reason in self.missing.items() if name in titles_of)
         lines: dict[tuple[str, int], list[str]] = {}
-        for (name, why), n in count.items():
-            lines.setdefault((why, n), []).append(titles_of[name])
+        for (name, reason), n in count.items():
+            lines.setdefault((reason, n), []).append(titles_of[name])
         return [
-            f"undefined ({n} row{'s' if n > 1 else ''}) {', '.join(titles)}: {why}"
-            for (why, n), titles in lines.items()
+            f"undefined ({n} row{'s' if n > 1 else ''}) {', '.join(titles)}: {reason}"
+            for (reason, n), titles in lines.items()
         ]
 
     def print(self, console: Console | None = None) -> None:
@@ -315,24 +319,27 @@ class Table:
         for row in zip(*texts, strict=True):
             grid.add_row(*map(Text, row))
         if grid.__rich_measure__(terminal, terminal.options.update(width=10_000)).maximum > width:
-            for column, cells, drawn in zip(columns, texts, grid.columns, strict=True):
+            for column, cells, grid_column in zip(columns, texts, grid.columns, strict=True):
                 if column.format or all(re.match(NUMBER, text) for text in cells):
-                    drawn.width = max(map(cell_len, [*cells, *visible(column.title).split()]))
-            width = max(width, 1 + sum(3 + (WORD if drawn.width is None else drawn.width) for drawn in grid.columns))
-        out = (
+                    grid_column.width = max(map(cell_len, [*cells, *visible(column.title).split()]))
+            width = max(
+                width,
+                1 + sum(3 + (WORD if grid_column.width is None else grid_column.width) for grid_column in grid.columns),
+            )
+        output = (
             terminal
             if width == terminal.width
             else Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
         )
         if self.title:
-            out.print(Text(visible(self.caption(), keep="\n"), style="italic"))
-        out.print(grid)
+            output.print(Text(visible(self.caption(), keep="\n"), style="italic"))
+        output.print(grid)
         for line in self.legend():
-            print(visible(line), file=out.file)
+            print(visible(line), file=output.file)
 
     def column_legend(self) -> str:
         """What every shown column means, a line each: its title, its documentation and its unit."""
-        return "\n".join(f"  {one.title}: {one.doc} ({one.unit})" for one in self.shown())
+        return "\n".join(f"  {column.title}: {column.doc} ({column.unit})" for column in self.shown())
 
     def _brief(self) -> "Table":
         """The table, or the first rows of a long one, which its title then says."""
@@ -342,9 +349,9 @@ class Table:
 
     def __repr__(self) -> str:
         """As on the terminal; of a long table the first rows."""
-        written = Console(file=io.StringIO(), force_jupyter=False)  # a notebook shows `_repr_html_`, once
-        self._brief().print(written)
-        return written.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
+        console = Console(file=io.StringIO(), force_jupyter=False)  # a notebook shows `_repr_html_`, once
+        self._brief().print(console)
+        return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
 
     def markdown(self) -> str:
         """As a Markdown table, with its title above and the reasons of missing values below."""
@@ -414,7 +421,7 @@ class LongTable(Table):
         scratch = Scratch()
         path = scratch.folder / "rows.parquet"
         frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
-        write_batches(path, (one.replace_schema_metadata(None) for one in frames), {})
+        write_batches(path, (batch.replace_schema_metadata(None) for batch in frames), {})
         return cls([path], columns, title, most=most, keep=scratch)
 
     def __len__(self) -> int:
@@ -433,11 +440,11 @@ class LongTable(Table):
         return pd.concat([batch.to_pandas() for batch in self.batches()], ignore_index=True)
 
     def head(self, n: int = 20) -> Table:
-        parts, left = [], n
+        parts, budget = [], n
         for batch in self.batches():
-            parts.append(batch.slice(0, left).to_pandas())
-            left -= len(parts[-1])
-            if left <= 0:
+            parts.append(batch.slice(0, budget).to_pandas())
+            budget -= len(parts[-1])
+            if budget <= 0:
                 break
         shown = f"{self.title}; the first {min(n, len(self)):,} of {len(self):,} rows" if n < len(self) else self.title
         return Table(pd.concat(parts, ignore_index=True), self.columns, title=shown)
@@ -468,8 +475,8 @@ def write_batches(
                 if writer is None:
                     schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **meta})
                     texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
-                    once = dictionary or texts
-                    writer = pq.ParquetWriter(part, schema, use_dictionary=once)
+                    dictionary_columns = dictionary or texts
+                    writer = pq.ParquetWriter(part, schema, use_dictionary=dictionary_columns)
                 writer.write_table(batch.cast(schema))
         finally:
             if writer is not None:
@@ -483,9 +490,9 @@ def write_batches(
 def with_reasons(table: Table) -> pd.DataFrame:
     """The frame with the reasons of missing values as the text column `undefined`."""
     rows: dict[int, dict[str, str]] = {}
-    for (row, name), why in table.missing.items():
-        rows.setdefault(row, {})[name] = why
-    texts = {row: note(why) for row, why in rows.items()}
+    for (row, name), reason in table.missing.items():
+        rows.setdefault(row, {})[name] = reason
+    texts = {row: note(row_reasons) for row, row_reasons in rows.items()}
     return table.frame.assign(**{UNDEFINED: [texts.get(i, "") for i in range(len(table.frame))]})
 
 
@@ -522,8 +529,8 @@ def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[st
     parquet or is damaged."""
     with reading(path, AGAIN):
         meta = pq.read_schema(path).metadata or {}
-    known = {name: meta[name.encode()] for name in names if name.encode() in meta}
-    return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in known.items()}
+    entries = {name: meta[name.encode()] for name in names if name.encode() in meta}
+    return {name: parse(text, dict[str, Any], f"{name} of {path}") for name, text in entries.items()}
 
 
 def maker_of(path: Path) -> str:
@@ -541,8 +548,8 @@ def maker_of(path: Path) -> str:
     except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
     words = words.split() if isinstance(words, str) else words
-    made = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
-    return str(about.get("instrument", made if made.startswith("papers.") else ""))
+    module = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
+    return str(about.get("instrument", module if module.startswith("papers.") else ""))
 
 
 def check_own(path: Path, module: str) -> None:

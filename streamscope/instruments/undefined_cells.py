@@ -39,11 +39,11 @@ def reasons(text: str) -> dict[str, str]:
     return {column: reason for columns, reason in parts for column in columns.split(", ")}
 
 
-def mark(table: pd.DataFrame, columns: Sequence[str], where: ArrayLike, reason: str) -> pd.DataFrame:
-    """A copy whose `columns` are NaN in the rows `where`, with the reason in the column `undefined`."""
-    rows, new = np.asarray(where, bool), table.copy()
-    before = new[COLUMN].to_list() if COLUMN in new else [""] * len(new)
+def mark(table: pd.DataFrame, columns: Sequence[str], mask: ArrayLike, reason: str) -> pd.DataFrame:
+    """A copy whose `columns` are NaN in the rows `mask`, with the reason in the column `undefined`."""
+    rows, new = np.asarray(mask, bool), table.copy()
+    texts = new[COLUMN].to_list() if COLUMN in new else [""] * len(new)
     added = {column: reason for column in columns}
-    new[COLUMN] = [note({**reasons(b), **added}) if hit else b for b, hit in zip(before, rows, strict=True)]
+    new[COLUMN] = [note({**reasons(b), **added}) if hit else b for b, hit in zip(texts, rows, strict=True)]
     new.loc[rows, list(columns)] = np.nan
     return new

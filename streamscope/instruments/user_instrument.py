@@ -27,15 +27,15 @@ def instrument_in(spec: str) -> type[Instrument]:
     """
     house, hint = dict(REGISTERED), f"; an edit goes to an instrument, as in streamscope pds --edit {spec}@HOOK"
     try:
-        found: type[Instrument] = member(spec, _is_instrument, "instrument", hint)
+        instrument_class: type[Instrument] = member(spec, _is_instrument, "instrument", hint)
     finally:
         REGISTERED.clear()  # it is no instrument of the house, and takes the place of none
         REGISTERED.update(house)
-    return found
+    return instrument_class
 
 
-def _is_instrument(one: Any) -> bool:
-    return isinstance(one, type) and issubclass(one, Instrument) and bool(one.name)
+def _is_instrument(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Instrument) and bool(value.name)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -44,9 +44,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: streamscope FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
         return
-    made = instrument_in(words[0])
-    docs = [doc.strip() for doc in (sys.modules[made.__module__].__doc__, inspect.getdoc(made)) if doc]
-    main_of(made, "\n\n".join(docs), ("streamscope.instruments.user_instrument", words[0]))(words[1:])
+    instrument_class = instrument_in(words[0])
+    docs = [
+        doc.strip()
+        for doc in (sys.modules[instrument_class.__module__].__doc__, inspect.getdoc(instrument_class))
+        if doc
+    ]
+    main_of(instrument_class, "\n\n".join(docs), ("streamscope.instruments.user_instrument", words[0]))(words[1:])
 
 
 if __name__ == "__main__":

@@ -22,31 +22,31 @@ def cache_root(root: str | Path | None = None) -> Path:
     return Path(root or os.environ.get("STREAMSCOPE_CACHE") or "~/.cache/streamscope").expanduser()
 
 
-def cached(folder: Path, build: Callable[[Path], None], read: Callable[[Path], Entry]) -> Entry:
-    """Return `read(folder)`, after filling a missing or damaged folder by `build`.
+def cached(folder: Path, build: Callable[[Path], None], load: Callable[[Path], Entry]) -> Entry:
+    """Return `load(folder)`, after filling a missing or damaged folder by `build`.
 
-    `build` writes into an empty folder; an exception leaves no trace. `read` raises `InputError` for a missing or
+    `build` writes into an empty folder; an exception leaves no trace. `load` raises `InputError` for a missing or
     damaged folder. Raises `InputError` if the cache cannot be written, or does not keep its content.
     """
     from streamscope.cli.locks import locked
 
     with suppress(InputError):
-        return read(folder)
+        return load(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix=f".{folder.name[:12]}-", dir=folder.parent)
     except OSError as error:
-        where = f"{folder.parent}: cannot be written ({error.strerror})"
-        raise InputError(f"{where}; set STREAMSCOPE_CACHE to a writable folder") from error
+        cause = f"{folder.parent}: cannot be written ({error.strerror})"
+        raise InputError(f"{cause}; set STREAMSCOPE_CACHE to a writable folder") from error
     with temporary as scratch, locked(folder.with_name(f".{folder.name}.lock")):
         with suppress(InputError):
-            return read(folder)  # another run has built it
+            return load(folder)  # another run has built it
         built = Path(scratch) / "built"
         built.mkdir()
         build(built)
         shutil.rmtree(folder, ignore_errors=True)
         built.rename(folder)
     try:
-        return read(folder)
+        return load(folder)
     except InputError as error:
         raise InputError(f"{error}: damaged after being written; check the disk") from error

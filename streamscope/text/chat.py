@@ -31,11 +31,11 @@ def read_template(folder: Path) -> str | None:
         return read_bytes(folder / TEMPLATE, REMEDY).decode("utf-8-sig", errors="replace")
     path = folder / "tokenizer_config.json"
     fields = read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else {}
-    found = fields.get("chat_template")
-    if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+    template = fields.get("chat_template")
+    if isinstance(template, list):
+        templates = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = templates.get("default")
+    return template if isinstance(template, str) else None
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool, **tokens: str) -> str:
@@ -46,8 +46,8 @@ def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool,
     template that fails, needs what the sandbox forbids, or needs too much time or memory.
     """
     fields = {"role", "content"}
-    chat = [dict(one) if isinstance(one, Mapping) else {} for one in messages]
-    if not chat or not all(fields <= one.keys() for one in chat):
+    chat = [dict(message) if isinstance(message, Mapping) else {} for message in messages]
+    if not chat or not all(fields <= message.keys() for message in chat):
         raise InputError(CHAT)
     variables = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": reply, **tokens}
     try:

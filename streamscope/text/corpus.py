@@ -143,7 +143,7 @@ class FileCorpus(Corpus):
     def reads(self) -> frozenset[str]:
         """`split_at` for text files, which it splits; `text_field` for records, whose text it names."""
         texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
-        return frozenset("split_at" if one else "text_field" for one in texts)
+        return frozenset("split_at" if is_text else "text_field" for is_text in texts)
 
     def _texts(self) -> Iterator[str]:
         for path in self.files:
@@ -151,8 +151,12 @@ class FileCorpus(Corpus):
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        how = {} if self.split_at == "separator" else {"split_at": self.split_at}
-        return {"text_field": self.text_field, **how, "files": [digest(path, self.root) for path in self.files]}
+        split_options = {} if self.split_at == "separator" else {"split_at": self.split_at}
+        return {
+            "text_field": self.text_field,
+            **split_options,
+            "files": [digest(path, self.root) for path in self.files],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,13 +294,13 @@ class MixtureCorpus(Corpus):
         return tuple(weight / sum(self.weights) for weight in self.weights)
 
     def _texts(self) -> Iterator[str]:
-        read = {k: part.documents() for k, part in enumerate(self.parts)}
+        iterators = {k: part.documents() for k, part in enumerate(self.parts)}
         characters = [0.0] * len(self.parts)
-        while read:
-            k = min(read, key=characters.__getitem__)
-            document = next(read[k], None)
+        while iterators:
+            k = min(iterators, key=characters.__getitem__)
+            document = next(iterators[k], None)
             if document is None:
-                del read[k]
+                del iterators[k]
             else:
                 characters[k] += len(document) / self.weights[k]
                 yield document
@@ -330,12 +334,12 @@ def open_corpus(
             not use.
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
-    for name, given, usual, needs in (
+    for name, value, default, needs in (
         ("text_field", text_field, "text", "records: JSON lines, CSV, parquet or a dataset"),
         ("split_at", split_at, "separator", "text files, .txt or .md"),
     ):
-        if given != usual and name not in corpus.reads:
-            raise InputError(f"--{name.replace('_', '-')} {given} is for {needs}; {source} has none, so leave it out")
+        if value != default and name not in corpus.reads:
+            raise InputError(f"--{name.replace('_', '-')} {value} is for {needs}; {source} has none, so leave it out")
     return corpus
 
 
@@ -348,13 +352,13 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
         raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
     if WEIGHT.search(source) and not Path(source).expanduser().exists():
         return _mixture(source, common)
-    scheme, *rest = source.split(":")
+    scheme, *parts = source.split(":")
     if scheme in REMOVED:
         raise InputError(f"{source}: streamscope 0.1 wrote these; stories are of version 5 now")
     if scheme in STORIES:
-        return StoriesCorpus(**common, scheme=scheme, **_stories_options(source, scheme, rest))
-    if scheme == "hf" and rest:
-        return HubCorpus(**common, **_hub_options(source, rest))
+        return StoriesCorpus(**common, scheme=scheme, **_stories_options(source, scheme, parts))
+    if scheme == "hf" and parts:
+        return HubCorpus(**common, **_hub_options(source, parts))
     path = Path(source).expanduser()
     if path.is_dir():
         if _saved(path):
@@ -379,8 +383,8 @@ def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
     visible = visible_files(folder)
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
         raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
-    known = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
-    texts = [p for p in known if not ABOUT.fullmatch(p.name.partition(".")[0])] or known
+    candidates = [p for p in visible if suffix_of(p) and not CACHED.fullmatch(p.name)]
+    texts = [p for p in candidates if not ABOUT.fullmatch(p.name.partition(".")[0])] or candidates
     files = [p for p in texts if suffix_of(p) != ".md"] or texts
     if not files:
         raise InputError(f"{source}: no {KINDS} file in this folder")
@@ -390,19 +394,19 @@ def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
     by_split: dict[str, list[Path]] = {}
     for path, split in zip(files, splits, strict=True):
         by_split.setdefault(split, []).append(path)
-    of_none, named = by_split.pop("", []), ", ".join(sorted(by_split))
+    of_none, split_names = by_split.pop("", []), ", ".join(sorted(by_split))
     if by_split.keys() <= {"train"} or (len(by_split) == 1 and not of_none):
         by_split = {"train": files}
     elif of_none:
         more = f"{of_none[0].relative_to(folder)}, which belongs to none"
-        raise InputError(f"{source} has the splits {named} and {more}: name the file or folder of one split")
+        raise InputError(f"{source} has the splits {split_names} and {more}: name the file or folder of one split")
     if "train" not in by_split:
-        raise InputError(f"{source} has the splits {named}: name the file or folder of one split")
+        raise InputError(f"{source} has the splits {split_names}: name the file or folder of one split")
     paths: dict[str, Path] = {}
     for path in by_split["train"]:
-        if (other := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
+        if (twin := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
             raise InputError(
-                f"{other} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
+                f"{twin} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
                 "one elsewhere"
             )
     return tuple(by_split["train"])
@@ -425,14 +429,14 @@ def _split_of(path: Path, *, anywhere: bool = False) -> str:
 
 def _saved(folder: Path) -> bool:
     """Whether `save_to_disk` of `datasets` wrote this folder."""
-    one = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-    return one or (folder / "dataset_dict.json").is_file()
+    is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
 def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
-    *pieces, rest = WEIGHT.split(source)
+    *pieces, tail = WEIGHT.split(source)
     names, numbers = [name.strip() for name in pieces[::2]], [float(number) for number in pieces[1::2]]
-    if rest.strip() or len(names) < 2 or not all(names):
+    if tail.strip() or len(names) < 2 or not all(names):
         raise InputError(f"{source}: a mixture needs at least two parts, each with a weight: A*.5 + B*.5")
     for name, weight in zip(names, numbers, strict=True):
         if not 0 < weight < math.inf:
@@ -492,8 +496,8 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not suffix_of(path).startswith((".csv", ".tsv", ".parquet")):
         yield from json_lines(path, expected)
         return
-    where = ""
-    for where, row in rows(path, expected):
-        yield where, {name: value for name, value in row.items() if value not in (None, "")}
-    if not where:
+    place = ""
+    for place, row in rows(path, expected):
+        yield place, {name: value for name, value in row.items() if value not in (None, "")}
+    if not place:
         raise InputError(f"{path}: the file is empty")

@@ -36,8 +36,8 @@ def document(seed: int, index: int) -> str:
     rng = random.Random(f"echo-{VERSION}-{seed}-{index}")
     size, words = rng.randint(LEAST, MOST), list[str]()
     if rng.random() < 0.5:
-        again = fresh_words(rng, log_uniform(rng, 2, 24))
-        words = again * math.ceil(size / len(again))
+        phrase = fresh_words(rng, log_uniform(rng, 2, 24))
+        words = phrase * math.ceil(size / len(phrase))
     while len(words) < size:
         words += fresh_words(rng, log_uniform(rng, 1, 10))
         distance, length = min(len(words), log_uniform(rng, 2, 28)), log_uniform(rng, 3, 14)

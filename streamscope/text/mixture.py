@@ -98,16 +98,16 @@ class MixedWindows:
         targets = torch.empty_like(inputs)
         for k in np.unique(part):
             rows = np.flatnonzero(part == k)
-            where = torch.from_numpy(rows)
-            inputs[where], targets[where] = self.windows[k].batch(chosen[rows] - self.first[k])
+            index = torch.from_numpy(rows)
+            inputs[index], targets[index] = self.windows[k].batch(chosen[rows] - self.first[k])
         return inputs, targets
 
     def draw(self, seed: int, start: int, n: int, phase: int = 0) -> Int[np.ndarray, " n"]:
         """The windows of draws start … start + n − 1; every `phase` has its own order."""
         blocks = range(start // BLOCK, (start + n - 1) // BLOCK + 1)
         draws = np.concatenate([self._block(seed, phase, b) for b in blocks])
-        at = start - blocks.start * BLOCK
-        return draws[at : at + n]
+        offset = start - blocks.start * BLOCK
+        return draws[offset : offset + n]
 
     def _block(self, seed: int, phase: int, block: int) -> np.ndarray:
         """The windows of one block of draws."""
@@ -115,20 +115,20 @@ class MixedWindows:
         if getattr(self, "_last", (None, None))[0] != key:
             order = epoch_order(BLOCK, seed, block, phase, _BLOCKS)
             part = np.repeat(np.arange(len(self.counts)), self.counts)[order]
-            out = np.empty(BLOCK, dtype=np.int64)
+            draws = np.empty(BLOCK, dtype=np.int64)
             for k, count in enumerate(self.counts):
                 n = len(self.windows[k])
                 epochs, places = np.divmod(np.arange(block * count, (block + 1) * count), n)
                 orders = {e: _order(n, seed, int(e), phase, k + 1) for e in np.unique(epochs)}
-                out[part == k] = [self.first[k] + orders[e][place] for e, place in zip(epochs, places, strict=True)]
-            self._last = key, out
+                draws[part == k] = [self.first[k] + orders[e][place] for e, place in zip(epochs, places, strict=True)]
+            self._last = key, draws
         return self._last[1]
 
 
 @lru_cache(maxsize=16)
-def _order(n: int, seed: int, epoch: int, *of: int) -> np.ndarray:
+def _order(n: int, seed: int, epoch: int, *seeds: int) -> np.ndarray:
     """`epoch_order`, cached, because a part's epoch lasts for many blocks."""
-    return epoch_order(n, seed, epoch, *of)
+    return epoch_order(n, seed, epoch, *seeds)
 
 
 def round_to_block(shares: Iterable[float]) -> np.ndarray:

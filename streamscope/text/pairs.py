@@ -42,37 +42,38 @@ def read_pairs(path: Path) -> list[Row]:
     of another form, that begins with the assistant or lacks it.
     """
     pairs: list[Row] = []
-    for where, row in json_lines(path, '{"prompt": …, "response": …}'):
+    for place, row in json_lines(path, '{"prompt": …, "response": …}'):
         if "messages" in row:
-            pairs.append(_chat(row["messages"], where))
+            pairs.append(_chat(row["messages"], place))
             continue
         for name, value in ((name, row.get(name)) for name in ("prompt", "response")):
             if not isinstance(value, str) or not value.strip():
-                raise InputError(f"{where}: {name!r} is {'missing' if value is None else 'empty or not a text'}")
-            checked_text(value, f"{where}: {name!r}")
+                raise InputError(f"{place}: {name!r} is {'missing' if value is None else 'empty or not a text'}")
+            checked_text(value, f"{place}: {name!r}")
         pairs.append((row["prompt"], row["response"]))
     return pairs
 
 
-def _chat(messages: Any, where: str) -> Chat:
+def _chat(messages: Any, place: str) -> Chat:
     """Check the messages of a row."""
     good = isinstance(messages, list) and all(
-        isinstance(one, dict) and all(isinstance(one.get(name), str) and one[name].strip() for name in MESSAGE)
-        for one in messages
+        isinstance(message, dict)
+        and all(isinstance(message.get(name), str) and message[name].strip() for name in MESSAGE)
+        for message in messages
     )
     if not good:
-        raise InputError(f'{where}: messages must be a list of {{"role": …, "content": …}}, neither of them empty')
-    chat = [{name: one[name] for name in MESSAGE} for one in messages]
-    checked_text("".join(text for one in chat for text in one.values()), f"{where}: 'messages'")
-    if "assistant" not in [one["role"] for one in chat[1:]] or chat[0]["role"] == "assistant":
-        raise InputError(f"{where}: messages need a turn of the assistant after one of another role")
+        raise InputError(f'{place}: messages must be a list of {{"role": …, "content": …}}, neither of them empty')
+    chat = [{name: message[name] for name in MESSAGE} for message in messages]
+    checked_text("".join(text for message in chat for text in message.values()), f"{place}: 'messages'")
+    if "assistant" not in [message["role"] for message in chat[1:]] or chat[0]["role"] == "assistant":
+        raise InputError(f"{place}: messages need a turn of the assistant after one of another role")
     return chat
 
 
 def check_template(template: str) -> None:
     """Raise `InputError` unless the template has {prompt} and {response} once each, in this order."""
-    once = template.count("{prompt}") == template.count("{response}") == 1
-    if not once or template.index("{prompt}") > template.index("{response}"):
+    is_unique = template.count("{prompt}") == template.count("{response}") == 1
+    if not is_unique or template.index("{prompt}") > template.index("{response}"):
         raise InputError(f"template {template!r} must hold {{prompt}} and then {{response}}, once each")
 
 
@@ -101,18 +102,18 @@ def encode_pairs(
     rows, truncated, dropped = [], 0, 0
     for row in pairs:
         if isinstance(row, tuple) and template is not None:
-            ids, learned = _encode_pair(row, tokenizer, template, ends)
+            ids, flags = _encode_pair(row, tokenizer, template, ends)
         else:
             turns = ("user", "assistant")  # of a pair: a question and its answer
             chat = (
                 row if isinstance(row, list) else [{"role": r, "content": c} for r, c in zip(turns, row, strict=True)]
             )
-            ids, learned = _encode_chat(chat, tokenizer, ends)
-        if not any(learned[1 : n_ctx + 1]):
+            ids, flags = _encode_chat(chat, tokenizer, ends)
+        if not any(flags[1 : n_ctx + 1]):
             dropped += 1
             continue
         truncated += len(ids) > n_ctx + 1
-        rows.append((ids[: n_ctx + 1], learned[: n_ctx + 1]))
+        rows.append((ids[: n_ctx + 1], flags[: n_ctx + 1]))
     if not rows:
         raise InputError(f"no pair has a response within the context of {n_ctx} tokens: shorten the prompts")
     return EncodedPairs(rows, truncated, dropped)
@@ -120,11 +121,11 @@ def encode_pairs(
 
 def _encode_pair(pair: Pair, tokenizer: Tokenizer, template: str, ends: Sequence[int]) -> tuple[list[int], list[bool]]:
     """(ids, whether each is of the response) of a pair in its template."""
-    before, rest = template.split("{prompt}")
-    between, after = rest.split("{response}")
+    prefix, tail = template.split("{prompt}")
+    middle, suffix = tail.split("{response}")
     prompt, response = pair
-    ids, spans = tokenizer.spans(before + prompt + between + response + after)
-    start = len(before) + len(prompt) + len(between)
+    ids, spans = tokenizer.spans(prefix + prompt + middle + response + suffix)
+    start = len(prefix) + len(prompt) + len(middle)
     return [*ids, ends[0]], [*(end > start for _, end in spans), True]
 
 
@@ -136,7 +137,7 @@ def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple
     """
     text = tokenizer.chat_text(chat, reply=False)
     ids, spans = tokenizer.spans(text, bos=False, special=True)
-    learned = [False] * len(ids)
+    flags = [False] * len(ids)
     for i, message in enumerate(chat):
         if message["role"] != "assistant":
             continue
@@ -147,19 +148,19 @@ def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple
             )
         for k, (first, last) in enumerate(spans):
             if last > len(start) and first < len(stop):
-                learned[k] = True
+                flags[k] = True
                 if ids[k] in ends:
                     break
-    if not any(i in ends for i, own in zip(ids, learned, strict=True) if own):  # a template that ends no turn
-        ids, learned = [*ids, ends[0]], [*learned, True]
-    return ids, learned
+    if not any(i in ends for i, flag in zip(ids, flags, strict=True) if flag):  # a template that ends no turn
+        ids, flags = [*ids, ends[0]], [*flags, True]
+    return ids, flags
 
 
 def prompt_of(row: Row) -> str:
     """The prompt of a pair; of a chat, what precedes the first answer, as JSON."""
     if isinstance(row, tuple):
         return row[0]
-    first = next(i for i, one in enumerate(row) if one["role"] == "assistant")
+    first = next(i for i, message in enumerate(row) if message["role"] == "assistant")
     return json.dumps(row[:first])
 
 
@@ -172,8 +173,8 @@ def hold_out(pairs: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row
     if len(keys) < 2:
         raise InputError("a file with one prompt cannot be split: give --valid FILE")
     n = min(max(1, round(fraction * len(keys))), len(keys) - 1)
-    held = set(sorted(keys, key=keys.__getitem__)[:n])
-    return [p for p in pairs if prompt_of(p) not in held], [p for p in pairs if prompt_of(p) in held]
+    held_out = set(sorted(keys, key=keys.__getitem__)[:n])
+    return [p for p in pairs if prompt_of(p) not in held_out], [p for p in pairs if prompt_of(p) in held_out]
 
 
 class PairWindows:
@@ -192,11 +193,11 @@ class PairWindows:
         self.pad_id, self.masked, self.fixed = pad_id, masked, fixed
         self.windows: list[list[tuple[list[int], list[bool]]]] = []
         room = 0
-        for ids, learned in pairs.rows:
+        for ids, flags in pairs.rows:
             if packing == "document" or len(ids) - 1 > room:
                 self.windows.append([])
                 room = n_ctx
-            self.windows[-1].append((ids, learned))
+            self.windows[-1].append((ids, flags))
             # a truncated row has no end for the next one, but it also fills the window
             room -= len(ids) - 1
         self.n_ctx = n_ctx if fixed else max(map(_length, self.windows))
@@ -210,21 +211,21 @@ class PairWindows:
         shape = len(windows), self.n_ctx if self.fixed else max(map(_length, windows), default=0)
         inputs, targets = torch.full(shape, self.pad_id), torch.full(shape, NO_TARGET)
         for row, window in enumerate(windows):
-            at = 0
-            for ids, learned in window:
+            start = 0
+            for ids, flags in window:
                 n = len(ids) - 1
-                inputs[row, at : at + n] = torch.tensor(ids[:-1])
+                inputs[row, start : start + n] = torch.tensor(ids[:-1])
                 next_ids = torch.tensor(ids[1:])
-                real = torch.tensor(learned[1:]) | (not self.masked)
-                targets[row, at : at + n] = torch.where(real, next_ids, NO_TARGET)
-                at += n
+                real = torch.tensor(flags[1:]) | (not self.masked)
+                targets[row, start : start + n] = torch.where(real, next_ids, NO_TARGET)
+                start += n
         return inputs, targets
 
     @property
     def n_targets(self) -> int:
         """Number of targets in all windows."""
-        rows = [learned[1:] for window in self.windows for _, learned in window]
-        return sum(sum(learned) if self.masked else len(learned) for learned in rows)
+        rows = [flags[1:] for window in self.windows for _, flags in window]
+        return sum(sum(flags) if self.masked else len(flags) for flags in rows)
 
 
 def _length(window: list[tuple[list[int], list[bool]]]) -> int:

@@ -45,8 +45,8 @@ def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> I
     """
     if not suffix_of(path).startswith((".txt", ".md")):
         expected = f"an object with a field {text_field!r}"
-        for where, row in rows(path, expected, lambda names: [field_of(names, text_field, str(path))]):
-            yield checked_text(row, where) if isinstance(row, str) else record_text(row, text_field, where)
+        for place, row in rows(path, expected, lambda names: [field_of(names, text_field, str(path))]):
+            yield checked_text(row, place) if isinstance(row, str) else record_text(row, text_field, place)
         return
     with reading(path, CHECK):
         check_content(path)
@@ -95,11 +95,11 @@ def visible_files(folder: Path) -> list[Path]:
     """
     files, todo = list[Path](), [(folder, frozenset[str]())]
     while todo:
-        at, above = todo.pop()
-        if (real := os.path.realpath(at)) in above:
+        directory, above = todo.pop()
+        if (real := os.path.realpath(directory)) in above:
             continue
-        with reading(at, "check the folder"):
-            visible = [path for path in at.iterdir() if not path.name.startswith(".")]
+        with reading(directory, "check the folder"):
+            visible = [path for path in directory.iterdir() if not path.name.startswith(".")]
         files += [path for path in visible if path.is_file()]
         todo += [(path, above | {real}) for path in visible if path.is_dir()]
     return sorted(files, key=lambda path: path.relative_to(folder).parts)
@@ -127,21 +127,21 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def json_lines(path: Path, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", object) of a JSONL file; `InputError` that names the line and `expected` for anything else."""
-    for where, line in numbered_lines(path):
+    for place, line in numbered_lines(path):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise InputError(f"{where}: expected {expected} on each line, found {line[:60]!r}")
-        yield where, row
+            raise InputError(f"{place}: expected {expected} on each line, found {line[:60]!r}")
+        yield place, row
 
 
-def strings(where: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+def strings(place: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
     """The values of `names`, which must be there and be text."""
     for name in names:
         if not isinstance(row.get(name), str):
-            raise InputError(f"{where}: expected an object with text under {', '.join(names)}; {name!r} is missing")
+            raise InputError(f"{place}: expected an object with text under {', '.join(names)}; {name!r} is missing")
     return tuple(row[name] for name in names)
 
 
@@ -211,10 +211,10 @@ def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a JSON value ({error}); write a list of objects") from error
         for number, row in enumerate(value if isinstance(value, list) else [value], 1):
-            where = f"{path}: record {number}"
+            place = f"{path}: record {number}"
             if not isinstance(row, str | dict):
-                raise InputError(f"{where}: a JSON {type(row).__name__}, not {expected}")
-            yield where, row
+                raise InputError(f"{place}: a JSON {type(row).__name__}, not {expected}")
+            yield place, row
 
 
 def _read_csv(
@@ -255,34 +255,34 @@ def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterat
     with pyarrow.memory_map(str(path)) as file:
         framed = file.read(6) == b"ARROW1"
         file.seek(0)
-        read = pyarrow.ipc.open_file(file) if framed else pyarrow.ipc.open_stream(file)
-        names = columns(read.schema.names)
-        for batch in map(read.get_batch, range(read.num_record_batches)) if framed else read:
+        reader = pyarrow.ipc.open_file(file) if framed else pyarrow.ipc.open_stream(file)
+        names = columns(reader.schema.names)
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if framed else reader:
             yield batch.select(names)
 
 
-def record_text(row: Mapping[str, Any], text_field: str, where: str) -> str:
+def record_text(row: Mapping[str, Any], text_field: str, place: str) -> str:
     """The document of a record: the text, or the chat (a list of messages), in its field. Raises `InputError` like
     `field_of`, `chat_text` and `checked_text`."""
-    value = row[field_of(row, text_field, where)]
-    return chat_text(value, where) if isinstance(value, list) else checked_text(value, where)
+    value = row[field_of(row, text_field, place)]
+    return chat_text(value, place) if isinstance(value, list) else checked_text(value, place)
 
 
-def field_of(names: Iterable[str], text_field: str, where: str) -> str:
+def field_of(names: Iterable[str], text_field: str, place: str) -> str:
     """The field with the text: `text_field`, or messages if there is no field text.
 
     Raises `InputError` with the available fields if there is neither.
     """
-    known = list(names)
-    if text_field in known:
+    fields = list(names)
+    if text_field in fields:
         return text_field
-    if text_field == "text" and "messages" in known:
+    if text_field == "text" and "messages" in fields:
         return "messages"
-    there = ", ".join(known) or "none"
-    raise InputError(f"{where}: no field {text_field!r}; it has {there}; name one of them with --text-field")
+    listing = ", ".join(fields) or "none"
+    raise InputError(f"{place}: no field {text_field!r}; it has {listing}; name one of them with --text-field")
 
 
-def chat_text(messages: Sequence[Any], where: str) -> str:
+def chat_text(messages: Sequence[Any], place: str) -> str:
     """Convert a chat to a document with a line "Role: content" per message, as in the template of `text.pairs`.
 
     A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}. Raises
@@ -291,27 +291,27 @@ def chat_text(messages: Sequence[Any], where: str) -> str:
     lines = []
     for number, message in enumerate(messages, 1):
         if not isinstance(message, Mapping):
-            raise InputError(f"{where}: message {number} is a {type(message).__name__}, not an object with a role")
+            raise InputError(f"{place}: message {number} is a {type(message).__name__}, not an object with a role")
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
-            raise InputError(f"{where}: message {number} has no role: give every message role and content")
+            raise InputError(f"{place}: message {number} has no role: give every message role and content")
         parts = content if isinstance(content, list) else [{"text": content}]
         values = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
         texts = [text for text in values if isinstance(text, str)]
         if len(texts) < len(values):
-            raise InputError(f"{where}: message {number} has no content in text: leave it out")
-        lines.append(f"{role.capitalize()}: {checked_text(''.join(texts), where)}")
+            raise InputError(f"{place}: message {number} has no content in text: leave it out")
+        lines.append(f"{role.capitalize()}: {checked_text(''.join(texts), place)}")
     return "\n".join(lines)
 
 
-def checked_text(value: object, where: str) -> str:
+def checked_text(value: object, place: str) -> str:
     """Check that a value is a text; null is an empty document."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{where}: the text is a {type(value).__name__}, not a string; name another field")
+        raise InputError(f"{place}: the text is a {type(value).__name__}, not a string; name another field")
     if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-        raise InputError(f"{where}: the text holds a lone surrogate, which UTF-8 cannot hold; remove it")
+        raise InputError(f"{place}: the text holds a lone surrogate, which UTF-8 cannot hold; remove it")
     return value
 
 

@@ -99,8 +99,8 @@ class TokenShards:
 
     def only(self, documents: Sequence[int]) -> "TokenShards":
         """Some of the documents, in this order, in memory."""
-        some, selection = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
-        selection._hold(np.concatenate([np.zeros(0, self.tokens.dtype), *some]), np.cumsum([0, *map(len, some)]))
+        rows, selection = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
+        selection._hold(np.concatenate([np.zeros(0, self.tokens.dtype), *rows]), np.cumsum([0, *map(len, rows)]))
         return selection
 
 
@@ -125,8 +125,8 @@ def pack(
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def keep(document: str) -> bool:
-        whole = part == "all" or valid_blocks is not None
-        return whole or in_validation(document, valid_fraction) == (part == "valid")
+        keeps_all = part == "all" or valid_blocks is not None
+        return keeps_all or in_validation(document, valid_fraction) == (part == "valid")
 
     def cut(ids: Sequence[int]) -> Sequence[Sequence[int]]:
         if part == "all" or valid_blocks is None:
@@ -162,10 +162,10 @@ def pieces(ids: Sequence[int], part: str, valid_fraction: float, blocks: int) ->
     """
     bos, body = ids[:1], ids[1:]
     edges = [i * len(body) // blocks for i in range(blocks + 1)]
-    held = [round(valid_fraction * (stop - start)) for start, stop in pairwise(edges)]
-    if min(held) < 2:
+    held_out = [round(valid_fraction * (stop - start)) for start, stop in pairwise(edges)]
+    if min(held_out) < 2:
         return [ids] if part == "train" else []
-    cuts = [stop - n for stop, n in zip(edges[1:], held, strict=True)]
+    cuts = [stop - n for stop, n in zip(edges[1:], held_out, strict=True)]
     sides = zip(edges, cuts, strict=False) if part == "train" else zip(cuts, edges[1:], strict=True)
     return [[*bos, *body[start:stop]] for start, stop in sides if stop > start]
 
@@ -247,9 +247,9 @@ def _gather(
     shards: TokenShards, begin: np.ndarray, end: np.ndarray, n_ctx: int
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
     """Rows tokens[begin:end] of at most n_ctx + 1 tokens, as inputs and targets of width n_ctx."""
-    where = begin[:, None] + np.arange(n_ctx + 1)
-    real = where < end[:, None]
-    rows = torch.from_numpy(np.array(shards.tokens[np.where(real, where, 0)], dtype=np.int64))
+    index = begin[:, None] + np.arange(n_ctx + 1)
+    real = index < end[:, None]
+    rows = torch.from_numpy(np.array(shards.tokens[np.where(real, index, 0)], dtype=np.int64))
     empty = torch.from_numpy(~real)
     inputs = rows[:, :-1].masked_fill(empty[:, :-1], shards.pad_id)
     return inputs, rows[:, 1:].masked_fill(empty[:, 1:], NO_TARGET)
@@ -278,12 +278,12 @@ def _write(
     """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
     starts = array.array("q", [0])
-    written = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(folder / "tokens.bin", "wb") as file:
         for group in _groups(document for document in corpus.documents() if keep(document)):
             for ids in chain.from_iterable(map(cut, tokenizer.encode_batch(group))):
                 tokens = np.asarray(ids, dtype=dtype).tobytes()
-                written.update(tokens)
+                digest.update(tokens)
                 file.write(tokens)
                 starts.append(starts[-1] + len(ids))
     if len(starts) == 1:
@@ -298,7 +298,7 @@ def _write(
         "dtype": dtype.name, "d_vocab": tokenizer.d_vocab, "bos_id": tokenizer.bos_id, "pad_id": tokenizer.pad_id,
         "n_documents": len(starts) - 1, "n_tokens": starts[-1],
         "bytes": {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")},
-        "sha256": {"tokens.bin": written.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
+        "sha256": {"tokens.bin": digest.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
     }  # fmt: skip
 
 

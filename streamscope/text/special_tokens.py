@@ -38,16 +38,18 @@ class SpecialTokens:
 
 def special_tokens(folder: Path) -> SpecialTokens:
     """Read the files of a folder. Raises `InputError` for a damaged one."""
-    config, named = (_read(folder / name) for name in (CONFIG, MAP))
+    config, token_map = (_read(folder / name) for name in (CONFIG, MAP))
     # as in the library: a configuration with added_tokens_decoder has priority over the map
-    files = (named, config) if "added_tokens_decoder" in (config or {}) else (config, named)
+    files = (token_map, config) if "added_tokens_decoder" in (config or {}) else (config, token_map)
     named_in = [(role, _contents((fields or {}).get(role))) for fields in files for role in ROLES]
     roles = {role: names[0] for role, names in named_in if len(names) == 1}
     rows: dict[Any, Any] = {}
     if config is not None and "added_tokens_decoder" in config:
         rows = config["added_tokens_decoder"]
     else:
-        special = {name for fields in (named, config) for value in (fields or {}).values() for name in _contents(value)}
+        special = {
+            name for fields in (token_map, config) for value in (fields or {}).values() for name in _contents(value)
+        }
         for name, i in (_read(folder / ADDED) or {}).items():
             rows[i] = {"content": name, "special": name in special, "normalized": name not in special}
     try:
@@ -59,7 +61,7 @@ def special_tokens(folder: Path) -> SpecialTokens:
         raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
     return SpecialTokens(
         roles=roles, added=added,
-        source=next((name for name, fields in ((CONFIG, config), (MAP, named)) if fields is not None), ""),
+        source=next((name for name, fields in ((CONFIG, config), (MAP, token_map)) if fields is not None), ""),
         prefix_space=(config or {}).get("add_prefix_space") is True,
     )  # fmt: skip
 
@@ -72,7 +74,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _contents(value: Any) -> list[str]:
     """The tokens in a field: a name, a token with properties, or a list of either."""
     if isinstance(value, list):
-        return [name for one in value for name in _contents(one)]
+        return [name for item in value for name in _contents(item)]
     if isinstance(value, Mapping):
         value = value.get("content")
     return [value] if isinstance(value, str) else []

@@ -30,8 +30,8 @@ class WindowedShards(TokenShards):
 
     def only(self, documents: Sequence[int] | np.ndarray) -> "WindowedShards":
         rows = np.asarray(documents, dtype=np.int64)
-        some = {name: values[rows] for name, values in self.windows.items()}
-        return WindowedShards(self.documents, self.stride, some, len(rows))
+        windows = {name: values[rows] for name, values in self.windows.items()}
+        return WindowedShards(self.documents, self.stride, windows, len(rows))
 
 
 def overlapping_windows(
@@ -57,6 +57,6 @@ def overlapping_windows(
     every = WindowedShards(shards, stride, table, len(source))
     if most is None or most >= len(source):
         return every
-    some = every.only(np.linspace(0, len(source) - 1, most).round().astype(np.int64))
-    some.possible = len(source)
-    return some
+    selection = every.only(np.linspace(0, len(source) - 1, most).round().astype(np.int64))
+    selection.possible = len(source)
+    return selection

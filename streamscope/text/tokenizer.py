@@ -73,22 +73,22 @@ class Tokenizer:
     _usual: "Tokenizer"
     chat_template: str | None = None
 
-    def __init__(self, backend: tokenizers.Tokenizer, named: SpecialTokens | None = None):
-        """Wrap `backend`, and write the BOS rule into its post-processor. `named` comes from other files.
+    def __init__(self, backend: tokenizers.Tokenizer, specials: SpecialTokens | None = None):
+        """Wrap `backend`, and write the BOS rule into its post-processor. `specials` comes from other files.
 
         Raises `InputError` if there is no token for BOS, the post-processor puts several tokens first, or an added
         token has another id than in the vocabulary.
         """
         backend.no_truncation()
         backend.no_padding()
-        named = named or SpecialTokens()
-        _add(backend, named)
-        self.bos_id, self.eos_id, self.note, own = _ends(backend, named)
-        self._own_bos = own
-        if named.prefix_space and "add_prefix_space=False" in repr(backend.pre_tokenizer):
-            space = f"{named.source} puts a space before a text, but tokenizer.json does not: none is put"
+        specials = specials or SpecialTokens()
+        _add(backend, specials)
+        self.bos_id, self.eos_id, self.note, has_bos = _ends(backend, specials)
+        self._own_bos = has_bos
+        if specials.prefix_space and "add_prefix_space=False" in repr(backend.pre_tokenizer):
+            space = f"{specials.source} puts a space before a text, but tokenizer.json does not: none is put"
             self.note = f"{self.note}; {space}" if self.note else space
-        self.bos_policy = f"{backend.id_to_token(self.bos_id)!r}, which its own files {'' if own else 'do not '}add"
+        self.bos_policy = f"{backend.id_to_token(self.bos_id)!r}, which its own files {'' if has_bos else 'do not '}add"
         self.pad_id = self.bos_id
         bos = str(backend.id_to_token(self.bos_id))
         backend.add_special_tokens([bos])
@@ -97,7 +97,7 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, self.bos_id)]
         )
-        self.roles = dict(named.roles) if named.source else {"bos_token": bos, **named.roles}
+        self.roles = dict(specials.roles) if specials.source else {"bos_token": bos, **specials.roles}
         self.d_vocab = self._ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         self._backend = backend
         self._added = {i: token.content for i, token in backend.get_added_tokens_decoder().items()}
@@ -137,51 +137,53 @@ class Tokenizer:
         if not path.exists():
             raise InputError(f"{path}: this tokenizer file or folder does not exist")
         if path.is_dir():
-            known = [path / name for name in ("tokenizer.json", *PAIRS) if (path / name).is_file()]
-            if not known:
+            paths = [path / name for name in ("tokenizer.json", *PAIRS) if (path / name).is_file()]
+            if not paths:
                 pairs = ", ".join(" + ".join(pair) for pair in PAIRS.items())
                 raise InputError(f"{path} has no tokenizer: add tokenizer.json, {pairs}")
-            path = known[0]
+            path = paths[0]
         for vocab, merges in PAIRS.items():
             if path.name in (vocab, merges):
                 return cls._from_pair(path.with_name(vocab), path.with_name(merges))
-        named = special_tokens(path.parent) if path.name == "tokenizer.json" else None
+        specials = special_tokens(path.parent) if path.name == "tokenizer.json" else None
         with reading(path, "give a tokenizer.json"):
-            made = cls.from_json(path.read_text(encoding="utf-8-sig"), named)
-        made.chat_template = None if named is None else read_template(path.parent)
-        return made
+            tokenizer = cls.from_json(path.read_text(encoding="utf-8-sig"), specials)
+        tokenizer.chat_template = None if specials is None else read_template(path.parent)
+        return tokenizer
 
     @classmethod
-    def from_transformers(cls, theirs: Any) -> "Tokenizer":
+    def from_transformers(cls, original: Any) -> "Tokenizer":
         """Convert a fast tokenizer of the transformers library. Raises `InputError` for one that is not fast."""
-        if not hasattr(theirs, "backend_tokenizer"):
-            raise InputError(f"the tokenizer is a {type(theirs).__name__} without offsets: use a fast tokenizer")
-        roles = {role: str(name) for role in ROLES if (name := getattr(theirs, role, None)) is not None}
-        named = SpecialTokens(roles=roles, source=type(theirs).__name__)
-        made = cls.from_json(theirs.backend_tokenizer.to_str(), named)
-        template = getattr(theirs, "chat_template", None)
-        made.chat_template = template if isinstance(template, str) else None
-        return made
+        if not hasattr(original, "backend_tokenizer"):
+            raise InputError(f"the tokenizer is a {type(original).__name__} without offsets: use a fast tokenizer")
+        roles = {role: str(name) for role in ROLES if (name := getattr(original, role, None)) is not None}
+        specials = SpecialTokens(roles=roles, source=type(original).__name__)
+        tokenizer = cls.from_json(original.backend_tokenizer.to_str(), specials)
+        template = getattr(original, "chat_template", None)
+        tokenizer.chat_template = template if isinstance(template, str) else None
+        return tokenizer
 
     @classmethod
     def _from_pair(cls, vocab: Path, merges: Path) -> "Tokenizer":
         for file in (vocab, merges):
             if not file.is_file():
                 raise InputError(f"{file} is missing: put {vocab.name} and {merges.name} into one folder")
-        named = special_tokens(vocab.parent)
+        specials = special_tokens(vocab.parent)
         with reading(vocab, "give a BPE vocabulary with its merges"):
-            made = cls(_byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), named.prefix_space), named)
-        made.chat_template = read_template(vocab.parent)
-        return made
+            tokenizer = cls(
+                _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), specials.prefix_space), specials
+            )
+        tokenizer.chat_template = read_template(vocab.parent)
+        return tokenizer
 
     @classmethod
-    def from_json(cls, text: str, named: SpecialTokens | None = None) -> "Tokenizer":
+    def from_json(cls, text: str, specials: SpecialTokens | None = None) -> "Tokenizer":
         """Read the text of a `tokenizer.json`; `InputError` if it is invalid or has no BOS."""
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
             raise InputError(f"not a tokenizer.json ({error})") from error
-        return cls(backend, named)
+        return cls(backend, specials)
 
     def padded_to(self, size: int) -> "Tokenizer":
         """This tokenizer for a model with `size` ids; ids beyond `d_vocab` are unused."""
@@ -276,7 +278,7 @@ class Tokenizer:
         Bytes of an incomplete character are written `\\xf0\\x9f`, an unused id `<unused 7>`. An id out of range raises
         `InputError`.
         """
-        found = []
+        texts = []
         for i in self._checked(ids):
             token = self._added.get(i) or self._backend.id_to_token(i)
             if token is None:
@@ -285,8 +287,8 @@ class Tokenizer:
                 token = bytes(BYTE_OF[c] for c in token).decode("utf-8", errors="backslashreplace")
             elif i not in self._added:
                 token = token.replace("▁", " ")
-            found.append(token)
-        return found
+            texts.append(token)
+        return texts
 
     def spans(self, text: str, *, bos: bool = True, special: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of `text`, and the characters [start, end) that each covers; (0, 0) for BOS. With `special`, names of
@@ -307,9 +309,9 @@ class Tokenizer:
         A token must cover at least one character other than whitespace: " cat" counts for "cat", the token after "cat "
         does not. Raises `InputError` if there is no such token (an empty span, outside the text, or only whitespace).
         """
-        wanted = {i for i in range(max(start, 0), min(end, len(text))) if not text[i].isspace()}
+        characters = {i for i in range(max(start, 0), min(end, len(text))) if not text[i].isspace()}
         _, spans = self.spans(text, bos=bos)
-        positions = [p for p, (first, last) in enumerate(spans) if not wanted.isdisjoint(range(first, last))]
+        positions = [p for p, (first, last) in enumerate(spans) if not characters.isdisjoint(range(first, last))]
         if not positions:
             raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}: check the span")
         return positions
@@ -348,11 +350,11 @@ def _byte_level_bpe(model: models.BPE, prefix_space: bool = False) -> tokenizers
     return backend
 
 
-def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
+def _add(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> None:
     """Add the tokens outside the file to `backend`, in the order of their ids."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for i, token in sorted(named.added.items()):
-        if token.content not in known:
+    names = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for i, token in sorted(specials.added.items()):
+        if token.content not in names:
             backend.add_tokens([token])
         if (got := backend.token_to_id(token.content)) != i:
             raise InputError(
@@ -361,37 +363,37 @@ def _add(backend: tokenizers.Tokenizer, named: SpecialTokens) -> None:
             )
 
 
-def _ends(backend: tokenizers.Tokenizer, named: SpecialTokens) -> tuple[int, int | None, str, bool]:
+def _ends(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> tuple[int, int | None, str, bool]:
     """(BOS, EOS or None, deviations from the files, whether the files put BOS first)."""
     try:
         encoding = backend.encode("a", add_special_tokens=True)
     except Exception as error:
         raise _unreadable(error) from error
     plain = next((i for i, added in enumerate(encoding.special_tokens_mask) if not added), len(encoding.ids))
-    front, rest = encoding.ids[:plain], encoding.ids[plain:]
-    behind = rest[len(backend.encode("a", add_special_tokens=False).ids) :]
-    if len(front) > 1:
+    prefix_ids, tail = encoding.ids[:plain], encoding.ids[plain:]
+    suffix_ids = tail[len(backend.encode("a", add_special_tokens=False).ids) :]
+    if len(prefix_ids) > 1:
         raise InputError("its post-processor puts several tokens first: remove it from the file")
     ids = {
         role: backend.token_to_id(name) if name else None
         for role in ("bos", "eos")
-        for name in [named.roles.get(f"{role}_token")]
+        for name in [specials.roles.get(f"{role}_token")]
     }
-    eos = behind[-1] if ids["eos"] is None and behind else ids["eos"]
+    eos = suffix_ids[-1] if ids["eos"] is None and suffix_ids else ids["eos"]
     notes = []
-    if behind:
-        notes.append(f"its post-processor ends texts with {backend.id_to_token(behind[-1])!r}, which is omitted")
-    if front:
-        return front[0], eos, "; ".join(notes), True
+    if suffix_ids:
+        notes.append(f"its post-processor ends texts with {backend.id_to_token(suffix_ids[-1])!r}, which is omitted")
+    if prefix_ids:
+        return prefix_ids[0], eos, "; ".join(notes), True
     if ids["bos"] is not None:
         return ids["bos"], eos, "; ".join(notes), False
     bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
     if bos is None:
         raise InputError(f"the vocabulary has no BOS token: add one of {' '.join(BOS_NAMES)}")
-    if named.source or behind:
-        name = named.roles.get("bos_token")
+    if specials.source or suffix_ids:
+        name = specials.roles.get("bos_token")
         lacks = f"names {name!r} as BOS, which the vocabulary lacks" if name else "names no BOS"
-        notes.append(f"{named.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
+        notes.append(f"{specials.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
     return bos, eos, "; ".join(notes), False
 
 

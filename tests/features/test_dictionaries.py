@@ -53,15 +53,15 @@ def test_planted_features_are_found(seed: int) -> None:
     """And neither by a decoder that stays random nor by one that is not trained."""
     V, x = planted(800_000)
     how = Dictionaries(width=256, k=3, batch=512, lr=3e-3)
-    found = train(how, x, seed, done=lambda n: None)
+    found = train(how, x, seed, advance=lambda n: None)
     cosines = similarity(V, found)
     assert cosines.mean() >= 0.95 and (cosines > 0.9).mean() >= 0.9
     lengths = found.W_dec.norm(dim=1)
     torch.testing.assert_close(lengths, lengths[:1].expand_as(lengths), atol=1e-5, rtol=0)
     z = found.encode(torch.from_numpy(x[:4000]))
     assert 2.5 < (z > 0).sum(1).float().mean() < 3.5
-    frozen = train(how, x[:100_000], seed, frozen=True, done=lambda n: None)
-    start = train(Dictionaries(width=256, k=3, batch=512, lr=0.0), x[:600], seed, done=lambda n: None)
+    frozen = train(how, x[:100_000], seed, frozen=True, advance=lambda n: None)
+    start = train(Dictionaries(width=256, k=3, batch=512, lr=0.0), x[:600], seed, advance=lambda n: None)
     assert similarity(V, frozen).mean() <= 0.3 and similarity(V, start).mean() <= 0.3
     rows = torch.from_numpy(x[:4000])
     error = [float((rows - one.decode(one.encode(rows), rows)).square().sum()) for one in (found, frozen)]
@@ -72,7 +72,7 @@ def test_a_transcoder_rebuilds_a_function_of_other_states() -> None:
     _, x = planted(60_000, 40, 24)
     y = (2 * np.roll(x, 3, axis=1) - 1).astype(np.float32)
     how = Dictionaries(hooks=("a",), target="b", width=64, k=4, batch=256, lr=3e-3)
-    found = train(how, x, 0, target=y, done=lambda n: None)
+    found = train(how, x, 0, target=y, advance=lambda n: None)
     rows, wanted = torch.from_numpy(x[:2000]), torch.from_numpy(y[:2000])
     rest = (wanted - found.decode(found.encode(rows), rows)).square().sum() / (wanted - wanted.mean(0)).square().sum()
     assert found.W_skip is not None and rest < 0.1, "a linear map is what the skip connection is for"
@@ -82,7 +82,7 @@ def test_positions_come_in_random_order() -> None:
     """Text whose first half is of other features than its second: both are rebuilt as well."""
     _, x = planted(30_000, 40, 24)
     x = np.concatenate([x, 0.6 - np.roll(x[:, ::-1], 5, axis=1)]).astype(np.float32)
-    found = train(Dictionaries(width=64, k=4, batch=256, lr=3e-3), x, 0, done=lambda n: None)
+    found = train(Dictionaries(width=64, k=4, batch=256, lr=3e-3), x, 0, advance=lambda n: None)
     rest = []
     for rows in (torch.from_numpy(x[:4000]), torch.from_numpy(x[-4000:])):
         error = (rows - found.decode(found.encode(rows), rows)).square().sum()
@@ -102,7 +102,9 @@ def test_nested_latents_rebuild_too() -> None:
     rows = torch.from_numpy(x[:2000])
     rest = {}
     for matryoshka in (False, True):
-        found = train(Dictionaries(width=64, k=4, batch=256, lr=3e-3, matryoshka=matryoshka), x, 0, done=lambda n: None)
+        found = train(
+            Dictionaries(width=64, k=4, batch=256, lr=3e-3, matryoshka=matryoshka), x, 0, advance=lambda n: None
+        )
         z = found.encode(rows)
         z[:, 8:] = 0
         rest[matryoshka] = float((rows - found.decode(z, rows)).square().sum())

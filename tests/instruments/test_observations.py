@@ -376,7 +376,7 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     assert found["value"] == pytest.approx(cohens_d(x[0], x[1]), abs=1e-12)
     within = read_clusters(labels, 24)
     totals = [within.totals(one)[0] for one in d_columns(x)]
-    want = statistic_interval(d_of_totals, *totals, within=within, resamples=500, seed=3)
+    want = statistic_interval(d_of_totals, *totals, clusters=within, resamples=500, seed=3)
     assert (found["low"], found["high"]) == pytest.approx([float(end) for end in want])
 
 

@@ -175,7 +175,7 @@ def test_bootstrap_is_scipys_at_the_expanded_level(statistic: Callable[..., np.n
     ours: dict[str, Any] = {"confidence": 0.9, "resamples": 300, "seed": 3}
     assert cluster_bootstrap(statistic, *columns, method=method, **ours) == tuple(want)  # type: ignore[arg-type]
     if method == "BCa":
-        assert statistic_interval(statistic, *columns, within=read_clusters(None, 10), **ours) == tuple(want)
+        assert statistic_interval(statistic, *columns, clusters=read_clusters(None, 10), **ours) == tuple(want)
 
 
 def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
@@ -292,9 +292,9 @@ def test_an_interval_of_a_statistic_over_several_kinds_is_linearised() -> None:
     y = 2 + np.random.default_rng(5).random(len(x))
     within = read_clusters(labels, len(x))
     totals, counts = within.totals(x)
-    low, high = statistic_interval(ratio, totals, counts, within=within)
+    low, high = statistic_interval(ratio, totals, counts, clusters=within)
     np.testing.assert_allclose([low, high], mean(x, labels)[2:4], rtol=1e-7)
-    low, high = statistic_interval(ratio, totals, within.totals(y)[0], within=within)
+    low, high = statistic_interval(ratio, totals, within.totals(y)[0], clusters=within)
     r = x.sum() / y.sum()
     half = stats.t.ppf(0.975, float(degrees_of_freedom(counts, within.shared))) * plain_error(x - r * y, labels)
     np.testing.assert_allclose([low, high], [r - half * len(x) / y.sum(), r + half * len(x) / y.sum()], rtol=1e-6)
@@ -306,15 +306,15 @@ def test_a_linearised_interval_of_several_rows_is_that_of_each() -> None:
     x = np.random.default_rng(7).normal(0.5, 1, (3, 64)) * np.array([1e-9, 1, 1e9])[:, None]
     within = read_clusters(grid, 64)
     totals, counts = within.totals(x)
-    found = np.array(statistic_interval(ratio, totals, counts, within=within, confidence=0.9))
-    sums = np.array(statistic_interval(of_sums, totals, within=within, confidence=0.9))
+    found = np.array(statistic_interval(ratio, totals, counts, clusters=within, confidence=0.9))
+    sums = np.array(statistic_interval(of_sums, totals, clusters=within, confidence=0.9))
     for i, row in enumerate(x):
         want = mean(row, grid, 0.9)
         np.testing.assert_allclose(found[:, i], want[2:4], rtol=1e-6)
         np.testing.assert_allclose(sums[:, i], 64 * np.array(want[2:4]), rtol=1e-6)
         one = ratio_and_error(totals[i], counts, within.shared)
         np.testing.assert_allclose([a[i] for a in ratio_and_error(totals, counts, within.shared)], one, rtol=1e-12)
-    assert np.isnan(statistic_interval(ratio, np.zeros(64), counts, within=within)).all()
+    assert np.isnan(statistic_interval(ratio, np.zeros(64), counts, clusters=within)).all()
 
 
 def test_degrees_of_freedom_of_rows_are_those_of_each() -> None:
@@ -355,7 +355,7 @@ def test_an_interval_is_given_from_the_fewest_clusters_on() -> None:
     x = np.random.default_rng(2).normal(size=64)
     within = read_clusters(labels, 64)
     assert within.count == 8
-    low, high = statistic_interval(ratio, *within.totals(x), within=within)
+    low, high = statistic_interval(ratio, *within.totals(x), clusters=within)
     assert low < x.mean() < high
 
 

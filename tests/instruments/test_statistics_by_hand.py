@@ -24,7 +24,7 @@ def test_wilson_of_clusters_solves_its_equation(confidence: float) -> None:
     n = p * (1 - p) / variance * (z / t) ** 2
     within = read_clusters(labels, 50)
     assert effective_n(x.sum(1), np.full(10, 5.0), confidence) == pytest.approx(n)
-    assert effective_n(x.sum(1), np.full(10, 5.0), confidence, within=within) == pytest.approx(n)
+    assert effective_n(x.sum(1), np.full(10, 5.0), confidence, clusters=within) == pytest.approx(n)
     for inflation in (1.0, 1.6):
         bounds = wilson(x.ravel(), within, confidence, inflation)
         for bound in bounds:
@@ -49,7 +49,7 @@ def test_worth_of_cases_that_share_words_and_templates() -> None:
     within, p = read_clusters(labels, 24), x.mean()
     variance = 4 / 3 * ((x - p).sum(1) ** 2).sum() / 24**2  # by words alone, the largest here
     n = p * (1 - p) / variance * (Z / stats.t.ppf(0.975, 3)) ** 2
-    assert effective_n(*within.totals(x.ravel()), within=within) == pytest.approx(n) and n < 4
+    assert effective_n(*within.totals(x.ravel()), clusters=within) == pytest.approx(n) and n < 4
     e = proportion(x.ravel(), labels)
     assert (e.low, e.high) == wilson(x.ravel(), within) and e.high - e.low > 0.5
 

@@ -77,7 +77,7 @@ def test_d_of_totals_is_d() -> None:
     within = read_clusters(PAIRS, len(PAIRS))
     totals = [within.totals(one)[0] for one in d_columns(np.stack([EDITED, BASE]) + 1000)]
     assert float(d_of_totals(*totals)) == pytest.approx(cohens_d(EDITED, BASE))
-    low, high = statistic_interval(d_of_totals, *totals, within=within)
+    low, high = statistic_interval(d_of_totals, *totals, clusters=within)
     assert low < cohens_d(EDITED, BASE) < high
 
 

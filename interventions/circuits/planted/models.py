@@ -55,12 +55,12 @@ def plant(name: str, *, noise: float | None = None, seed: int = 0, pairs: int = 
     spec = specification()
     if name not in spec["circuits"]:
         raise unknown("planted circuit", name, list(spec["circuits"]))
-    made = texts(spec["circuits"][name]["task"], pairs, seed)
+    prompts = texts(spec["circuits"][name]["task"], pairs, seed)
     ideal = build_planted(name, 0.0, seed)
     graph = graph_of(ideal)
-    scores = np.abs(score_edges(ideal, graph, made, "exact")).max(1)
+    scores = np.abs(score_edges(ideal, graph, prompts, "exact")).max(1)
     model = build_planted(name, spec["model"]["noise"] if noise is None else noise, seed)
-    return Planted(name, model, made, graph, scores > 1e-3 * scores.max())
+    return Planted(name, model, prompts, graph, scores > 1e-3 * scores.max())
 
 
 def build_planted(name: str, noise: float, seed: int = 0) -> Any:
@@ -92,21 +92,23 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
         model.embed.weight[1:, at("token")] = code[1:]  # BOS has no content
         model.pos_embed.weight[:, at("position")] = code
         model.unembed.weight[:, at("answer")] = code
-        for one in spec["heads"]:
-            attn, h = model.blocks[one["layer"]].attn, one["head"]
+        for head_spec in spec["heads"]:
+            attn, h = model.blocks[head_spec["layer"]].attn, head_spec["head"]
             rows = slice(h * n, (h + 1) * n)
             to = torch.arange(n)
-            if one["q"] == "position":  # the position before; in a text of pairs, BOS from the first of a pair
+            if head_spec["q"] == "position":  # the position before; in a text of pairs, BOS from the first of a pair
                 to = torch.where(to % 2 == 0, to - 1, 0) if spec["task"] == "two-hop" else to - 1
-            attn.q.weight[rows, at(one["q"])] = strength * eye[to % n].T @ code
-            attn.k.weight[rows, at(one["k"])] = strength * code
+            attn.q.weight[rows, at(head_spec["q"])] = strength * eye[to % n].T @ code
+            attn.k.weight[rows, at(head_spec["k"])] = strength * code
             if attn.v.weight.shape == (H, H):
-                attn.v.weight[h, chunks.index(one["v"])] = attn.o.weight[chunks.index(one["to"]), h] = scale**-0.5
+                attn.v.weight[h, chunks.index(head_spec["v"])] = attn.o.weight[chunks.index(head_spec["to"]), h] = (
+                    scale**-0.5
+                )
             else:
-                attn.v.weight[rows, at(one["v"])] = scale**-0.5 * code
-                attn.o.weight[at(one["to"]), rows] = scale**-0.5 * code.T
-            if "open" in one:
-                w = torch.where(torch.arange(n) < one["open"], 1.0, -1.0) / (strength * scale)
+                attn.v.weight[rows, at(head_spec["v"])] = scale**-0.5 * code
+                attn.o.weight[at(head_spec["to"]), rows] = scale**-0.5 * code.T
+            if "open" in head_spec:
+                w = torch.where(torch.arange(n) < head_spec["open"], 1.0, -1.0) / (strength * scale)
                 attn.gate.weight[h] = 6.0 * w[:, None]
         if "streams" in spec:
             _connect(model, spec)
@@ -116,9 +118,9 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
         generator = torch.Generator().manual_seed(seed)
         for path, p in model.named_parameters():
             if p.ndim > 1:
-                own = torch.cat(planted[_kind(path)])
-                used = torch.cat(planted["o"]) if ".mlp." in path or not len(own) else own
-                p.add_(noise * used.square().mean().sqrt() * torch.randn(p.shape, generator=generator))
+                weights = torch.cat(planted[_kind(path)])
+                reference = torch.cat(planted["o"]) if ".mlp." in path or not len(weights) else weights
+                p.add_(noise * reference.square().mean().sqrt() * torch.randn(p.shape, generator=generator))
     return model
 
 
@@ -134,9 +136,9 @@ def _connect(model: Any, spec: dict[str, Any]) -> None:
     """
     for layer, block in enumerate(model.blocks):
         for hc in (block.attn_hc, block.mlp_hc):
-            written = spec["writes"] if layer == 0 and hc is block.attn_hc else [1.0] * spec["streams"]
+            strengths = spec["writes"] if layer == 0 and hc is block.attn_hc else [1.0] * spec["streams"]
             hc.b["pre"].fill_(torch.tensor(1 / spec["streams"]).logit().item())
-            hc.b["post"].copy_(torch.tensor([min(max(w, 0.02), 1.98) / 2 for w in written]).logit())
+            hc.b["post"].copy_(torch.tensor([min(max(w, 0.02), 1.98) / 2 for w in strengths]).logit())
             hc.b["res"].copy_(hc.identity_logits())
             hc.norm_weight.fill_(1.0)
             for name in hc.alpha:
@@ -149,16 +151,16 @@ def texts(task: str, n: int, seed: int = 0) -> list[PatchPair]:
     induction: … A B … C D … A -> B. two-hop: … A B … B E … A -> E, pair after pair. gated: as induction, and the
     corrupted text may also end in a word that closes the gate.
     """
-    size, rng, made = specification()["model"], Random(seed), []
+    size, rng, pairs = specification()["model"], Random(seed), []
     words = range(1, size["words"])
     for i in range(n):
         kind = i % 3
         half = size["words"] // 2
         A, C = rng.sample(range(1, half) if task == "gated" else words, 2)
         closing = rng.choice([w for w in words if w >= half and w not in (A, C)])
-        rest = [w for w in words if w not in (A, C, closing)]
-        rng.shuffle(rest)
-        B, D, E, F, *more = rest
+        fillers = [w for w in words if w not in (A, C, closing)]
+        rng.shuffle(fillers)
+        B, D, E, F, *more = fillers
         if task == "two-hop":
             units = [(A, B), (B, E), (C, D), (D, F), tuple(more[:2])]
             clean, right, wrong = _placed(units, [], A, size["length"], rng), E, F
@@ -173,15 +175,15 @@ def texts(task: str, n: int, seed: int = 0) -> list[PatchPair]:
             else:
                 swap = {A: C, C: A} if kind == 0 else {B: D, D: B}
                 corrupt = [swap.get(w, w) for w in clean[:-1]] + clean[-1:]
-        made.append(PatchPair(id=f"{task}-{i}", cluster=f"{task}-{i}", clean=tuple(clean), corrupt=tuple(corrupt),
-                              answers=(right,), foils=(wrong,)))  # fmt: skip
-    return made
+        pairs.append(PatchPair(id=f"{task}-{i}", cluster=f"{task}-{i}", clean=tuple(clean), corrupt=tuple(corrupt),
+                               answers=(right,), foils=(wrong,)))  # fmt: skip
+    return pairs
 
 
 def _placed(pairs: Sequence[tuple[int, ...]], more: Sequence[int], last: int, length: int, rng: Random) -> list[int]:
     """A text of `length` words that holds the pairs in random order among others, and ends in `last`."""
-    others = [(w,) for w in more[: max(0, length - 2 - sum(map(len, pairs)))]]
-    units: list[tuple[int, ...]] = [*pairs, *others]
+    fillers = [(w,) for w in more[: max(0, length - 2 - sum(map(len, pairs)))]]
+    units: list[tuple[int, ...]] = [*pairs, *fillers]
     rng.shuffle(units)
     return [BOS, *(w for unit in units for w in unit), last]
 

@@ -24,17 +24,17 @@ def model_card(model: "StreamTransformer", run: str, architecture: str, license:
     manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
     head = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags:", "- streamscope"]
     head += [f"- {yaml(config.name)}", *([f"license: {yaml(license)}"] if license else []), "---"]
-    ours = architecture.startswith("Streamscope")
+    native = architecture.startswith("Streamscope")
     parts = [
         "\n".join(head),
         f"# {cell(run.replace('hf:', ''))}",
         f"A causal language model of {model.n_params():,} parameters, the architecture {code(config.name)} of "
-        "streamscope" + ("." if ours else f", written as `{architecture}`, which computes the same."),
+        "streamscope" + ("." if native else f", written as `{architecture}`, which computes the same."),
         "## Architecture\n\n" + _table(("part", "value"), _architecture(config)),
         _table(("parameters", "count"), [(f"`{part}`", f"{n:,}") for part, n in parameters_by_part(model)]),
         "## Training\n\n" + _training(folder, manifest, config),
         "## Measured\n\n" + _measured(folder, run),
-        "## Use\n\n" + _use(model, ours),
+        "## Use\n\n" + _use(model, native),
         f"## Licence\n\n{cell(license) or 'Not stated by who exported it.'}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -111,8 +111,8 @@ def _measured(folder: Path, run: str) -> str:
     card = folder / "README.md"
     if step is None and card.is_file():
         text = card.read_text(encoding="utf-8")
-        _, has_table, rest = text.partition("\n|")
-        table = rest.partition("\nLicence:")[0]  # and the explanation of its rows
+        _, has_table, tail = text.partition("\n|")
+        table = tail.partition("\nLicence:")[0]  # and the explanation of its rows
         if has_table:
             if "| loss " in table and lines:
                 lines.append(
@@ -123,10 +123,13 @@ def _measured(folder: Path, run: str) -> str:
     return "\n\n".join(lines) or "Nothing was measured on this run."
 
 
-def _use(model: "StreamTransformer", ours: bool) -> str:
+def _use(model: "StreamTransformer", native: bool) -> str:
     """Code to open the model, and its differences from other models of the library."""
-    trust = ", trust_remote_code=True" if ours else ""
-    lines = ["# pip install streamscope"] * ours + ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    trust = ", trust_remote_code=True" if native else ""
+    lines = ["# pip install streamscope"] * native + [
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+    ]
     lines.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
     text = ""
     if model.tokenizer is not None:
@@ -135,11 +138,11 @@ def _use(model: "StreamTransformer", ours: bool) -> str:
             'text = tokenizer("Once upon a time", return_tensors="pt")',
             "print(tokenizer.decode(model.generate(**text, max_new_tokens=20)[0]))",
         ]
-        known = range(model.tokenizer.d_vocab)
-        bos, *ends = model.tokenizer.pieces([model.tokenizer.bos_id, *(i for i in model.eos_ids if i in known)])
+        token_ids = range(model.tokenizer.d_vocab)
+        bos, *ends = model.tokenizer.pieces([model.tokenizer.bos_id, *(i for i in model.eos_ids if i in token_ids)])
         ending = "it also" if ends == [bos] else " or ".join(map(code, ends)) or "no token"
         text = f"Every text begins with {code(bos)}, which the tokenizer adds; {ending} ends a generated text. "
-    if ours:
+    if native:
         text += (
             "There is no cache of keys and values: `use_cache` changes nothing. The modules named `hook_*` are "
             "identities, where forward hooks of torch can read and replace activations. "

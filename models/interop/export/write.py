@@ -58,10 +58,10 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     check_weights(model)
     config = model.config
     tensors = read_tensors(run_folder(run) / "model.safetensors")[0]
-    kind, theirs, there = native(config) if as_native else ("streamscope", as_exported(config), config)
+    kind, output, target_config = native(config) if as_native else ("streamscope", as_exported(config), config)
     family = FAMILIES[kind]
     described: dict[str, Any] = {"architectures": [family.architecture], "model_type": kind, "dtype": "float32"}
-    described |= theirs
+    described |= output
     if not as_native:
         described |= {"auto_map": AUTO, "use_cache": False}
     folder.mkdir(exist_ok=True)
@@ -76,8 +76,8 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     sampling = read_generation(run_folder(run))  # as its makers do; llama.cpp's own fields mean nothing to the library
     generation = {name: x for name, x in sampling.items() if not name.startswith(OTHER_SAMPLING)} | ids
     _write_json(folder / GENERATION, generation | ({} if as_native else {"use_cache": False}))
-    theirs = give(family.names(there, family.prefix), tensors, shapes_of(there))
-    write_tensors(folder / "model.safetensors", theirs, {"format": "pt"})
+    output = give(family.names(target_config, family.prefix), tensors, shapes_of(target_config))
+    write_tensors(folder / "model.safetensors", output, {"format": "pt"})
     for module, name in (place.split(".") for place in AUTO.values()) if not as_native else ():
         write_text(folder / f"{module}.py", CODE.format(module=module, name=name))
     write_text(folder / "README.md", model_card(model, run, family.architecture, license))

@@ -127,13 +127,13 @@ class Bridged(CleanCopies, TransformerBridge):
 
         Raises `InputError` if the logits are not just scaled, as in Gemma 2, which caps them.
         """
-        zero, one, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
-        if zero != 0 or abs(large - 1e6 * one) > one:
+        zero, unit, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
+        if zero != 0 or abs(large - 1e6 * unit) > unit:
             raise InputError(
                 f"{self.family} caps its logits, so they are not linear in the input of the head, as instruments and "
                 "attribution need: use a model without final_logit_softcapping"
             )
-        return one
+        return unit
 
     @property
     def logit_bias(self) -> Tensor:
@@ -258,11 +258,13 @@ def _wrong_sums(model: Bridged, expected: Tensor, folder: Path) -> frozenset[str
     def of_layers(name: str, parts: Tensor) -> tuple[Tensor, Tensor]:
         """(the stream after every layer as a sum over parts, the stream itself). What the parts lack counts as a bias
         if it is the same everywhere."""
-        written = torch.stack([cache[name, at] for at in layers])
-        lacking = written - parts.unflatten(0, (len(layers), -1)).sum(1)
-        rest = torch.stack([cache["resid_pre", at] + cache["attn_out", at] + cache["mlp_out", at] for at in layers])
-        after = torch.stack([cache["resid_post", at] for at in layers])
-        return rest - lacking + lacking[:, :1, :1], after
+        outputs = torch.stack([cache[name, layer] for layer in layers])
+        lacking = outputs - parts.unflatten(0, (len(layers), -1)).sum(1)
+        partial_sums = torch.stack(
+            [cache["resid_pre", layer] + cache["attn_out", layer] + cache["mlp_out", layer] for layer in layers]
+        )
+        streams = torch.stack([cache["resid_post", layer] for layer in layers])
+        return partial_sums - lacking + lacking[:, :1, :1], streams
 
     sums: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
         "logits": lens,
@@ -270,13 +272,13 @@ def _wrong_sums(model: Bridged, expected: Tensor, folder: Path) -> frozenset[str
         "heads": lambda: of_layers("attn_out", cache.stack_head_results()),
         "neurons": lambda: of_layers("mlp_out", cache.stack_neuron_results(len(layers))),
     }
-    return frozenset(name for name, both in sums.items() if _fails(both))
+    return frozenset(name for name, terms in sums.items() if _fails(terms))
 
 
-def _fails(both: Callable[[], tuple[Tensor, Tensor]]) -> bool:
+def _fails(terms: Callable[[], tuple[Tensor, Tensor]]) -> bool:
     """Whether two tensors differ, or a family lacks a hook or weight that they need, or has it in another shape."""
     try:
-        return _differ(*both())
+        return _differ(*terms())
     except Exception:
         return True
 
@@ -299,10 +301,10 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
         raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, but there are {tensors:,} tensors")
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
-    n, held = sum(x.numel() for x in empty.parameters()), sum(path.stat().st_size for path in files)
-    if n > 2 * held:
+    n, n_bytes = sum(x.numel() for x in empty.parameters()), sum(path.stat().st_size for path in files)
+    if n > 2 * n_bytes:
         raise InputError(
-            f"{folder / 'config.json'} asks for {n:,} parameters, too many for the {held:,} bytes of its weights: "
+            f"{folder / 'config.json'} asks for {n:,} parameters, too many for the {n_bytes:,} bytes of its weights: "
             "a size in it is missing or wrong"
         )
 

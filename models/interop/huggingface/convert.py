@@ -66,8 +66,8 @@ def source_name(folder: Path) -> str:
     """The name of a Hugging Face folder: that in the hub's cache, else its path from the working folder."""
     if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
         return folder.parent.parent.name.removeprefix("models--").replace("--", "/")
-    here = Path.cwd()
-    return str(folder.relative_to(here) if here in folder.parents else folder)
+    cwd = Path.cwd()
+    return str(folder.relative_to(cwd) if cwd in folder.parents else folder)
 
 
 def files_folder(source: Path) -> Path:
@@ -91,8 +91,8 @@ def foreign(name: str) -> Path | None:
 def files_read(folder: Path) -> list[Path]:
     """The files of a model (configuration, tokenizer, weights) in a run or Hugging Face folder."""
     if (file := gguf_file(folder)) is not None:
-        others = (file.with_name(name) for name in ("tokenizer.json", *ADAPTER))
-        return [path for path in (*gguf.parts(file), *others) if path.is_file()]
+        neighbours = (file.with_name(name) for name in ("tokenizer.json", *ADAPTER))
+        return [path for path in (*gguf.parts(file), *neighbours) if path.is_file()]
     return [path for name in READ if (path := folder / name).is_file()] + weight_files(folder)
 
 
@@ -105,18 +105,18 @@ def content_digest(folder: Path) -> str:
 def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     """Read the configuration into our parts. Raises `InputError` for another family, and a missing or unsupported
     option."""
-    path, theirs = _their_config(folder)
-    kind = str(theirs.get("model_type"))
+    path, fields = _their_config(folder)
+    kind = str(fields.get("model_type"))
     if kind not in FAMILIES:
         raise InputError(
             f"{path} is of the family {kind!r}; only {', '.join(FAMILIES)} can be converted, others can only be "
             "measured by instruments"
         )
     family = FAMILIES[kind]
-    refuse_codes(path, theirs)
+    refuse_codes(path, fields)
     with reading(path, REMEDY):
-        refuse(theirs, is_causal=True)
-        return from_dict(ModelConfig, to_dict(family.config(theirs)), "model"), family  # types of fields are checked
+        refuse(fields, is_causal=True)
+        return from_dict(ModelConfig, to_dict(family.config(fields)), "model"), family  # types of fields are checked
 
 
 def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -152,10 +152,10 @@ def weight_files(folder: Path) -> list[Path]:
     raise InputError(f"{folder} has no model.safetensors{hint}")
 
 
-def refuse_codes(path: Path, theirs: Mapping[str, Any]) -> None:
+def refuse_codes(path: Path, fields: Mapping[str, Any]) -> None:
     """Raise `InputError` if the fields of a config.json say that its weights are quantised."""
     for name in ("quantization_config", "compression_config"):
-        if scheme := theirs.get(name):
+        if scheme := fields.get(name):
             kind = scheme.get("quant_method", name) if isinstance(scheme, Mapping) else name
             raise InputError(f"{path}: weights quantised by {kind} are not read; {DEQUANTISE}")
 
@@ -223,8 +223,8 @@ def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
     file, folder = gguf_file(folder), files_folder(folder)
     if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
         return fitting_tokenizer(folder, d_vocab)
-    own = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
-    return None if file is None or own is None else fitting_tokenizer(file, d_vocab, own)
+    tokenizer = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
+    return None if file is None or tokenizer is None else fitting_tokenizer(file, d_vocab, tokenizer)
 
 
 def fitting_tokenizer(path: Path, d_vocab: int, tokenizer: Tokenizer | None = None) -> Tokenizer:

@@ -35,7 +35,7 @@ Theirs = Mapping[str, Any]
 
 
 OFFSET = Conversion(
-    lambda x, shape: x[0].to(torch.promote_types(x[0].dtype, torch.float32)) + 1, lambda ours: ours[0] - 1
+    lambda x, shape: x[0].to(torch.promote_types(x[0].dtype, torch.float32)) + 1, lambda tensors: tensors[0] - 1
 )
 """γ − 1 of a norm (Gemma), in at least fp32, because bf16 would round γ."""
 
@@ -44,23 +44,23 @@ def third(part: int) -> Conversion:
     """Queries, keys and values concatenated on the last axis: maps [d_in, 3 · d_out], or biases (GPT-2)."""
 
     def take(x: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        one = x[0].chunk(3, -1)[part]
-        return one.mT if one.ndim == 2 else one
+        chunk = x[0].chunk(3, -1)[part]
+        return chunk.mT if chunk.ndim == 2 else chunk
 
-    return Conversion(take, lambda ours: torch.cat([x.mT if x.ndim == 2 else x for x in ours], -1))
+    return Conversion(take, lambda tensors: torch.cat([x.mT if x.ndim == 2 else x for x in tensors], -1))
 
 
 def by_head(part: int, heads: int) -> Conversion:
     """Queries, keys and values concatenated in every head: [H · 3 · K, …] (GPT-NeoX)."""
     return Conversion(
         lambda x, shape: x[0].unflatten(0, (heads, 3, -1))[:, part].flatten(0, 1),
-        lambda ours: torch.stack([x.unflatten(0, (heads, -1)) for x in ours], 1).flatten(0, 2),
+        lambda tensors: torch.stack([x.unflatten(0, (heads, -1)) for x in tensors], 1).flatten(0, 2),
     )
 
 
 def stacked_rows(part: int, sizes: Sequence[int]) -> Conversion:
     """Maps that are stored one below the other, `sizes` rows of [rows of all, d_in] (Phi-3)."""
-    return Conversion(lambda x, shape: x[0].split(list(sizes))[part], lambda ours: torch.cat(list(ours)))
+    return Conversion(lambda x, shape: x[0].split(list(sizes))[part], lambda tensors: torch.cat(list(tensors)))
 
 
 ACTIVATIONS = {
@@ -87,7 +87,8 @@ class Family:
         """The table with full names."""
         table = self.table(config) if callable(self.table) else self.table
         return {
-            ours: (their[1:] if their.startswith("/") else prefix + their, how) for ours, (their, how) in table.items()
+            name: (their[1:] if their.startswith("/") else prefix + their, conversion)
+            for name, (their, conversion) in table.items()
         }
 
 
@@ -98,16 +99,16 @@ def activation(name: str) -> Any:
     return ACTIVATIONS[name]
 
 
-def refuse(theirs: Theirs, **plain: Any) -> None:
+def refuse(fields: Theirs, **plain: Any) -> None:
     """Raise `InputError` if an option differs from the value that our parts compute."""
     for name, value in plain.items():
-        if theirs.get(name, value) != value:
-            raise InputError(f"{name} = {theirs[name]!r} is not supported, only {name} = {value!r}")
+        if fields.get(name, value) != value:
+            raise InputError(f"{name} = {fields[name]!r} is not supported, only {name} = {value!r}")
 
 
 def their_activation(config: ModelConfig) -> str:
     """The library's name of the activation."""
-    return next(name for name, ours in ACTIVATIONS.items() if ours == config.mlp.activation)
+    return next(name for name, value in ACTIVATIONS.items() if value == config.mlp.activation)
 
 
 def sizes(config: ModelConfig) -> dict[str, Any]:
@@ -131,16 +132,16 @@ def any_bias(config: ModelConfig, names: str) -> bool:
     return any(getattr(getattr(config.attention, name), "bias", False) for name in names)
 
 
-def flag(theirs: Theirs, name: str, default: bool) -> bool:
+def flag(fields: Theirs, name: str, default: bool) -> bool:
     """Read a field that is true or false. Raises `InputError` for another value."""
-    value = theirs.get(name, default)
+    value = fields.get(name, default)
     if not isinstance(value, bool):
         raise InputError(f"{name} must be true or false, got {value!r}")
     return value
 
 
 def rope(
-    theirs: Theirs, *, base: str = "rope_theta", share: str = "", usual: float = 0.25, theta: float = 10_000.0,
+    fields: Theirs, *, base: str = "rope_theta", share: str = "", usual: float = 0.25, theta: float = 10_000.0,
     skip: int = 0,
 ) -> Rope:  # fmt: skip
     """Rotary positions, perhaps stretched (`config.Stretch`), by the rules of the library's classes.
@@ -148,7 +149,7 @@ def rope(
     `base` and `share` name fields outside `rope_parameters`, `theta` and `usual` their defaults. Without `share`, the
     class rotates whole heads and ignores partial_rotary_factor. Raises `InputError` for unsupported rules.
     """
-    rule: Theirs = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    rule: Theirs = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     if any(isinstance(value, Mapping) for value in rule.values()):
         raise InputError("rotary positions that differ between layers are not supported")
     kind = rule.get("rope_type", rule.get("type", "default"))
@@ -160,33 +161,33 @@ def rope(
     elif kind == "llama3":
         waves = [float(rule[f"{name}_freq_factor"]) for name in ("low", "high")]
         name = "original_max_position_embeddings"
-        original = int(theirs.get(name) or rule.get(name) or theirs["max_position_embeddings"])
+        original = int(fields.get(name) or rule.get(name) or fields["max_position_embeddings"])
         stretch = Stretch(factor=float(rule["factor"]), original=original, low=waves[0], high=waves[1])
     if share:
-        fraction = rule.get("partial_rotary_factor", theirs.get(share, usual))
+        fraction = rule.get("partial_rotary_factor", fields.get(share, usual))
     else:
         fraction = 1.0
         if stretch is not None:  # then the class reads the factor, and fails
-            refuse({**theirs, **rule}, partial_rotary_factor=1.0)
-    frequency = float(rule.get("rope_theta", theirs.get(base, theta)))
+            refuse({**fields, **rule}, partial_rotary_factor=1.0)
+    frequency = float(rule.get("rope_theta", fields.get(base, theta)))
     return Rope(base=frequency, fraction=float(fraction), stretch=stretch, skip=skip)
 
 
-def gpt2(theirs: Theirs) -> ModelConfig:
+def gpt2(fields: Theirs) -> ModelConfig:
     """GPT-2: learned positions, LayerNorm, biases everywhere, a tied head."""
     refuse(
-        theirs, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False,
-        add_cross_attention=False, num_hidden_layers=theirs["n_layer"], num_attention_heads=theirs["n_head"],
-        hidden_size=theirs["n_embd"], max_position_embeddings=theirs["n_positions"],
+        fields, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False,
+        add_cross_attention=False, num_hidden_layers=fields["n_layer"], num_attention_heads=fields["n_head"],
+        hidden_size=fields["n_embd"], max_position_embeddings=fields["n_positions"],
     )  # fmt: skip
-    bias, norm = Dense(bias=True), LayerNorm(eps=theirs["layer_norm_epsilon"])
+    bias, norm = Dense(bias=True), LayerNorm(eps=fields["layer_norm_epsilon"])
     return ModelConfig(
-        name="hf-gpt2", n_layers=theirs["n_layer"], d_model=theirs["n_embd"], n_heads=theirs["n_head"],
-        d_vocab=theirs["vocab_size"], n_ctx=theirs["n_positions"], positions=Learned(), norm=norm,
+        name="hf-gpt2", n_layers=fields["n_layer"], d_model=fields["n_embd"], n_heads=fields["n_head"],
+        d_vocab=fields["vocab_size"], n_ctx=fields["n_positions"], positions=Learned(), norm=norm,
         attention=Attention(q=bias, k=bias, v=bias, o=bias),
-        mlp=Mlp(d_mlp=theirs.get("n_inner") or 0, up=bias, down=bias,
-                activation=activation(theirs["activation_function"])),
-        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", True)),
+        mlp=Mlp(d_mlp=fields.get("n_inner") or 0, up=bias, down=bias,
+                activation=activation(fields["activation_function"])),
+        readout=Readout(norm=norm, tied=flag(fields, "tie_word_embeddings", True)),
     )  # fmt: skip
 
 
@@ -211,30 +212,30 @@ GPT2 = modules(
 """Conv1D maps are transposed, with q, k and v in one tensor."""
 
 
-def neox(theirs: Theirs) -> ModelConfig:
+def neox(fields: Theirs) -> ModelConfig:
     """GPT-NeoX and Pythia: partly rotary positions, parallel branches, biases, an untied head."""
     bias = Dense(bias=True)
-    attention = bias if flag(theirs, "attention_bias", True) else Dense()
-    refuse(theirs, head_dim=theirs["hidden_size"] // theirs["num_attention_heads"])
-    norm = LayerNorm(eps=theirs["layer_norm_eps"])
+    attention = bias if flag(fields, "attention_bias", True) else Dense()
+    refuse(fields, head_dim=fields["hidden_size"] // fields["num_attention_heads"])
+    norm = LayerNorm(eps=fields["layer_norm_eps"])
     return ModelConfig(
-        name="hf-gpt-neox", n_layers=theirs["num_hidden_layers"], d_model=theirs["hidden_size"],
-        n_heads=theirs["num_attention_heads"], d_vocab=theirs["vocab_size"], n_ctx=theirs["max_position_embeddings"],
-        positions=rope(theirs, base="rotary_emb_base", share="rotary_pct"), norm=norm,
-        residual=Single(order="parallel" if flag(theirs, "use_parallel_residual", True) else "sequential"),
+        name="hf-gpt-neox", n_layers=fields["num_hidden_layers"], d_model=fields["hidden_size"],
+        n_heads=fields["num_attention_heads"], d_vocab=fields["vocab_size"], n_ctx=fields["max_position_embeddings"],
+        positions=rope(fields, base="rotary_emb_base", share="rotary_pct"), norm=norm,
+        residual=Single(order="parallel" if flag(fields, "use_parallel_residual", True) else "sequential"),
         attention=Attention(q=attention, k=attention, v=attention, o=attention),
-        mlp=Mlp(d_mlp=theirs["intermediate_size"], up=bias, down=bias, activation=activation(theirs["hidden_act"])),
-        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", False)),
+        mlp=Mlp(d_mlp=fields["intermediate_size"], up=bias, down=bias, activation=activation(fields["hidden_act"])),
+        readout=Readout(norm=norm, tied=flag(fields, "tie_word_embeddings", False)),
     )  # fmt: skip
 
 
 def as_neox(config: ModelConfig) -> dict[str, Any]:
     """GPT-NeoX's config.json with our sizes."""
-    theirs = sizes(config)
+    fields = sizes(config)
     if isinstance(config.positions, Rope):
-        theirs["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
+        fields["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
     return {
-        **theirs, "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
+        **fields, "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
         "use_parallel_residual": getattr(config.residual, "order", "") == "parallel",
     }  # fmt: skip
 
@@ -253,62 +254,62 @@ def neox_table(config: ModelConfig) -> Table:
 
 
 def llama(
-    theirs: Theirs, *, name: str = "hf-llama", biases: Sequence[str] = ("attention_bias", "mlp_bias"),
+    fields: Theirs, *, name: str = "hf-llama", biases: Sequence[str] = ("attention_bias", "mlp_bias"),
     qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False, positions: Callable[[Theirs], Rope] = rope,
-    window: Callable[[Theirs], int] = lambda theirs: 0,
+    window: Callable[[Theirs], int] = lambda fields: 0,
 ) -> ModelConfig:  # fmt: skip
     """Llama and its relatives: rotary positions, RMSNorm, a gated FFN; optional grouped queries, biases and QK norm.
 
     `biases` are the fields that the class reads; it ignores others in its config.json. `tied` is its default.
     """
-    refuse(theirs, use_sliding_window=False, pretraining_tp=1)
-    if set(theirs.get("layer_types") or ()) - {"full_attention"}:
+    refuse(fields, use_sliding_window=False, pretraining_tp=1)
+    if set(fields.get("layer_types") or ()) - {"full_attention"}:
         raise InputError("layer_types other than 'full_attention' are not supported")
-    norm, d, heads = RMSNorm(eps=theirs["rms_norm_eps"]), theirs["hidden_size"], theirs["num_attention_heads"]
-    has = {field: field in biases and flag(theirs, field, False) for field in ("attention_bias", "mlp_bias")}
+    norm, d, heads = RMSNorm(eps=fields["rms_norm_eps"]), fields["hidden_size"], fields["num_attention_heads"]
+    has = {field: field in biases and flag(fields, field, False) for field in ("attention_bias", "mlp_bias")}
     bias, mlp = has["attention_bias"], Dense(bias=has["mlp_bias"])
     qkv = Dense(bias=bias or qkv_bias)
     return ModelConfig(
-        name=name, n_layers=theirs["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=theirs["vocab_size"],
-        n_ctx=theirs["max_position_embeddings"], positions=positions(theirs), norm=norm,
+        name=name, n_layers=fields["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=fields["vocab_size"],
+        n_ctx=fields["max_position_embeddings"], positions=positions(fields), norm=norm,
         attention=Attention(
-            window=window(theirs), q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=theirs.get("head_dim") or d // heads,
-            kv_heads=theirs.get("num_key_value_heads") or heads, qk_norm=norm if qk_norm else None,
+            window=window(fields), q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=fields.get("head_dim") or d // heads,
+            kv_heads=fields.get("num_key_value_heads") or heads, qk_norm=norm if qk_norm else None,
         ),
-        mlp=Mlp(d_mlp=theirs["intermediate_size"], up=mlp, down=mlp, gate=mlp,
-                activation=activation(theirs["hidden_act"])),
-        readout=Readout(norm=norm, tied=flag(theirs, "tie_word_embeddings", tied)),
+        mlp=Mlp(d_mlp=fields["intermediate_size"], up=mlp, down=mlp, gate=mlp,
+                activation=activation(fields["hidden_act"])),
+        readout=Readout(norm=norm, tied=flag(fields, "tie_word_embeddings", tied)),
     )  # fmt: skip
 
 
-def sliding(theirs: Theirs, default: int | None) -> int:
+def sliding(fields: Theirs, default: int | None) -> int:
     """The window of attention in tokens; 0 if every query sees all keys before it."""
-    window = theirs.get("sliding_window", default)
+    window = fields.get("sliding_window", default)
     if window is not None and (type(window) is not int or window < 1):
         raise InputError(f"sliding_window must be a number of tokens or null, got {window!r}")
     return window or 0
 
 
-def every_kth(marked: Sequence[bool], n: int, what: str) -> int:
+def every_kth(marked: Sequence[bool], n: int, label: str) -> int:
     """k if of n layers k, 2k, …, counted from 1, are marked, 0 if none is.
 
     Raises `InputError` for another pattern, and for marks of another number of layers.
     """
     if len(marked) != n:
-        raise InputError(f"{what} has {len(marked)} entries, but the model has {n} layers")
-    k = next((i + 1 for i, one in enumerate(marked) if one), 0)
-    if any(one != (k > 0 and (i + 1) % k == 0) for i, one in enumerate(marked)):
-        raise InputError(f"{what} is not supported, only every k-th layer")
+        raise InputError(f"{label} has {len(marked)} entries, but the model has {n} layers")
+    k = next((i + 1 for i, mark in enumerate(marked) if mark), 0)
+    if any(mark != (k > 0 and (i + 1) % k == 0) for i, mark in enumerate(marked)):
+        raise InputError(f"{label} is not supported, only every k-th layer")
     return k
 
 
-def nope(theirs: Theirs) -> Rope:
+def nope(fields: Theirs) -> Rope:
     """SmolLM3's rotary positions, which every k-th layer lacks. Raises `InputError` for another pattern."""
-    n, step = theirs["num_hidden_layers"], theirs.get("no_rope_layer_interval", 4)
-    rotated = theirs.get("no_rope_layers")
+    n, step = fields["num_hidden_layers"], fields.get("no_rope_layer_interval", 4)
+    rotated = fields.get("no_rope_layers")
     if rotated is not None:
-        step = every_kth([not one for one in rotated[:n]], n, f"no_rope_layers = {rotated!r}")
-    return rope(theirs, theta=2_000_000.0, skip=step)
+        step = every_kth([not value for value in rotated[:n]], n, f"no_rope_layers = {rotated!r}")
+    return rope(fields, theta=2_000_000.0, skip=step)
 
 
 def as_llama(config: ModelConfig) -> dict[str, Any]:
@@ -335,7 +336,7 @@ OLMO2 = modules("layers", OUTER, INNER | AFTER)
 GEMMA_NORMS = {name: INNER[name] for name in ("ln1", "attn.q_norm", "attn.k_norm")} | AFTER
 GEMMA_NORMS |= {"ln2": "pre_feedforward_layernorm"}
 GEMMA = modules("layers", {**OUTER, "ln_final": ("norm", OFFSET)}, {
-    **INNER, **{ours: (their, OFFSET) for ours, their in GEMMA_NORMS.items()},
+    **INNER, **{name: (their, OFFSET) for name, their in GEMMA_NORMS.items()},
 })  # fmt: skip
 """γ − 1 of every norm."""
 
@@ -348,41 +349,41 @@ def phi3_table(config: ModelConfig) -> Table:
     return modules("layers", OUTER, {**INNER, **qkv, **pair})
 
 
-def olmo2(theirs: Theirs) -> ModelConfig:
+def olmo2(fields: Theirs) -> ModelConfig:
     """OLMo 2: Llama with norms after the branches, and a norm of queries and keys over all heads."""
-    config = llama(theirs, name="hf-olmo2", biases=("attention_bias",), qk_norm=True)
+    config = llama(fields, name="hf-olmo2", biases=("attention_bias",), qk_norm=True)
     return replace(config, norm_place="after", attention=replace(config.attention, qk_norm_over="layer"))
 
 
 def gemma(
-    theirs: Theirs, *, name: str, every: int, caps: tuple[float | None, float | None], **options: Any
+    fields: Theirs, *, name: str, every: int, caps: tuple[float | None, float | None], **options: Any
 ) -> ModelConfig:
     """Gemma 2 and 3: Llama with norms before and after the branches, scaled embeddings and windows in some layers.
 
     `every` and `caps` (of scores and logits) are the defaults of the class, `options` those of `llama`.
     """
-    if theirs.get("use_bidirectional_attention"):
+    if fields.get("use_bidirectional_attention"):
         raise InputError("use_bidirectional_attention is not supported, only causal attention")
-    types = theirs.get("layer_types")
+    types = fields.get("layer_types")
     if types is not None:
         if unknown_types := set(types) - {"full_attention", "sliding_attention"}:
             raise InputError(f"layer_types {sorted(unknown_types)} are not supported")
-        full = [one == "full_attention" for one in types]
-        every = every_kth(full, theirs["num_hidden_layers"], f"layer_types = {types!r}")
+        full = [kind == "full_attention" for kind in types]
+        every = every_kth(full, fields["num_hidden_layers"], f"layer_types = {types!r}")
     usual = {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
-    theirs = {
+    fields = {
         **usual,
-        **theirs,
-        "hidden_act": theirs.get("hidden_activation", "gelu_pytorch_tanh"),
+        **fields,
+        "hidden_act": fields.get("hidden_activation", "gelu_pytorch_tanh"),
         "layer_types": None,
     }
     config = llama(
-        theirs, name=name, biases=("attention_bias",), tied=True, window=partial(sliding, default=4096), **options
+        fields, name=name, biases=("attention_bias",), tied=True, window=partial(sliding, default=4096), **options
     )
     of_scores, of_logits = (
-        theirs.get(f"{what}_logit_softcapping", cap) or 0.0 for what, cap in zip(("attn", "final"), caps, strict=True)
+        fields.get(f"{part}_logit_softcapping", cap) or 0.0 for part, cap in zip(("attn", "final"), caps, strict=True)
     )
-    width = theirs["query_pre_attn_scalar"]
+    width = fields["query_pre_attn_scalar"]
     attention = replace(
         config.attention, full_every=every, softcap=float(of_scores),
         scale_width=0.0 if width == config.d_head else float(width),
@@ -393,27 +394,27 @@ def gemma(
     )  # fmt: skip
 
 
-def gemma3(theirs: Theirs) -> ModelConfig:
+def gemma3(fields: Theirs) -> ModelConfig:
     """Gemma 3: Gemma 2 with a norm of queries and keys, no cap, and other rotary positions in layers with a window."""
-    refuse(theirs, attn_logit_softcapping=None)  # the class ignores it
-    rules = theirs.get("rope_parameters") or {}
+    refuse(fields, attn_logit_softcapping=None)  # the class ignores it
+    rules = fields.get("rope_parameters") or {}
     if set(rules) - {"full_attention", "sliding_attention"}:
         raise InputError(f"rope_parameters = {rules!r} is not supported, only those of both kinds of layers")
     local: dict[str, Any] = rules.get("sliding_attention") or {}
     if local.get("rope_type", "default") != "default":
         raise InputError(f"rotary positions of kind {local['rope_type']!r} in layers with a window are not supported")
-    own = (rules.get("full_attention") or {}) | (theirs.get("rope_scaling") or {})
-    full = {"rope_theta": theirs.get("rope_theta", 1_000_000.0), **own}
-    base = float(local.get("rope_theta") or theirs.get("rope_local_base_freq") or 10_000.0)
+    rule = (rules.get("full_attention") or {}) | (fields.get("rope_scaling") or {})
+    full = {"rope_theta": fields.get("rope_theta", 1_000_000.0), **rule}
+    base = float(local.get("rope_theta") or fields.get("rope_local_base_freq") or 10_000.0)
     return gemma(
-        {**theirs, "rope_parameters": full, "rope_scaling": None}, name="hf-gemma3", qk_norm=True, caps=(None, None),
-        every=theirs.get("sliding_window_pattern", 6), positions=lambda theirs: replace(rope(theirs), local_base=base),
+        {**fields, "rope_parameters": full, "rope_scaling": None}, name="hf-gemma3", qk_norm=True, caps=(None, None),
+        every=fields.get("sliding_window_pattern", 6), positions=lambda fields: replace(rope(fields), local_base=base),
     )  # fmt: skip
 
 
-def exported(theirs: Theirs) -> ModelConfig:
+def exported(fields: Theirs) -> ModelConfig:
     """The configuration in an export."""
-    return from_dict(ModelConfig, theirs["parts"], "parts")
+    return from_dict(ModelConfig, fields["parts"], "parts")
 
 
 def as_exported(config: ModelConfig) -> dict[str, Any]:
@@ -431,7 +432,7 @@ qwen2 = partial(llama, name="hf-qwen2", biases=(), qkv_bias=True)
 qwen3 = partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True)
 mistral = partial(
     llama, name="hf-mistral", biases=(),
-    window=lambda theirs: 0 if theirs.get("layer_types") else sliding(theirs, 4096),  # then all are full
+    window=lambda fields: 0 if fields.get("layer_types") else sliding(fields, 4096),  # then all are full
 )  # fmt: skip
 smollm3 = partial(llama, name="hf-smollm3", tied=True, positions=nope)
 gemma2 = partial(gemma, name="hf-gemma2", every=2, caps=(50.0, 30.0))
@@ -467,20 +468,20 @@ def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
         if family.theirs is None:
             continue
         tried.append(family.architecture)
-        theirs = family.theirs(config)
+        fields = family.theirs(config)
         try:
-            back = family.config(theirs)
+            back = family.config(fields)
         except InputError:
             continue
-        ours, there = _biased(config), _biased(back)
-        if _computed(back) == _computed(config) and ours <= there:
-            matches.append(((len(there - ours), back.name != config.name), kind, theirs, back))
+        biases, their_biases = _biased(config), _biased(back)
+        if _computed(back) == _computed(config) and biases <= their_biases:
+            matches.append(((len(their_biases - biases), back.name != config.name), kind, fields, back))
     if not matches:
         raise InputError(
             f"no class of the library computes the same as {config.name} (tried: {', '.join(tried)}): export without "
             "--native"
         )
-    return min(matches, key=lambda one: one[0])[1:]
+    return min(matches, key=lambda item: item[0])[1:]
 
 
 def _biased(config: ModelConfig) -> set[str]:

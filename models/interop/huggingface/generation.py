@@ -31,10 +31,10 @@ def gguf_file(source: Path) -> Path | None:
         return None
     from streamscope.models.interop.huggingface.gguf import parts  # for such files only
 
-    whole = parts(files[0])
-    if not set(files) <= set(whole):
+    all_parts = parts(files[0])
+    if not set(files) <= set(all_parts):
         raise InputError(f"{source} has several GGUF files: name one, as in hf:{files[0]}")
-    return whole[0]
+    return all_parts[0]
 
 
 class Sampling(TypedDict, total=False):
@@ -81,8 +81,8 @@ def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     Raises `InputError` unless they are a token id or a list of them.
     """
     config = folder / "config.json"
-    theirs = read_json(config, dict[str, Any], REMEDY) if config.is_file() else {}
-    for path, fields in ((folder / GENERATION, read_generation(folder)), (config, theirs)):
+    config_fields = read_json(config, dict[str, Any], REMEDY) if config.is_file() else {}
+    for path, fields in ((folder / GENERATION, read_generation(folder)), (config, config_fields)):
         eos = fields.get("eos_token_id")
         if eos is not None:
             ids = eos if isinstance(eos, list) else [eos]
@@ -121,12 +121,12 @@ def read_sampling(folder: Path) -> dict[str, Any]:
     """
     fields = read_generation(folder)
     options = {name: fields[name] for name in Sampling.__annotations__ if name in fields}
-    named, drawn = bool(options or fields.keys() & UNSUPPORTED), options.pop("do_sample", False)
+    has_options, drawn = bool(options or fields.keys() & UNSUPPORTED), options.pop("do_sample", False)
     off = {name: value for name, value in UNSUPPORTED.items() if drawn or name not in DRAWN}
     off |= {name: LLAMA_CPP.get(name) for name in fields if name.startswith(OTHER_SAMPLING)}
     if ignored := [name for name in off if fields.get(name, off[name]) != off[name]]:
         print(f"{folder / GENERATION} has {', '.join(ignored)}, which generate does not apply", file=sys.stderr)
     if not drawn:
-        greedy = {"temperature": 0} if named else {}
+        greedy = {"temperature": 0} if has_options else {}
         return greedy | {name: value for name, value in options.items() if name not in DRAWN}
     return {name: value for name, value in ({"top_k": 50} | options).items() if (name, value) != ("top_k", 0)}

@@ -69,7 +69,7 @@ class Architecture:
 
 
 WINDOW = {"attention.sliding_window": "sliding_window"}
-CAPS = {f"{what}_logit_softcapping": f"{what}_logit_softcapping" for what in ("attn", "final")}
+CAPS = {f"{part}_logit_softcapping": f"{part}_logit_softcapping" for part in ("attn", "final")}
 ARCHITECTURES = {
     "llama": Architecture("llama", paired=True), "qwen2": Architecture("qwen2"), "qwen3": Architecture("qwen3"),
     "smollm3": Architecture("smollm3", paired=True), "olmo2": Architecture("olmo2"),
@@ -193,10 +193,10 @@ def read_header(path: Path) -> Gguf:
 @lru_cache(maxsize=1)
 def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
     first, files = _read_file(path), parts(path)
-    at, n = _place(first)
-    if at != 1:
+    number, n = _place(first)
+    if number != 1:
         start = re.sub(r"-\d{5}-of-", "-00001-of-", path.name)
-        raise InputError(f"{path} is file {at} of {n}: name the first, {path.with_name(start)}")
+        raise InputError(f"{path} is file {number} of {n}: name the first, {path.with_name(start)}")
     if n != len(files):
         name = f"{path.stem}-00001-of-{n:05d}.gguf"
         raise InputError(f"{path} is file 1 of {n}: name it {name}, and the others accordingly")
@@ -250,9 +250,9 @@ def _read_file(path: Path) -> Gguf:
         if (entry.start - start) % alignment:
             raise ValueError(f"damaged: {name} does not begin at a multiple of {alignment}")
     placed = sorted(tensors, key=lambda name: tensors[name].start)
-    for name, after in pairwise(placed):
-        if tensors[name].start + _bytes(file, name) > tensors[after].start:
-            raise ValueError(f"damaged: {name} overlaps {after}")
+    for name, next_name in pairwise(placed):
+        if tensors[name].start + _bytes(file, name) > tensors[next_name].start:
+            raise ValueError(f"damaged: {name} overlaps {next_name}")
     return file
 
 
@@ -317,10 +317,10 @@ class Weights:
         package, self.file, self.config = _package(), file, config
         kinds = {name: kind for kind, name in package.MODEL_ARCH_NAMES.items()}
         table = package.get_tensor_name_map(kinds[_architecture(file)], config["num_hidden_layers"])
-        found = {name: table.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
-        self.names = {theirs: ours for theirs, ours in found.items() if ours in file.tensors}
-        rest = file.tensors.keys() - self.names.values() - {"rope_freqs.weight"}
-        self.names |= {name: name for name in sorted(rest)}
+        gguf_names = {name: table.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
+        self.names = {name: gguf_name for name, gguf_name in gguf_names.items() if gguf_name in file.tensors}
+        extra = file.tensors.keys() - self.names.values() - {"rope_freqs.weight"}
+        self.names |= {name: name for name in sorted(extra)}
         self.how = ARCHITECTURES[_architecture(file)]
 
     def keys(self) -> list[str]:
@@ -354,45 +354,47 @@ def their_config(file: Gguf) -> dict[str, Any]:
     """The config.json that describes a file. Raises `InputError` for fields that no part computes."""
     kind = _architecture(file)
     start = f"{kind}."
-    whole = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
-    file = replace(file, fields={**file.fields, **whole})
-    own = {name.removeprefix(start): x for name, x in whole.items()}
-    own = {name: x for name, x in own.items() if WITHOUT_EFFECT.get(name) != x}
-    scaling = {name.removeprefix(ROPE): own.pop(name) for name in list(own) if name.startswith(ROPE)}
-    how = ARCHITECTURES[kind]
-    fields = {**FIELDS, **how.more}
-    if unknown := sorted(own.keys() - fields.keys() - set(READ_TOO)):
+    kind_fields = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
+    file = replace(file, fields={**file.fields, **kind_fields})
+    values = {name.removeprefix(start): x for name, x in kind_fields.items()}
+    values = {name: x for name, x in values.items() if WITHOUT_EFFECT.get(name) != x}
+    scaling = {name.removeprefix(ROPE): values.pop(name) for name in list(values) if name.startswith(ROPE)}
+    architecture = ARCHITECTURES[kind]
+    fields = {**FIELDS, **architecture.more}
+    if unknown := sorted(values.keys() - fields.keys() - set(READ_TOO)):
         raise InputError(f"{file.path}: {kind}.{unknown[0]} is not supported; {HOW}")
     if "token_embd.weight" not in file.tensors:
         raise InputError(f"{file.path} has no token_embd.weight, so it is not a language model")
-    theirs = {fields[name]: x for name, x in own.items() if name in fields}
-    theirs.setdefault("num_key_value_heads", own.get("attention.head_count"))
-    needed = ("block_count", "embedding_length", "attention.head_count")
-    for name in {*needed, *own} & {*fields, *READ_TOO}:
-        file.field(start + name, int if name in needed else (int, float))
-    width = theirs.get("head_dim") or theirs["hidden_size"] // max(1, theirs["num_attention_heads"])
+    config = {fields[name]: x for name, x in values.items() if name in fields}
+    config.setdefault("num_key_value_heads", values.get("attention.head_count"))
+    sizes = ("block_count", "embedding_length", "attention.head_count")
+    for name in {*sizes, *values} & {*fields, *READ_TOO}:
+        file.field(start + name, int if name in sizes else (int, float))
+    width = config.get("head_dim") or config["hidden_size"] // max(1, config["num_attention_heads"])
     rotated = () if kind == "phi3" else ("rope.dimension_count",)
     for name in ("attention.value_length", *rotated):
-        if own.get(name, width) != width:
-            raise InputError(f"{file.path}: {kind}.{name} = {own[name]} is not supported, only the head width {width}")
+        if values.get(name, width) != width:
+            raise InputError(
+                f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width {width}"
+            )
     if not rotated:
-        theirs["partial_rotary_factor"] = own.get("rope.dimension_count", width) / max(1, width)
+        config["partial_rotary_factor"] = values.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
-        theirs["sliding_window"] = theirs.get("sliding_window") or None  # Phi-4 has 0, and Gemma 2 the class's default
-    if how.largest:
-        wide = theirs["hidden_size"] // theirs["num_attention_heads"]
-        theirs["query_pre_attn_scalar"] = wide if theirs["num_hidden_layers"] == how.largest else width
-    theirs |= {
-        "model_type": how.family, "vocab_size": file.tensors["token_embd.weight"].shape[0], "hidden_act": "silu",
-        "tie_word_embeddings": "output.weight" not in file.tensors,
+        config["sliding_window"] = config.get("sliding_window") or None  # Phi-4 has 0, and Gemma 2 the class's default
+    if architecture.largest:
+        wide = config["hidden_size"] // config["num_attention_heads"]
+        config["query_pre_attn_scalar"] = wide if config["num_hidden_layers"] == architecture.largest else width
+    config |= {
+        "model_type": architecture.family, "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "hidden_act": "silu", "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_output.bias" in file.tensors, "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
     }  # fmt: skip
     for role in ("bos", *ENDS):
         name = f"tokenizer.ggml.{role}_token_id"
-        if name in file.fields and not 0 <= (one := file.field(name, int)) < theirs["vocab_size"]:
-            raise InputError(f"{file.path}: {name} is {one}, but the model has {theirs['vocab_size']} tokens; {HOW}")
-    rule = _rope_rule(file, scaling, theirs, width)
-    return theirs | ({"rope_scaling": rule} if rule else {})
+        if name in file.fields and not 0 <= (token := file.field(name, int)) < config["vocab_size"]:
+            raise InputError(f"{file.path}: {name} is {token}, but the model has {config['vocab_size']} tokens; {HOW}")
+    rule = _rope_rule(file, scaling, config, width)
+    return config | ({"rope_scaling": rule} if rule else {})
 
 
 def _of_all_layers(file: Gguf, name: str) -> Any:
@@ -405,9 +407,9 @@ def _of_all_layers(file: Gguf, name: str) -> Any:
     return value[0]
 
 
-def _rope_rule(file: Gguf, scaling: Mapping[str, Any], theirs: Mapping[str, Any], width: int) -> dict[str, Any]:
+def _rope_rule(file: Gguf, scaling: Mapping[str, Any], config: Mapping[str, Any], width: int) -> dict[str, Any]:
     """`rope_scaling` of config.json; Llama 3's is only stored as its factors (tensor rope_freqs)."""
-    base = {"rope_theta": theirs.get("rope_theta", 10_000.0)}
+    base = {"rope_theta": config.get("rope_theta", 10_000.0)}
     kind = scaling.get("type", "linear" if scaling.get("factor") else "none")  # as in llama.cpp
     if scaling.get("attn_factor", 1.0) != 1.0:
         raise InputError(f"{file.path}: {ROPE}attn_factor = {scaling['attn_factor']} is not supported, only 1; {HOW}")
@@ -417,12 +419,12 @@ def _rope_rule(file: Gguf, scaling: Mapping[str, Any], theirs: Mapping[str, Any]
         raise InputError(f"{file.path}: {ROPE}type = {kind!r} with a tensor rope_freqs is not supported; {HOW}")
     factors = tensor(file, "rope_freqs.weight").double()
     theta = base["rope_theta"] ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    known = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    constants = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     largest = float(factors.max())
     s = ((8192 * theta / (2 * math.pi) - 1) / 3).clamp(0, 1)
     if factors.shape != theta.shape or not torch.allclose(1 / ((1 - s) / largest + s), factors, rtol=1e-4):
         raise InputError(f"{file.path}: the factors of its rotary positions are not those of Llama 3; {HOW}")
-    return {"rope_type": "llama3", "factor": largest, **known, **base}
+    return {"rope_type": "llama3", "factor": largest, **constants, **base}
 
 
 SAMPLING = {
@@ -438,14 +440,14 @@ def generation(file: Gguf) -> dict[str, Any]:
     """
     names = [name for role in ENDS if (name := f"tokenizer.ggml.{role}_token_id") in file.fields]
     ends = [file.field(name, int) for name in names]
-    named = {name: f"{OTHER_SAMPLING}{key}" for key, name in SAMPLING.items()}
-    sampling = {name: file.fields[key] for name, key in named.items() if key in file.fields}
+    key_of = {name: f"{OTHER_SAMPLING}{key}" for key, name in SAMPLING.items()}
+    sampling = {name: file.fields[key] for name, key in key_of.items() if key in file.fields}
     drawn = {"do_sample": True} if sampling else {}
-    others = [name for name in file.fields if name.startswith(OTHER_SAMPLING) and name not in named.values()]
+    other_fields = [name for name in file.fields if name.startswith(OTHER_SAMPLING) and name not in key_of.values()]
     return (
         drawn
         | sampling
-        | {name: file.fields[name] for name in others}
+        | {name: file.fields[name] for name in other_fields}
         | ({"eos_token_id": list(dict.fromkeys(ends))} if ends else {})
     )
 
@@ -488,9 +490,9 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
     ):  # the default is llama.cpp's
         first = [(bos, backend.token_to_id(bos))]
         backend.post_processor = processors.TemplateProcessing(single=[bos, "$A"], special_tokens=first)
-    made = Tokenizer(backend, SpecialTokens(roles=roles, source=file.path.name))
+    tokenizer = Tokenizer(backend, SpecialTokens(roles=roles, source=file.path.name))
     if adds is False:
-        made.note = "; ".join(filter(None, (made.note, f"{file.path.name} adds no BOS")))
+        tokenizer.note = "; ".join(filter(None, (tokenizer.note, f"{file.path.name} adds no BOS")))
     if isinstance(template := file.fields.get("tokenizer.chat_template"), str):
-        made.chat_template = template
-    return made
+        tokenizer.chat_template = template
+    return tokenizer

@@ -35,7 +35,7 @@ NAMES = {
 """Tensors of every module of a kind."""
 
 
-def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", **options: Any) -> HyperConnection:
+def hyper_connection(tensors: Mapping[str, Tensor], kind: str, prefix: str = "", **options: Any) -> HyperConnection:
     """Convert the module whose tensors begin with `prefix`, keeping its dtypes.
 
     `options` are fields that the tensors do not determine, such as dyn_act="none" for `HyperConnections(tanh=False)`.
@@ -43,22 +43,22 @@ def hyper_connection(theirs: Mapping[str, Tensor], kind: str, prefix: str = "", 
     """
     if kind not in NAMES:
         raise unknown("kind of hyper-connection", kind, list(NAMES))
-    own = {name.removeprefix(prefix): x for name, x in theirs.items() if name.startswith(prefix)}
+    weights = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
     for name in NAMES[kind]:
-        if name not in own:
+        if name not in weights:
             raise InputError(f"{prefix}{name} is missing; is it a module of {kind}?")
     deepseek = kind == "deepseek-v4"
     if deepseek:
-        n, width = math.isqrt(own["base"].numel() + 1) - 1, own["fn"].shape[-1]  # (n + 2) n biases
+        n, width = math.isqrt(weights["base"].numel() + 1) - 1, weights["fn"].shape[-1]  # (n + 2) n biases
         spec: Hyper = MHC(n=n, **{"iterations": 20, "eps": DEEPSEEK_EPS, **options})
     else:
-        n, width = own["static_beta"].numel(), own["norm.gamma"].numel()
-        spec = _spec(own, kind, n, options)
+        n, width = weights["static_beta"].numel(), weights["norm.gamma"].numel()
+        spec = _spec(weights, kind, n, options)
     d_model = width if isinstance(spec, HC) else width // n
     layer = CONNECTIONS[type(spec)](spec, d_model, 0)
     shapes = {name: x.shape for name, x in layer.state_dict().items()}
     table = _deepseek(n) if deepseek else _table(spec)
-    layer.load_state_dict(take(table, own, own.__getitem__, shapes), assign=True)
+    layer.load_state_dict(take(table, weights, weights.__getitem__, shapes), assign=True)
     layer.eps = DEEPSEEK_EPS if deepseek else EPS
     return layer
 
@@ -83,14 +83,14 @@ def _deepseek(n: int) -> Table:
     return table
 
 
-def _spec(own: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, Any]) -> Hyper:
+def _spec(weights: Mapping[str, Tensor], kind: str, n: int, options: Mapping[str, Any]) -> Hyper:
     """The part, from the names and the number of logits of H_res."""
-    sinkhorn = "pre_branch_scale" in own and (kind == "hyper-connections" or own["static_alpha"].ndim == 2)
+    sinkhorn = "pre_branch_scale" in weights and (kind == "hyper-connections" or weights["static_alpha"].ndim == 2)
     if sinkhorn:
         raise InputError("these are manifold-constrained connections (mHC), which none of our layers equals")
     if kind == "hyper-connections":
         return HC(n=n, **options)
-    krom = n >= 2 and not n & (n - 1) and own["static_alpha"].numel() == n + 2 * (n.bit_length() - 1)
+    krom = n >= 2 and not n & (n - 1) and weights["static_alpha"].numel() == n + 2 * (n.bit_length() - 1)
     return KromHC(n=n, **options) if krom else MHCLite(n=n, **options)
 
 

@@ -52,17 +52,17 @@ class ImportedModel:
     """Values that neither the file nor the user gives."""
 
 
-def _branch(ours: str, theirs: str) -> Table:
+def _branch(our_branch: str, their_branch: str) -> Table:
     """The table of one hyper-connection of the port."""
-    stacked = Conversion(lambda x, shape: torch.stack(list(x)))
-    maps = Conversion(lambda x, shape: torch.cat([one.mT for one in x]))  # [d_in, part of d_out]
+    stack = Conversion(lambda x, shape: torch.stack(list(x)))
+    maps = Conversion(lambda x, shape: torch.cat([part.mT for part in x]))  # [d_in, part of d_out]
     table = {"norm_weight": ("norm.weight", WHOLE), "alpha.res": ("alpha_res", WHOLE)}
-    table |= {"b.res": ("b_res.{k}", stacked), "W.res": ("w_res.{k}", maps)}
+    table |= {"b.res": ("b_res.{k}", stack), "W.res": ("w_res.{k}", maps)}
     for name in ("pre", "post"):
         table |= {f"b.{name}": (f"b_{name}", WHOLE), f"alpha.{name}": (f"alpha_{name}", WHOLE)}
         table |= {f"W.{name}": (f"w_{name}", TRANSPOSED)}
-    return {f"blocks.{{l}}.{ours}.{name}": (f"blocks.{{l}}.{theirs}.{their}", how)
-            for name, (their, how) in table.items()}  # fmt: skip
+    return {f"blocks.{{l}}.{our_branch}.{name}": (f"blocks.{{l}}.{their_branch}.{their}", conversion)
+            for name, (their, conversion) in table.items()}  # fmt: skip
 
 
 CANON = {"A": "canon_a.conv", "B": "attn.canon_b.conv", "C": "canon_c.conv", "D": "ffn.canon_d.conv"}
@@ -76,33 +76,33 @@ KROMCANON: Table = {
 }  # fmt: skip
 
 
-def kromcanon(theirs: Theirs) -> ModelConfig:
+def kromcanon(their_tensors: Theirs) -> ModelConfig:
     """KROM's four architectures (Canon layers, KromHC, both, neither), from the names in the file."""
-    (vocabulary, width), (context, _) = matrix(theirs, "wte.weight"), matrix(theirs, "wpe.weight")
-    layers = count_layers(theirs, "blocks.")
-    kernels = {place: kernel for place, name in CANON.items() if (kernel := _last_axis(theirs, name, layers))}
-    streams = any(".kromhc_" in name for name in theirs)
+    (vocabulary, width), (context, _) = matrix(their_tensors, "wte.weight"), matrix(their_tensors, "wpe.weight")
+    layers = count_layers(their_tensors, "blocks.")
+    kernels = {place: kernel for place, name in CANON.items() if (kernel := _last_axis(their_tensors, name, layers))}
+    streams = any(".kromhc_" in name for name in their_tensors)
     base = preset({(0, 0): "gpt2", (1, 0): "canon", (0, 1): "kromhc", (1, 1): "kromcanon"}[bool(kernels), streams])
     residual = base.residual
     if isinstance(residual, KromHC):
-        static = theirs.get("blocks.0.kromhc_attn.b_pre")
+        static = their_tensors.get("blocks.0.kromhc_attn.b_pre")
         if static is None or static.ndim != 1:
             raise InputError("blocks.0.kromhc_attn.b_pre is missing or not a list; its length is the number of streams")
         residual = replace(
-            residual, n=len(static), dynamic=any(name.endswith(".w_pre") for name in theirs),
-            freeze_res=not any(".b_res." in name for name in theirs),
+            residual, n=len(static), dynamic=any(name.endswith(".w_pre") for name in their_tensors),
+            freeze_res=not any(".b_res." in name for name in their_tensors),
         )  # fmt: skip
     return replace(
         base, n_layers=layers, d_model=width, n_heads=_heads(width), d_vocab=vocabulary, n_ctx=context,
-        mlp=Mlp(d_mlp=matrix(theirs, "blocks.0.ffn.fc1.weight")[0]), residual=residual,
+        mlp=Mlp(d_mlp=matrix(their_tensors, "blocks.0.ffn.fc1.weight")[0]), residual=residual,
         canon=Canon(places="".join(kernels), kernel=max(kernels.values())) if kernels else None,
     )  # fmt: skip
 
 
-def _last_axis(theirs: Theirs, module: str, layers: int) -> int:
+def _last_axis(tensors: Theirs, module: str, layers: int) -> int:
     """Length of the last axis of the first such weight; 0 if no layer has one."""
     names = (f"blocks.{layer}.{module}.weight" for layer in range(layers))
-    return next((theirs[name].shape[-1] for name in names if name in theirs and theirs[name].ndim), 0)
+    return next((tensors[name].shape[-1] for name in names if name in tensors and tensors[name].ndim), 0)
 
 
 def _unused_terms(config: ModelConfig) -> set[str]:
@@ -122,47 +122,47 @@ LINEAR = {f"attn.{n}": f"attn.{n}_proj" for n in "qkvo"} | {f"mlp.{n}": f"mlp.{n
 HYBRID = {"decoder": "decoder", "mu": "enc_mu", "logvar": "enc_logvar"}
 HDPL: Table = {
     **modules("layers", {"embed": "token_emb", "unembed": "lm_head", "ln_final": "norm"}, {
-        "ln1": "norm1", "ln2": "norm2", **{ours: f"{their}.linear" for ours, their in LINEAR.items()},
-        **{f"{ours}.{part}": f"{their}.{end}" for ours, their in LINEAR.items() for part, end in HYBRID.items()},
+        "ln1": "norm1", "ln2": "norm2", **{name: f"{their}.linear" for name, their in LINEAR.items()},
+        **{f"{name}.{part}": f"{their}.{end}" for name, their in LINEAR.items() for part, end in HYBRID.items()},
     }),
-    **{f"blocks.{{l}}.{ours}.detail": (f"layers.{{l}}.{their}.block_path.weight", BLOCKS)
-       for ours, their in LINEAR.items()},
+    **{f"blocks.{{l}}.{name}.detail": (f"layers.{{l}}.{their}.block_path.weight", BLOCKS)
+       for name, their in LINEAR.items()},
 }  # fmt: skip
 
 
-def hdpl(theirs: Theirs) -> ModelConfig:
+def hdpl(their_tensors: Theirs) -> ModelConfig:
     """HDPL's hybrid and its baseline, from the names of layer 0.
 
     The code ties head and embedding, but training on a TPU unties them (SPEC §5): they are tied if they are equal.
     """
-    vocabulary, width = matrix(theirs, "token_emb.weight")
-    matrix(theirs, "lm_head.weight")
-    layers = count_layers(theirs, "layers.")
+    vocabulary, width = matrix(their_tensors, "token_emb.weight")
+    matrix(their_tensors, "lm_head.weight")
+    layers = count_layers(their_tensors, "layers.")
     gate = "layers.0.mlp.gate_proj."
-    hidden = matrix(theirs, gate + ("decoder.weight" if _hybrid(theirs, gate) else "linear.weight"))[0]
-    specs = {ours: _projection(theirs, f"layers.0.{their}.", hidden if ours == "mlp.down" else width)
-             for ours, their in LINEAR.items()}  # fmt: skip
+    hidden = matrix(their_tensors, gate + ("decoder.weight" if _hybrid(their_tensors, gate) else "linear.weight"))[0]
+    specs = {name: _projection(their_tensors, f"layers.0.{their}.", hidden if name == "mlp.down" else width)
+             for name, their in LINEAR.items()}  # fmt: skip
     base, hybrid = preset("llama"), any(isinstance(spec, Hdpl) for spec in specs.values())
     config = replace(
         base, name="hdpl" if hybrid else base.name, n_layers=layers, d_model=width, n_heads=_heads(width),
         d_vocab=vocabulary,
-        readout=replace(base.readout, tied=equal(theirs["token_emb.weight"], theirs["lm_head.weight"])),
+        readout=replace(base.readout, tied=equal(their_tensors["token_emb.weight"], their_tensors["lm_head.weight"])),
     )  # fmt: skip
-    parts = {ours.replace("attn", "attention"): spec for ours, spec in specs.items()}
+    parts = {name.replace("attn", "attention"): spec for name, spec in specs.items()}
     return override(config, parts | {"mlp.d_mlp": hidden})
 
 
-def _hybrid(theirs: Theirs, prefix: str) -> bool:
+def _hybrid(their_tensors: Theirs, prefix: str) -> bool:
     starts = tuple(f"{prefix}{their}." for their in ("block_path", *HYBRID.values()))
-    return any(name.startswith(starts) for name in theirs)
+    return any(name.startswith(starts) for name in their_tensors)
 
 
-def _projection(theirs: Theirs, prefix: str, d_in: int) -> Projection:
+def _projection(their_tensors: Theirs, prefix: str, d_in: int) -> Projection:
     """Dense, or the hybrid with latent width and blocks from its shapes."""
-    if not _hybrid(theirs, prefix):
+    if not _hybrid(their_tensors, prefix):
         return Dense()
-    rank, _ = matrix(theirs, f"{prefix}enc_mu.weight")
-    detail = theirs.get(f"{prefix}block_path.weight")
+    rank, _ = matrix(their_tensors, f"{prefix}enc_mu.weight")
+    detail = their_tensors.get(f"{prefix}block_path.weight")
     if detail is None or detail.ndim != 3 or not detail.shape[1]:
         raise InputError(f"{prefix}block_path.weight is missing or not that of a Conv1d")
     return Hdpl(rank=rank, groups=d_in // detail.shape[1])
@@ -182,7 +182,7 @@ FORMATS = {
 }  # fmt: skip
 
 
-def import_model(theirs: Theirs, format: str, changes: Mapping[str, Any] | None = None) -> ImportedModel:
+def import_model(their_tensors: Theirs, format: str, changes: Mapping[str, Any] | None = None) -> ImportedModel:
     """Convert a model from its tensors by name (`tensors.read`), keeping its dtypes.
 
     `changes` are dotted overrides of the configuration. Raises `InputError` for missing, additional or differently
@@ -190,15 +190,15 @@ def import_model(theirs: Theirs, format: str, changes: Mapping[str, Any] | None 
     """
     if format not in FORMATS:
         raise unknown("format", format, list(FORMATS))
-    how, changes = FORMATS[format], dict(changes or {})
-    read_off = how.config(theirs)
+    format_spec, changes = FORMATS[format], dict(changes or {})
+    read_off = format_spec.config(their_tensors)
     if read_off.d_model % D_HEAD and "n_heads" not in changes:
         raise InputError(f"the number of heads of a width of {read_off.d_model} is unknown: give --set n_heads=N")
     config = override(replace(read_off, name=f"authors-{read_off.name}"), changes)
     factors = config.residual.factors if isinstance(config.residual, KromHC) else 0
-    options: dict[str, Any] = {"factors": factors, "unread": how.unread(read_off)}
-    tensors = take(how.table, theirs, theirs.__getitem__, shapes_of(config), **options)
-    assumed = {name: attrgetter(name)(config) for name in how.assumed if name not in changes}
+    options: dict[str, Any] = {"factors": factors, "unread": format_spec.unread(read_off)}
+    tensors = take(format_spec.table, their_tensors, their_tensors.__getitem__, shapes_of(config), **options)
+    assumed = {name: attrgetter(name)(config) for name in format_spec.assumed if name not in changes}
     return ImportedModel(config, tensors, assumed)
 
 
@@ -211,9 +211,9 @@ def convert(
     `import_model`.
     """
     with new_folder(out) as part:
-        theirs = read(file)
+        their_tensors = read(file)
         with reading(file, f"is it of the format {format}?"):
-            model = import_model(theirs, format, changes)
+            model = import_model(their_tensors, format, changes)
         words = fitting_tokenizer(tokenizer, model.config.d_vocab) if tokenizer is not None else None
         about: dict[str, Any] = {"source": str(file.resolve()), "source_sha256": sha256(file), "format": format}
         fill(part, model.config, model.tensors, words, **about, assumed=model.assumed)

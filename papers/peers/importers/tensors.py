@@ -57,19 +57,19 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-def matrix(theirs: Mapping[str, Tensor], name: str) -> tuple[int, int]:
+def matrix(tensors: Mapping[str, Tensor], name: str) -> tuple[int, int]:
     """The shape of a matrix. Raises `InputError` if it is missing or not a matrix."""
-    if name not in theirs:
+    if name not in tensors:
         raise InputError(f"{name} is missing; is it a file of this format?")
-    if theirs[name].ndim != 2:
-        raise InputError(f"{name} {list(theirs[name].shape)} is not a matrix")
-    rows, columns = theirs[name].shape
+    if tensors[name].ndim != 2:
+        raise InputError(f"{name} {list(tensors[name].shape)} is not a matrix")
+    rows, columns = tensors[name].shape
     return rows, columns
 
 
-def count_layers(theirs: Mapping[str, Tensor], start: str) -> int:
+def count_layers(tensors: Mapping[str, Tensor], start: str) -> int:
     """Count the different numbers after `start` in the names. Raises `InputError` if there are none."""
-    numbers = {name.removeprefix(start).split(".")[0] for name in theirs if name.startswith(start)}
+    numbers = {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
     if not numbers:
         raise InputError(f"no name begins with {start}; is it a file of this format?")
     return len(numbers)

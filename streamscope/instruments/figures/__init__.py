@@ -171,20 +171,20 @@ def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[
     One that it declares itself comes first as well; where its figures show nothing of these tables, they are as they
     were.
     """
-    own = [one for one in figures if isinstance(one, Curve) and one.x == "step"]
-    if own:
-        return (*own, *(one for one in figures if one not in own))
-    for one in figures:
-        table = next(iter(tables.values())) if one.table is None else tables.get(one.table)
-        if table is None or one.y not in table.frame or "step" not in table.frame:
+    curves = [figure for figure in figures if isinstance(figure, Curve) and figure.x == "step"]
+    if curves:
+        return (*curves, *(figure for figure in figures if figure not in curves))
+    for figure in figures:
+        table = next(iter(tables.values())) if figure.table is None else tables.get(figure.table)
+        if table is None or figure.y not in table.frame or "step" not in table.frame:
             continue
-        before = [name for name in table.frame.columns[: table.frame.columns.get_loc(one.y)]]
-        before = [name for name in before if name not in ("step", "tokens")]
-        texts = [name for name in before if name != "run" and not table.column(name).format]
+        label_columns = [name for name in table.frame.columns[: table.frame.columns.get_loc(figure.y)]]
+        label_columns = [name for name in label_columns if name not in ("step", "tokens")]
+        texts = [name for name in label_columns if name != "run" and not table.column(name).format]
         by = next((name for name in texts if table.frame[name].nunique() > 1), None)
         groups = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)
-        apart = [name for name in before if name not in ("run", by) and (groups[name].nunique() > 1).any()]
-        return (Curve(one.y, one.table, x="step", by=by, each=tuple(apart)), *figures)
+        panels = [name for name in label_columns if name not in ("run", by) and (groups[name].nunique() > 1).any()]
+        return (Curve(figure.y, figure.table, x="step", by=by, each=tuple(panels)), *figures)
     return figures
 
 

@@ -23,17 +23,17 @@ def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, floa
     A key-value head is below the middle of the heads that share it.
     """
     name = name.partition("<")[0]
-    found = NODE.fullmatch(name)
-    if found is None:
+    match = NODE.fullmatch(name)
+    if match is None:
         return 0.0, -1.0 if name == "input" else 2.0 * last + 2
-    layer, head = int(found["layer"]), found["head"]
-    if found["kind"] == "x":
-        return -0.5 * heads - 0.5, 2.0 * layer + (0.6 if found["part"] == "mlp" else -0.4)
-    if found["kind"] == "m":
+    layer, head = int(match["layer"]), match["head"]
+    if match["kind"] == "x":
+        return -0.5 * heads - 0.5, 2.0 * layer + (0.6 if match["part"] == "mlp" else -0.4)
+    if match["kind"] == "m":
         return 0.5 * heads + 0.5, 2.0 * layer + 1
     if not head:
         return 0.0, 2.0 * layer
-    if found["part"] == "kv":
+    if match["part"] == "kv":
         return (int(head) + 0.5) * heads / groups - heads / 2, 2.0 * layer - 0.4
     return int(head) - (heads - 1) / 2, 2.0 * layer
 
@@ -45,32 +45,32 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     if not len(frame) or frame[["sender", "reader"]].duplicated().any():
         return None
     names = pd.concat([table.frame["sender"], table.frame["reader"].str.partition("<")[0]]).unique().tolist()
-    found = [m for m in map(NODE.fullmatch, names) if m is not None]
+    matches = [m for m in map(NODE.fullmatch, names) if m is not None]
     heads, groups = (
-        1 + max((int(m["head"]) for m in found if m["part"] == part and m["head"]), default=0) for part in ("h", "kv")
+        1 + max((int(m["head"]) for m in matches if m["part"] == part and m["head"]), default=0) for part in ("h", "kv")
     )
-    last = max((int(m["layer"]) for m in found), default=0)
-    at = {name: place_of(name, heads, groups, last) for name in names}
+    last = max((int(m["layer"]) for m in matches), default=0)
+    spot = {name: place_of(name, heads, groups, last) for name in names}
     colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame["part"].unique()))}
     column, largest = table.column(figure.y), float(frame[figure.y].abs().max()) or 1.0
-    drawn = go.Figure()
+    plot = go.Figure()
     for row in frame.to_dict("records"):
-        (x0, y0), (x1, y1) = at[row["sender"]], at[row["reader"].partition("<")[0]]
+        (x0, y0), (x1, y1) = spot[row["sender"]], spot[row["reader"].partition("<")[0]]
         color, size = str(row["part"]), abs(row[figure.y]) / largest
         # a bend, so that edges along one column do not hide each other
         bend = 0.35 * np.sign(x1 - x0 or 1) * np.log1p(abs(y1 - y0) - 1 if abs(y1 - y0) > 1 else 0)
         t = np.linspace(0, 1, 9)
         x, y = x0 + (x1 - x0) * t + 4 * bend * t * (1 - t), y0 + (y1 - y0) * t
         text = f"{row['sender']} → {row['reader']}: {column.text(row[figure.y])}"
-        drawn.add_scatter(
+        plot.add_scatter(
             x=x, y=y, mode="lines", name=color, showlegend=False, text=[text] * len(t),
             opacity=0.35 + 0.6 * size, hovertemplate="%{text}<extra></extra>",
             line={"color": colors[color], "width": 0.6 + (WIDEST_EDGE - 0.6) * size,
                   "dash": "solid" if row[figure.y] >= 0 else "dot"},
         )  # fmt: skip
     colours = _colours(frame, names)
-    drawn.add_scatter(
-        x=[at[n][0] for n in names], y=[at[n][1] for n in names], mode="markers+text", text=names, showlegend=False,
+    plot.add_scatter(
+        x=[spot[n][0] for n in names], y=[spot[n][1] for n in names], mode="markers+text", text=names, showlegend=False,
         textposition="middle right", textfont={"size": 8, "color": colours}, hoverinfo="skip",
         marker={"size": 9, "color": colours, "symbol": ["circle" if n[0] == "a" else "square" for n in names]},
     )  # fmt: skip
@@ -78,22 +78,22 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     legend += [(f"{column.title} {sign}", USED, dash) for sign, dash in (("> 0", "solid"), ("< 0", "dot"))]
     for name, color, dash in legend:  # the first edge of a part may be hidden
         line = {"color": color, "width": 2, "dash": dash}
-        drawn.add_scatter(x=[None], y=[None], mode="lines", name=name, line=line, visible=True)
+        plot.add_scatter(x=[None], y=[None], mode="lines", name=name, line=line, visible=True)
     axis = {"visible": False}
-    drawn.update_layout(
+    plot.update_layout(
         xaxis=axis, yaxis=axis, height=200 + 64 * (last + 2), legend={"title": table.column("part").title},
     )  # fmt: skip
-    _add_slider(drawn, frame, table.frame, names)
-    return drawn
+    _add_slider(plot, frame, table.frame, names)
+    return plot
 
 
 def _colours(edges: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Of the parts, by whether an edge reaches them."""
-    used = {*edges["sender"], *edges["reader"].str.partition("<")[0]}
-    return [USED if name in used else UNUSED for name in names]
+    endpoints = {*edges["sender"], *edges["reader"].str.partition("<")[0]}
+    return [USED if name in endpoints else UNUSED for name in names]
 
 
-def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame, names: Sequence[str]) -> None:
+def _add_slider(plot: go.Figure, frame: pd.DataFrame, edges: pd.DataFrame, names: Sequence[str]) -> None:
     """A step for each share of edges: the edges that are in then, the parts that they reach, and f.
 
     The figure opens with the largest share of which all edges are drawn.
@@ -102,22 +102,22 @@ def _add_slider(drawn: go.Figure, frame: pd.DataFrame, whole: pd.DataFrame, name
         return
     steps: list[dict[str, Any]] = []
     active = 0
-    for k, some in frame.groupby("enters"):
-        f, there, of = some["f"].iloc[0], frame["enters"] <= k, int((whole["enters"] <= k).sum())
+    for k, group in frame.groupby("enters"):
+        f, visible, n_edges = group["f"].iloc[0], frame["enters"] <= k, int((edges["enters"] <= k).sum())
         label = f"{100 * float(k):g} %" + ("" if pd.isna(f) else f", f {round(f, 2) + 0.0:.2f}")
-        if there.sum() < of:
-            label += f", {there.sum()} of {of:,} drawn"
+        if visible.sum() < n_edges:
+            label += f", {visible.sum()} of {n_edges:,} drawn"
         else:
             active = len(steps)
-        rest = len(drawn.data) - len(frame) - 1  # of the legend
-        look = {"visible": [*there, *[True] * (1 + rest)]}
-        colours = [*[None] * len(frame), _colours(frame[there], names), *[None] * rest]
+        n_legend = len(plot.data) - len(frame) - 1  # of the legend
+        look = {"visible": [*visible, *[True] * (1 + n_legend)]}
+        colours = [*[None] * len(frame), _colours(frame[visible], names), *[None] * n_legend]
         look |= {"marker.color": colours, "textfont.color": colours}
         steps.append({"method": "restyle", "args": [look], "label": label})
     shown = steps[active]["args"][0]
-    for trace, there in zip(drawn.data, shown["visible"], strict=True):
-        trace.visible = there
+    for trace, visible in zip(plot.data, shown["visible"], strict=True):
+        trace.visible = visible
     colours = shown["marker.color"][len(frame)]
-    drawn.data[len(frame)].update(marker_color=colours, textfont_color=colours)
+    plot.data[len(frame)].update(marker_color=colours, textfont_color=colours)
     slider = {"active": active, "steps": steps, "pad": {"t": 25}, "currentvalue": {"prefix": "edges: "}}
-    drawn.update_layout(sliders=[slider])
+    plot.update_layout(sliders=[slider])

@@ -55,23 +55,23 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     check_suite(name, n=n, seed=seed)
     if name in GENERATED:
         count = (N if name in SUITES else STORY_N) if n is None else n
-        which = STORY_SEED if seed is None else seed
+        suite_seed = STORY_SEED if seed is None else seed
         if name in SUITES:
-            return counterfactual_suite(name, count, which)
-        return _story_cases(count, which) if name == "story-cases" else _pairs(name, count, which)
+            return counterfactual_suite(name, count, suite_seed)
+        return _story_cases(count, suite_seed) if name == "story-cases" else _pairs(name, count, suite_seed)
     if name in FILES or name in TASKS:
         bundled = _bundled(name)
         relative = bundled.relative_to(DATASETS.parent)  # the same on any machine
         return replace(_read(str(bundled), name), source=relative.as_posix())
     if is_records(name):
         return _read(name, name.removeprefix("hf:") if name.startswith("hf:") else path.stem)
-    form, _, rest = name.partition(":")
-    return FORMATS[form](rest)
+    form, _, location = name.partition(":")
+    return FORMATS[form](location)
 
 
 def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> None:
     """Raise `InputError` where `load_suite` finds no suite of this name, or makes none of that size."""
-    path, (form, colon, rest) = Path(name).expanduser(), name.partition(":")
+    path, (form, colon, location) = Path(name).expanduser(), name.partition(":")
     if name in GENERATED:
         if n is not None and n < 1:
             raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {n}")
@@ -84,10 +84,10 @@ def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> 
     elif not is_records(name) and colon and form not in FORMATS:
         raise unknown("format of a prompt suite", form, list(FORMATS))
     elif not is_records(name) and colon:
-        check_content(Path(rest))
+        check_content(Path(location))
     elif not is_records(name):
-        if near := did_you_mean(name, BUNDLED) or near_files(path):
-            raise InputError(f"unknown prompt suite {name!r}: {near}")
+        if suggestion := did_you_mean(name, BUNDLED) or near_files(path):
+            raise InputError(f"unknown prompt suite {name!r}: {suggestion}")
         if path.suffix or len(path.parts) > 1:
             raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
         raise unknown("prompt suite", name, list(BUNDLED))
@@ -100,9 +100,9 @@ def _bundled(name: str) -> Path:
 
 def check_task(name: str) -> None:
     """Raise `InputError` where `tasks.load_task` finds no task of this name."""
-    form, colon, rest = name.partition(":")
+    form, colon, location = name.partition(":")
     if colon and form in PAIRS:
-        check_content(Path(rest))
+        check_content(Path(location))
     elif colon and form not in FORMATS and not is_records(name):
         raise unknown("format of a task", form, [*FORMATS, *PAIRS])
     else:
@@ -115,8 +115,8 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
 
     prompts = []
     for i, p in enumerate(minimal_pairs(seed, n, HELD_OUT[name])):
-        both = (("first", p.first, p.first_corrupt, p.first_spans), ("last", p.last, p.last_corrupt, p.last_spans))
-        for order, text, corrupt, spans in both:
+        variants = (("first", p.first, p.first_corrupt, p.first_spans), ("last", p.last, p.last_corrupt, p.last_spans))
+        for order, text, corrupt, spans in variants:
             marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
             prompts.append(
                 Prompt(
@@ -132,8 +132,8 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
 
 def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
     """The words that stories share: whoever is meant and the first competitor."""
-    at = {"target": marks["target"], "competitor": marks["distractor"]}
-    return {kind: text[span.start : span.end].lower() for kind, span in at.items()}
+    roles = {"target": marks["target"], "competitor": marks["distractor"]}
+    return {kind: text[span.start : span.end].lower() for kind, span in roles.items()}
 
 
 def _story_cases(n: int, seed: int) -> Suite:
@@ -145,21 +145,21 @@ def _story_cases(n: int, seed: int) -> Suite:
 
     prompts: list[Prompt] = []
     for index in count():
-        one = story(seed, index, "pairs")
-        for i, case in enumerate(one.cases):
-            start = one.text.rfind("\n\n", 0, case.candidates[0].start) + 2 if "\n\n" in one.text else 0
-            stop = one.text.find("\n\n", case.pronoun.end)
-            text = one.text[start : stop if stop >= 0 else None]
-            others = [span for span in case.candidates if span != case.antecedent]
-            names = ["distractor", *(f"distractor{i}" for i in range(2, len(others) + 1))]
-            marks = {"query": case.pronoun, "target": case.antecedent, **dict(zip(names, others, strict=True))}
+        tale = story(seed, index, "pairs")
+        for i, case in enumerate(tale.cases):
+            start = tale.text.rfind("\n\n", 0, case.candidates[0].start) + 2 if "\n\n" in tale.text else 0
+            stop = tale.text.find("\n\n", case.pronoun.end)
+            text = tale.text[start : stop if stop >= 0 else None]
+            distractors = [span for span in case.candidates if span != case.antecedent]
+            names = ["distractor", *(f"distractor{i}" for i in range(2, len(distractors) + 1))]
+            marks = {"query": case.pronoun, "target": case.antecedent, **dict(zip(names, distractors, strict=True))}
             roles = {role: (span.start - start, span.end - start) for role, span in marks.items()}
             category = CATEGORY.get(case.category, "competing-nouns")
             prompts.append(
                 Prompt(
                     id=f"story-cases-{seed}-{index:05d}-{i}", text=text, roles=roles, order=order_of(roles),
                     category=category, relation=case.category,
-                    cluster=f"story-{seed}-{index:05d}", words=_nouns(one.text, marks),
+                    cluster=f"story-{seed}-{index:05d}", words=_nouns(tale.text, marks),
                 )
             )  # fmt: skip
             if len(prompts) == n:
@@ -173,8 +173,8 @@ LISTS = ("answers", "foils", "roles", "words")
 
 def _read(source: str, name: str) -> Suite:
     prompts = []
-    for i, (where, row) in enumerate(records(source, "a prompt as JSON")):
-        with reading(where):
+    for i, (place, row) in enumerate(records(source, "a prompt as JSON")):
+        with reading(place):
             if Path(source).suffix not in (".jsonl", ".ndjson"):
                 row = {key: _value(value) if key in LISTS else value for key, value in row.items()}
             plain = "clean" in row or ("roles" not in row and isinstance(row.get("text"), str))
@@ -210,11 +210,11 @@ def _own(row: dict[str, Any], i: int) -> dict[str, Any]:
 
 def _prompt(row: dict[str, Any]) -> Prompt:
     """One line of a suite's file, with every type checked."""
-    known = [f.name for f in fields(Prompt)]
-    if strange := [key for key in row if key not in known]:
-        raise unknown("key of a prompt", strange[0], [*known, "clean"])
+    names = [f.name for f in fields(Prompt)]
+    if strange := [key for key in row if key not in names]:
+        raise unknown("key of a prompt", strange[0], [*names, "clean"])
     answers, foils = row.get("answers"), row.get("foils")
     if isinstance(answers, list) and isinstance(foils, list) and answers and foils:
         row = {"coherent": answers[0], "incoherent": foils[0], **row}
-    made: Prompt = parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(known)}")
-    return made
+    prompt: Prompt = parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(names)}")
+    return prompt

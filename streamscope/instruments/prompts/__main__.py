@@ -75,8 +75,8 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
 
     def counts(prompts: Sequence[Prompt], *names: str) -> pd.DataFrame:
         """Of each category and relation: how many prompts, and how many whole pairs."""
-        whole = Counter(p.pair for p in prompts)
-        rows = [(p.category, p.relation or "", 1, bool(p.pair) and whole[p.pair] == 2) for p in prompts]
+        pair_sizes = Counter(p.pair for p in prompts)
+        rows = [(p.category, p.relation or "", 1, bool(p.pair) and pair_sizes[p.pair] == 2) for p in prompts]
         frame = pd.DataFrame(rows, columns=["category", "relation", *names])
         return frame.assign(**{names[1]: frame[names[1]] / 2}).groupby(["category", "relation"], sort=False).sum()
 
@@ -91,12 +91,14 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     Table.plain(table.astype(int).reset_index(), title).print()
     left_out = [*suite.skipped, *(aligned.filtered if aligned is not None else ())]
     unscored = aligned.unscored if aligned is not None else []
-    for what, entries in (("entries left out", left_out), ("continuations that cannot be compared", unscored)):
-        first = {why: name for name, why in reversed(entries)}
-        reasons = Counter(why for _, why in entries).most_common()
-        table = pd.DataFrame([[n, why, first[why]] for why, n in reasons], columns=["left out", "why", "first"])
+    for heading, entries in (("entries left out", left_out), ("continuations that cannot be compared", unscored)):
+        first = {reason: name for name, reason in reversed(entries)}
+        reasons = Counter(reason for _, reason in entries).most_common()
+        table = pd.DataFrame(
+            [[n, reason, first[reason]] for reason, n in reasons], columns=["left out", "why", "first"]
+        )
         if entries:
-            Table.plain(table, f"{suite.name}: {what}").print()
+            Table.plain(table, f"{suite.name}: {heading}").print()
 
 
 if __name__ == "__main__":

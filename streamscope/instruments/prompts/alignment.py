@@ -53,7 +53,7 @@ class Aligned:
     @property
     def queries(self) -> list[int]:
         """Per prompt, the position that attention is read from: the last of the query."""
-        return [at["query"][-1] for at in self.positions]
+        return [roles["query"][-1] for roles in self.positions]
 
     def only(self, rows: Sequence[int]) -> "Aligned":
         """Some of the prompts, by their places."""
@@ -62,24 +62,26 @@ class Aligned:
         return replace(
             self, prompts=prompts, tokens=[self.tokens[i] for i in rows], positions=[self.positions[i] for i in rows],
             continuations=[self.continuations[i] for i in rows],
-            unscored=[(name, why) for name, why in self.unscored if name in ids],
+            unscored=[(name, reason) for name, reason in self.unscored if name in ids],
         )  # fmt: skip
 
     def scoring(self) -> str:
         """For a title: how many prompts have no continuations to compare, and of how many only a first token counts."""
-        pairs = [after for after in self.continuations if after is not None]
-        lost = [f"{n} left out: {why}" for why, n in Counter(why for _, why in self.unscored).items()]
+        pairs = [pair for pair in self.continuations if pair is not None]
+        notes = [f"{n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.unscored).items()]
         if none := len(self.continuations) - len(pairs) - len(self.unscored):
-            lost.append(f"{none} without continuations")
+            notes.append(f"{none} without continuations")
         if cut := sum(len(a) + len(b) > 2 for a, b in pairs):
-            lost.append(f"{cut} of {len(pairs)} by the first token of a longer continuation")
-        return "".join(f", {one}" for one in lost)
+            notes.append(f"{cut} of {len(pairs)} by the first token of a longer continuation")
+        return "".join(f", {note}" for note in notes)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices (target first, target last) of the pairs with both prompts kept."""
         index = {(p.pair, p.order): i for i, p in enumerate(self.prompts) if p.pair is not None}
-        both = [(i, index.get((pair, "target_last"))) for (pair, order), i in index.items() if order == "target_first"]
-        return [(i, j) for i, j in both if j is not None]
+        index_pairs = [
+            (i, index.get((pair, "target_last"))) for (pair, order), i in index.items() if order == "target_first"
+        ]
+        return [(i, j) for i, j in index_pairs if j is not None]
 
 
 def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx: int | None = None) -> Aligned:
@@ -88,36 +90,36 @@ def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx
     Args:
         n_ctx: the model's context in tokens, BOS included; None for no limit.
     """
-    kept: list[tuple[Any, ...]] = []
+    kept_rows: list[tuple[Any, ...]] = []
     filtered: list[tuple[str, Reason]] = []
     unscored: list[tuple[str, Reason]] = []
     for prompt in suite.prompts:
         ids, spans = tokenizer.spans(prompt.text)
-        at = {  # positions of the tokens with at least one of the characters; BOS covers none
+        role_tokens = {  # positions of the tokens with at least one of the characters; BOS covers none
             role: tuple(i for i, (first, last) in enumerate(spans) if max(first, start) < min(last, end))
             for role, (start, end) in prompt.roles.items()
         }
-        if reason := _unfit(len(ids), n_ctx, at):
+        if reason := _unfit(len(ids), n_ctx, role_tokens):
             filtered.append((prompt.id, reason))
             continue
-        after, why = _continuations(prompt, ids, tokenizer)
-        if why:
-            unscored.append((prompt.id, why))
-        kept.append((prompt, ids, at, after))
-    if not kept:
+        pair, unscored_reason = _continuations(prompt, ids, tokenizer)
+        if unscored_reason:
+            unscored.append((prompt.id, unscored_reason))
+        kept_rows.append((prompt, ids, role_tokens, pair))
+    if not kept_rows:
         raise InputError(f"no prompt of {suite.name!r} can be aligned: {none_left(filtered, 'prompts', n_ctx)}")
-    prompts, tokens, positions, continuations = map(list, zip(*kept, strict=True))
-    whole = Counter(p.pair for p in prompts)
-    dropped = tuple(p for p in suite.pairs if whole[p] < 2)
+    prompts, tokens, positions, continuations = map(list, zip(*kept_rows, strict=True))
+    pair_sizes = Counter(p.pair for p in prompts)
+    dropped = tuple(p for p in suite.pairs if pair_sizes[p] < 2)
     return Aligned(tuple(prompts), tokens, positions, continuations, filtered, dropped, unscored)
 
 
-def none_left(filtered: Sequence[tuple[str, str]], what: str, n_ctx: int | None) -> str:
+def none_left(filtered: Sequence[tuple[str, str]], noun: str, n_ctx: int | None) -> str:
     """Why no prompt or case is left, how many each reason took, and what to use instead."""
-    counts = Counter(why for _, why in filtered)
+    counts = Counter(reason for _, reason in filtered)
     parts = [
-        f"{why}{f' of {n_ctx} tokens' if why == LONG else ''} ({n:,} of {len(filtered):,} {what})"
-        for why, n in counts.most_common()
+        f"{reason}{f' of {n_ctx} tokens' if reason == LONG else ''} ({n:,} of {len(filtered):,} {noun})"
+        for reason, n in counts.most_common()
     ]
     longer = "a model with a longer context (--scale zoo has 128 tokens), or " if LONG in counts else ""
     return f"{', '.join(parts) or 'it is empty'}; use {longer}another suite"
@@ -139,15 +141,15 @@ def _continuations(
     return (first, second), None
 
 
-def _unfit(length: int, n_ctx: int | None, at: dict[str, tuple[int, ...]]) -> Reason | None:
+def _unfit(length: int, n_ctx: int | None, role_tokens: dict[str, tuple[int, ...]]) -> Reason | None:
     """Why the prompt cannot be used, or None."""
     if n_ctx is not None and length > n_ctx:
         return LONG
-    if not all(at.values()):
+    if not all(role_tokens.values()):
         return "a role holds no token"
-    if len(set().union(*at.values())) < sum(map(len, at.values())):
+    if len(set().union(*role_tokens.values())) < sum(map(len, role_tokens.values())):
         return "two roles share a token"
-    if any(where[-1] > at["query"][-1] for where in at.values()):
+    if any(token_positions[-1] > role_tokens["query"][-1] for token_positions in role_tokens.values()):
         return "a role comes after the query, out of a causal model's sight"
     return None
 
@@ -156,9 +158,9 @@ def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
     """`aligned.pairs()`; `InputError` if there is none, for measures that compare the two orders (PDS, stability)."""
     pairs = aligned.pairs()
     if not pairs:
-        lost = f"all {len(aligned.dropped_pairs)} were filtered" if aligned.dropped_pairs else "the suite has none"
+        cause = f"all {len(aligned.dropped_pairs)} were filtered" if aligned.dropped_pairs else "the suite has none"
         raise InputError(
-            f"this measure compares the two orders of a minimal pair, but {lost}; use a suite with pairs, as competing"
+            f"this measure compares the two orders of a minimal pair, but {cause}; use a suite with pairs, as competing"
         )
     return pairs
 
@@ -171,17 +173,19 @@ def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.toke
     """
     from streamscope.text.tokenizer import Tokenizer
 
-    own, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
-    if own is not None and not isinstance(own, Tokenizer):
-        own = Tokenizer.from_transformers(own).padded_to(d_vocab)
-    if own is None and tokenizer is None:
+    own_tokenizer, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)
+    if own_tokenizer is not None and not isinstance(own_tokenizer, Tokenizer):
+        own_tokenizer = Tokenizer.from_transformers(own_tokenizer).padded_to(d_vocab)
+    if own_tokenizer is None and tokenizer is None:
         raise InputError("the model has no tokenizer; give the one it was trained with")
-    if own is not None and tokenizer is not None and own.sha256 != tokenizer.sha256:
-        raise InputError(f"{tokenizer!r} is not the model's tokenizer {own!r}: its ids mean other words; leave it out")
-    use: Tokenizer = own if own is not None else tokenizer
+    if own_tokenizer is not None and tokenizer is not None and own_tokenizer.sha256 != tokenizer.sha256:
+        raise InputError(
+            f"{tokenizer!r} is not the model's tokenizer {own_tokenizer!r}: its ids mean other words; leave it out"
+        )
+    use: Tokenizer = own_tokenizer if own_tokenizer is not None else tokenizer
     # A model may have more embeddings than its own tokenizer has words (a padded vocabulary); of a stranger's
     # tokenizer the size is all there is to compare.
-    if use.d_vocab > d_vocab or (own is None and use.d_vocab != d_vocab):
+    if use.d_vocab > d_vocab or (own_tokenizer is None and use.d_vocab != d_vocab):
         raise InputError(
             f"the tokenizer has {use.d_vocab} words, the model {d_vocab}; give the one it was trained with"
         )

@@ -50,15 +50,15 @@ def every_name() -> list[str]:
 
 
 def _listed(
-    sentence: str, joint: str, names: list[str], n: int, rest: str = "", **words: str
+    sentence: str, joint: str, names: list[str], n: int, tail: str = "", **words: str
 ) -> Iterator[dict[str, Any]]:
     """A prompt with a list of names whose answer is name n; the corrupted list has the last name there."""
     target, rival = names[n], names[-1]
-    text, at = fill(sentence, list=joint.join(names), **words)
+    text, spans = fill(sentence, list=joint.join(names), **words)
     corrupt = fill(sentence, list=joint.join([*names[:n], rival, *names[n + 1 : -1], target]), **words)[0]
-    begin, end = at["list"][0] + len(joint.join([*names[:n], ""])), at["list"][1]
+    begin, end = spans["list"][0] + len(joint.join([*names[:n], ""])), spans["list"][1]
     yield {
-        "text": text + rest, "corrupt": corrupt + rest,
+        "text": text + tail, "corrupt": corrupt + tail,
         "roles": {"target": (begin, begin + len(target)), "distractor": (end - len(rival), end)},
         "answers": (f" {target}",), "foils": (f" {rival}",), "words": {"target": target, "competitor": rival},
     }  # fmt: skip
@@ -68,18 +68,18 @@ def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
     """Indirect object identification (Wang et al. 2022): both orders of two names, of which one is repeated."""
     data = templates()["ioi"]
     target, rival, *more = rng.sample(every_name(), 5)
-    sentence, place, thing = (rng.choice(data[one]) for one in ("sentences", "places", "things"))
+    sentence, place, thing = (rng.choice(data[kind]) for kind in ("sentences", "places", "things"))
     for first, second in ((target, rival), (rival, target)):
-        text, at = fill(sentence, first=first, second=second, again=rival, place=place, thing=thing)
+        text, spans = fill(sentence, first=first, second=second, again=rival, place=place, thing=thing)
         if other_names:
             names_of = dict(zip(("first", "second", "again"), more, strict=True))
         else:
             names_of = {"first": first, "second": second, "again": target}
-        where = {"target": at["first" if first == target else "second"]}
-        where["distractor"] = at["second" if first == target else "first"]
+        roles = {"target": spans["first" if first == target else "second"]}
+        roles["distractor"] = spans["second" if first == target else "first"]
         yield {
-            "text": text, "corrupt": fill(sentence, **names_of, place=place, thing=thing)[0], "roles": where,
-            "answers": (f" {target}",), "foils": (f" {rival}",), "order": order_of(where),
+            "text": text, "corrupt": fill(sentence, **names_of, place=place, thing=thing)[0], "roles": roles,
+            "answers": (f" {target}",), "foils": (f" {rival}",), "order": order_of(roles),
             "words": {"target": target, "competitor": rival, "frame": sentence},
         }  # fmt: skip
 
@@ -87,15 +87,15 @@ def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
 def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
     """A span of years ends after it begins (Hanna et al. 2023); the corrupted one begins in the year 01."""
     data = templates()["greater-than"]
-    sentence, event, century = (rng.choice(data[one]) for one in ("sentences", "events", "centuries"))
+    sentence, event, century = (rng.choice(data[kind]) for kind in ("sentences", "events", "centuries"))
     year = rng.randrange(2, 99)
-    text, at = fill(sentence, event=event, year=f"{century}{year:02d}", century=str(century))
+    text, spans = fill(sentence, event=event, year=f"{century}{year:02d}", century=str(century))
     corrupt = fill(sentence, event=event, year=f"{century}01", century=str(century))[0]
-    start, end = at["year"]
+    start, end = spans["year"]
     yield {
         "text": text, "corrupt": corrupt, "roles": {"target": (start, end)},
         "answers": tuple(f"{later:02d}" for later in range(year + 1, 100)),
-        "foils": tuple(f"{before:02d}" for before in range(year)), "words": {"event": event, "year": f"{year:02d}"},
+        "foils": tuple(f"{earlier:02d}" for earlier in range(year)), "words": {"event": event, "year": f"{year:02d}"},
     }  # fmt: skip
 
 
@@ -109,40 +109,40 @@ def _induction(rng: Random) -> Iterator[dict[str, Any]]:
 def _agreement(rng: Random) -> Iterator[dict[str, Any]]:
     """A verb agrees with its subject, whatever noun stands between (Linzen et al. 2016); in both numbers."""
     data = templates()["agreement"]
-    subject, other = rng.sample(data["nouns"], 2)
+    subject, other_noun = rng.sample(data["nouns"], 2)
     sentence, where, number = rng.choice(data["sentences"]), rng.choice(data["places"]), rng.randrange(2)
     for right in (0, 1):
-        texts = [fill(sentence, subject=subject[i], where=where, other=other[number]) for i in (right, 1 - right)]
+        texts = [fill(sentence, subject=subject[i], where=where, other=other_noun[number]) for i in (right, 1 - right)]
         yield {
             "text": texts[0][0], "corrupt": texts[1][0], "roles": {"target": texts[0][1]["subject"]},
             "relation": "same number" if right == number else "other number",
             "answers": tuple(data["answers"][right]), "foils": tuple(data["answers"][1 - right]),
-            "words": {"subject": subject[0], "other": other[0]},
+            "words": {"subject": subject[0], "other": other_noun[0]},
         }  # fmt: skip
 
 
 def _capitals(rng: Random) -> Iterator[dict[str, Any]]:
     """The capital of a country; the corrupted prompt names another one."""
     data = templates()["capitals"]
-    (country, city), (other, foil) = rng.sample(data["cities"], 2)
+    (country, city), (other_country, foil) = rng.sample(data["cities"], 2)
     sentence = rng.choice(data["sentences"])
-    text, at = fill(sentence, country=country)
+    text, spans = fill(sentence, country=country)
     yield {
-        "text": text, "corrupt": fill(sentence, country=other)[0], "roles": {"target": at["country"]},
-        "answers": (f" {city}",), "foils": (f" {foil}",), "words": {"country": country, "other": other},
+        "text": text, "corrupt": fill(sentence, country=other_country)[0], "roles": {"target": spans["country"]},
+        "answers": (f" {city}",), "foils": (f" {foil}",), "words": {"country": country, "other": other_country},
     }  # fmt: skip
 
 
 def _pronouns(rng: Random) -> Iterator[dict[str, Any]]:
     """The pronoun of a name, of either gender; the corrupted prompt has a name of the other gender."""
     data, names = templates()["pronouns"], templates()["names"]
-    sentence, both = rng.choice(data["sentences"]), [rng.choice(names["female"]), rng.choice(names["male"])]
+    sentence, name_pair = rng.choice(data["sentences"]), [rng.choice(names["female"]), rng.choice(names["male"])]
     for gender in (0, 1):
-        text, at = fill(sentence, name=both[gender])
+        text, spans = fill(sentence, name=name_pair[gender])
         yield {
-            "text": text, "corrupt": fill(sentence, name=both[1 - gender])[0], "roles": {"target": at["name"]},
+            "text": text, "corrupt": fill(sentence, name=name_pair[1 - gender])[0], "roles": {"target": spans["name"]},
             "relation": ("female", "male")[gender], "answers": tuple(data["answers"][gender]),
-            "foils": tuple(data["answers"][1 - gender]), "words": {"female": both[0], "male": both[1]},
+            "foils": tuple(data["answers"][1 - gender]), "words": {"female": name_pair[0], "male": name_pair[1]},
         }  # fmt: skip
 
 
@@ -162,13 +162,13 @@ def _docstring(rng: Random) -> Iterator[dict[str, Any]]:
 def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
     """The only name of a text comes again; the corrupted text has another name of the same gender. Either way."""
     sentence = rng.choice(templates()["name-copying"]["sentences"])
-    both = rng.sample(templates()["names"][rng.choice(("female", "male"))], 2)
-    for i, (target, rival) in enumerate((both, both[::-1])):
-        text, at = fill(sentence, name=target)
+    name_pair = rng.sample(templates()["names"][rng.choice(("female", "male"))], 2)
+    for i, (target, rival) in enumerate((name_pair, name_pair[::-1])):
+        text, spans = fill(sentence, name=target)
         yield {
-            "text": text, "corrupt": fill(sentence, name=rival)[0], "roles": {"target": at["name"]},
+            "text": text, "corrupt": fill(sentence, name=rival)[0], "roles": {"target": spans["name"]},
             "relation": ("one name", "other name")[i], "answers": (f" {target}",), "foils": (f" {rival}",),
-            "words": {"name": both[0], "other": both[1], "frame": sentence},
+            "words": {"name": name_pair[0], "other": name_pair[1], "frame": sentence},
         }  # fmt: skip
 
 
@@ -177,9 +177,9 @@ def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
     data = templates()["letter-case"]
     sentence, name = rng.choice(data["sentences"]), rng.choice(every_name())
     text, _ = fill(sentence, name=name)
-    for i, (mark, other) in enumerate(((".", ","), (",", "."))):
+    for i, (mark, other_mark) in enumerate(((".", ","), (",", "."))):
         yield {
-            "text": text + mark, "corrupt": text + other, "roles": {}, "relation": ("capital", "small")[i],
+            "text": text + mark, "corrupt": text + other_mark, "roles": {}, "relation": ("capital", "small")[i],
             "answers": tuple(data["answers"][i]), "foils": tuple(data["answers"][1 - i]),
             "words": {"name": name, "frame": sentence},
         }  # fmt: skip
@@ -216,10 +216,10 @@ def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
         texts |= {row["text"] for row in rows}
         for row in rows:
             order = row.get("order")
-            which = {"target_first": "first", "target_last": "last"}.get(order or "", row.get("relation", "")).split()
+            suffix = {"target_first": "first", "target_last": "last"}.get(order or "", row.get("relation", "")).split()
             unit = f"{name}-{seed}-{group:05d}"
             prompts.append(Prompt(
-                id="-".join([unit, *which]), category=name, cluster=unit, pair=unit if order else None,
+                id="-".join([unit, *suffix]), category=name, cluster=unit, pair=unit if order else None,
                 coherent=row["answers"][len(row["answers"]) // 2], incoherent=row["foils"][len(row["foils"]) // 2],
                 **{**row, "roles": {"query": last_word(row["text"]), **row["roles"]}},
             ))  # fmt: skip
@@ -237,7 +237,7 @@ def write_pairs(
 
     Raises `InputError` for lists of different lengths, and as `suite.check_space`.
     """
-    if len({len(one) for one in (clean, corrupt, answers, foils)}) != 1 or not clean:
+    if len({len(column) for column in (clean, corrupt, answers, foils)}) != 1 or not clean:
         raise InputError(
             f"a task needs as many answers and foils as clean and corrupted texts, got {len(clean)}, {len(corrupt)}, "
             f"{len(answers)} and {len(foils)}"

@@ -47,21 +47,21 @@ def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story",
     """
     from streamscope.text.stories import labelled  # which reads its lexicons
 
-    found = []
-    for i, one in enumerate(labelled(seed, stories, "pairs")):
-        for case in one.cases:
-            word = one.text[case.antecedent.start : case.antecedent.end].lower()
+    examples = []
+    for i, story in enumerate(labelled(seed, stories, "pairs")):
+        for case in story.cases:
+            word = story.text[case.antecedent.start : case.antecedent.end].lower()
             if task == "antecedent":
-                at, label = case.pronoun, "first" if case.candidates[0] == case.antecedent else "second"
+                span, label = case.pronoun, "first" if case.candidates[0] == case.antecedent else "second"
             elif case.category == task:
-                at, label = case.antecedent, case.relation
+                span, label = case.antecedent, case.relation
             else:
                 continue
-            cut = one.text.rfind("\n", 0, case.candidates[0].start) + 1
+            cut = story.text.rfind("\n", 0, case.candidates[0].start) + 1
             group = f"story {i}" if groups == "story" else word
-            start, end = at.start - cut, at.end - cut
-            found.append(Example(text=one.text[cut:], start=start, end=end, label=label, group=group, word=word))
-    return found
+            start, end = span.start - cut, span.end - cut
+            examples.append(Example(text=story.text[cut:], start=start, end=end, label=label, group=group, word=word))
+    return examples
 
 
 def position_examples(
@@ -75,21 +75,23 @@ def position_examples(
     """
     from streamscope.text.stories import story
 
-    rng, found, index = Random(f"positions {seed}"), list[Example](), 0
+    rng, examples, index = Random(f"positions {seed}"), list[Example](), 0
     for i in range(stories):
         first = story(seed, index, "pairs").text
         begin = rng.choice([m.start() for m in re.finditer(r"\w+", first)])
         text, index = first[begin:], index + 1
         while len(tokenizer.encode(text)) <= n_ctx:
             text, index = f"{text}\n\n{story(seed, index, 'pairs').text}", index + 1
-        holds = {c: at for at, (start, end) in enumerate(tokenizer.spans(text)[1]) for c in range(start, end)}
+        holds = {
+            c: position for position, (start, end) in enumerate(tokenizer.spans(text)[1]) for c in range(start, end)
+        }
         words = [m.span() for m in re.finditer(r"\w+", text)]
-        inside = [(start, end) for start, end in words if holds[end - 1] < n_ctx]
-        for start, end in sorted(rng.sample(inside, min(PER_TEXT, len(inside)))):
-            word, at = text[start:end].lower(), holds[end - 1]
-            label, group = str(at * PARTS // n_ctx), f"text {i}" if groups == "story" else word
-            found.append(Example(text=text, start=start, end=end, label=label, group=group, word=word))
-    return found
+        context_words = [(start, end) for start, end in words if holds[end - 1] < n_ctx]
+        for start, end in sorted(rng.sample(context_words, min(PER_TEXT, len(context_words)))):
+            word, position = text[start:end].lower(), holds[end - 1]
+            label, group = str(position * PARTS // n_ctx), f"text {i}" if groups == "story" else word
+            examples.append(Example(text=text, start=start, end=end, label=label, group=group, word=word))
+    return examples
 
 
 def own_examples(source: str) -> list[Example]:
@@ -97,18 +99,18 @@ def own_examples(source: str) -> list[Example]:
 
     Raises `InputError` for a row without text or label, and for characters outside its text.
     """
-    found = []
-    for where, row in records(source, '{"text": …, "label": …}'):
+    examples = []
+    for place, row in records(source, '{"text": …, "label": …}'):
         if row.get("label") is None or not isinstance(row.get("text"), str) or not row["text"].strip():
-            raise InputError(f"{where}: give a text and a label; its fields are {', '.join(map(str, row)) or 'empty'}")
+            raise InputError(f"{place}: give a text and a label; its fields are {', '.join(map(str, row)) or 'empty'}")
         text = row["text"]
         try:
             start, end = int(row.get("start", 0)), int(row.get("end", len(text.rstrip())))
         except (TypeError, ValueError):
-            raise InputError(f"{where}: start and end are numbers of characters") from None
+            raise InputError(f"{place}: start and end are numbers of characters") from None
         if not 0 <= start < end <= len(text):
-            raise InputError(f"{where}: characters {start} to {end} are not in its text of {len(text)}")
+            raise InputError(f"{place}: characters {start} to {end} are not in its text of {len(text)}")
         word = str(row.get("word") or text[start:end].split()[-1].lower())
         group = str(row["group"]) if row.get("group") is not None else text
-        found.append(Example(text=text, start=start, end=end, label=str(row["label"]), group=group, word=word))
-    return found
+        examples.append(Example(text=text, start=start, end=end, label=str(row["label"]), group=group, word=word))
+    return examples

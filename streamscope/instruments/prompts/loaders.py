@@ -44,30 +44,30 @@ GAP_COLUMNS = (
 
 def _bare(text: str, start: int, end: int) -> tuple[int, int]:
     """The characters of a mention without surrounding space and without its article."""
-    found = re.match(r"\s*(?:(?:the|an?)\s+)?", text[start:end], re.IGNORECASE)
-    first = start + (found.end() if found else 0)
+    match = re.match(r"\s*(?:(?:the|an?)\s+)?", text[start:end], re.IGNORECASE)
+    first = start + (match.end() if match else 0)
     return first, first + len(text[first:end].rstrip())
 
 
 def _mention(text: str, name: str) -> tuple[int, int] | None:
     """The last place in `text` where `name` stands as whole words, article and case aside; else its last word."""
     bare = name[slice(*_bare(name, 0, len(name)))]
-    for wanted in dict.fromkeys((bare, bare.split()[-1] if bare.split() else "")):
-        found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(wanted)}(?!\w)", text, re.IGNORECASE)]
-        if wanted and found:
-            return found[-1]
+    for words in dict.fromkeys((bare, bare.split()[-1] if bare.split() else "")):
+        spans = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text, re.IGNORECASE)]
+        if words and spans:
+            return spans[-1]
     return None
 
 
-def _loader(read: Callable[[Path], Iterator[Entry]]) -> Callable[[str | Path], Suite]:
+def _loader(generator: Callable[[Path], Iterator[Entry]]) -> Callable[[str | Path], Suite]:
     """Collect the entries that a generator reads from a file in a suite that is called after the file."""
 
-    @wraps(read)
+    @wraps(generator)
     def load(path: str | Path) -> Suite:
         path = Path(path)
-        entries = list(read(path))
-        prompts = tuple(one for one in entries if isinstance(one, Prompt))
-        return Suite(path.stem, prompts, str(path), tuple(one for one in entries if isinstance(one, tuple)))
+        entries = list(generator(path))
+        prompts = tuple(entry for entry in entries if isinstance(entry, Prompt))
+        return Suite(path.stem, prompts, str(path), tuple(entry for entry in entries if isinstance(entry, tuple)))
 
     return load
 
@@ -82,9 +82,9 @@ def winobias(path: str | Path) -> Suite:
     """
     path = Path(path)
     prompts = []
-    for where, line in numbered_lines(path):
-        found = re.fullmatch(r"\s*(\d+)\s+(.*\S)\s*", line)
-        marked = found.group(2) if found else ""
+    for place, line in numbered_lines(path):
+        match = re.fullmatch(r"\s*(\d+)\s+(.*\S)\s*", line)
+        marked = match.group(2) if match else ""
         text, marks = "", []
         for i, piece in enumerate(re.split(r"\[([^\[\]]*)\]", marked)):
             if i % 2:
@@ -92,26 +92,28 @@ def winobias(path: str | Path) -> Suite:
             text += piece
         pronouns = [m for m in marks if text[slice(*m)].strip().lower() in PRONOUNS]
         entities = [m for m in marks if m not in pronouns]
-        if found is None or len(entities) != 1 or not pronouns or "[" in text or "]" in text:
+        if match is None or len(entities) != 1 or not pronouns or "[" in text or "]" in text:
             raise InputError(
-                f"{where}: expected a number and a sentence with [an occupation] and [pronouns] in brackets, "
+                f"{place}: expected a number and a sentence with [an occupation] and [pronouns] in brackets, "
                 f"found {line[:60]!r}"
             )
         target = _bare(text, *entities[0])
-        others = [m.span() for o in OCCUPATIONS for m in re.finditer(rf"\b{o}\b", text, re.IGNORECASE)]
+        occupations = [m.span() for o in OCCUPATIONS for m in re.finditer(rf"\b{o}\b", text, re.IGNORECASE)]
         for k, pronoun in enumerate(pronouns):
             query = _bare(text, *pronoun)
-            before = sorted(s for s in others if s[1] <= query[0] and not (s[0] < target[1] and target[0] < s[1]))
-            names = ("distractor", *(f"distractor{i}" for i in range(2, len(before) + 1)))
-            roles = {"query": query, "target": target, **dict(zip(names, before, strict=False))}
+            distractors = sorted(
+                s for s in occupations if s[1] <= query[0] and not (s[0] < target[1] and target[0] < s[1])
+            )
+            names = ("distractor", *(f"distractor{i}" for i in range(2, len(distractors) + 1)))
+            roles = {"query": query, "target": target, **dict(zip(names, distractors, strict=False))}
             category = path.name.split(".")[0]
-            first = next((text[slice(*s)] for s in others if not (s[0] < target[1] and target[0] < s[1])), "none")
-            named = {"target": text[slice(*target)].lower(), "competitor": first.lower()}
+            first = next((text[slice(*s)] for s in occupations if not (s[0] < target[1] and target[0] < s[1])), "none")
+            words = {"target": text[slice(*target)].lower(), "competitor": first.lower()}
             prompts.append(
                 Prompt(
-                    id=f"{category}-{found.group(1)}" + (f"-{k + 1}" if len(pronouns) > 1 else ""),
+                    id=f"{category}-{match.group(1)}" + (f"-{k + 1}" if len(pronouns) > 1 else ""),
                     text=text, roles=roles, order=order_of(roles), category=category,
-                    cluster=" / ".join(sorted(named.values())), words=named,
+                    cluster=" / ".join(sorted(words.values())), words=words,
                 )
             )  # fmt: skip
     return Suite(path.name.split(".")[0], tuple(prompts), str(path))
@@ -121,18 +123,18 @@ def _two_candidates(
     name: str,
     text: str,
     query: tuple[int, int],
-    seen: str,
+    prefix: str,
     right: str,
     wrong: str,
     category: str,
     cluster: str | None = None,
     words: dict[str, str] | None = None,
 ) -> Entry:
-    """A prompt whose candidates are named by their words and looked for in `seen`, the text a model has read.
+    """A prompt whose candidates are named by their words and looked for in `prefix`, the text a model has read.
 
     Prompts about the same two candidates are one unit unless `cluster` says otherwise.
     """
-    target, distractor = _mention(seen, right), _mention(seen, wrong)
+    target, distractor = _mention(prefix, right), _mention(prefix, wrong)
     if target is None or distractor is None:
         return name, f"the {'antecedent' if target is None else 'competitor'} is not named before the query"
     if target[0] < distractor[1] and distractor[0] < target[1]:
@@ -146,11 +148,11 @@ def _two_candidates(
 
 def schemas(path: Path) -> Iterator[tuple[str, str, str, str]]:
     """(id, sentence with one blank "_", right option, wrong option) of each line of a file of `wsc273`."""
-    for where, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
-        name, sentence, one, two, answer = strings(where, row, ("qID", "sentence", "option1", "option2", "answer"))
+    for place, row in json_lines(path, "a schema as JSON with sentence, option1, option2 and answer"):
+        name, sentence, first, second, answer = strings(place, row, ("qID", "sentence", "option1", "option2", "answer"))
         if sentence.count("_") != 1 or answer not in ("1", "2"):
-            raise InputError(f"{where}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
-        yield name, sentence, *((one, two) if answer == "1" else (two, one))
+            raise InputError(f"{place}: expected one blank '_' in the sentence and answer 1 or 2, found {answer!r}")
+        yield name, sentence, *((first, second) if answer == "1" else (second, first))
 
 
 @_loader
@@ -189,25 +191,25 @@ def wsc285(path: Path) -> Iterator[Entry]:
     if not schemas:
         raise InputError(f"{path}:1: expected {expected}, found <{root.tag}> without any")
     for i, schema in enumerate(schemas):
-        before, pronoun, after = (
+        prefix, pronoun, suffix = (
             " ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "pron", "txt2")
         )
         answers = [" ".join((a.text or "").split()) for a in schema.findall("answers/answer")]
         letter = (schema.findtext("correctAnswer") or "").strip().rstrip(".")
-        if not before or not pronoun or len(answers) != 2 or letter not in ("A", "B"):
+        if not prefix or not pronoun or len(answers) != 2 or letter not in ("A", "B"):
             raise InputError(f"{path}: schema {i + 1}: expected txt1, pron, two answers and A or B, found {letter!r}")
         right, wrong = answers if letter == "A" else answers[::-1]
-        query = (len(before) + 1, len(before) + 1 + len(pronoun))
-        text = f"{before} {pronoun}{'' if after[:1] in tuple(',.;:!?') else ' '}{after}".rstrip()
-        yield _two_candidates(f"wsc285-{i:03d}", text, query, before, right, wrong, "winograd")
+        query = (len(prefix) + 1, len(prefix) + 1 + len(pronoun))
+        text = f"{prefix} {pronoun}{'' if suffix[:1] in tuple(',.;:!?') else ' '}{suffix}".rstrip()
+        yield _two_candidates(f"wsc285-{i:03d}", text, query, prefix, right, wrong, "winograd")
 
 
 def _below(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The numbered lines below a header of columns, with tabs between."""
     lines = numbered_lines(path)
-    where, header = next(lines)
+    place, header = next(lines)
     if tuple(header.split("\t")) != columns:
-        raise InputError(f"{where}: expected the header {'<TAB>'.join(columns)}, found {header[:60]!r}")
+        raise InputError(f"{place}: expected the header {'<TAB>'.join(columns)}, found {header[:60]!r}")
     yield from lines
 
 
@@ -221,23 +223,23 @@ def winogender(path: Path) -> Iterator[Entry]:
     two sentences often are the same up to the pronoun (`attention.undecided`).
     """
     forms = {"male": "he|him|his", "female": "she|her|hers", "neutral": "they|them|their|theirs"}
-    for where, line in _below(path, ("sentid", "sentence")):
+    for place, line in _below(path, ("sentid", "sentence")):
         name, _, text = line.partition("\t")
         parts = name.split(".")
         if len(parts) != 5 or parts[2] not in ("0", "1") or parts[3] not in forms or not text.strip():
             raise InputError(
-                f"{where}: expected an id such as technician.customer.1.male.txt, a tab and a sentence, "
+                f"{place}: expected an id such as technician.customer.1.male.txt, a tab and a sentence, "
                 f"found {line[:60]!r}"
             )
         pronoun = re.search(rf"\b({forms[parts[3]]})\b", text, re.IGNORECASE)
         if pronoun is None:
-            raise InputError(f"{where}: no {parts[3]} pronoun in {text[:60]!r}")
+            raise InputError(f"{place}: no {parts[3]} pronoun in {text[:60]!r}")
         right, wrong = parts[:2] if parts[2] == "0" else parts[1::-1]
-        seen = text[: pronoun.start()]
+        prefix = text[: pronoun.start()]
         category = f"winogender-{parts[3]}"
         someone = parts[1] if parts[1] != "someone" else f"someone beside the {parts[0]}"
         yield _two_candidates(
-            name.removesuffix(".txt"), text, pronoun.span(), seen, right, wrong, category,
+            name.removesuffix(".txt"), text, pronoun.span(), prefix, right, wrong, category,
             cluster=parts[0], words={"participant": someone},
         )  # fmt: skip
 
@@ -249,7 +251,7 @@ def gap(path: Path) -> Iterator[Entry]:
     An entry in which neither name is meant has no target and is skipped. A name after the pronoun stays: `align`
     filters it.
     """
-    for where, line in _below(path, GAP_COLUMNS):
+    for place, line in _below(path, GAP_COLUMNS):
         cells = line.split("\t")
         row = dict(zip(GAP_COLUMNS, cells, strict=False))
         spans: Roles = {}
@@ -257,10 +259,10 @@ def gap(path: Path) -> Iterator[Entry]:
             offset, words = row.get(f"{name}-offset", ""), row.get(name, "")
             spans[name] = (int(offset), int(offset) + len(words)) if offset.isdecimal() else (0, 0)
             if not words or row["Text"][slice(*spans[name])] != words:
-                raise InputError(f"{where}: expected {name} {words!r} at character {offset!r} of the text")
+                raise InputError(f"{place}: expected {name} {words!r} at character {offset!r} of the text")
         corefers = (row.get("A-coref", ""), row.get("B-coref", ""))
         if len(cells) != len(GAP_COLUMNS) or not set(corefers) <= {"TRUE", "FALSE"}:
-            raise InputError(f"{where}: expected {len(GAP_COLUMNS)} columns, and TRUE or FALSE for A and B")
+            raise InputError(f"{place}: expected {len(GAP_COLUMNS)} columns, and TRUE or FALSE for A and B")
         if corefers[0] == corefers[1]:
             yield row["ID"], f"{'both names are' if corefers[0] == 'TRUE' else 'neither name is'} meant"
             continue
@@ -305,10 +307,10 @@ def blimp(path: str | Path) -> SentencePairs:
     """One BLiMP paradigm: `{"sentence_good", "sentence_bad", "UID", "pairID", …}` on each line."""
     path = Path(path)
     pairs = []
-    for where, row in json_lines(path, "a pair as JSON with sentence_good and sentence_bad"):
-        good, bad, paradigm, number = strings(where, row, ("sentence_good", "sentence_bad", "UID", "pairID"))
+    for place, row in json_lines(path, "a pair as JSON with sentence_good and sentence_bad"):
+        good, bad, paradigm, number = strings(place, row, ("sentence_good", "sentence_bad", "UID", "pairID"))
         if good == bad:
-            raise InputError(f"{where}: expected two different sentences, found {good[:60]!r} twice")
+            raise InputError(f"{place}: expected two different sentences, found {good[:60]!r} twice")
         pairs.append(SentencePair(id=f"{paradigm}-{number}", good=good, bad=bad, category=paradigm))
     return SentencePairs(path.stem, tuple(pairs), str(path))
 
@@ -337,8 +339,8 @@ def wsc273_pairs(path: str | Path) -> SentencePairs:
     path = Path(path)
     pairs = []
     for name, sentence, right, wrong in schemas(path):
-        at = sentence.index("_")
-        good, bad = (_filled(sentence, at, at + 1, x) for x in (right, wrong))
+        blank = sentence.index("_")
+        good, bad = (_filled(sentence, blank, blank + 1, x) for x in (right, wrong))
         cluster = " / ".join(sorted((right.lower(), wrong.lower())))
         pairs.append(SentencePair(id=name, good=good, bad=bad, category="winograd", cluster=cluster))
     return SentencePairs(path.stem, tuple(pairs), str(path))
@@ -356,12 +358,12 @@ def winobias_pairs(path: str | Path) -> SentencePairs:
             skipped.append((p.id, "the competitor is not named before the pronoun"))
             continue
         start, end = p.roles["query"]
-        pronoun, after = p.text[start:end].lower(), re.match(r"\s+(\w+)", p.text[end:])
-        her = pronoun == "her" and after is not None and not AFTER_OBJECT.fullmatch(after[1])
+        pronoun, next_word = p.text[start:end].lower(), re.match(r"\s+(\w+)", p.text[end:])
+        her = pronoun == "her" and next_word is not None and not AFTER_OBJECT.fullmatch(next_word[1])
         ending = "'s" if pronoun in ("his", "their") or her else ""
-        named = [p.text[slice(*p.roles[role])] for role in ("target", "distractor")]
-        good, bad = (_filled(p.text, start, end, f"the {name}{ending}") for name in named)
-        words = (named[0].lower(), named[1].lower())
+        names = [p.text[slice(*p.roles[role])] for role in ("target", "distractor")]
+        good, bad = (_filled(p.text, start, end, f"the {name}{ending}") for name in names)
+        words = (names[0].lower(), names[1].lower())
         cluster = " / ".join(sorted(words))
         pairs.append(SentencePair(id=p.id, good=good, bad=bad, category=p.category, cluster=cluster, words=words))
     return SentencePairs(suite.name, tuple(pairs), suite.source, tuple(skipped))

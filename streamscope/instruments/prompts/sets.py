@@ -57,30 +57,30 @@ def read_set(source: str) -> PromptSet:
         path = FOLDER / f"{source}.jsonl"
         if not path.is_file():
             raise InputError(f"{path} is missing; run from a clone of the repository, which holds datasets/")
-        found = _lines(path)
+        rows = _lines(path)
     elif "#" in source:
-        found = _category(*source.rsplit("#", 1))
+        rows = _category(*source.rsplit("#", 1))
     else:
         path = Path(source).expanduser()
-        if not path.exists() and (near := did_you_mean(source, BUILT_IN) or near_files(path)):
-            raise InputError(f"unknown prompt set {source!r}: {near}")
+        if not path.exists() and (suggestion := did_you_mean(source, BUILT_IN) or near_files(path)):
+            raise InputError(f"unknown prompt set {source!r}: {suggestion}")
         if not path.suffix and not path.exists():
             raise unknown("prompt set", source, list(BUILT_IN))
-        found = _lines(path)
-    kept = {text: line for text, line in reversed(found)}
-    if len(kept) < LEAST:
-        raise InputError(f"{source}: {len(kept)} different texts; a contrast needs at least {LEAST} on each side")
-    texts = tuple(dict.fromkeys(text for text, _ in found))
-    name, lines = Path(source).stem if "#" not in source else source, tuple(kept[text] for text in texts)
-    return PromptSet(name, texts, lines, len(found) - len(texts))
+        rows = _lines(path)
+    line_of = {text: line for text, line in reversed(rows)}
+    if len(line_of) < LEAST:
+        raise InputError(f"{source}: {len(line_of)} different texts; a contrast needs at least {LEAST} on each side")
+    texts = tuple(dict.fromkeys(text for text, _ in rows))
+    name, lines = Path(source).stem if "#" not in source else source, tuple(line_of[text] for text in texts)
+    return PromptSet(name, texts, lines, len(rows) - len(texts))
 
 
 def _lines(path: Path) -> list[tuple[str, str | int]]:
     if path.suffix == ".jsonl":
         rows = list(json_lines(path, '{"text": …}'))
         fields = ("text", "cluster") if any("cluster" in row for _, row in rows) else ("text",)
-        found = [strings(where, row, fields) for where, row in rows]
-        return [(one[0], one[1] if len(fields) > 1 else i) for i, one in enumerate(found)]
+        values = [strings(place, row, fields) for place, row in rows]
+        return [(row[0], row[1] if len(fields) > 1 else i) for i, row in enumerate(values)]
     if path.suffix == ".txt":
         return [(line, i) for i, (_, line) in enumerate(numbered_lines(path))]
     raise InputError(f"{path}: a prompt set is a .jsonl file with a field text, or a .txt file with a text per line")
@@ -91,28 +91,28 @@ def _category(suite: str, category: str) -> list[tuple[str, str | int]]:
     from streamscope.instruments.prompts.suite import unit_of, units
 
     prompts = load_suite(suite).prompts
-    both = zip(prompts, units(prompts), strict=True)
+    pairs = zip(prompts, units(prompts), strict=True)
     chosen: list[tuple[str, str | int]] = [
-        (p.text, f"{suite} {unit_of(unit)}") for p, unit in both if category in (p.category, p.relation)
+        (p.text, f"{suite} {unit_of(unit)}") for p, unit in pairs if category in (p.category, p.relation)
     ]
     if not chosen:
-        known = sorted({p.category for p in prompts} | {p.relation for p in prompts if p.relation is not None})
-        raise unknown(f"category of {suite}", category, known)
+        names = sorted({p.category for p in prompts} | {p.relation for p in prompts if p.relation is not None})
+        raise unknown(f"category of {suite}", category, names)
     return chosen
 
 
 def contrast(a: str, b: str) -> tuple[PromptSet, PromptSet]:
     """Two sets that share no text, or `InputError`. Without names, lines are shared by sources of one length alone."""
-    one, other = read_set(a), read_set(b)
-    both = set(one.texts) & set(other.texts)
-    if both:
+    set_a, set_b = read_set(a), read_set(b)
+    texts = set(set_a.texts) & set(set_b.texts)
+    if texts:
         raise InputError(
-            f"{a} and {b} share {counted(len(both), 'text')}, such as {sorted(both)[0][:60]!r}; remove them from one"
+            f"{a} and {b} share {counted(len(texts), 'text')}, such as {sorted(texts)[0][:60]!r}; remove them from one"
         )
-    if len(one.texts) + one.repeated != len(other.texts) + other.repeated:
-        alone = (line if isinstance(line, str) else -1 - line for line in other.lines)
-        other = replace(other, lines=tuple(alone))
-    return one, other
+    if len(set_a.texts) + set_a.repeated != len(set_b.texts) + set_b.repeated:
+        lines = (line if isinstance(line, str) else -1 - line for line in set_b.lines)
+        set_b = replace(set_b, lines=tuple(lines))
+    return set_a, set_b
 
 
 def check_template(template: str) -> None:
@@ -127,11 +127,11 @@ def encode(prompts: PromptSet, tokenizer: Any, n_ctx: int, template: str = "{tex
     Raises `InputError` when fewer than `LEAST` remain.
     """
     check_template(template)
-    before, after = template.split("{text}")
-    rows: Sequence[list[int]] = tokenizer.encode_batch([before + text + after for text in prompts.texts])
+    template_start, template_end = template.split("{text}")
+    rows: Sequence[list[int]] = tokenizer.encode_batch([template_start + text + template_end for text in prompts.texts])
     every = zip(prompts.texts, rows, prompts.lines, strict=True)
-    kept = [(text, row, line) for text, row, line in every if 1 < len(row) <= n_ctx]
-    if len(kept) < LEAST:
-        raise InputError(f"{prompts.name}: {len(kept)} of {len(rows)} texts fit a context of {n_ctx} tokens")
-    texts, tokens, lines = map(list, zip(*kept, strict=True))
-    return Rows(prompts.name, texts, tokens, lines, len(rows) - len(kept))
+    kept_rows = [(text, row, line) for text, row, line in every if 1 < len(row) <= n_ctx]
+    if len(kept_rows) < LEAST:
+        raise InputError(f"{prompts.name}: {len(kept_rows)} of {len(rows)} texts fit a context of {n_ctx} tokens")
+    texts, tokens, lines = map(list, zip(*kept_rows, strict=True))
+    return Rows(prompts.name, texts, tokens, lines, len(rows) - len(kept_rows))

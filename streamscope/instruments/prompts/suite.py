@@ -48,46 +48,46 @@ class Prompt:
     """All that are right after `corrupt`; default: `incoherent`."""
 
     def __post_init__(self) -> None:
-        where = f"prompt {self.id!r}"
+        place = f"prompt {self.id!r}"
         if "query" not in self.roles:
-            raise InputError(f"{where} has no role 'query'; give the characters [start, end) of its pronoun")
+            raise InputError(f"{place} has no role 'query'; give the characters [start, end) of its pronoun")
         for role, (start, end) in self.roles.items():
             if not re.fullmatch(r"query|target|distractor\d*", role):
-                raise InputError(f"{where}: unknown role {role!r}; use query, target, distractor, distractor2, …")
+                raise InputError(f"{place}: unknown role {role!r}; use query, target, distractor, distractor2, …")
             if not 0 <= start < end <= len(self.text):
                 raise InputError(
-                    f"{where}: role {role!r} [{start}, {end}) leaves the text of {len(self.text)} characters"
+                    f"{place}: role {role!r} [{start}, {end}) leaves the text of {len(self.text)} characters"
                 )
             if self.text[start:end] != self.text[start:end].strip():
-                raise InputError(f"{where}: role {role!r} is {self.text[start:end]!r}; leave the space out")
+                raise InputError(f"{place}: role {role!r} is {self.text[start:end]!r}; leave the space out")
         if self.order is not None and self.order != order_of(self.roles):
-            raise InputError(f"{where} is marked {self.order!r}, but its roles say {order_of(self.roles)}")
+            raise InputError(f"{place} is marked {self.order!r}, but its roles say {order_of(self.roles)}")
         if self.pair is not None and self.order is None:
-            raise InputError(f"{where} is of pair {self.pair!r} but has no order; write target_first or target_last")
+            raise InputError(f"{place} is of pair {self.pair!r} but has no order; write target_first or target_last")
         if self.words is not None and not (self.words and all(self.words.values())):
-            raise InputError(f"{where} has empty 'words'; name at least one kind and its label, or leave them out")
+            raise InputError(f"{place} has empty 'words'; name at least one kind and its label, or leave them out")
         if (self.coherent is None) != (self.incoherent is None):
-            raise InputError(f"{where} has one continuation; give both, or none")
+            raise InputError(f"{place} has one continuation; give both, or none")
         if self.coherent is not None and not (self.coherent.strip() and (self.incoherent or "").strip()):
-            raise InputError(f"{where} has an empty continuation")
+            raise InputError(f"{place} has an empty continuation")
         if self.corrupt is not None and self.coherent is None:
-            raise InputError(f"{where} has a corrupted text, but no answers and foils; give both")
+            raise InputError(f"{place} has a corrupted text, but no answers and foils; give both")
         if self.corrupt == self.text:
-            raise InputError(f"{where}: its corrupted text is the text; give another one")
-        if bool(self.answers) != bool(self.foils) or not all(one.strip() for one in (*self.answers, *self.foils)):
-            raise InputError(f"{where} needs both 'answers' and 'foils', and none of them empty")
-        if both := set(self.answers) & set(self.foils):
-            raise InputError(f"{where} has {both.pop()!r} among its answers and among its foils")
+            raise InputError(f"{place}: its corrupted text is the text; give another one")
+        if bool(self.answers) != bool(self.foils) or not all(text.strip() for text in (*self.answers, *self.foils)):
+            raise InputError(f"{place} needs both 'answers' and 'foils', and none of them empty")
+        if common := set(self.answers) & set(self.foils):
+            raise InputError(f"{place} has {common.pop()!r} among its answers and among its foils")
         for continuation in (self.coherent, self.incoherent, *self.answers, *self.foils):
             if continuation is not None:
-                check_space(self.text, continuation, where)
+                check_space(self.text, continuation, place)
 
 
 UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 """Letters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese."""
 
 
-def check_space(text: str, continuation: str, where: str = "a continuation") -> None:
+def check_space(text: str, continuation: str, place: str = "a continuation") -> None:
     """Raise `InputError` for a continuation that lacks its leading space: "hummed" after "She" reads "Shehummed".
 
     A word needs a space after a letter, a digit or one of . , ; : ! ? and a number needs one after a letter. Marks,
@@ -98,16 +98,16 @@ def check_space(text: str, continuation: str, where: str = "a continuation") -> 
     if (word or (start == "N" and end in "LM")) and not UNSPACED.search(text[-1] + continuation[0]):
         last = text.split()[-1]
         raise InputError(
-            f"{where}: {continuation!r} would run on from {last!r}: begin it with a space, ' {continuation}'"
+            f"{place}: {continuation!r} would run on from {last!r}: begin it with a space, ' {continuation}'"
         )
 
 
 def last_word(text: str) -> tuple[int, int]:
     """The characters of the last word, after which the answer is predicted."""
-    found = re.search(r"\S+(?=\s*$)", text)
-    if found is None:
+    match = re.search(r"\S+(?=\s*$)", text)
+    if match is None:
         raise InputError("a prompt is empty; give a text with words")
-    return found.span()
+    return match.span()
 
 
 def order_of(roles: dict[str, tuple[int, int]]) -> Order | None:
@@ -129,9 +129,9 @@ class Suite:
     """Entries of the source that cannot be prompts, and why."""
 
     def __post_init__(self) -> None:
-        twice = [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]
-        if twice:
-            raise InputError(f"{self.source}: the id {twice[0]!r} occurs twice; make the ids unique")
+        duplicates = [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]
+        if duplicates:
+            raise InputError(f"{self.source}: the id {duplicates[0]!r} occurs twice; make the ids unique")
         if len({tuple(p.words or ()) for p in self.prompts}) > 1:
             raise InputError(f"{self.source}: every prompt needs 'words' of the same kinds in the same order, or none")
         for name, orders in self.pairs.items():
@@ -143,11 +143,11 @@ class Suite:
     @cached_property
     def pairs(self) -> dict[str, list[str]]:
         """The orders of each pair's prompts, by pair."""
-        found: dict[str, list[str]] = {}
+        orders: dict[str, list[str]] = {}
         for prompt in self.prompts:
             if prompt.pair is not None:
-                found.setdefault(prompt.pair, []).append(str(prompt.order))
-        return found
+                orders.setdefault(prompt.pair, []).append(str(prompt.order))
+        return orders
 
 
 def units(prompts: Sequence[Prompt]) -> list[Unit]:
@@ -168,8 +168,8 @@ def units(prompts: Sequence[Prompt]) -> list[Unit]:
             if name is not None:
                 parent[root(("text", p.text))] = root((kind, name))
     names: dict[tuple[str, str], str] = {}  # a unit is called after its first pair, cluster or prompt
-    found = [names.setdefault(root(("text", p.text)), p.pair or p.cluster or p.id) for p in prompts]
-    return [(one, *p.words.values()) if p.words else one for one, p in zip(found, prompts, strict=True)]
+    unit_names = [names.setdefault(root(("text", p.text)), p.pair or p.cluster or p.id) for p in prompts]
+    return [(unit, *p.words.values()) if p.words else unit for unit, p in zip(unit_names, prompts, strict=True)]
 
 
 def unit_of(label: Unit) -> str:
@@ -179,10 +179,10 @@ def unit_of(label: Unit) -> str:
 
 def population(prompts: Sequence[Prompt]) -> str:
     """For what an interval over these prompts holds: new words, or where they share none, new texts like these."""
-    found = units(prompts)
+    unit_labels = units(prompts)
     names = next((list(p.words) for p in prompts if p.words), [])
     if not names:
-        return f"95 % for new texts, {len(set(found))} independent"
-    counts = [len(set(labels)) for labels in zip(*found, strict=True)]
+        return f"95 % for new texts, {len(set(unit_labels))} independent"
+    counts = [len(set(labels)) for labels in zip(*unit_labels, strict=True)]
     kinds = ", ".join(f"{n} {name}" for n, name in zip(counts[1:], names, strict=True))
     return f"95 % for new words, {kinds}"

@@ -69,43 +69,43 @@ class Task:
 
     def only(self, rows: Sequence[int]) -> "Task":
         """Some of the cases, by their places."""
-        at = {old: new for new, old in enumerate(rows)}
-        kept, reads = [i for i, case in enumerate(self.reads.cases) if case in at], self.reads
-        some = Reads(
-            tokens=[reads.tokens[i] for i in kept], positions=[reads.positions[i] for i in kept],
-            ids=[reads.ids[i] for i in kept], cases=np.array([at[reads.cases[i]] for i in kept], int),
-            sides=reads.sides[kept],
+        places = {old: new for new, old in enumerate(rows)}
+        kept_reads, reads = [i for i, case in enumerate(self.reads.cases) if case in places], self.reads
+        selection = Reads(
+            tokens=[reads.tokens[i] for i in kept_reads], positions=[reads.positions[i] for i in kept_reads],
+            ids=[reads.ids[i] for i in kept_reads], cases=np.array([places[reads.cases[i]] for i in kept_reads], int),
+            sides=reads.sides[kept_reads],
         )  # fmt: skip
-        return replace(self, cases=self.cases.iloc[list(rows)].reset_index(drop=True), reads=some)
+        return replace(self, cases=self.cases.iloc[list(rows)].reset_index(drop=True), reads=selection)
 
     def combine(self, log_p: np.ndarray) -> np.ndarray:
         """[..., reads, 2] log-probabilities of the reads -> [..., cases, 2] of answer and foil, in nats."""
-        out = np.zeros((len(self.cases), *log_p.shape[:-2], 2))
-        np.add.at(out, self.reads.cases, np.moveaxis(np.where(self.reads.sides, log_p, 0.0), -2, 0))
-        return np.moveaxis(out, 0, -2)
+        sums = np.zeros((len(self.cases), *log_p.shape[:-2], 2))
+        np.add.at(sums, self.reads.cases, np.moveaxis(np.where(self.reads.sides, log_p, 0.0), -2, 0))
+        return np.moveaxis(sums, 0, -2)
 
     def scores(self, log_p: np.ndarray) -> dict[str, np.ndarray]:
         """`probability` (no unit) and `log_odds` (nats), each [..., cases], by the task's rule."""
-        both = self.combine(log_p)
-        odds = both[..., 0] - both[..., 1]
-        p = np.exp(both[..., 0]) if self.rule == "token" else 1 / (1 + np.exp(-odds))
+        log_sides = self.combine(log_p)
+        odds = log_sides[..., 0] - log_sides[..., 1]
+        p = np.exp(log_sides[..., 0]) if self.rule == "token" else 1 / (1 + np.exp(-odds))
         return {"probability": p, "log_odds": odds}
 
     @property
     def title(self) -> str:
         """Counts: cases, units, tokens given, what was left out."""
-        n, given = len(self.cases), int((self.cases["given"] > 0).sum())
-        within = read_clusters(self.cases["cluster"], n)
-        kinds = "" if within.shared is None else f", 95 % for new words ({within.count} of a kind or more)"
+        n, n_given = len(self.cases), int((self.cases["given"] > 0).sum())
+        clusters = read_clusters(self.cases["cluster"], n)
+        kinds = "" if clusters.shared is None else f", 95 % for new words ({clusters.count} of a kind or more)"
         independent = counted(self.cases["cluster"].map(unit_of).nunique(), "unit")
         text = f"{self.name}: {counted(n, 'case')} in {independent}{kinds}"
         if self.rule == "sentence":
             text += ", whole sentences: P is the good one's share of the two"
-        elif given:
-            text += f", {given} with tokens given"
+        elif n_given:
+            text += f", {n_given} with tokens given"
         if cut := int(self.cases["cut"].sum()):
             text += f", {cut} of them by one token of a longer answer or foil"
-        return text + "".join(f", {k} left out: {why}" for why, k in Counter(w for _, w in self.filtered).items())
+        return text + "".join(f", {k} left out: {reason}" for reason, k in Counter(w for _, w in self.filtered).items())
 
 
 def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
@@ -125,9 +125,9 @@ def load_tasks(names: Sequence[str], tokenizer: Tokenizer, n_ctx: int | None = N
     if not names:
         raise InputError("give at least one task, as capitalization")
     tasks = [load_task(name, tokenizer, n_ctx) for name in dict.fromkeys(names)]
-    twice = [name for name, k in Counter(task.name for task in tasks).items() if k > 1]
-    if twice:
-        raise InputError(f"two tasks are called {twice[0]!r}; rename one of the files")
+    duplicates = [name for name, k in Counter(task.name for task in tasks).items() if k > 1]
+    if duplicates:
+        raise InputError(f"two tasks are called {duplicates[0]!r}; rename one of the files")
     return tasks
 
 
@@ -135,35 +135,35 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     """The rule "token" over the prompts of a suite."""
     texts = [(p.text, p.text + str(p.coherent), p.text + str(p.incoherent)) for p in suite.prompts]
     rows = tokenizer.encode_batch([text for three in texts for text in three])
-    kept: list[tuple[Any, ...]] = []
+    kept_rows: list[tuple[Any, ...]] = []
     filtered: Filtered = list(suite.skipped)
     for i, prompt in enumerate(suite.prompts):
-        alone, answer, foil = rows[3 * i : 3 * i + 3]
+        prefix, answer, foil = rows[3 * i : 3 * i + 3]
         n = common_prefix(answer, foil)
-        reason = _unfit(prompt, alone, answer, foil, n, n_ctx)
+        reason = _unfit(prompt, prefix, answer, foil, n, n_ctx)
         if reason:
             filtered.append((prompt.id, reason))
         else:
             cut = max(len(answer), len(foil)) > n + 1
-            kept.append((prompt, n - len(alone), cut, answer[:n], n - 1, (answer[n], foil[n])))
-    _require(suite.name, kept, filtered, n_ctx)
-    prompts, given, cuts, tokens, positions, ids = map(list, zip(*kept, strict=True))
+            kept_rows.append((prompt, n - len(prefix), cut, answer[:n], n - 1, (answer[n], foil[n])))
+    _require(suite.name, kept_rows, filtered, n_ctx)
+    prompts, given_counts, cuts, tokens, positions, ids = map(list, zip(*kept_rows, strict=True))
     cases = pd.DataFrame(
         [{"id": p.id, "pair": p.pair or "", "cluster": unit, "category": p.category, "relation": p.relation or "",
           "order": p.order or "", "answer": p.coherent, "foil": p.incoherent, "given": n, "cut": cut}
-         for p, unit, n, cut in zip(prompts, units(prompts), given, cuts, strict=True)]
+         for p, unit, n, cut in zip(prompts, units(prompts), given_counts, cuts, strict=True)]
     )  # fmt: skip
-    reads = Reads(tokens, positions, ids, np.arange(len(kept)), np.ones((len(kept), 2), bool))
+    reads = Reads(tokens, positions, ids, np.arange(len(kept_rows)), np.ones((len(kept_rows), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
 
 
 def _unfit(
-    prompt: Prompt, alone: list[int], answer: list[int], foil: list[int], n: int, n_ctx: int | None
+    prompt: Prompt, prefix: list[int], answer: list[int], foil: list[int], n: int, n_ctx: int | None
 ) -> str | None:
     """Why a prompt cannot be scored, or None; n tokens are common to text + answer and text + foil."""
     if prompt.coherent is None:
         return NONE
-    if answer[: len(alone)] != alone or foil[: len(alone)] != alone:
+    if answer[: len(prefix)] != prefix or foil[: len(prefix)] != prefix:
         return MERGED
     if n >= min(len(answer), len(foil)):
         return SAME
@@ -173,7 +173,7 @@ def _unfit(
 def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """The rule "sentence" over pairs of sentences."""
     rows = tokenizer.encode_batch([text for p in pairs.pairs for text in (p.good, p.bad)])
-    kept: list[tuple[SentencePair, int]] = []
+    kept_pairs: list[tuple[SentencePair, int]] = []
     reads: list[tuple[Any, ...]] = []
     filtered: Filtered = list(pairs.skipped)
     for i, pair in enumerate(pairs.pairs):
@@ -184,13 +184,13 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
             continue
         for sentence, sides in ((good, (True, False)), (bad, (False, True))):
             ends = range(n, len(sentence))
-            reads += [(sentence[:at], at - 1, (sentence[at], sentence[at]), len(kept), sides) for at in ends]
-        kept.append((pair, n - 1))
-    _require(pairs.name, kept, filtered, n_ctx)
+            reads += [(sentence[:end], end - 1, (sentence[end], sentence[end]), len(kept_pairs), sides) for end in ends]
+        kept_pairs.append((pair, n - 1))
+    _require(pairs.name, kept_pairs, filtered, n_ctx)
     cases = pd.DataFrame(
         [{"id": p.id, "pair": "", "cluster": (p.cluster or p.id, *p.words) if p.words else p.cluster or p.id,
           "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
-         for p, n in kept]
+         for p, n in kept_pairs]
     ).assign(cut=False)  # fmt: skip
     tokens, positions, ids, owner, sides_read = map(list, zip(*reads, strict=True))
     every = Reads(tokens, positions, ids, np.array(owner), np.array(sides_read))
@@ -202,6 +202,6 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _require(name: str, kept: Sequence[Any], filtered: Filtered, n_ctx: int | None) -> None:
-    if not kept:
+def _require(name: str, kept_rows: Sequence[Any], filtered: Filtered, n_ctx: int | None) -> None:
+    if not kept_rows:
         raise InputError(f"no case of {name!r} can be scored: {none_left(filtered, 'cases', n_ctx)}")

@@ -28,9 +28,9 @@ def token_classes(prompt: Prompt, spans: Sequence[tuple[int, int]]) -> list[str]
     """The class of every token, "" for none; a token belongs to the first word it overlaps, BOS to none."""
     mentions = {prompt.text[slice(*span)].lower() for role, span in prompt.roles.items() if role != "query"}
     words = []
-    for found in re.finditer(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]", prompt.text):
-        word, before = found[0], prompt.text[: found.start()].rstrip(" \n\"'")
-        opens = not before or before[-1] in ".!?"
+    for match in re.finditer(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]", prompt.text):
+        word, prefix = match[0], prompt.text[: match.start()].rstrip(" \n\"'")
+        opens = not prefix or prefix[-1] in ".!?"
         if not word[0].isalnum():
             kind = "anchor"
         elif word.lower() in PRONOUNS:
@@ -39,7 +39,7 @@ def token_classes(prompt: Prompt, spans: Sequence[tuple[int, int]]) -> list[str]
             kind = "entity"
         else:
             kind = "anchor" if word.lower() in FUNCTION else "semantic"
-        words.append((*found.span(), kind))
+        words.append((*match.span(), kind))
     marked = [span for role, span in prompt.roles.items() if role != "query"]
     words = [(a, b, "entity" if any(a < end and start < b for start, end in marked) else c) for a, b, c in words]
     return [next((c for a, b, c in words if max(a, start) < min(b, end)), "") for start, end in spans]

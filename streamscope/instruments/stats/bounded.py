@@ -50,8 +50,8 @@ def hall(value: float, error: float, t: float, residuals: np.ndarray, shared: Sh
     (`shared`) it is the largest of those by one kind. Hall 1992, Journal of the Royal Statistical Society B 54:221.
     """
     kinds = () if shared is None else shared.kinds
-    each = [residuals, *(cluster_totals(residuals, codes)[0] for codes in kinds)]
-    g = max((float((e**3).sum() / (e**2).sum() ** 1.5) for e in each if (e != 0).any()), key=abs, default=0.0)
+    totals = [residuals, *(cluster_totals(residuals, codes)[0] for codes in kinds)]
+    g = max((float((e**3).sum() / (e**2).sum() ** 1.5) for e in totals if (e != 0).any()), key=abs, default=0.0)
 
     def u(q: float) -> float:
         return q if abs(g) < 1e-9 else float(np.cbrt(1 + g * (q - g / 6)) - 1) / (g / 3)
@@ -73,14 +73,14 @@ def on_log_odds(value: float, half: float, limits: Ends) -> Ends:
     a, b = limits
     if not a < value < b:
         return max(a, value - half), min(b, value + half)
-    below, above = value - a, b - value
-    up, down = np.isfinite(below), np.isfinite(above)
-    slope = (1 / below if up else 0.0) + (1 / above if down else 0.0) or 1.0
+    low_gap, high_gap = value - a, b - value
+    has_low, has_high = np.isfinite(low_gap), np.isfinite(high_gap)
+    slope = (1 / low_gap if has_low else 0.0) + (1 / high_gap if has_high else 0.0) or 1.0
     step = slope * half
-    if up and down:
-        at = np.log(below) - np.log(above)
-        return float(a + (b - a) * expit(at - step)), float(a + (b - a) * expit(at + step))
-    if up or down:
-        near, far = (below if up else above) * np.exp([-step, step])
-        return (float(a + near), float(a + far)) if up else (float(b - far), float(b - near))
+    if has_low and has_high:
+        center = np.log(low_gap) - np.log(high_gap)
+        return float(a + (b - a) * expit(center - step)), float(a + (b - a) * expit(center + step))
+    if has_low or has_high:
+        inner, outer = (low_gap if has_low else high_gap) * np.exp([-step, step])
+        return (float(a + inner), float(a + outer)) if has_low else (float(b - outer), float(b - inner))
     return value - half, value + half

@@ -21,10 +21,10 @@ def dealt(words: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np
     words and labels are codes from 0. Words in random order each take the label that is furthest behind, so that no
     control has a commoner label, and with it a better guess, than the task itself.
     """
-    left = np.bincount(labels) + 0.5 * rng.random(labels.max() + 1)
+    budget = np.bincount(labels) + 0.5 * rng.random(labels.max() + 1)
     sizes = np.bincount(words)
-    given = np.zeros(len(sizes), int)
+    label_of = np.zeros(len(sizes), int)
     for word in rng.permutation(len(sizes)):
-        given[word] = left.argmax()
-        left[given[word]] -= sizes[word]
-    return given[words]
+        label_of[word] = budget.argmax()
+        budget[label_of[word]] -= sizes[word]
+    return label_of[words]

@@ -56,19 +56,21 @@ class Shared:
     def of(cls, labels: Sequence[np.ndarray], sizes: np.ndarray) -> "Shared":
         """From the labels [D] of each kind."""
         kinds, d, every = [pd.factorize(column)[0] for column in labels], len(sizes), range(1, len(labels) + 1)
-        found: dict[bytes, Term] = {}
-        for some in (some for k in every for some in combinations(kinds, k)):
-            codes = pd.MultiIndex.from_arrays(some).factorize()[0] if len(some) > 1 else some[0]
-            sign = found.get(codes.tobytes(), (0,))[0] + (-1) ** (len(some) + 1)
-            found[codes.tobytes()] = (sign, np.arange(d), codes)
-        sums = [tuple(term for term in found.values() if term[0])]
+        term_of: dict[bytes, Term] = {}
+        for subset in (subset for k in every for subset in combinations(kinds, k)):
+            codes = pd.MultiIndex.from_arrays(subset).factorize()[0] if len(subset) > 1 else subset[0]
+            sign = term_of.get(codes.tobytes(), (0,))[0] + (-1) ** (len(subset) + 1)
+            term_of[codes.tobytes()] = (sign, np.arange(d), codes)
+        sums = [tuple(term for term in term_of.values() if term[0])]
         if len(set().union(*(set(column) for column in labels))) < sum(int(codes.max()) + 1 for codes in kinds):
             names = pd.factorize(np.concatenate(labels))[0].reshape(len(labels), d).T  # [D, kinds]
-            again = np.array([[name in row[:i] for i, name in enumerate(row)] for row in names.tolist()])
-            names[again] = names.max() + 1 + np.arange(again.sum())  # a label that a cell has twice counts once
+            is_repeat = np.array([[name in row[:i] for i, name in enumerate(row)] for row in names.tolist()])
+            names[is_repeat] = names.max() + 1 + np.arange(is_repeat.sum())  # a label that a cell has twice counts once
             terms = []
             for k in every:
-                rows = np.concatenate([np.sort(names[:, list(some)]) for some in combinations(range(len(labels)), k)])
+                rows = np.concatenate(
+                    [np.sort(names[:, list(subset)]) for subset in combinations(range(len(labels)), k)]
+                )
                 codes = pd.MultiIndex.from_arrays(list(rows.T)).factorize()[0] if k > 1 else pd.factorize(rows[:, 0])[0]
                 terms.append(((-1) ** (k + 1), np.tile(np.arange(d), len(rows) // d), codes))
             sums.append(tuple(terms))
@@ -76,14 +78,15 @@ class Shared:
 
     def squares(self, residuals: np.ndarray) -> np.ndarray:
         """Σ e_i e_j over the pairs of cells that share a label, of residuals [..., D]; see this module."""
-        one = [((1, np.arange(residuals.shape[-1]), codes),) for codes in self.kinds]
-        found = []
-        for terms in (*self.sums, *one):
+        by_kind = [((1, np.arange(residuals.shape[-1]), codes),) for codes in self.kinds]
+        totals = []
+        for terms in (*self.sums, *by_kind):
             parts = [
-                sign * np.square(cluster_totals(residuals[..., at], codes)[0]).sum(-1) for sign, at, codes in terms
+                sign * np.square(cluster_totals(residuals[..., cells], codes)[0]).sum(-1)
+                for sign, cells, codes in terms
             ]
-            found.append(np.sum(parts, axis=0))
-        return np.asarray(np.max(found, axis=0))
+            totals.append(np.sum(parts, axis=0))
+        return np.asarray(np.max(totals, axis=0))
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,8 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
     labels = clusters if isinstance(clusters, np.ndarray) else np.asarray(pd.Series(clusters, dtype=object))
     if len(labels) != n:
         raise InputError(f"{n} values but {len(labels)} cluster labels")
-    if labels.dtype == object and any(isinstance(one, tuple | list) for one in labels):
-        if len({len(one) if isinstance(one, tuple | list) else 0 for one in labels}) > 1:
+    if labels.dtype == object and any(isinstance(label, tuple | list) for label in labels):
+        if len({len(label) if isinstance(label, tuple | list) else 0 for label in labels}) > 1:
             raise InputError("cluster labels must be of equally many kinds for every value")
         return _crossed(tuple(map(tuple, labels)))
     if labels.ndim == 2:
@@ -146,7 +149,7 @@ def _crossed(labels: tuple[tuple, ...]) -> Clusters:
     names = []
     for i, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
         text = all(isinstance(label, str) for label in column)
-        names.append(np.array([str(column[at]) if text else f"{i}: {kind[at]}" for at in first]))
+        names.append(np.array([str(column[cell]) if text else f"{i}: {kind[cell]}" for cell in first]))
     return Clusters(codes, Shared.of(names, sizes), min(int(kind.max()) + 1 for kind in kinds))
 
 
@@ -155,10 +158,10 @@ def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
 
     Raises `InputError` as `read_clusters`, and for labels of several kinds.
     """
-    found = read_clusters(clusters, n)
-    if found.shared is not None:
+    result = read_clusters(clusters, n)
+    if result.shared is not None:
         raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
-    return found.codes
+    return result.codes
 
 
 def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -202,8 +205,8 @@ def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.n
     up to 8.5 %, at 5 documents. Where cells share labels (`shared`): the smallest over the kinds.
     """
     if shared is not None:
-        each = [degrees_of_freedom(cluster_totals(counts, codes)[0]) for codes in shared.kinds]
-        return np.asarray(np.min(each, axis=0))
+        df_of_kinds = [degrees_of_freedom(cluster_totals(counts, codes)[0]) for codes in shared.kinds]
+        return np.asarray(np.min(df_of_kinds, axis=0))
     p = counts / counts.sum(-1, keepdims=True)
     w = p**2 / (1 - p)
     return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
@@ -268,7 +271,7 @@ def cluster_bootstrap(
 def statistic_interval(
     statistic: Callable[..., np.ndarray],
     *columns: np.ndarray,
-    within: Clusters,
+    clusters: Clusters,
     confidence: float = 0.95,
     resamples: int = 5000,
     seed: int = 0,
@@ -280,15 +283,15 @@ def statistic_interval(
     delta method; e_d sums to 0 where g does not change with the number of cases, as for all means, ratios and
     Cohen's d here) and df = `degrees_of_freedom`. NaN where the statistic does not vary.
     """
-    shared = within.shared
+    shared = clusters.shared
     if shared is None:
         return cluster_bootstrap(statistic, *columns, confidence=confidence, resamples=resamples, seed=seed)
     cells = np.broadcast_arrays(*columns)
     sums, steps = [c.sum(-1, keepdims=True) for c in cells], [1e-6 * np.abs(c).sum(-1, keepdims=True) for c in cells]
     influence = np.zeros(cells[0].shape)
     for k, step in enumerate(steps):
-        up, down = ([*sums[:k], sums[k] + way * step, *sums[k + 1 :]] for way in (1, -1))
-        rise = np.asarray(statistic(*up, axis=-1)) - np.asarray(statistic(*down, axis=-1))
+        high_args, low_args = ([*sums[:k], sums[k] + way * step, *sums[k + 1 :]] for way in (1, -1))
+        rise = np.asarray(statistic(*high_args, axis=-1)) - np.asarray(statistic(*low_args, axis=-1))
         influence += rise[..., None] / np.where(step > 0, 2 * step, 1.0) * cells[k]
     error = np.sqrt(clustered_square(influence - influence.mean(-1, keepdims=True), shared))
     half = t_quantile(confidence, float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)

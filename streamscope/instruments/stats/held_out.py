@@ -31,24 +31,24 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
 
     Raises `InputError` for fewer than four independent cases.
     """
-    side, apart = halves(table, seed)
+    side, separation = halves(table, seed)
     rows, heads = best_head_held_out(table.assign(side=side), ("hit", "attention"), side)
     first, second = heads.split(" / ")
     parts = {"A→B": (first, rows[rows["side"] == 1]), "B→A": (second, rows[rows["side"] == 0]), "both": (heads, rows)}
-    found = []
+    records = []
     for name, (head, cases) in parts.items():
-        within = read_clusters(cases["cluster"], len(cases))
-        alone = within.shared is None and within.count == len(cases)
-        clusters = None if alone else cases["cluster"].to_numpy()
+        cluster_index = read_clusters(cases["cluster"], len(cases))
+        is_independent = cluster_index.shared is None and cluster_index.count == len(cases)
+        clusters = None if is_independent else cases["cluster"].to_numpy()
         for rule in RULES:
             result = paired_proportions(cases["hit"].to_numpy(), cases[rule].to_numpy(), clusters, seed=seed)
-            found.append({
+            records.append({
                 "halves": name, "head": head, "rule": rule, "top1": result.share, "rule_share": result.reference,
                 "chance": float(np.mean(cases["chance"])), "difference": result.difference,
                 "difference_low": result.low, "difference_high": result.high, "difference_p": result.p, "n": result.n,
-                "clusters": result.clusters, "apart": apart,
+                "clusters": result.clusters, "apart": separation,
             })  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(records)
 
 
 def best_head_held_out(
@@ -65,9 +65,9 @@ def best_head_held_out(
         means = table[side == train].groupby("head", sort=False)[list(by)].mean()
         size = means.assign(**{by[0]: means[by[0]].abs()}) if signs else means
         best = size.sort_values(list(by), ascending=False, kind="stable").index[0]
-        one = table[(side != train) & (table["head"] == best)]
+        test_rows = table[(side != train) & (table["head"] == best)]
         sign = -1 if signs and means.loc[best, by[0]] < 0 else 1
-        parts.append(one.assign(**{by[0]: one[by[0]] * sign}) if signs else one)
+        parts.append(test_rows.assign(**{by[0]: test_rows[by[0]] * sign}) if signs else test_rows)
         heads.append(f"{best} ({signs[sign > 0]})" if signs else str(best))
     return pd.concat(parts), " / ".join(heads)
 
@@ -92,12 +92,12 @@ def deal(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
     rng = np.random.default_rng(seed)
     unit = table["cluster"].map(unit_of)
     cases = table.assign(unit=unit).drop_duplicates("unit")[["unit", "relation"]]
-    within = read_clusters(table["cluster"], len(table))
-    if within.shared is not None:
-        group = pd.Series(_joined(*within.shared.kinds[:2])[within.codes], index=table.index)
-        found = _by_group(group, table["relation"], rng)
-        if min((found == side).mean() for side in (0, 1)) >= 0.25:
-            return found, "texts, first words"
+    cluster_index = read_clusters(table["cluster"], len(table))
+    if cluster_index.shared is not None:
+        group = pd.Series(_joined(*cluster_index.shared.kinds[:2])[cluster_index.codes], index=table.index)
+        sides = _by_group(group, table["relation"], rng)
+        if min((sides == side).mean() for side in (0, 1)) >= 0.25:
+            return sides, "texts, first words"
     shuffled = cases.iloc[rng.permutation(len(cases))].sort_values("relation", kind="stable")
     side = {name: i % 2 for i, name in enumerate(shuffled["unit"])}
     return unit.map(side).to_numpy(), "texts"
@@ -116,11 +116,11 @@ def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _by_group(group: pd.Series, relation: pd.Series, rng: np.random.Generator) -> np.ndarray:
     """Half of every row, whole groups, evenly within the commonest relation of each group."""
     sizes = group.value_counts().sort_index()
-    of = relation.groupby(group).agg(lambda names: names.mode()[0])
-    taken: dict[str, list[int]] = {}
+    relation_of = relation.groupby(group).agg(lambda names: names.mode()[0])
+    counts: dict[str, list[int]] = {}
     side = {}
-    for one in rng.permutation(sizes.index.to_numpy()):
-        sums = taken.setdefault(of[one], [0, 0])
-        side[one] = int(np.argmin(sums))
-        sums[side[one]] += int(sizes[one])
+    for label in rng.permutation(sizes.index.to_numpy()):
+        sums = counts.setdefault(relation_of[label], [0, 0])
+        side[label] = int(np.argmin(sums))
+        sums[side[label]] += int(sizes[label])
     return group.map(side).to_numpy()

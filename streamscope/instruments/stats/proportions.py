@@ -30,7 +30,7 @@ class ProportionDifference(NamedTuple):
 
 
 def wilson(
-    hits: np.ndarray, within: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
+    hits: np.ndarray, clusters: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
 ) -> tuple[float, float]:
     """Wilson's interval of the share of hits (0 or 1); None: every case is a cluster.
 
@@ -39,33 +39,33 @@ def wilson(
     1998, with Wilson for Clopper-Pearson); n* = D where all or no cases hit. With `inflation` n or n* is divided by it
     (`observations.Measure`).
     """
-    n = _worth(hits, within, confidence) / inflation
+    n = _worth(hits, clusters, confidence) / inflation
     p, z2 = float(hits.mean()), float(ndtri(0.5 + confidence / 2)) ** 2
     centre, half = p + z2 / (2 * n), float(np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))))
     return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
 
 
 def score_p(
-    hits: np.ndarray, null: float, within: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
+    hits: np.ndarray, null: float, clusters: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
 ) -> float:
     """p that the share is `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below 1 − confidence where π is outside `wilson`.
 
     1 where π is 0 or 1.
     """
-    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, within, confidence))
+    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, clusters, confidence))
     return float(2 * ndtr(-abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
 
 
-def _worth(hits: np.ndarray, within: Clusters | None, confidence: float) -> float:
+def _worth(hits: np.ndarray, clusters: Clusters | None, confidence: float) -> float:
     """n, or n* of clusters."""
-    return float(len(hits)) if within is None else effective_n(*within.totals(hits), confidence, within=within)
+    return float(len(hits)) if clusters is None else effective_n(*clusters.totals(hits), confidence, clusters=clusters)
 
 
 def effective_n(
-    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, within: Clusters | None = None
+    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, clusters: Clusters | None = None
 ) -> float:
     """Independent cases worth as much as these clusters of hits: p(1−p)/SE² · (z/t)², between 1 and Σ counts."""
-    shared, d = (None, len(counts)) if within is None else (within.shared, within.count)
+    shared, d = (None, len(counts)) if clusters is None else (clusters.shared, clusters.count)
     share, error = ratio_and_error(totals, counts, shared)
     n, df = float(counts.sum()), float(degrees_of_freedom(counts, shared))
     spread = float(share * (1 - share))
@@ -106,12 +106,12 @@ def paired_proportions(
         centre, half = bonett_price(b, c, n, confidence)
         low, high = max(-1.0, centre - half), min(1.0, centre + half)
     else:
-        within = read_clusters(clusters, n)
-        groups = within.count
-        totals, counts = within.totals(x - y)
-        error = float(ratio_and_error(totals, counts, within.shared)[1])
-        df = float(degrees_of_freedom(counts, within.shared))
-        if within.shared is None:
+        cluster_index = read_clusters(clusters, n)
+        groups = cluster_index.count
+        totals, counts = cluster_index.totals(x - y)
+        error = float(ratio_and_error(totals, counts, cluster_index.shared)[1])
+        df = float(degrees_of_freedom(counts, cluster_index.shared))
+        if cluster_index.shared is None:
             p = sign_flip(x - y, clusters, resamples=resamples, seed=seed)
         else:
             p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0

@@ -79,9 +79,9 @@ def story(seed: int, index: int, held_out: str = "") -> Story:
         if rng.random() < ASIDE:
             paragraphs.append(_aside(rng, env))
             continue
-        text, found = passage(rng, env, pick(rng, _CHOICES), str(i), held_out)
+        text, new_labels = passage(rng, env, pick(rng, _CHOICES), str(i), held_out)
         paragraphs.append(text)
-        labels += found
+        labels += new_labels
     paragraphs.append(expand(pick(rng, FRAME["closings"]), env, rng))
     text, spans = parse("\n\n".join(map(capital, paragraphs)))
     cases = [_case(label, spans) for label in labels]
@@ -134,10 +134,10 @@ def _cast(rng: Random, held_out: str) -> dict[str, str]:
 
 
 def _aside(rng: Random, env: dict[str, str]) -> str:
-    animal, known = pick(rng, NOUNS["known"]["animals"]), NOUNS["known"]["things"]
-    thing, thing2 = pick(rng, known), pick(rng, known)
+    animal, things = pick(rng, NOUNS["known"]["animals"]), NOUNS["known"]["things"]
+    thing, thing2 = pick(rng, things), pick(rng, things)
     place, place2 = two(rng, LISTS["places"])
-    words = {"animal": animal.form, "h": animal.habit, "Name": capital(pick(rng, known).form), "thing": thing.form,
+    words = {"animal": animal.form, "h": animal.habit, "Name": capital(pick(rng, things).form), "thing": thing.form,
              "thing_h": thing.habit, "thing2": thing2.form, "place": place, "place2": place2}  # fmt: skip
     return expand(pick(rng, FRAME["leads"]), env, rng) + expand(pick(rng, FRAME["asides"]), {**env, **words}, rng)
 
@@ -146,10 +146,10 @@ def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
     """Spans for the keys of a label; a candidate's span is its last mention before the pronoun."""
     pronoun = next(span for key, span in spans if key == f"q{label.mark}")
     cue = next((span for key, span in spans if key == f"u{label.mark}"), pronoun)
-    before = {key: span for key, span in spans if span.end <= pronoun.start}
-    candidates = sorted((before[f"a{label.key}"], before[f"b{label.key}"]), key=lambda span: span.start)
+    mentions = {key: span for key, span in spans if span.end <= pronoun.start}
+    candidates = sorted((mentions[f"a{label.key}"], mentions[f"b{label.key}"]), key=lambda span: span.start)
     guest_habit = label.habits[0] if label.guests else ""
-    return Case(label.category, label.relation, pronoun, before[label.target], tuple(candidates), cue, guest_habit)
+    return Case(label.category, label.relation, pronoun, mentions[label.target], tuple(candidates), cue, guest_habit)
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,9 @@ def minimal_pairs(
     return list(pairs.values())
 
 
-def _parsed(seed: str, category: str, held_out: str, swapped: bool, other: bool) -> tuple[str, Any, Label]:
+def _parsed(seed: str, category: str, held_out: str, swapped: bool, competitor: bool) -> tuple[str, Any, Label]:
     rng = Random(seed)
-    marked, (label,) = passage(rng, _cast(rng, held_out), category, "0", held_out, swapped, other)
+    marked, (label,) = passage(rng, _cast(rng, held_out), category, "0", held_out, swapped, competitor)
     return *parse(marked), label
 
 
@@ -224,9 +224,9 @@ def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
             _parsed(seed, category, held_out, swapped, means_other) for means_other in (False, True)
         )
         case = _case(label, spans)
-        other = next(span for span in case.candidates if span != case.antecedent)
-        first = case.antecedent.start < other.start
-        texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, other, case.pronoun, case.cue)
+        rival = next(span for span in case.candidates if span != case.antecedent)
+        first = case.antecedent.start < rival.start
+        texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, rival, case.pronoun, case.cue)
         corrupt[first] = other_text[: _case(other_label, other_spans).pronoun.end]
     (first_text, first_spans), (last_text, last_spans) = texts[True], texts[False]
     (target, competitor), (habit, other_habit) = label.nouns, label.habits
@@ -238,15 +238,15 @@ def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
     )  # fmt: skip
 
 
-def marked_text(one: Story) -> str:
+def marked_text(tale: Story) -> str:
     """The story with its cases marked: candidates [hammer], pronouns it{tool-container: hammer}."""
     inserts: set[tuple[int, str]] = set()
-    for case in one.cases:
-        answer = one.text[case.antecedent.start : case.antecedent.end]
+    for case in tale.cases:
+        answer = tale.text[case.antecedent.start : case.antecedent.end]
         inserts.add((case.pronoun.end, f"{{{case.category}: {answer}{', told' if case.guest_habit else ''}}}"))
         for span in case.candidates:
             inserts |= {(span.start, "["), (span.end, "]")}
-    text = one.text
+    text = tale.text
     for place, mark in sorted(inserts, reverse=True):
         text = text[:place] + mark + text[place:]
     return text

@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.labels is not None and (options.n, options.seed, options.held_out) != (None, 0, None):
         raise InputError("--n, --seed and --held-out choose built-in stories: leave them out with --labels")
     if not options.pays:
-        for i, one in enumerate(stories.labelled(options.seed, options.n or 3, options.held_out or "")):
-            print(f"--- story {i} of seed {options.seed} ---\n{stories.marked_text(one)}\n")
+        for i, tale in enumerate(stories.labelled(options.seed, options.n or 3, options.held_out or "")):
+            print(f"--- story {i} of seed {options.seed} ---\n{stories.marked_text(tale)}\n")
         return
     from streamscope.text.stories import pays
 

@@ -30,8 +30,8 @@ def _nouns(listed: str, plural: bool) -> tuple[Noun, ...]:
     nouns = []
     for entry in listed.split():
         forms, _, habit = entry.partition(":")
-        singular, _, many = forms.partition("/")
-        nouns.append(Noun(many if plural else singular, singular, habit))
+        singular, _, plural_form = forms.partition("/")
+        nouns.append(Noun(plural_form if plural else singular, singular, habit))
     return tuple(nouns)
 
 

@@ -82,8 +82,8 @@ def draw(rng: Random, kinds: tuple[str, str], held_out: str, guests: bool) -> tu
     source = NOUNS["reserved" if held_out == "words" else "guests" if guests else "known"]
     while True:
         first, second = pick(rng, source[kinds[0]]), pick(rng, source[kinds[1]])
-        wanted = held_out in ("told", "words") or is_held_out(first, second) == (held_out == "pairs")
-        if wanted and first.singular != second.singular and (guests or first.habit != second.habit):
+        fits = held_out in ("told", "words") or is_held_out(first, second) == (held_out == "pairs")
+        if fits and first.singular != second.singular and (guests or first.habit != second.habit):
             return first, second
 
 
@@ -95,10 +95,10 @@ def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
 
 def passage(
     rng: Random, values: Mapping[str, str], category: str, key: str, held_out: str, swapped: bool | None = None,
-    other: bool = False,
+    competitor: bool = False,
 ) -> tuple[str, list[Label]]:  # fmt: skip
     """Marked text and labels. With `swapped`, the short form of a minimal pair, in which only the order depends on it;
-    with `other` the pronoun and its cue mean the other noun.
+    with `competitor` the pronoun and its cue mean the other noun.
 
     Marks: a and b with `key` are the nouns; q, u and `key` with the side's number are pronoun and cue.
     """
@@ -123,25 +123,19 @@ def passage(
         sentences[0] = expand(pick(rng, FRAME["leads"]), env, rng) + sentences[0]
         if rng.random() < BETWEEN:
             sentences.append(expand(pick(rng, FRAME["between"]), env, rng))
-    asked = members if (rng.random() < 0.5) != other else members[::-1]
+    antecedents = members if (rng.random() < 0.5) != competitor else members[::-1]
     labels = []
-    for i, member in enumerate(asked if not short and rng.random() < BOTH else asked[:1]):
+    for i, member in enumerate(antecedents if not short and rng.random() < BOTH else antecedents[:1]):
         mark = f"{key}{'xy'[i]}"
-        other = members[1] if member is members[0] else members[0]
+        rival = members[1] if member is members[0] else members[0]
         sentences.append(_ask(rng, env, category, member, mark, short))
         labels.append(
-            Label(category, member.side, key, mark, member.key, (member.noun.form, other.noun.form),
-                  (member.habit, other.habit), guests)
+            Label(category, member.side, key, mark, member.key, (member.noun.form, rival.noun.form),
+                  (member.habit, rival.habit), guests)
         )  # fmt: skip
     if not short and rng.random() < AGAIN:
-        named = {**env, "n": member.again, "h": member.habit}
-        sentences.append(
-            expand(
-                pick(rng, FRAME["repeats"][member.sentences]),
-                named,
-                rng,
-            )
-        )
+        names = {**env, "n": member.again, "h": member.habit}
+        sentences.append(expand(pick(rng, FRAME["repeats"][member.sentences]), names, rng))
     return " ".join(map(capital, sentences)), labels
 
 
@@ -184,8 +178,8 @@ def _scene(rng: Random, env: Values, category: str, order: Members, members: Mem
             adjective = member.state
         elif short or KINDS[member.kind]["tells"] not in ("things", "manners"):
             adjective = ""
-        some = "some" if member.kind == "groups" and article == "a" else article
-        mentions[member.key] = member.mention(some, adjective)
+        determiner = "some" if member.kind == "groups" and article == "a" else article
+        mentions[member.key] = member.mention(determiner, adjective)
     x, y = (mentions[member.key] for member in order)
     return expand(pick(rng, scenes), {**env, "x": x, "y": y}, rng)
 

@@ -65,10 +65,10 @@ class Gain:
 
 def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
     """The cases of built-in stories (`Story` of any version)."""
-    for i, one in enumerate(stories):
-        for case in one.cases:
+    for i, tale in enumerate(stories):
+        for case in tale.cases:
             pronoun, noun = case.pronoun, case.antecedent
-            yield Passage(one.text, (pronoun.start, pronoun.end), (noun.start, noun.end), case.category, i,
+            yield Passage(tale.text, (pronoun.start, pronoun.end), (noun.start, noun.end), case.category, i,
                           getattr(case, "guest_habit", ""))  # fmt: skip
 
 
@@ -77,11 +77,11 @@ def read_passages(path: Path) -> Iterator[Passage]:
 
     Raises `InputError` with the line whose text, category or roles are missing or do not fit.
     """
-    for where, row in json_lines(path, "a prompt as JSON"):
-        text, category = strings(where, row, ("text", "category"))
+    for place, row in json_lines(path, "a prompt as JSON"):
+        text, category = strings(place, row, ("text", "category"))
         roles = row.get("roles")
         if not isinstance(roles, dict) or "query" not in roles:
-            raise InputError(f"{where}: give the characters [start, end) of its pronoun as role 'query'")
+            raise InputError(f"{place}: give the characters [start, end) of its pronoun as role 'query'")
         if "target" not in roles:
             continue
         for role in ("query", "target"):
@@ -90,7 +90,7 @@ def read_passages(path: Path) -> Iterator[Passage]:
                     pass
                 case _:
                     raise InputError(
-                        f"{where}: role {role!r} is {roles[role]}; give characters [start, end) of its text"
+                        f"{place}: role {role!r} is {roles[role]}; give characters [start, end) of its text"
                     )
         query, target = ((roles[role][0], roles[role][1]) for role in ("query", "target"))
         yield Passage(text + str(row.get("coherent") or ""), query, target, category,
@@ -105,23 +105,23 @@ def clues(passages: Iterable[Passage]) -> dict[str, dict[str, list[Clue]]]:
     noun             the antecedent's word where it comes again, given itself: copying pays this much at most;
     repeated noun    the word after the repeated noun, given the antecedent's word, not given the noun.
     """
-    found: dict[str, dict[str, list[Clue]]] = {place: defaultdict(list) for place in PLACES}
-    for one in passages:
-        text, (start, end) = one.text, one.query
-        noun = text[slice(*one.target)].lower()
+    clues_at: dict[str, dict[str, list[Clue]]] = {place: defaultdict(list) for place in PLACES}
+    for passage in passages:
+        text, (start, end) = passage.text, passage.query
+        noun = text[slice(*passage.target)].lower()
         context = (text[start:end].lower(), _last(text[:start]))
-        after = _first(text[end:])
-        if after:
-            found["pronoun"][one.category].append(Clue(context, noun, after, one.story))
-            if one.guest_habit:
-                found["told"][one.category].append(Clue(context, one.guest_habit, after, one.story))
-        again = re.compile(rf"\b{re.escape(noun)}\b", re.IGNORECASE).search(text, end, _paragraph_end(text, end))
-        if again:
-            before = _last(text[: again.start()])
-            found["noun"][one.category].append(Clue(before, noun, again[0].lower(), one.story))
-            if after := _first(text[again.end() :]):
-                found["repeated noun"][one.category].append(Clue(before, noun, after, one.story))
-    return found
+        next_word = _first(text[end:])
+        if next_word:
+            clues_at["pronoun"][passage.category].append(Clue(context, noun, next_word, passage.story))
+            if passage.guest_habit:
+                clues_at["told"][passage.category].append(Clue(context, passage.guest_habit, next_word, passage.story))
+        repeat = re.compile(rf"\b{re.escape(noun)}\b", re.IGNORECASE).search(text, end, _paragraph_end(text, end))
+        if repeat:
+            previous = _last(text[: repeat.start()])
+            clues_at["noun"][passage.category].append(Clue(previous, noun, repeat[0].lower(), passage.story))
+            if next_word := _first(text[repeat.end() :]):
+                clues_at["repeated noun"][passage.category].append(Clue(previous, noun, next_word, passage.story))
+    return clues_at
 
 
 PLACES = ("pronoun", "told", "noun", "repeated noun")
@@ -133,8 +133,8 @@ def _last(text: str) -> str:
 
 
 def _first(text: str) -> str:
-    found = WORD.search(text)
-    return found[0].lower() if found else ""
+    match = WORD.search(text)
+    return match[0].lower() if match else ""
 
 
 def _paragraph_end(text: str, start: int) -> int:
@@ -149,8 +149,8 @@ def gain(rows: Sequence[Clue], *, shuffles: int = SHUFFLES, seed: int = 0) -> Ga
     """
     if not rows:
         raise ValueError("no cases")
-    known = _surprise([(row.group, row.antecedent) for row in rows], rows)
-    unknown = _surprise([row.group for row in rows], rows)
+    noun_surprise = _surprise([(row.group, row.antecedent) for row in rows], rows)
+    group_surprise = _surprise([row.group for row in rows], rows)
     members: dict[Hashable, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         members[row.group].append(i)
@@ -164,12 +164,12 @@ def gain(rows: Sequence[Clue], *, shuffles: int = SHUFFLES, seed: int = 0) -> Ga
                 keys[i] = (rows[i].group, name)
         shuffled = [x + y / shuffles for x, y in zip(shuffled, _surprise(keys, rows), strict=True)]
     by_story: dict[Hashable, float] = defaultdict(float)
-    differences = [x - y for x, y in zip(shuffled, known, strict=True)]
+    differences = [x - y for x, y in zip(shuffled, noun_surprise, strict=True)]
     mean, n = sum(differences) / len(rows), len(rows)
     for row, difference in zip(rows, differences, strict=True):
         by_story[row.story] += difference - mean
     half = 1.96 * math.sqrt(sum(x * x for x in by_story.values())) / n
-    return Gain(n, mean, mean - half, mean + half, (sum(unknown) - sum(shuffled)) / n)
+    return Gain(n, mean, mean - half, mean + half, (sum(group_surprise) - sum(shuffled)) / n)
 
 
 def _surprise(keys: Sequence[Hashable], rows: Sequence[Clue]) -> list[float]:
@@ -177,5 +177,5 @@ def _surprise(keys: Sequence[Hashable], rows: Sequence[Clue]) -> list[float]:
     counts: dict[Hashable, Counter[str]] = defaultdict(Counter)
     for key, row in zip(keys, rows, strict=True):
         counts[key][row.next] += 1
-    totals = {key: sum(found.values()) for key, found in counts.items()}
+    totals = {key: sum(counter.values()) for key, counter in counts.items()}
     return [-math.log(counts[key][row.next] / totals[key]) for key, row in zip(keys, rows, strict=True)]

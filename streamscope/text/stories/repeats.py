@@ -34,8 +34,8 @@ def document(rng: Random) -> str:
         return _game(rng, size)
     words = list[str]()
     if kind == 1:
-        again = _fresh(rng, log_uniform(rng, SHORTEST, LONGEST))
-        words = again * math.ceil(size / len(again))
+        phrase = _fresh(rng, log_uniform(rng, SHORTEST, LONGEST))
+        words = phrase * math.ceil(size / len(phrase))
     while len(words) < size:
         words += _fresh(rng, log_uniform(rng, SHORTEST, 12))
         distance, length = min(len(words), log_uniform(rng, SHORTEST, LONGEST)), log_uniform(rng, 3, 24)

@@ -36,8 +36,8 @@ def pick(rng: Random, options: Sequence[T]) -> T:
 def expand(template: str, values: Mapping[str, str], rng: Random) -> str:
     """Choose the alternatives of a template and fill in `values`."""
     while "<" in template:
-        template = _CHOICE.sub(lambda found: pick(rng, found[1].split("|")), template)
-    return _SLOT.sub(lambda found: capital(values[found[2]]) if found[1] else values[found[2]], template)
+        template = _CHOICE.sub(lambda match: pick(rng, match[1].split("|")), template)
+    return _SLOT.sub(lambda match: capital(values[match[2]]) if match[1] else values[match[2]], template)
 
 
 def capital(text: str) -> str:
