@@ -245,8 +245,7 @@ class Page:
         lines: dict[str, list[str]] = {arm: [f"`{arm}`"] for arm in arms}
         for quantity, example in quantities.items():
             means = {arm: estimate(rows, Selection(arm, quantity)) for arm in arms}
-            others = [arm for arm in arms if arm != against]
-            differences = {arm: estimate(rows, Selection(f"{arm} − {against}", quantity)) for arm in others}
+            differences = {a: estimate(rows, Selection(f"{a} − {against}", quantity)) for a in arms if a != against}
             able = {arm: m.p for arm, m in differences.items() if m is not None and m.p == m.p}
             p = dict(zip(able, holm(np.array(list(able.values()))), strict=True)) if able else {}
             for arm, measurement in means.items():

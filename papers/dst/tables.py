@@ -88,11 +88,8 @@ def streams(run: Run) -> None:
         return
     both_streams, layers = ("token", "context"), tuple(map(str, range(run.last + 1)))
     instrument = Streams(streams=both_streams, method=("zero", "random"), where=tuple(PLACES))
-    table = (
-        instrument.measure(run.model, validation(run))
-        .table()
-        .frame.replace({"definition": {"x_t → random vocabulary": "x_t → random words"}})
-    )
+    result = instrument.measure(run.model, validation(run))
+    table = result.table().frame.replace({"definition": {"x_t → random vocabulary": "x_t → random words"}})
     for row in table.itertuples():
         name = f"streams.{PLACES[row.where]}"
         run.add(name, "percent", row.percent, row.definition)

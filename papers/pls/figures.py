@@ -31,8 +31,7 @@ def agreement(page: Page) -> Any:
             if quantity == "ari":
                 chance = page.estimate(arm, "ari.shuffled", part, grid=page.grid("Figure 1")).mean
                 centre = x + 0.34 * (i - 0.5)
-                ends = [centre - 0.15, centre + 0.15]
-                axis.plot(ends, [chance] * 2, color="black", linewidth=1.2, label="shuffled labels")
+                axis.plot([centre - 0.15, centre + 0.15], [chance] * 2, "k", linewidth=1.2, label="shuffled labels")
     for x, row in enumerate(("ARI, k-means, 10 clusters", "ARI, HDBSCAN")):
         _diamond(axis, x - 0.17, number(page.printed("Figure 1", row, "PLS")))
     axis.set(xticks=range(len(cells)), xticklabels=list(cells), ylabel="adjusted Rand index", ylim=(-0.03, 1))
