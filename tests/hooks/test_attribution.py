@@ -45,7 +45,7 @@ def picked(logits: Tensor, ids: Tensor) -> Tensor:
 def test_parts_add_up_to_the_logit_of_a_trained_model(name: str) -> None:
     """The embedding, and what every attention and FFN writes."""
     model = load(f"stories/{name}")
-    logits, cache = model.run_with_cache(text := "Lily had a red ball. She gave it to")
+    logits, cache = model.run_with_cache("Lily had a red ball. She gave it to")
     for word, other in [(" her", " him"), (" the", " a")]:
         token, foil = model.to_single_token(word), model.to_single_token(other)
         parts = cache.logit_attrs(cache.decompose_resid(), word)
@@ -53,8 +53,6 @@ def test_parts_add_up_to_the_logit_of_a_trained_model(name: str) -> None:
         parts = cache.logit_attrs(cache.decompose_resid(), word, other)
         difference = logits[..., token] - logits[..., foil] - (model.logit_bias[token] - model.logit_bias[foil])
         torch.testing.assert_close(parts.sum(0), difference, rtol=1e-4, atol=1e-4)
-    if name == "gpt2":
-        assert abs(logits[0, -1, model.to_single_token(" her")].item() - 5.474) < 1e-3, text
 
 
 @torch.no_grad()
