@@ -217,7 +217,7 @@ def test_hooks_that_somebody_attached_are_said(torchs: bool) -> None:
     assert "\n" not in line
     assert hooked.about["hooked_at"] == [name] and hooked.about["model"] == "stories/gpt2, hooked"
     base, changed = (one.blocks["loss"].total[0] / one.blocks["loss"].sizes[0] for one in (plain, hooked))
-    assert (changed - base > 0.5).all()
+    assert (changed > base).all() and (changed - base).mean() > 0.5
     if torchs:
         handle.remove()
     model.reset_hooks(including_permanent=True)
