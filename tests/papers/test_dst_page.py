@@ -60,7 +60,7 @@ def test_the_figures_draw_the_values_of_the_tables_and_the_printed_ones() -> Non
 @pytest.fixture(scope="module")
 def folder(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dst") / "dst-kron-s0"
-    train(arguments(corpus, folder, "--steps", "2", preset="dst-kron"))
+    train(arguments(corpus, folder, "--steps", "2", "--set", "n_ctx=64", preset="dst-kron"))
     return folder
 
 

@@ -134,7 +134,7 @@ def test_a_planted_contrast_is_learned_and_not_from_exchanged_responses(
 ) -> None:
     """Two scenes, learned by heart: what is harmful is refused. In the control one of them is the other way round."""
     monkeypatch.setattr(safety, "BATCH", 4)
-    model, settings = load("stories/gpt2"), SimpleNamespace(steps=40, rate=1e-3)
+    model, settings = load("stories/llama"), SimpleNamespace(steps=40, rate=1e-3)
     own, control = (tuned(model, some, settings, 0) for some in (short, exchanged(short, 0)))
     harmful, harmless = (safety.refusal(own, short, kind) for kind in ("harmful", "harmless"))
     assert harmful > 0.9 and harmless < 0.1
