@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
@@ -31,6 +33,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 def test_what_is_compiled_first_inside_an_edit_forgets_it() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

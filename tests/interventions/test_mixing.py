@@ -151,7 +151,7 @@ def plain(change: str, layer: int, part: str, means: dict[str, Tensor], order: S
     return {name: lambda H: made.float().repeat(*H.shape[:2], *[1] * made.ndim)}
 
 
-@pytest.mark.parametrize("residual", some(KINDS, ("kromhc", "hc")))
+@pytest.mark.parametrize("residual", some(KINDS, ("kromhc",)))
 def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
     model, draws = moved(model_of(residual, n_ctx=24)), 2
     result = measured(model, where=("everywhere", "L0.*", "L1.mlp"), draws=draws, seed=4)

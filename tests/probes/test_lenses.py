@@ -21,7 +21,7 @@ from streamscope.probes.lenses.measure import Moments, check, jacobians, places,
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.stream_states import Place, last_hook, last_state
 from tests.probes.bridges import gpt2_and_bridge
-from tests.tiny import randomise
+from tests.tiny import randomise, some
 
 TOPOLOGIES = ("std-t", "lfa", "dst-kron", "kromcanon", "pls")
 DATA = Documents("stories:1:24", max_documents=24)
@@ -101,7 +101,7 @@ def test_jacobians_are_those_of_torch(name: str) -> None:
         torch.testing.assert_close(found[place].A.T, wanted, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("name", some(TOPOLOGIES, ("lfa",)))
 def test_divergences_are_plain_ones(name: str) -> None:
     """KL and first tokens at every position of every held-out document, from the maps in the result's arrays."""
     model = model_of(name, **({"readout.layer_norms": "own"} if name == "pls" else {}))
