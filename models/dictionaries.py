@@ -12,7 +12,7 @@ folder of ours also names the weights of its model, and is refused for others.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, reading, unknown
+from streamscope.models.hooks import Edit, everywhere, match
 from streamscope.models.interop.huggingface.convert import source_folder
 from streamscope.models.lenses import weights_digest
 from streamscope.models.tensors import read_tensors, write_tensors
@@ -118,6 +119,38 @@ def check(spec: str, dictionary: Dictionary, model: Any) -> None:
     owner = dictionary.about.get("weights_digest")
     if owner and owner != weights_digest(model):
         raise InputError(f"{spec}: this dictionary was trained on other weights; {MAKE_ONE}")
+
+
+def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) -> dict[str, Edit]:
+    """Edits that remove latents at every position: x ← x − Σ_j z_j W_dec[j], of the stream that it rebuilds.
+
+    What the dictionary does not explain stays. A transcoder reads `hook` and changes `target`. Raises
+    `InputError` for latents that it lacks, and where the model has no such hook or stream.
+    """
+    if max(latents) >= (n := len(dictionary.b_enc)):
+        raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")
+    match(model, [dictionary.hook, dictionary.target])
+    stream = int(dictionary.stream[1:]) if dictionary.stream[1:].isdigit() else None
+    dictionary, written = dictionary.to(model.cfg.device), dict[str, Tensor]()
+
+    def of(x: Tensor) -> Tensor:
+        return x if stream is None else x[..., stream, :]
+
+    @everywhere
+    def read(x: Tensor, hook: Any) -> Tensor:
+        z = dictionary.encode(of(x))[..., latents]
+        written["sum"] = z @ dictionary.W_dec[latents].to(z)
+        return x
+
+    @everywhere
+    def remove(x: Tensor, hook: Any) -> Tensor:
+        if dictionary.target == dictionary.hook:
+            read(x, hook)
+        new = x.clone()
+        of(new).sub_(written.pop("sum"))
+        return new
+
+    return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}
 
 
 def _folder(spec: str) -> Path:

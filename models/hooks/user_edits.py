@@ -4,6 +4,7 @@
     halve.py:halve@blocks.3.attn.hook_z     halve(value, hook) -> value, at a hook or a pattern of hooks
     halve.py:edits                          edits(model) -> {hook or pattern: function(value, hook) -> value}
     halve.py:EDITS                          such a dict itself
+    FOLDER:17 or FOLDER:3,17-19             latents of a dictionary are removed (`models.dictionaries.without_latents`)
 
 Every edit must fire, keep shape and dtype, leave its argument unchanged and return finite values
 (`hooks.edit`). Those of Python must also treat every row of a batch alike and be deterministic: instruments
@@ -35,11 +36,19 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     """
     edits: dict[str, Edit] = {}
     for spec in specs:
-        data = spec.endswith(".json")
-        for hook, fn in (_edits_of_data if data else _edits_of)(model, spec).items():
-            first_edit, checked = edits.get(hook), fn if data else _checked(spec, fn)
+        latents = user_code.latents_in(spec)
+        plain = latents is not None or spec.endswith(".json")  # no code of the user's
+        given = _without(model, *latents) if latents else (_edits_of_data if plain else _edits_of)(model, spec)
+        for hook, fn in given.items():
+            first_edit, checked = edits.get(hook), fn if plain else _checked(spec, fn)
             edits[hook] = checked if first_edit is None else _in_sequence(first_edit, checked)
     return edits
+
+
+def _without(model: Any, folder: Path, latents: Sequence[int]) -> Mapping[str, Edit]:
+    from streamscope.models.dictionaries import read_dictionary, without_latents
+
+    return without_latents(read_dictionary(str(folder), model), latents, model)
 
 
 def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:

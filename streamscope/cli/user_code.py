@@ -7,6 +7,7 @@ The file becomes a module called own_FILE, so that it hides no other module; it 
 heavy is imported here.
 """
 
+import re
 import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -27,8 +28,24 @@ def split(spec: str) -> tuple[Path, str]:
     return path, member_name
 
 
+def latents_in(spec: str) -> tuple[Path, list[int]] | None:
+    """The folder and the latents of FOLDER:17 or FOLDER:3,17-19, None where it is no folder of a dictionary. Raises
+    `InputError` for a folder without latents."""
+    name, _, numbers = spec.rpartition(":") if not Path(spec).is_dir() else (spec, "", "")
+    if not (Path(name) / "cfg.json").is_file():
+        return None
+    ranges = [re.fullmatch(r"(\d+)(?:-(\d+))?", part) for part in numbers.split(",")]
+    latents = [i for match in ranges if match for i in range(int(match[1]), int(match[2] or match[1]) + 1)]
+    if not all(ranges) or not latents:
+        raise InputError(f"{spec!r}: name latents of the dictionary, as {name}:17 or {name}:3,17-19")
+    return Path(name), latents
+
+
 def edit_file(spec: str) -> Path:
-    """The file of an edit: FILE.json, or that of FILE.py:NAME@HOOK. Raises `InputError` if it does not exist."""
+    """The file of an edit: FILE.json, the weights of the dictionary in FOLDER:17, or that of FILE.py:NAME@HOOK. Raises
+    `InputError` if it does not exist."""
+    if latents := latents_in(spec):
+        return latents[0] / "sae_weights.safetensors"
     if not spec.endswith(".json"):
         return split(spec.partition("@")[0])[0]
     if not Path(spec).is_file():

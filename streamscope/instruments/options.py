@@ -78,9 +78,9 @@ class Arguments(LaunchOptions):
     RUN@all each snapshot is compared with the control's snapshot of the same step."""
     edit: Annotated[tuple[str, ...], MODEL] = ()
     """Measure the runs under edits of your own, and the control without them. Give FILE.json as saved in the live page,
-    FILE.py:NAME@HOOK for a function (value, hook) -> value, or FILE.py:NAME for a function (model) -> {hook: function}.
-    A whole .py file is executed with your rights: give only files that you trust. To see the effect of an edit, give
-    the same run as --control."""
+    FOLDER:17 to remove a latent of a dictionary, FILE.py:NAME@HOOK for a function (value, hook) -> value, or
+    FILE.py:NAME for a function (model) -> {hook: function}. A whole .py file is executed with your rights: give only
+    files that you trust. To see the effect of an edit, give the same run as --control."""
     out: Annotated[Path | None, OUTPUT] = None
     """Write the main table here as .parquet, with the other tables and the observations next to it; .csv writes
     the tables alone. Ctrl-C writes what was measured so far, and never over an earlier result. Of several runs, those

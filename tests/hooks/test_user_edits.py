@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit, edited_at
 from streamscope.models.hooks.user_edits import about_edits, user_edits
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
-from tests.tiny import refused
+from tests.tiny import randomise, refused
 
 torch.set_num_threads(1)
 Z = "blocks.1.attn.hook_z"
@@ -189,3 +190,37 @@ def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:
     other.write_text(CODE + "\n")
     (a,), (b,) = about_edits([f"{file}:halve@{Z}"]), about_edits([f"{other}:halve@{Z}"])
     assert a["edit"] == f"{file}:halve@{Z}" and len(a["sha256"]) == 64 and a["sha256"] != b["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "hook", "target", "stream"),
+    [
+        ("lfa", "blocks.0.hook_context_post", "", "context"),
+        ("kromcanon", "blocks.0.hook_streams_post", "", "s1"),
+        ("std-t", "blocks.1.hook_mlp_in", "blocks.1.hook_mlp_out", ""),
+    ],
+)
+def test_latents_of_a_dictionary_are_removed(preset: str, hook: str, target: str, stream: str, tmp_path: Path) -> None:
+    """Against plain capture and replacement; two latents at once are read from one state."""
+    model, generator = randomise(build(preset, "tiny")), torch.Generator().manual_seed(3)
+    d = model.config.d_model
+    weights = [torch.randn(size, generator=generator) / 4 for size in ((d, 20), (20,), (20, d), (d,))]
+    dictionary = Dictionary(*weights, torch.full((20,), 0.1), hook=hook, target=target or hook, stream=stream)
+    write_dictionary(tmp_path / "d", dictionary)
+    spec = f"{tmp_path / 'd'}:3,17-18"
+    part = (..., int(stream[1:]), slice(None)) if stream[1:].isdigit() else ...
+    with capture(model, [hook, target or hook]) as captures:
+        model(TOKENS)
+    x, new = captures[hook][part], captures[target or hook].clone()
+    z = torch.relu(x @ weights[0] + weights[1] - 0.1) + 0.1 * (x @ weights[0] + weights[1] > 0.1)
+    assert (z[..., [3, 17, 18]] > 0).any()
+    new[part] = new[part] - sum(z[..., j, None] * weights[2][j] for j in (3, 17, 18))
+    with edit(model, {target or hook: lambda value, hook: new}):
+        expected = model(TOKENS)
+    with edit(model, user_edits(model, [spec])):
+        torch.testing.assert_close(model(TOKENS), expected)
+    assert not torch.allclose(model(TOKENS), expected)
+    assert about_edits([spec])[0]["sha256"]
+    for text, message in ((":x", "name latents"), ("", "name latents"), (":20", "0 to 19")):
+        with refused(message):
+            user_edits(model, [f"{tmp_path / 'd'}{text}"])
