@@ -68,6 +68,10 @@ class Dictionary:
         out = z @ self.W_dec.to(z) + self.b_dec.to(z)
         return out if self.W_skip is None else out + x @ self.W_skip.to(x)
 
+    def stream_of(self, x: Tensor) -> Tensor:
+        """Its stream in the activation of a hook: of parallel streams [..., N, D] one, else all."""
+        return x[..., int(self.stream[1:]), :] if self.stream[1:].isdigit() else x
+
     def to(self, device: Any) -> "Dictionary":
         """The same on a device."""
         names = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "W_skip")
@@ -130,15 +134,11 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
     if max(latents) >= (n := len(dictionary.b_enc)):
         raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")
     match(model, [dictionary.hook, dictionary.target])
-    stream = int(dictionary.stream[1:]) if dictionary.stream[1:].isdigit() else None
     dictionary, written = dictionary.to(model.cfg.device), dict[str, Tensor]()
-
-    def of(x: Tensor) -> Tensor:
-        return x if stream is None else x[..., stream, :]
 
     @everywhere
     def read(x: Tensor, hook: Any) -> Tensor:
-        z = dictionary.encode(of(x))[..., latents]
+        z = dictionary.encode(dictionary.stream_of(x))[..., latents]
         written["sum"] = z @ dictionary.W_dec[latents].to(z)
         return x
 
@@ -147,7 +147,7 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
         if dictionary.target == dictionary.hook:
             read(x, hook)
         new = x.clone()
-        of(new).sub_(written.pop("sum"))
+        dictionary.stream_of(new).sub_(written.pop("sum"))
         return new
 
     return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}

@@ -27,7 +27,7 @@ from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Prompts
-from streamscope.instruments.figures import Curve, Intervals
+from streamscope.instruments.figures import Curve, HeadMap, Intervals
 
 Basis = Literal["whole", "means", "das", "random", "arbitrary", "untrained"]
 
@@ -52,6 +52,8 @@ class Interchange(Instrument):
     """Seed of pairs, of random directions and of training."""
 
     figures: ClassVar = (
+        HeadMap("accuracy", rows="relation", columns="layer", each=("basis", "stream"),
+                title="Accuracy of the interchange: which stream and layer hold what"),
         Curve("accuracy", x="layer", by="stream", each=("relation", "basis"), reference="nothing",
               title="Accuracy of the interchange, by layer"),
         Intervals("accuracy", label="basis", each=("relation", "hook"), title="Accuracy of the interchange"),

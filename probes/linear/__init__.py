@@ -5,6 +5,7 @@
     python -m probes.linear runs/lfa --task position                      in which eighth of the context a word stands
     python -m probes.linear runs/lfa --labels mine.csv                    your own: text and label on each row
     python -m probes.linear runs/lfa --hooks "blocks.*.attn.hook_z" hook_embed --out linear.parquet
+    python -m probes.linear runs/lfa --hooks DICTIONARY --latents 4       do four latents carry it?
 
 For each hook, x [N, F] is the activation at N labelled positions (all axes but the position flattened), standardised by
 the training folds; p = softmax(W x + b) with L2 penalty |W|²/(2C). Accuracy is measured on held-out folds; groups
@@ -32,7 +33,11 @@ from streamscope.instruments.figures import Curve, Intervals
 @instrument("linear", Labels())
 class Linear(Instrument):
     hooks: Names = ("hook_embed", "blocks.*.hook_resid_post")
-    """Names or patterns of activations with one position axis; the name gives the layer."""
+    """Names or patterns of activations with one position axis; the name gives the layer. FOLDER for all latents of a
+    dictionary, FOLDER:17 or FOLDER:3,17-19 for some."""
+    latents: Count | None = None
+    """Of a dictionary, probe only so many latents, those whose means differ most between labels in the training folds
+    (sparse probing)."""
     folds: Annotated[int, Ge(2)] = 5
     """Folds of the cross-validation; groups are not split, and labels are balanced as far as possible."""
     controls: Count = 3

@@ -1,11 +1,14 @@
 """Cross-validated probes: hooks with the task and its controls as cells, labelled positions as units."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.feature_selection import SelectKBest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
@@ -13,13 +16,15 @@ from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.cli.user_code import latents_in
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.table import Table, counts, key, number, quantity
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.dictionaries import read_dictionary
+from streamscope.models.hooks import Captures, Query, match, row_of, run
 from streamscope.probes.linear import Linear
 
 NOTHING = "no word recurs across groups"
@@ -44,6 +49,22 @@ def plan(options: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: in
     if not usable:
         raise InputError(f"none of {len(examples)} examples lies within the context of {n_ctx} tokens; give others")
     return Query(tokens=tokens, positions=positions, hooks=tuple(options.hooks)), usable
+
+
+def captured(options: Linear, model: Any, query: Query, progress: Progress) -> Captures:
+    """The activations of hooks, and the latents of dictionaries [positions, F] under the name that was given."""
+    latents = {spec: chosen for spec in options.hooks if (chosen := latents_in(spec, complete=True)) is not None}
+    if options.latents and not latents:
+        raise InputError("--latents chooses among those of a dictionary: give one in --hooks")
+    dictionaries = {spec: read_dictionary(str(folder), model) for spec, (folder, _) in latents.items()}
+    own = match(model, [spec for spec in options.hooks if spec not in latents])
+    needed = dict.fromkeys([*own, *(dictionary.hook for dictionary in dictionaries.values())])
+    captures = run(model, replace(query, hooks=tuple(needed)), progress=progress)
+    hooks = {name: captures.hooks[name] for name in own}
+    for spec, dictionary in dictionaries.items():
+        all_latents = map(dictionary.encode, map(dictionary.stream_of, captures.hooks[dictionary.hook]))
+        hooks[spec] = [z[:, latents[spec][1]] if latents[spec][1] else z for z in all_latents]
+    return Captures(hooks, None)
 
 
 def read(options: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:
@@ -72,21 +93,32 @@ def read(options: Linear, captures: Captures, examples: Sequence[Example], progr
     parts = []
     for hook in progress(list(captures.hooks)):
         x = features(hook, captures.hooks[hook])
-        hook_labels = {"hook": hook, "layer": int(hook.split(".")[1]) if hook.startswith("blocks.") else -1}
+        layer = re.search(r"blocks\.(\d+)\.", hook)
+        hook_labels = {"hook": hook, "layer": int(layer[1]) if layer else -1}
         for task, draw, truth in tasks:
-            predicted = held_out(x, truth, splits, options.c)
+            predicted = held_out(x, truth, splits, options.c, None if row_of(hook) else options.latents)
             case = {"task": task, "draw": draw, "example": table.index, "group": table["group"]}
             result = {"label": names[truth], "predicted": names[predicted], "correct": predicted == truth}
             parts.append(pd.DataFrame(hook_labels | case | result))
     return pd.concat(parts, ignore_index=True)
 
 
-def held_out(x: np.ndarray, y: np.ndarray, splits: Sequence[tuple[Any, Any]], c: float) -> np.ndarray:
-    """Prediction [N] for each example by the probe trained on the other folds."""
+def explained(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The share of each feature's variance that lies between classes [F]; 0 of a constant one."""
+    squares = ((x - x.mean(0)) ** 2).sum(0)
+    between = sum((y == label).sum() * (x[y == label].mean(0) - x.mean(0)) ** 2 for label in np.unique(y))
+    return np.divide(between, squares, out=np.zeros_like(squares), where=squares > 0)
+
+
+def held_out(
+    x: np.ndarray, y: np.ndarray, splits: Sequence[tuple[Any, Any]], c: float, k: int | None = None
+) -> np.ndarray:
+    """Prediction [N] for each example by the probe trained on the other folds, there also on the k best features."""
     predicted = y.copy()
     for train, test in splits:
         if len(set(y[train])) > 1:  # a control task with few words may have a single label
-            probe = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000))
+            best = [SelectKBest(explained, k=min(k, x.shape[1]))] if k else []
+            probe = make_pipeline(*best, StandardScaler(), LogisticRegression(C=c, max_iter=2000))
             predicted[test] = probe.fit(x[train], y[train]).predict(x[test])
         else:
             predicted[test] = y[train][0]
@@ -110,7 +142,7 @@ def observe(options: Linear, model: Any, data: Opened, progress: Progress) -> In
     query, usable = plan(options, opened.examples, opened.tokenizer, model.cfg.n_ctx)
     if len({(example.word, example.group) for example in usable}) == len({example.word for example in usable}):
         say(progress, f"{NOTHING}: selectivity will have no value; give groups that share words")
-    measurements = observed(read(options, run(model, query, progress=progress), usable, progress), usable)
+    measurements = observed(read(options, captured(options, model, query, progress), usable, progress), usable)
     note = f" ({len(opened.examples) - len(usable)} beyond the context)"
     measurements.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(usable), 'case')}{note}"
     return measurements

@@ -28,12 +28,14 @@ def split(spec: str) -> tuple[Path, str]:
     return path, member_name
 
 
-def latents_in(spec: str) -> tuple[Path, list[int]] | None:
+def latents_in(spec: str, complete: bool = False) -> tuple[Path, list[int]] | None:
     """The folder and the latents of FOLDER:17 or FOLDER:3,17-19, None where it is no folder of a dictionary. Raises
-    `InputError` for a folder without latents."""
+    `InputError` for a folder without latents, unless that may mean the `complete` dictionary."""
     name, _, numbers = spec.rpartition(":") if not Path(spec).is_dir() else (spec, "", "")
     if not (Path(name) / "cfg.json").is_file():
         return None
+    if complete and not numbers:
+        return Path(name), []
     ranges = [re.fullmatch(r"(\d+)(?:-(\d+))?", part) for part in numbers.split(",")]
     latents = [i for match in ranges if match for i in range(int(match[1]), int(match[2] or match[1]) + 1)]
     if not all(ranges) or not latents:

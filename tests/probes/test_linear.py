@@ -17,12 +17,14 @@ from streamscope.instruments.prompts.labelled import Example, position_examples,
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import load
-from streamscope.models.hooks import Captures
+from streamscope.models.dictionaries import Dictionary, write_dictionary
+from streamscope.models.hooks import Captures, Query, capture
 from streamscope.models.make import build
 from streamscope.probes.linear import Linear, main
 from streamscope.probes.linear import measure as linear
 from streamscope.text.stories import labelled
 from streamscope.text.tokenizer import Tokenizer
+from tests.tiny import randomise, refused
 
 torch.set_num_threads(1)
 HOOK = "blocks.1.hook_resid_post"
@@ -71,6 +73,46 @@ def test_planted_label() -> None:
     assert row["selectivity_low"] < row["selectivity"] < row["selectivity_high"]
     assert row["accuracy_p_holm"] < 0.001
     assert (row["layer"], row["chance"], row["majority"], row["n"], row["clusters"]) == (1, 0.5, 0.5, 240, 59)
+
+
+@pytest.mark.parametrize(("preset", "hook", "stream"), [
+    ("lfa", "blocks.1.hook_context_post", "context"), ("kromhc", "blocks.0.hook_streams_post", "s2"),
+])  # fmt: skip
+def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, tmp_path: Path) -> None:
+    model, generator = randomise(build(preset, "tiny")), torch.Generator().manual_seed(2)
+    weights = [torch.randn(size, generator=generator) / 4 for size in ((32, 20), (20,), (20, 32), (32,))]
+    dictionary = Dictionary(*weights, torch.full((20,), 0.1), hook=hook, target=hook, stream=stream)
+    write_dictionary(folder := tmp_path / "d", dictionary)
+    tokens = [[0, 5, 9, 7], [0, 8, 3]]
+    query = Query(tokens=tokens, positions=[[1, 3], [2]], hooks=())
+    probe = Linear(hooks=(str(folder), "hook_embed", f"{folder}:3,17-18"), latents=2)
+    hooks = linear.captured(probe, model, query, iter).hooks
+    assert {*hooks} == {*probe.hooks}
+    for row, positions, *values in zip(tokens, query.positions, *(hooks[name] for name in probe.hooks), strict=True):
+        with torch.no_grad(), capture(model, [hook, "hook_embed"]) as captures:
+            model(torch.tensor([row]))
+        x = captures[hook][0][positions]
+        pre = (x[:, int(stream[1:])] if stream[1:].isdigit() else x) @ weights[0] + weights[1]
+        z = pre * (pre > 0.1)
+        for value, expected in zip(values, (z, captures["hook_embed"][0][positions], z[:, [3, 17, 18]]), strict=True):
+            torch.testing.assert_close(value, expected)
+    with refused("give one in --hooks"):
+        linear.captured(Linear(latents=2), model, query, iter)
+
+
+def test_the_best_latent_is_chosen_in_the_training_folds() -> None:
+    """One of eight latents is the label; of noise one is no better than chance, however many there are."""
+    few = made(80)
+    share = read(Linear(controls=1, latents=1), few, noise(80, 3000), "folder")["correct"].mean()
+    assert share < 0.62, "the best of 3,000 on all cases has about .7"
+    examples = made()
+    x = noise(len(examples), 30)
+    x[:, 3] = 20 * labels_of(examples)
+    x[:, 4] = 0
+    table = read(Linear(controls=1, latents=1), examples, x, "folder")
+    assert table.loc[table["task"] == "label", "correct"].all()
+    with_all = read(Linear(controls=1, latents=1), examples, x)
+    assert len(with_all) == len(table), "a hook has no latents to choose from"
 
 
 def test_no_information_is_chance() -> None:
@@ -125,9 +167,9 @@ def test_a_group_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None
     examples, seen = made(), list[tuple[Any, Any]]()
     original = linear.held_out
 
-    def watched(x: Any, y: Any, splits: Any, c: float) -> Any:
+    def watched(x: Any, y: Any, splits: Any, c: float, k: Any) -> Any:
         seen.extend(splits)
-        return original(x, y, splits, c)
+        return original(x, y, splits, c, k)
 
     monkeypatch.setattr(linear, "held_out", watched)
     table = read(Linear(controls=1), examples, noise(240))
