@@ -1,5 +1,6 @@
 """Interchange: one direction of a stream that decides, plain passes with another prompt's state, what is refused."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from streamscope.instruments.prompts import Prompt, Suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.interchange.measure import (
+    Cases,
     Search,
     answered,
     cases_of,
@@ -26,7 +28,7 @@ from streamscope.interventions.interchange.measure import (
     with_values,
 )
 from streamscope.models import build, load
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import capture, pad
 from streamscope.probes.stream_states import Place, places_of
 from tests.tiny import randomise, refused, some
 
@@ -232,3 +234,53 @@ def test_what_has_no_variable_and_what_is_no_stream_is_refused() -> None:
         Interchange(hooks=("blocks.0.hook_attn_out",)).measure(model, Prompts("stories", n=60))
     with refused("has no target: give --position last"):
         Interchange(position="target").measure(model, Prompts("letter-case", n=40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["tool-container", "agent-patient", "gender"])
+def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
+    """`fit_das` with its defaults, as many steps of as many pairs; on the same pairs of words that neither has seen."""
+    from transformer_lens.tools.analysis.interchange import SubspaceInterchange, fit_das, intervened_logits
+
+    model, how = load("stories/lfa"), Interchange()
+    cases = cases_of(how, open_data(Prompts("stories"), model))[relation]
+    directions, measured = (with_values(how, model, part) for part in split(cases, 0))
+    place = places_of(model, ["blocks.3.hook_context_post"])[0]
+    rng = np.random.default_rng(0)
+    pairs = draw_pairs(range(len(measured.tokens)), 1000, rng)
+    states = states_at(model, directions, [place])[place]
+    began = time.perf_counter()
+    U = Search(model, directions, place, states).train(first_basis(states, directions.value, 1, rng), how.steps, rng)
+    seconds = time.perf_counter() - began
+    prefers = answered(model, measured, pairs, [(place, "das", U)], [place])
+    ours = (prefers[1] == measured.own_answer(pairs)).mean()
+
+    def run_of(part: Cases) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        tokens = pad(part.tokens)
+        index = {tuple(row): i for i, row in enumerate(tokens.tolist())}
+
+        def task_logits(rows: torch.Tensor) -> torch.Tensor:
+            at = [index[tuple(row)] for row in rows.tolist()]
+            logits = model(rows)[torch.arange(len(at)), [len(part.tokens[i]) - 1 for i in at]]
+            m = margins(logits, [part.answers[i] for i in at])
+            return torch.stack([m, torch.zeros_like(m)], 1)
+
+        return tokens, torch.as_tensor(part.position), task_logits
+
+    tokens, position, task_logits = run_of(directions)
+    base, source = draw_pairs(range(len(tokens)), 50 * 64, rng).T
+    targets = torch.as_tensor(~directions.own_answer(np.stack([base, source], 1)), dtype=torch.long)
+    began = time.perf_counter()
+    theirs = fit_das(
+        model, place.hook, tokens[base], tokens[source], targets, task_logits, rank=1, batch_size=64,
+        base_positions=position[base], source_positions=position[source], epochs=max(1, how.steps * 64 // len(base)),
+    )  # fmt: skip
+    their_seconds = time.perf_counter() - began
+    tokens, position, task_logits = run_of(measured)
+    logits = intervened_logits(
+        model, place.hook, SubspaceInterchange(theirs.subspace), tokens[pairs[:, 0]],
+        states_at(model, measured, [place])[place][pairs[:, 1]], task_logits, positions=position[pairs[:, 0]],
+    )  # fmt: skip
+    their_share = ((logits.argmax(1) == 0).numpy() == measured.own_answer(pairs)).mean()
+    print(f"{relation}: {ours:.3f} in {seconds:.1f} s; fit_das {their_share:.3f} in {their_seconds:.1f} s")
+    assert ours > their_share - 0.03
