@@ -1,6 +1,7 @@
 """Say what a model loses by the states that a dictionary rebuilds, beside simpler ways to do it.
 
     python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0
+    python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0:17-20
     python -m features.dictionary_quality stories/lfa --dictionary found/* --max-documents 400 --out quality.parquet
     python -m features.dictionary_quality runs/gpt2-small --dictionary hf:ORG/NAME/blocks.8.hook_resid_pre
 
@@ -31,7 +32,7 @@ from streamscope.instruments.figures import Intervals
 class DictionaryQuality(Instrument):
     dictionary: tuple[str, ...] = ()
     """Folders of dictionaries of this model, or hf:ORG/NAME/FOLDER; default: none, only what needs none, of the streams
-    after the middle layer."""
+    after the middle layer. FOLDER:17 or FOLDER:3,17-19 also shows where these latents are largest."""
     seed: Seed = 0
     """Seed of the documents to measure on."""
 

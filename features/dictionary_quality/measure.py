@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.user_code import latents_in
 from streamscope.features.dictionary_quality import DictionaryQuality
+from streamscope.features.profile.contexts import Context
 from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import (
@@ -37,6 +39,10 @@ MEASURED = 0.25
 """Share of the documents to measure on."""
 K = 16
 """Principal components where there is no dictionary."""
+MOST = 5
+"""Positions at which a latent is shown."""
+BEFORE = 12
+"""Tokens shown before such a position; half as many after it."""
 SAME = 0.9
 """Cosine above which two latents count as the same."""
 TABLE = 0.01
@@ -49,16 +55,22 @@ def place_of(hook: str, stream: str) -> Place:
     return Place(hook, stream or "resid", int(hook.split(".")[1]))
 
 
-def dictionaries(options: DictionaryQuality, model: Any) -> dict[str, Dictionary]:
-    """The dictionaries by name. Raises `InputError` for one of another model, or of a hook that it lacks."""
-    names = [Path(path).name for path in options.dictionary]
+def dictionaries(options: DictionaryQuality, model: Any) -> "Named":
+    """The dictionaries, and the latents to show. Raises `InputError` for one of another model, a hook that the model
+    lacks, and latents that the dictionary lacks."""
+    folders = [latents_in(path, complete=True) or (path, []) for path in options.dictionary]
+    names = [Path(folder).name for folder, _ in folders]
     labels = options.dictionary if len(set(names)) < len(names) else names
-    by_label = {label: read_dictionary(path, model) for label, path in zip(labels, options.dictionary, strict=True)}
-    for label, dictionary in by_label.items():
+    by_label = dict[str, tuple[Dictionary, list[int]]]()
+    for label, (folder, latents) in zip(labels, folders, strict=True):
+        dictionary = read_dictionary(str(folder), model)
         if not dictionary.hook:
             raise InputError(f"{label} names no hook")
+        if max(latents, default=0) >= (n := len(dictionary.b_enc)):
+            raise InputError(f"{label} has the latents 0 to {n - 1}, not {max(latents)}")
         match(model, [dictionary.hook, dictionary.target])
-    return {label: dictionary.to(model.cfg.device) for label, dictionary in by_label.items()}
+        by_label[label] = dictionary.to(model.cfg.device), latents
+    return by_label
 
 
 def check(options: DictionaryQuality, model: Any) -> None:
@@ -159,7 +171,9 @@ def read(model: Any, opened: OpenDocuments, hooks: Sequence[str]) -> Iterator[tu
 
 def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
-    opened, by_label = data[Documents], dictionaries(options, model)
+    opened, named = data[Documents], dictionaries(options, model)
+    by_label = {label: dictionary for label, (dictionary, _) in named.items()}
+    places_shown = list[Shown]()
     fitted, measured = opened.split(MEASURED, options.seed)
     pairs = {
         label: (place_of(dictionary.hook, dictionary.stream), place_of(dictionary.target, dictionary.stream))
@@ -179,6 +193,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             base = token_losses(unedited_state, model.head, targets)
             loss.append(torch.stack([base.double().sum(1), (targets != IGNORE).sum(1).double()]))
             order.extend(np.asarray(index).tolist())
+            places_shown += shown(named, tokens, real, captures)
             for cell, edits in zip(cells, sweep[1:], strict=True):
                 h, _ = prefix.run(edits)
                 kl = divergences(unedited_state, h, model.head) * (targets != IGNORE)
@@ -194,7 +209,8 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
                 advance(1)
     advance(0)
     seen_data = _observed(model, measured, cells, tables, torch.cat(loss, 1), np.argsort(order))
-    seen_data.extra = (*seen_data.extra, matches(by_label, options.seed))
+    rows = contexts(named, places_shown, model.tokenizer)
+    seen_data.extra = (*seen_data.extra, matches(by_label, options.seed), rows)
     return seen_data
 
 
@@ -338,7 +354,7 @@ def recovered(total: np.ndarray, size: np.ndarray, axis: int) -> np.ndarray:
 def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per way to rebuild."""
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
-    means, dead, pairs = data.extra
+    means, dead, pairs, places_shown = data.extra
     for i, mean in enumerate(means):
         row, reasons = interval_columns("recovered", bootstrap(data.blocks["loss"], [0, mean, i + 1], recovered))
         for name, value in row.items():
@@ -347,10 +363,47 @@ def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[
     frame["dead"] = dead
     missing |= {(i, "dead"): "it has no latents" for i, value in enumerate(dead) if value != value}
     quality = {"quality": Table(frame, COLUMNS, missing, data.about["title"])}
-    if len(pairs) == 0:
-        return quality
-    title = f"{data.about['title']}: latents of one dictionary in another"
-    return quality | {"matches": Table(pd.DataFrame(pairs), MATCHES, {}, title)}
+    more = {"matches": (pairs, MATCHES, "latents of one dictionary in another"),
+            "contexts": (places_shown, CONTEXTS, "where latents are largest")}  # fmt: skip
+    return quality | {
+        name: Table(pd.DataFrame(rows), columns, {}, f"{data.about['title']}: {words}")
+        for name, (rows, columns, words) in more.items() if rows
+    }  # fmt: skip
+
+
+Named = Mapping[str, tuple[Dictionary, list[int]]]
+"""The dictionaries by name, and their latents to show."""
+Shown = tuple[str, list[list[int]], Tensor, Tensor]
+"""(dictionary, tokens of each document, document and position of each state [N, 2], latents [N, n])."""
+
+
+def shown(named: Named, tokens: Tensor, real: Tensor, captures: Any) -> list[Shown]:
+    """The latents to show at the positions of a batch."""
+    lengths = [int(mask.nonzero().max()) + 1 for mask in real]
+    documents, parts = [ids[:n].tolist() for ids, n in zip(tokens, lengths, strict=True)], list[Shown]()
+    for label, (dictionary, latents) in named.items():
+        if latents:
+            z = dictionary.encode(dictionary.stream_of(captures[dictionary.hook])[real].float())[:, latents]
+            parts.append((label, documents, real.nonzero().cpu(), z.cpu()))
+    return parts
+
+
+def contexts(named: Named, parts: Sequence[Shown], tokenizer: Any) -> list[dict[str, Any]]:
+    """The `MOST` positions at which each latent to show is largest, in their texts."""
+    rows = list[dict[str, Any]]()
+    for label, (_, latents) in named.items():
+        own_parts = [part for part in parts if part[0] == label]
+        spots = [(documents[i], t) for _, documents, places, _ in own_parts for i, t in places.tolist()]
+        for j, latent in enumerate(latents):
+            z = torch.cat([part[3][:, j] for part in own_parts])
+            for value, row in zip(*(x.tolist() for x in z.topk(min(MOST, len(z)))), strict=True):
+                if value > 0:
+                    ids, t = spots[row]
+                    pieces = (ids[max(1, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
+                    text = Context(*map(tokenizer.decode, pieces)).marked()
+                    share = float((z > 0).float().mean())
+                    rows.append(dict(dictionary=label, latent=latent, share=share, value=value, context=text))
+    return rows
 
 
 def matches(by_label: Mapping[str, Dictionary], seed: int) -> list[dict[str, Any]]:
@@ -391,4 +444,11 @@ MATCHES = (
     number("shuffled", "shuffled", "cosine", "the same with the entries of each latent there shuffled", ".3f"),
     number("found", "found", "share of latents", f"latents with a cosine above {SAME}", ".3f"),
     number("latents", "latents", "latents", "latents of the dictionary", "d"),
+)
+CONTEXTS = (
+    key("dictionary", "dictionary", "whose latent it is"),
+    key("latent", "latent", "its number"),
+    number("share", "active", "share of positions", "positions but BOS at which it is not 0", ".4f"),
+    number("value", "value", "value of the latent", "the latent there", ".2f"),
+    key("context", "text", "the position in ⟦ ⟧, with the tokens around it"),
 )

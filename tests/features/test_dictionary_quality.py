@@ -135,6 +135,33 @@ def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> 
     assert "16 principal components" in plain["dictionary"].tolist()
 
 
+def test_latents_are_shown_where_they_are_largest(tmp_path: Path) -> None:
+    """Against the largest of plain passes over the measured documents, with the text around the position."""
+    model = model_of("kromhc")
+    dictionary = drawn(tmp_path / "d", model, "blocks.0.hook_streams_post", stream="s1")
+    result = DictionaryQuality(dictionary=(f"{tmp_path / 'd'}:3,30",)).measure(model, DATA)
+    opened = open_data(DATA, model)
+    measured = set(result.blocks["loss"].units["unit"].str.split(":").str[1])
+    values: dict[int, list[tuple[float, str]]] = {3: [], 30: []}
+    for unit, row in zip(opened.units()["unit"].str.split(":").str[1], opened.rows(), strict=True):
+        if unit in measured:
+            with torch.no_grad(), capture(model, [dictionary.hook]) as captures:
+                model(torch.tensor([row[:-1]]))
+            z = dictionary.encode(captures[dictionary.hook][0, 1:, 1])
+            for latent, pairs in values.items():
+                pairs += [(float(z[t, latent]), model.tokenizer.decode([row[t + 1]]).strip()) for t in range(len(z))]
+    frame = result.tables["contexts"].frame
+    assert frame["latent"].tolist() == [3] * 5 + [30] * 5
+    for latent, rows in frame.groupby("latent"):
+        expected = sorted(values[latent], reverse=True)[:5]
+        assert rows["value"].tolist() == pytest.approx([value for value, _ in expected], rel=1e-4)
+        assert rows["context"].str.extract("⟦(.*)⟧")[0].tolist() == [word for _, word in expected]
+        share = np.mean([value > 0 for value, _ in values[latent]])
+        assert rows["share"].tolist() == pytest.approx([share] * 5)
+    with pytest.raises(InputError, match="0 to 39, not 40"):
+        DictionaryQuality(dictionary=(f"{tmp_path / 'd'}:40",)).measure(model, DATA)
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     model = model_of("std-t")
     drawn(tmp_path / "other", model, "blocks.0.hook_resid_post", weights_digest="0")
