@@ -52,8 +52,8 @@ class Interchange(Instrument):
     """Seed of pairs, of random directions and of training."""
 
     figures: ClassVar = (
-        HeadMap("accuracy", rows="relation", columns="layer", each=("basis", "stream"),
-                title="Accuracy of the interchange: which stream and layer hold what"),
+        HeadMap("above", rows="relation", columns="layer", each=("basis", "stream"),
+                title="Which stream and layer hold what: accuracy of the interchange above doing nothing"),
         Curve("accuracy", x="layer", by="stream", each=("relation", "basis"), reference="nothing",
               title="Accuracy of the interchange, by layer"),
         Intervals("accuracy", label="basis", each=("relation", "hook"), title="Accuracy of the interchange"),

@@ -54,6 +54,8 @@ MOST_NUMBERS = 100
 """Cells of a map that have their numbers written in them."""
 MOST_NAMES = 50
 """Rows and columns of a map of pairs that have their names at the axes; of more the layers are named."""
+LONG_NAME = 7
+"""Characters of a row's name from which on it says what the axis is."""
 MOST_LABELS = 12
 """Marks of a scatter that have their names beside them."""
 SMALLEST = 7.0
@@ -437,7 +439,7 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
     row = max(22, min(70, 900 // len(grid)))
     plot.update_layout(
         xaxis_title="head" if axes[1] == "index" else table.column(axes[1]).title,
-        yaxis_title=table.column(axes[0]).title,
+        yaxis_title=None if max(map(len, map(str, down))) > LONG_NAME else table.column(axes[0]).title,
         height=max(320, row * len(grid) + 120),
         width=min(WIDEST, 120 + 24 * grid.shape[1]) if cell_texts is None else 120 + 46 * grid.shape[1],
     )  # fmt: skip
