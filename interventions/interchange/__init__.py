@@ -53,7 +53,7 @@ class Interchange(Instrument):
 
     figures: ClassVar = (
         HeadMap("above", rows="relation", columns="layer", each=("basis", "stream"),
-                title="Which stream and layer hold what: accuracy of the interchange above doing nothing"),
+                title="Which stream and layer hold what: accuracy above doing nothing"),
         Curve("accuracy", x="layer", by="stream", each=("relation", "basis"), reference="nothing",
               title="Accuracy of the interchange, by layer"),
         Intervals("accuracy", label="basis", each=("relation", "hook"), title="Accuracy of the interchange"),
