@@ -22,6 +22,7 @@ from torch import Tensor
 from streamscope.cli import user_code
 from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, reading
+from streamscope.models.dictionaries import read_dictionary, without_latents
 from streamscope.models.hooks import Edit
 from streamscope.models.hooks.controls import EXAMPLE, edits_of
 
@@ -46,8 +47,6 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
 
 
 def _without(model: Any, folder: Path, latents: Sequence[int]) -> Mapping[str, Edit]:
-    from streamscope.models.dictionaries import read_dictionary, without_latents
-
     return without_latents(read_dictionary(str(folder), model), latents, model)
 
 
