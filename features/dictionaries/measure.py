@@ -250,43 +250,43 @@ class Wanted:
         return f"{self.source.name.replace(':', '-')}-s{self.seed}" + "-frozen" * self.frozen
 
 
-def observe(instrument: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: dictionaries. Units: held-out documents, with sums over their positions."""
-    opened, source_places = data[Tokens], places(instrument, model)
-    pairs = [(source_places[0], source_places[1])] if instrument.target else [(place, place) for place in source_places]
-    kinds = (False, True) if instrument.controls else (False,)
-    specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in instrument.seeds for frozen in kinds]
+    opened, source_places = data[Tokens], places(options, model)
+    pairs = [(source_places[0], source_places[1])] if options.target else [(place, place) for place in source_places]
+    kinds = (False, True) if options.controls else (False,)
+    specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in options.seeds for frozen in kinds]
     sizes = sizes_of(opened)
     total, document = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
     held_out = document >= min(int(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total)), len(sizes) - 2)
     n = int((~held_out).sum())
-    if n < instrument.batch or held_out.sum() < 2:
+    if n < options.batch or held_out.sum() < 2:
         raise InputError(
-            f"{counted(n, 'position', ',')} to train on: a step needs --batch {instrument.batch}; give more text"
+            f"{counted(n, 'position', ',')} to train on: a step needs --batch {options.batch}; give more text"
         )
     run = getattr(model, "run", None)
     name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
     about = {"weights_digest": weights_digest(model), "model_name": name, "text": opened.title(), "positions": n,
-             "context_size": model.cfg.n_ctx, "width": instrument.width, "k": instrument.k,
-             "batch": instrument.batch, "lr": instrument.lr, "matryoshka": instrument.matryoshka}  # fmt: skip
+             "context_size": model.cfg.n_ctx, "width": options.width, "k": options.k,
+             "batch": options.batch, "lr": options.lr, "matryoshka": options.matryoshka}  # fmt: skip
     dictionaries = {
-        spec: latents for spec in specs if (latents := there(instrument, spec, model, about, progress)) is not None
+        spec: latents for spec in specs if (latents := there(options, spec, model, about, progress)) is not None
     }
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (instrument.to if instrument.to is not None else Path(temporary)) / STATES
+        folder = (options.to if options.to is not None else Path(temporary)) / STATES
         advance = ticks(progress, total * (1 + len(specs) - len(dictionaries)))
         states = harvest(model, opened, source_places, folder, advance)
         for spec in (spec for spec in specs if spec not in dictionaries):
             y = None if spec.source == spec.target else states.rows[spec.target][:n]
             latents = train(
-                instrument, states.rows[spec.source][:n], spec.seed, target=y, frozen=spec.frozen, advance=advance
+                options, states.rows[spec.source][:n], spec.seed, target=y, frozen=spec.frozen, advance=advance
             )
             where = {**about, "frozen": spec.frozen, "seed": spec.seed, "threads": torch.get_num_threads()}
             dictionaries[spec] = replace(
                 latents, hook=spec.source.hook, target=spec.target.hook, stream=spec.source.stream, about=where
             )
-            if instrument.to is not None:
-                write_dictionary(instrument.to / spec.name, dictionaries[spec])
+            if options.to is not None:
+                write_dictionary(options.to / spec.name, dictionaries[spec])
         dictionaries = {spec: dictionaries[spec] for spec in specs}
         observations = _observed(
             dictionaries, {place: rows[n:] for place, rows in states.rows.items()}, states.document[n:]
@@ -295,7 +295,7 @@ def observe(instrument: Dictionaries, model: Any, data: Opened, progress: Progre
         del states
         shutil.rmtree(folder, ignore_errors=True)
     observations.about["title"] = (
-        f"{title_of(model)}: {opened.title()}; {instrument.width} latents, trained on {n:,} positions, held out"
+        f"{title_of(model)}: {opened.title()}; {options.width} latents, trained on {n:,} positions, held out"
     )
     return observations
 

@@ -130,37 +130,35 @@ def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[
     return largest
 
 
-def check(instrument: Abliterate, model: Any) -> None:
+def check(options: Abliterate, model: Any) -> None:
     """Raise `InputError` for a direction that does not fit, weights that cannot be projected, or a used folder."""
-    need_parts(model, instrument.name)
+    need_parts(model, options.name)
     if edited_at(model):
         raise InputError(
             "abliterate projects weights, which an edit of activations does not change: leave the edit out"
         )
-    if instrument.to is not None:
-        check_new(instrument.to)
+    if options.to is not None:
+        check_new(options.to)
         if getattr(model, "run", None) is None:
             raise InputError(
                 "this model comes from no run, and --to needs one as the parent: load a run, or leave out --to"
             )
-    check_choice(instrument.direction, model, instrument.stream, instrument.method)
-    changed_model(instrument, model, torch.ones(model.config.d_model))
+    check_choice(options.direction, model, options.stream, options.method)
+    changed_model(options, model, torch.ones(model.config.d_model))
 
 
-def changed_model(instrument: Abliterate, model: StreamTransformer, d: torch.Tensor) -> StreamTransformer:
+def changed_model(options: Abliterate, model: StreamTransformer, d: torch.Tensor) -> StreamTransformer:
     """`abliterate_weights` with these options; the model is only measured and written, so it shares weights."""
     d = d.to(model.cfg.device)
-    return abliterate_weights(
-        model, d, side=instrument.side, embedding=instrument.embedding, dense=instrument.dense, share=True
-    )
+    return abliterate_weights(model, d, side=options.side, embedding=options.embedding, dense=options.dense, share=True)
 
 
-def observe(instrument: Abliterate, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(options: Abliterate, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Cells: before, after, and after each random direction instead. Units: documents."""
-    direction, found_in = direction_of(instrument.direction, data, instrument.stream, instrument.method)
+    direction, found_in = direction_of(options.direction, data, options.stream, options.method)
     opened, d = data[Documents], direction.vector.to(model.cfg.device)
-    random = [random_direction(len(d), instrument.seed, draw) for draw in range(instrument.draws)]
-    variants = [partial(changed_model, instrument, model, x) for x in (d, *random)]  # one of them exists at a time
+    random = [random_direction(len(d), options.seed, draw) for draw in range(options.draws)]
+    variants = [partial(changed_model, options, model, x) for x in (d, *random)]  # one of them exists at a time
     change = changes.Change({"what": "direction"}, variants[:1], variants[1:])
     effects = changes.measure_changes(
         model, opened, [change], measures={"loss": NATS, "kl": changes.OF_DIRECTION["kl"]}, kl="reverse", controls=True,
@@ -171,7 +169,7 @@ def observe(instrument: Abliterate, model: Any, data: Opened, progress: Progress
     out = pd.DataFrame(
         {"part": list(outputs_before), "before": list(outputs_before.values()), "after": list(outputs_after.values())}
     )
-    phrase = "written" if instrument.side == "write" else "read (use --side write to remove what is written)"
+    phrase = "written" if options.side == "write" else "read (use --side write to remove what is written)"
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {phrase}"
     title += f"; {effects.documents}" + (f"; direction {found_in}" if found_in else "")
     # a control's table has its levels, too
@@ -182,7 +180,7 @@ def observe(instrument: Abliterate, model: Any, data: Opened, progress: Progress
     return effects
 
 
-def tables(instrument: Abliterate, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Abliterate, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row for the model, and one per branch for its outputs."""
     title = effects.about["title"]
     return {
@@ -191,17 +189,17 @@ def tables(instrument: Abliterate, effects: changes.Effects, estimates: Mapping[
     }
 
 
-def write(instrument: Abliterate, model: StreamTransformer, result: Result) -> None:
+def write(options: Abliterate, model: StreamTransformer, result: Result) -> None:
     """Write the changed model as a run folder; the manifest holds parent, direction and measurements."""
-    assert instrument.to is not None and model.run is not None
+    assert options.to is not None and model.run is not None
     release_memory()  # of the measured variants
     d, row = result.arrays["direction"], result.table().frame.iloc[0]
     outputs = result.table("outputs").frame.set_index("part")
     write_derived(
-        instrument.to, changed_model(instrument, model, torch.from_numpy(d)), model.run, loss=float(row["loss"]),
+        options.to, changed_model(options, model, torch.from_numpy(d)), model.run, loss=float(row["loss"]),
         tokens=int(result.blocks["loss"].sizes[0].sum()), outcome="abliterated",
         direction={**result.about["direction"], "sha256": hashlib.sha256(d.tobytes()).hexdigest()},
-        abliteration={"side": instrument.side, "embedding": instrument.embedding, "dense": instrument.dense},
+        abliteration={"side": options.side, "embedding": options.embedding, "dense": options.dense},
         largest_output={when: outputs[when].to_dict() for when in ("before", "after")},
     )  # fmt: skip
 

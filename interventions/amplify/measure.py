@@ -76,13 +76,13 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units
     )
 
 
-def observe(instrument: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
+def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
     """Cells: every α, and every head at every α. Units: documents."""
-    cfg, alphas = model.config, instrument.alphas
-    heads = parse_heads(instrument.heads, cfg.n_layers, cfg.n_heads)
-    drawn = parse_heads(instrument.picture, cfg.n_layers, cfg.n_heads)
-    if instrument.prompt:
-        check_room(model, instrument.prompt, instrument.sample_tokens)
+    cfg, alphas = model.config, options.alphas
+    heads = parse_heads(options.heads, cfg.n_layers, cfg.n_heads)
+    drawn = parse_heads(options.picture, cfg.n_layers, cfg.n_heads)
+    if options.prompt:
+        check_room(model, options.prompt, options.sample_tokens)
     opened = data[Documents]
     sweep = [amplification(model, alpha, heads) for alpha in alphas]
     changes = [
@@ -103,13 +103,13 @@ def observe(instrument: Amplify, model: Any, data: Opened, progress: Progress) -
         effects.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
         effects.contrasts["areas"] = each("area", effects.blocks["areas"].cells, null=None)
     add_attention(effects, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
-    if instrument.prompt:
-        samples = continuations(model, instrument.prompt, sweep, tokens=instrument.sample_tokens, seed=instrument.seed)
+    if options.prompt:
+        samples = continuations(model, options.prompt, sweep, tokens=options.sample_tokens, seed=options.seed)
         effects.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})
-    if instrument.text:
+    if options.text:
         middle = patterns.entropy[alphas.index(1.0), cfg.n_layers // 2].sum(-1)
         drawn = drawn or [Head(cfg.n_layers // 2, int(middle.argmax()))]
-        pictures = zip(alphas, (picture(model, instrument.text, drawn, edits=edits) for edits in sweep), strict=True)
+        pictures = zip(alphas, (picture(model, options.text, drawn, edits=edits) for edits in sweep), strict=True)
         frames = [frame.assign(alpha=alpha, head=frame["head"] + f", α = {alpha:g}") for alpha, frame in pictures]
         by = ["layer", "index", "alpha"]
         effects.extra["picture"] = pd.concat(frames, ignore_index=True).sort_values(
@@ -146,13 +146,13 @@ def add_attention(
             effects.contrasts[block] = each(name, cells, null=None, missing=reasons if name == "unchanged" else "")
 
 
-def tables(instrument: Amplify, effects: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Amplify, effects: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """The curve over α, and tables of areas, heads, samples and the picture."""
     title = effects.about["title"]
     out = {"amplify": effect_table(effects, estimates, CURVE, title, also=("delta", *ATTENTION))}
     if "areas" in estimates:
         frame, missing = estimates["areas"].wide(["kind", "axis"], describe=("low", "high"))
-        upwards = [alpha for alpha in instrument.alphas if alpha >= 1]
+        upwards = [alpha for alpha in options.alphas if alpha >= 1]
         heading = f"Area under the curve for α from 1 to {upwards[-1]:g}; {title}"
         out["areas"] = Table(frame.assign(alphas=" ".join(f"{a:g}" for a in upwards)), AREAS, missing, heading)
     frame, missing = joined([estimates[f"heads-{name}"] for name in ATTENTION], KEYS, HEADS)
@@ -162,7 +162,7 @@ def tables(instrument: Amplify, effects: Effects, estimates: Mapping[str, Estima
     if "samples" in effects.extra:
         out["samples"] = Table(effects.extra["samples"], SAMPLES, title=f"Samples; {title}")
     if "picture" in effects.extra:
-        heading = f"Attention across α in {instrument.text!r}; {title.partition(';')[0]}"
+        heading = f"Attention across α in {options.text!r}; {title.partition(';')[0]}"
         out["picture"] = Table(effects.extra["picture"], PICTURE, title=heading, by="attention", most=10)
     return out
 

@@ -73,7 +73,7 @@ class Cases:
         return replace(self, **chosen)
 
 
-def cases_of(instrument: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
+def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     """The prompts of each relation (or category) that has a variable of two values (`variable_of`).
 
     Raises `InputError` if none has, and for a position that prompts lack.
@@ -88,10 +88,8 @@ def cases_of(instrument: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
             for p, continuation in scored
             if continuation is not None
         }
-    if instrument.position != "last" and (
-        lost := [p.id for p in aligned.prompts if instrument.position not in p.roles]
-    ):
-        raise InputError(f"prompt {lost[0]!r} has no {instrument.position}: give --position last")
+    if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
+        raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
     labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
     two_lists = len({frozenset(right) for right, _ in sides.values()}) == 2
     groups: dict[str, list[int]] = {}
@@ -103,9 +101,7 @@ def cases_of(instrument: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
         prompts, answers = [aligned.prompts[i] for i in rows], [sides[aligned.prompts[i].id] for i in rows]
         variable, value = variable_of(prompts, answers)
         ends = [
-            len(aligned.tokens[i]) - 1
-            if instrument.position == "last"
-            else aligned.positions[i][instrument.position][-1]
+            len(aligned.tokens[i]) - 1 if options.position == "last" else aligned.positions[i][options.position][-1]
             for i in rows
         ]
         if variable:
@@ -196,9 +192,9 @@ def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
     return sorted(rows[0]), sorted(rows[1])
 
 
-def with_values(instrument: Interchange, model: Any, cases: Cases) -> Cases:
+def with_values(options: Interchange, model: Any, cases: Cases) -> Cases:
     """The prompts with the value of the model's own answer, or of the right one."""
-    if instrument.variable == "right":
+    if options.variable == "right":
         return replace(cases, value=cases.right)
     logits = run(model, Query(tokens=cases.tokens, logits=[[len(ids) - 1] for ids in cases.tokens])).logits
     assert logits is not None
@@ -332,13 +328,13 @@ def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def bases_of(
-    instrument: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any
+    options: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any
 ) -> Iterator[tuple[Place, str, Tensor | None]]:
     """(place, basis, U [D, k]; None for the whole state) from the prompts for directions."""
     states = states_at(model, cases, places)
-    coin = coin_of(cases.value, np.random.default_rng([instrument.seed, 2]))
+    coin = coin_of(cases.value, np.random.default_rng([options.seed, 2]))
     for i, place in enumerate(places):
-        rng = np.random.default_rng([instrument.seed, 3, i])
+        rng = np.random.default_rng([options.seed, 3, i])
         h = states[place].to(torch.float32)
         for basis in bases:
             if basis == "whole":
@@ -346,12 +342,12 @@ def bases_of(
             elif basis == "means":
                 yield place, basis, first_basis(h, cases.value, 1, rng)
             elif basis == "random":
-                drawn = torch.as_tensor(rng.standard_normal((h.shape[1], instrument.rank))).to(h)
+                drawn = torch.as_tensor(rng.standard_normal((h.shape[1], options.rank))).to(h)
                 yield place, basis, orthonormal(drawn)
             else:
                 trained = replace(cases, value=coin, right=coin) if basis == "arbitrary" else cases
-                start = first_basis(h, trained.value, instrument.rank, rng)
-                yield place, basis, Search(model, trained, place, h).train(start, instrument.steps, rng)
+                start = first_basis(h, trained.value, options.rank, rng)
+                yield place, basis, Search(model, trained, place, h).train(start, options.steps, rng)
             tick(1)
 
 
@@ -400,34 +396,32 @@ class Cell:
     """The number of the cell of the same model and relation without an edit."""
 
 
-def observe(instrument: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model in every relation, and each place and basis. Units: pairs of prompts.
 
     The untrained model is asked for the right answers, because its own answers hardly vary. A relation whose variable
     has one value in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left.
     """
-    places, groups = places_of(model, instrument.hooks), cases_of(instrument, data[Prompts])
-    tick = ticks(progress, len(groups) * len(places) * len(instrument.basis))
+    places, groups = places_of(model, options.hooks), cases_of(options, data[Prompts])
+    tick = ticks(progress, len(groups) * len(places) * len(options.basis))
     nets: list[tuple[Any, Interchange, tuple[str, ...]]]
-    nets = [(model, instrument, tuple(basis for basis in instrument.basis if basis != "untrained"))]
-    if "untrained" in instrument.basis:
-        nets.append((untrained(model, instrument.seed), replace(instrument, variable="right"), ("untrained",)))
+    nets = [(model, options, tuple(basis for basis in options.basis if basis != "untrained"))]
+    if "untrained" in options.basis:
+        nets.append((untrained(model, options.seed), replace(options, variable="right"), ("untrained",)))
     cells, units, words, arrays = list[Cell](), list[pd.DataFrame](), list[str](), dict[str, np.ndarray]()
     for relation, cases in groups.items():
-        directions, measured_cases = (with_values(instrument, model, part) for part in split(cases, instrument.seed))
+        directions, measured_cases = (with_values(options, model, part) for part in split(cases, options.seed))
         if min(len(set(part.value)) for part in (directions, measured_cases)) < 2:
             words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
             continue
-        pairs = draw_pairs(
-            range(len(measured_cases.tokens)), instrument.pairs, np.random.default_rng([instrument.seed, 4])
-        )
-        for net, options, net_bases in nets:
+        pairs = draw_pairs(range(len(measured_cases.tokens)), options.pairs, np.random.default_rng([options.seed, 4]))
+        for net, net_options, net_bases in nets:
             fitted, valued_cases = (
                 (directions, measured_cases)
                 if net is model
-                else (with_values(options, net, part) for part in (directions, measured_cases))
+                else (with_values(net_options, net, part) for part in (directions, measured_cases))
             )
-            bases = list(bases_of(options, net, fitted, places, net_bases, tick))
+            bases = list(bases_of(net_options, net, fitted, places, net_bases, tick))
             names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
             must_flip, unedited = valued_cases.value[pairs[:, 0]] != valued_cases.value[pairs[:, 1]], len(cells)
             for keys, prefers in zip(names, answered(net, valued_cases, pairs, bases, places), strict=True):
@@ -448,10 +442,8 @@ def observe(instrument: Interchange, model: Any, data: Opened, progress: Progres
     if not cells:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
     table = pd.concat(units, ignore_index=True)
-    title = (
-        f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {instrument.variable} value of "
-    )
-    title += f"{', '.join(words)}; position: {instrument.position}"
+    title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {options.variable} value of "
+    title += f"{', '.join(words)}; position: {options.position}"
     measurements = InstrumentData({}, {}, {"title": title}, arrays)
     measured_in = np.stack([(table["relation"] == cell.label["relation"]).to_numpy() for cell in cells])
     right, must_flip = np.zeros(measured_in.shape), np.zeros(measured_in.shape, bool)
@@ -478,7 +470,7 @@ def _contrasts(name: str, i: int, cell: Cell) -> list[Contrast]:
     return [value, nothing, Contrast(quantity="above", weights=weights, labels=cell.label, family=family)]
 
 
-def tables(instrument: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per hook, stream and basis."""
     parts = [estimates[name] for name in ("accuracy", "flips", "stays")]
     frame, missing = joined(parts, KEYS, COLUMNS)

@@ -85,15 +85,15 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
             return [int(shards.tokens[0]), *shards.tokens[start : start + n_ctx - 1].tolist()]
 
 
-def observe(instrument: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
+def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     """Every stream, replaced by every method at every place, one variant per draw. Units: documents."""
     opened, change_list = data[Documents], list[changes.Change]()
-    places = parse_places(instrument.where, instrument.reach, model.config.n_layers)
-    for stream in chosen_streams(model, instrument.streams):
-        for method in dict.fromkeys(instrument.method):
+    places = parse_places(options.where, options.reach, model.config.n_layers)
+    for stream in chosen_streams(model, options.streams):
+        for method in dict.fromkeys(options.method):
             if (stream, method) == ("context", "random"):  # it does not begin as embeddings
                 continue
-            drawn = replacements(instrument, model, opened, stream, method)
+            drawn = replacements(options, model, opened, stream, method)
             for where, reach in places:
                 empty_start = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
                 labels = {
@@ -114,9 +114,9 @@ def observe(instrument: Streams, model: Any, data: Opened, progress: Progress) -
     return effects
 
 
-def with_resolved_heads(instrument: Streams, data: Opened) -> Streams:
+def with_resolved_heads(options: Streams, data: Opened) -> Streams:
     """These options with the streams given by name, so that a control is measured without the same ones."""
-    return replace(instrument, streams=chosen_streams(data.model, instrument.streams))
+    return replace(options, streams=chosen_streams(data.model, options.streams))
 
 
 def chosen_streams(model: Any, chosen: Sequence[str]) -> tuple[str, ...]:
@@ -146,19 +146,19 @@ def parse_places(specs: Sequence[str], reaches: Sequence[str], n_layers: int) ->
     ]
 
 
-def replacements(instrument: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
+def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
     """What replaces a stream, one per draw; the mean is over the documents."""
     if method == "zero":
         return [e.zero]
     if method == "mean":
         return [e.constant(stream_means(model, stream, document_rows(opened.batches())))]
     if method == "random":
-        return [e.sequence(random_embeddings(model, stream, instrument.seed, i)) for i in range(instrument.draws)]
-    texts = [window(opened.shards, model.config.n_ctx, instrument.seed, i) for i in range(instrument.draws)]
+        return [e.sequence(random_embeddings(model, stream, options.seed, i)) for i in range(options.draws)]
+    texts = [window(opened.shards, model.config.n_ctx, options.seed, i) for i in range(options.draws)]
     return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 
 
-def tables(instrument: Streams, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Streams, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
     printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in effects.changes]
     table = changes.effect_table(

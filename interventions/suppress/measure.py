@@ -67,28 +67,28 @@ class Protocol:
         return min(cell.gate for cell in self.cells)
 
 
-def observe(instrument: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every selection with its controls under every gate, by part. Units: prompts, pairs of them, or
     documents."""
     prompts = to_rank = data[Prompts]
-    if instrument.rank_on is not None:
-        suite = load_suite(instrument.rank_on)
+    if options.rank_on is not None:
+        suite = load_suite(options.rank_on)
         to_rank = replace(prompts, aligned=align(suite, prompts.tokenizer, model.config.n_ctx), suite=suite)
     ranked = Pds().measure(model, to_rank)
     ranking, names = ranked.table("heads"), ranked.about["sinks"]
     scores = pds_scores(ranking.frame)
     sinks = {head for head in scores if head.label in names}
     selections = (
-        {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(instrument.k)} if "topk" in instrument.select else {}
+        {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(options.k)} if "topk" in options.select else {}
     )
-    if "threshold" in instrument.select:
-        selections[OVER] = heads_over(scores, instrument.threshold)
-    protocol = design(scores, selections, instrument.gates, draws=instrument.draws, seed=instrument.seed, sinks=sinks)
+    if "threshold" in options.select:
+        selections[OVER] = heads_over(scores, options.threshold)
+    protocol = design(scores, selections, options.gates, draws=options.draws, seed=options.seed, sinks=sinks)
     first = ranking.frame.loc[ranking.frame["prefers"] == NOUNS[0], "head"]
     protocol = replace(protocol, prefer_first=frozenset(first))
-    measures = [m for m in dict.fromkeys(instrument.measures) if m != "loss"]
+    measures = [m for m in dict.fromkeys(options.measures) if m != "loss"]
     observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
-    ranked_on = instrument.rank_on or "the same prompts"
+    ranked_on = options.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f} ({r.prefers})" for r in ranking.frame.nlargest(5, "pds").itertuples())
     scored = prompts.aligned.scoring() if "coherence" in measures else ""
     title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
@@ -96,7 +96,7 @@ def observe(instrument: Suppress, model: Any, data: Opened, progress: Progress) 
     measurements = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for values in observed.values():
         add_measure(measurements, protocol, values, model.config.n_layers, prompts.unit)
-    if "loss" in instrument.measures:
+    if "loss" in options.measures:
         documents = data[Documents]
         losses = observe_loss(model, protocol.edits, documents.shards, **documents.limits, progress=progress)
         units = documents.units()
@@ -271,7 +271,7 @@ def add_measure(
     data.contrasts[f"{name}-orders"] = contrasts
 
 
-def tables(instrument: Suppress, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects, controls, parts, curves, asymmetry, draws, ranking: each holds all measures."""
     protocol, ranking = data.extra
     measures = [name for name in data.blocks if "-" not in name]
@@ -284,7 +284,7 @@ def tables(instrument: Suppress, data: InstrumentData, estimates: Mapping[str, E
     effects, lost_effects = all_estimates.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
     deltas = [c for c in all_estimates.contrasts if c.quantity == "delta"]
     sizes = [
-        effect_sizes(data.blocks[c.labels["measure"]], list(c.weights), row, lost_effects, instrument.resamples)
+        effect_sizes(data.blocks[c.labels["measure"]], list(c.weights), row, lost_effects, options.resamples)
         for row, c in enumerate(deltas)
     ]
     effects = effects.assign(**pd.DataFrame(sizes))

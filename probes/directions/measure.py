@@ -296,12 +296,12 @@ def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:
     return int(values.idxmax())
 
 
-def observe(instrument: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: layer and stream. Units: held-out prompts, 1 if on their own set's side of the middle."""
     sets = data[Sets]
-    a, b = (stream_states(model, rows.tokens, instrument.pool, progress=progress) for rows in (sets.a, sets.b))
-    directions = find(a, b, draws=instrument.draws, seed=instrument.seed, lines=sets.lines)
-    pool = "mean over positions" if instrument.pool == "mean" else "last position"
+    a, b = (stream_states(model, rows.tokens, options.pool, progress=progress) for rows in (sets.a, sets.b))
+    directions = find(a, b, draws=options.draws, seed=options.seed, lines=sets.lines)
+    pool = "mean over positions" if options.pool == "mean" else "last position"
     left_out = a.left_out + b.left_out
     if left_out:
         pool += f" but for {left_out:,} with massive activations"

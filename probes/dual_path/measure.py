@@ -35,7 +35,7 @@ def projections_of(model: Any) -> dict[str, HdplProjection]:
     return {name: modules[name] for i in range(model.config.n_layers) for name in (f"blocks.{i}.{p}" for p in paths)}
 
 
-def observe(instrument: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
+def observe(options: DualPath, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: projections, their dimensions, and losses at μ and for every draw. Units: documents."""
     opened, projections, batches = data[Documents], projections_of(model), itertools.count()
     device = torch.device(model.cfg.device)
@@ -48,9 +48,9 @@ def observe(instrument: DualPath, model: Any, data: Opened, progress: Progress) 
         ):
             at_mean = loss(model, tokens, targets)
         batch, draw_losses = next(batches), list[Tensor]()
-        for draw in range(instrument.draws):  # z = μ + σ ε, from a separate seed for every batch and draw
+        for draw in range(options.draws):  # z = μ + σ ε, from a separate seed for every batch and draw
             with torch.no_grad(), torch.random.fork_rng(devices), drawing(projections):
-                torch.manual_seed(int(np.random.SeedSequence([instrument.seed, batch, draw]).generate_state(1)[0]))
+                torch.manual_seed(int(np.random.SeedSequence([options.seed, batch, draw]).generate_state(1)[0]))
                 draw_losses.append(loss(model, tokens, targets))
         per_projection = [sums_of(captures, name, targets != IGNORE) for name in projections]
         sums = {name: torch.cat([parts[name] for parts in per_projection]) for name in per_projection[0]}
@@ -85,9 +85,9 @@ def observe(instrument: DualPath, model: Any, data: Opened, progress: Progress) 
     block("along", SHARE, cells, total["global along"], total["output"])
     block("power", POWER, cells, total["global"], total["global"] + total["detail"])
     block("dimensions", NATS, dims, total["dimensions"], tokens, "kl")
-    draws = range(1, instrument.draws + 1)
+    draws = range(1, options.draws + 1)
     block("loss", NATS, pd.DataFrame({"z": ["mean", *(f"draw {d}" for d in draws)]}), total["loss"], tokens)
-    draw_weights = dict.fromkeys(draws, 1 / instrument.draws)
+    draw_weights = dict.fromkeys(draws, 1 / options.draws)
     measurements.contrasts["loss"] = [
         Contrast(quantity="loss", weights={0: 1.0}, null=None),
         Contrast(quantity="drawn", weights=draw_weights, null=None),
