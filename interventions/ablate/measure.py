@@ -85,10 +85,8 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
                 pool = sorted(
                     [*kept_heads, *generator.sample(control_heads, min(n - len(kept_heads), len(control_heads)))]
                 )
-                groups, skipped_heads = (
-                    [(head,) for head in kept_heads],
-                    [head.label for head in heads if head not in kept_heads],
-                )
+                groups = [(head,) for head in kept_heads]
+                skipped_heads = [head.label for head in heads if head not in kept_heads]
                 names = f": {', '.join(skipped_heads)}" if 0 < len(skipped_heads) <= NAMED else ""
                 selection = (
                     f"{len(kept_heads)} of {n_heads} heads, drawn at random, {len(skipped_heads)} left out{names}"

@@ -60,10 +60,8 @@ def write_circuit(
     if path.suffix != ".pt":
         raise InputError(f"{path}: a circuit is .json or .pt")
     places = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
-    scores, in_graph = (
-        torch.zeros(len(senders), len(readers)),
-        torch.zeros(len(senders), len(readers), dtype=torch.bool),
-    )
+    scores = torch.zeros(len(senders), len(readers))
+    in_graph = torch.zeros(len(senders), len(readers), dtype=torch.bool)
     scores[places], in_graph[places] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(in_circuit)
     real = torch.zeros_like(in_graph)
     real[places] = True

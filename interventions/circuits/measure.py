@@ -128,10 +128,8 @@ def seconds_of(options: Circuits, model: Any, pair_set: Pairs, spans: Sequence[S
     batch_list = batches_for(model, graph, sample, options.metric, spans[:tried])
     worth.circuit_values(model, graph, batch_list, options.metric, [np.arange(len(graph.edges)) % 2 == 0])
     scores, circuit = np.diff([*times, time.perf_counter()])
-    circuits, judging = (
-        len(worth.SHARES) * (len(RANKINGS) + options.draws),
-        sides_of(units_of(pair_set.pairs), *GROUPS).sum(),
-    )
+    circuits = len(worth.SHARES) * (len(RANKINGS) + options.draws)
+    judging = sides_of(units_of(pair_set.pairs), *GROUPS).sum()
     scores *= options.steps / steps if "ig" in options.method else 1
     return float((scores * len(pair_set.pairs) + circuit / 3 * circuits * judging) / len(sample))
 

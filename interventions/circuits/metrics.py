@@ -55,10 +55,8 @@ def batches_of(
             for side in ([p.clean for p in batch_pairs], [p.corrupt for p in batch_pairs])
         )
         positions = torch.tensor([[*place, *place[-1:] * (width - len(place))] for place in places], device=device)
-        answers, foils = (
-            _filled([p.answers for p in batch_pairs]).to(device),
-            _filled([p.foils for p in batch_pairs]).to(device),
-        )
+        answers = _filled([p.answers for p in batch_pairs]).to(device)
+        foils = _filled([p.foils for p in batch_pairs]).to(device)
         targets = torch.tensor([[*f, *[-1] * (width - len(f))] for f in answer_ids], device=device)
         yield Batch(rows, clean, corrupt, positions, answers, foils, targets)
 

@@ -224,12 +224,10 @@ def _nouns(aligned: Aligned) -> dict[str, list[str]]:
 
 def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
     """The prompt and the same one with another target noun, or the reason why there is no such pair."""
-    prompt, ids, by_role, continuations = (
-        aligned.prompts[i],
-        aligned.tokens[i],
-        aligned.positions[i],
-        aligned.continuations[i],
-    )
+    prompt = aligned.prompts[i]
+    ids = aligned.tokens[i]
+    by_role = aligned.positions[i]
+    continuations = aligned.continuations[i]
     if continuations is None or "target" not in by_role or "distractor" not in by_role:
         return "it has no continuations or no competitor"
     start, end = prompt.roles["target"]

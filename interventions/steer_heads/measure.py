@@ -219,10 +219,8 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
             shared_cases = block.inside[cells[0]]
             if shared_cases.sum() < 2:
                 raise InputError(f"task {task!r}: fewer than two cases can be scored with both models' tokenizers")
-            x, y = (
-                block.total[cells][:, shared_cases],
-                control_block.total[control_curves[task, group]][:, shared_cases],
-            )
+            x = block.total[cells][:, shared_cases]
+            y = control_block.total[control_curves[task, group]][:, shared_cases]
             joint = replace(block.at(shared_cases),
                             cells=pd.DataFrame({"model": ["run"] * len(x) + ["control"] * len(y)}),
                             total=np.concatenate([x, y]), size=1.0)  # fmt: skip

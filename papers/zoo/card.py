@@ -31,10 +31,8 @@ INDEX_NOTE = (
 
 def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     """The card of one model: recipe, and a line for each phenomenon."""
-    manifest, config = (
-        read_json(folder / "manifest.json", TrainedManifest),
-        read_json(folder / "config.json", TrainedConfig),
-    )
+    manifest = read_json(folder / "manifest.json", TrainedManifest)
+    config = read_json(folder / "config.json", TrainedConfig)
     data, total = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
     lines = [
         f"# {cell(name)}, bundled model",

@@ -162,10 +162,8 @@ def shuffled_scores(
     classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
     scores = []  # per prompt [draws, heads, classes]
     for i, rows in attention_rows(captures, query, gated=_gated(captures)):
-        flat, member = (
-            rows.reshape(-1, rows.shape[-1]),
-            classes[:, token_forms[i]] == np.arange(len(CLASSES))[:, None, None],
-        )
+        flat = rows.reshape(-1, rows.shape[-1])
+        member = classes[:, token_forms[i]] == np.arange(len(CLASSES))[:, None, None]
         of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
         scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
     choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), options.split)[0] == 0

@@ -324,11 +324,9 @@ def _attention(source: Shared, name: str) -> PhenomenonObservations:
 
     def sums(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
         judged, layer = (targets != IGNORE)[:, FIRST:], n_heads * tokens.shape[1] ** 2
-        rows, layers, chunk_counts = (
-            max(1, PATTERNS // (n_layers * layer)),
-            min(n_layers, max(1, PATTERNS // layer)),
-            [],
-        )
+        rows = max(1, PATTERNS // (n_layers * layer))
+        layers = min(n_layers, max(1, PATTERNS // layer))
+        chunk_counts = []
         for token_rows, real in zip(tokens.split(rows), judged.split(rows), strict=True):
             n_selective = torch.zeros(len(token_rows), dtype=torch.int64, device=token_rows.device)
             for first in range(0, n_layers, layers):

@@ -60,10 +60,8 @@ def observe(options: Sps, model: Any, data: Opened, progress: Any = iter) -> Ins
     head_contrasts = contrasts(table)
     left_out_note = roles.left_out(query, "target and distractor")
     title = f"{title_of(model)} on {opened.title()}{left_out_note}; {options.attention} attention"
-    measurements, groups = (
-        InstrumentData({"sps": block}, {"sps": head_contrasts}, {"title": title}),
-        roles.groups_of(opened.cases()),
-    )
+    measurements = InstrumentData({"sps": block}, {"sps": head_contrasts}, {"title": title})
+    groups = roles.groups_of(opened.cases())
     if len(groups) > 1:
         by_head = [c for c in head_contrasts if c.labels["level"] != "layers"]
         measurements.blocks["categories"], measurements.contrasts["categories"] = roles.by_category(

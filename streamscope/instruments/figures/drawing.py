@@ -266,10 +266,8 @@ def _color_maps(
     plot: go.Figure, maps: list[go.Heatmap], figure: Figure, column: Column, place: Mapping[str, float]
 ) -> None:
     """The scale of some maps, and their bar at a `place`."""
-    values, levels = (
-        np.concatenate([np.ravel(np.asarray(panel.z, float)) for panel in maps]),
-        getattr(figure, "levels", ()),
-    )
+    values = np.concatenate([np.ravel(np.asarray(panel.z, float)) for panel in maps])
+    levels = getattr(figure, "levels", ())
     signed, root = column.format.startswith("+") and not levels, getattr(figure, "root", False)
     steps, low, high, root = scale(values, signed=signed, unit=column.unit, root=root)
     height = plot.layout.height - (plot.layout.margin.t or 40) - 80
@@ -621,10 +619,8 @@ def _(figure: Points, table: Table) -> go.Figure | None:
     else:
         categories = frame[figure.color].value_counts().drop(figure.none, errors="ignore").index
         names = categories[: figure.most]
-        none, small_rows = (
-            frame[frame[figure.color] == figure.none],
-            frame[frame[figure.color].isin(categories[figure.most :])],
-        )
+        none = frame[frame[figure.color] == figure.none]
+        small_rows = frame[frame[figure.color].isin(categories[figure.most :])]
         groups = []
         if len(none):
             groups.append((f"in no {column.title} ({len(none):,})", none, {"color": "#ddd"}))
