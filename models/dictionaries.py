@@ -126,20 +126,21 @@ def check(spec: str, dictionary: Dictionary, model: Any) -> None:
 
 
 def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) -> dict[str, Edit]:
-    """Edits that remove latents at every position: x ← x − Σ_j z_j W_dec[j], of the stream that it rebuilds.
+    """Edits that remove latents at every position: x ← x − Σ_j z_j W_dec[j], of the dictionary's stream.
 
-    What the dictionary does not explain stays. A transcoder reads `hook` and changes `target`. Raises
-    `InputError` for latents that it lacks, and where the model has no such hook or stream.
+    BOS is a position as well, though no dictionary of ours is trained on it. What the dictionary does not explain stays. A
+    transcoder reads `hook` and changes `target`. Raises `InputError` for latents that it lacks, and where the model has
+    no such hook or stream.
     """
     if max(latents) >= (n := len(dictionary.b_enc)):
         raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")
     match(model, [dictionary.hook, dictionary.target])
-    dictionary, written = dictionary.to(model.cfg.device), dict[str, Tensor]()
+    dictionary, memory = dictionary.to(model.cfg.device), dict[str, Tensor]()
 
     @everywhere
     def read(x: Tensor, hook: Any) -> Tensor:
         z = dictionary.encode(dictionary.stream_of(x))[..., latents]
-        written["sum"] = z @ dictionary.W_dec[latents].to(z)
+        memory["sum"] = z @ dictionary.W_dec[latents].to(z)
         return x
 
     @everywhere
@@ -147,7 +148,7 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
         if dictionary.target == dictionary.hook:
             read(x, hook)
         new = x.clone()
-        dictionary.stream_of(new).sub_(written.pop("sum"))
+        dictionary.stream_of(new).sub_(memory.pop("sum"))
         return new
 
     return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}

@@ -55,7 +55,7 @@ def place_of(hook: str, stream: str) -> Place:
     return Place(hook, stream or "resid", int(hook.split(".")[1]))
 
 
-def dictionaries(options: DictionaryQuality, model: Any) -> "Named":
+def dictionaries(options: DictionaryQuality, model: Any) -> "LatentChoice":
     """The dictionaries, and the latents to show. Raises `InputError` for one of another model, a hook that the model
     lacks, and latents that the dictionary lacks."""
     folders = [latents_in(path, complete=True) or (path, []) for path in options.dictionary]
@@ -171,9 +171,9 @@ def read(model: Any, opened: OpenDocuments, hooks: Sequence[str]) -> Iterator[tu
 
 def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
-    opened, named = data[Documents], dictionaries(options, model)
-    by_label = {label: dictionary for label, (dictionary, _) in named.items()}
-    places_shown = list[Shown]()
+    opened, choice = data[Documents], dictionaries(options, model)
+    by_label = {label: dictionary for label, (dictionary, _) in choice.items()}
+    latent_batches = list[LatentBatch]()
     fitted, measured = opened.split(MEASURED, options.seed)
     pairs = {
         label: (place_of(dictionary.hook, dictionary.stream), place_of(dictionary.target, dictionary.stream))
@@ -193,7 +193,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             base = token_losses(unedited_state, model.head, targets)
             loss.append(torch.stack([base.double().sum(1), (targets != IGNORE).sum(1).double()]))
             order.extend(np.asarray(index).tolist())
-            places_shown += shown(named, tokens, real, captures)
+            latent_batches += latents_of(choice, tokens, real, captures)
             for cell, edits in zip(cells, sweep[1:], strict=True):
                 h, _ = prefix.run(edits)
                 kl = divergences(unedited_state, h, model.head) * (targets != IGNORE)
@@ -208,10 +208,10 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
                 )
                 advance(1)
     advance(0)
-    seen_data = _observed(model, measured, cells, tables, torch.cat(loss, 1), np.argsort(order))
-    rows = contexts(named, places_shown, model.tokenizer)
-    seen_data.extra = (*seen_data.extra, matches(by_label, options.seed), rows)
-    return seen_data
+    measurements = _observed(model, measured, cells, tables, torch.cat(loss, 1), np.argsort(order))
+    rows = contexts(choice, latent_batches, model.tokenizer)
+    measurements.extra = (*measurements.extra, matches(by_label, options.seed), rows)
+    return measurements
 
 
 def tables_of(model: Any, opened: OpenDocuments, targets: Sequence[Place]) -> dict[Place, Tables]:
@@ -354,7 +354,7 @@ def recovered(total: np.ndarray, size: np.ndarray, axis: int) -> np.ndarray:
 def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per way to rebuild."""
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
-    means, dead, pairs, places_shown = data.extra
+    means, dead, pairs, context_rows = data.extra
     for i, mean in enumerate(means):
         row, reasons = interval_columns("recovered", bootstrap(data.blocks["loss"], [0, mean, i + 1], recovered))
         for name, value in row.items():
@@ -364,34 +364,34 @@ def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[
     missing |= {(i, "dead"): "it has no latents" for i, value in enumerate(dead) if value != value}
     quality = {"quality": Table(frame, COLUMNS, missing, data.about["title"])}
     more = {"matches": (pairs, MATCHES, "latents of one dictionary in another"),
-            "contexts": (places_shown, CONTEXTS, "where latents are largest")}  # fmt: skip
+            "contexts": (context_rows, CONTEXTS, "where latents are largest")}  # fmt: skip
     return quality | {
         name: Table(pd.DataFrame(rows), columns, {}, f"{data.about['title']}: {words}")
         for name, (rows, columns, words) in more.items() if rows
     }  # fmt: skip
 
 
-Named = Mapping[str, tuple[Dictionary, list[int]]]
+LatentChoice = Mapping[str, tuple[Dictionary, list[int]]]
 """The dictionaries by name, and their latents to show."""
-Shown = tuple[str, list[list[int]], Tensor, Tensor]
+LatentBatch = tuple[str, list[list[int]], Tensor, Tensor]
 """(dictionary, tokens of each document, document and position of each state [N, 2], latents [N, n])."""
 
 
-def shown(named: Named, tokens: Tensor, real: Tensor, captures: Any) -> list[Shown]:
+def latents_of(choice: LatentChoice, tokens: Tensor, real: Tensor, captures: Any) -> list[LatentBatch]:
     """The latents to show at the positions of a batch."""
     lengths = [int(mask.nonzero().max()) + 1 for mask in real]
-    documents, parts = [ids[:n].tolist() for ids, n in zip(tokens, lengths, strict=True)], list[Shown]()
-    for label, (dictionary, latents) in named.items():
+    documents, parts = [ids[:n].tolist() for ids, n in zip(tokens, lengths, strict=True)], list[LatentBatch]()
+    for label, (dictionary, latents) in choice.items():
         if latents:
             z = dictionary.encode(dictionary.stream_of(captures[dictionary.hook])[real].float())[:, latents]
             parts.append((label, documents, real.nonzero().cpu(), z.cpu()))
     return parts
 
 
-def contexts(named: Named, parts: Sequence[Shown], tokenizer: Any) -> list[dict[str, Any]]:
+def contexts(choice: LatentChoice, parts: Sequence[LatentBatch], tokenizer: Any) -> list[dict[str, Any]]:
     """The `MOST` positions at which each latent to show is largest, in their texts."""
     rows = list[dict[str, Any]]()
-    for label, (_, latents) in named.items():
+    for label, (_, latents) in choice.items():
         own_parts = [part for part in parts if part[0] == label]
         spots = [(documents[i], t) for _, documents, places, _ in own_parts for i, t in places.tolist()]
         for j, latent in enumerate(latents):

@@ -39,8 +39,8 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     for spec in specs:
         latents = user_code.latents_in(spec)
         plain = latents is not None or spec.endswith(".json")  # no code of the user's
-        given = _without(model, *latents) if latents else (_edits_of_data if plain else _edits_of)(model, spec)
-        for hook, fn in given.items():
+        spec_edits = _without(model, *latents) if latents else (_edits_of_data if plain else _edits_of)(model, spec)
+        for hook, fn in spec_edits.items():
             first_edit, checked = edits.get(hook), fn if plain else _checked(spec, fn)
             edits[hook] = checked if first_edit is None else _in_sequence(first_edit, checked)
     return edits

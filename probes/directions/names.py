@@ -4,6 +4,7 @@ dictionary; nothing heavy."""
 from pathlib import Path
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.user_code import latents_in
 
 CHOICES = ("best", "norm")
 MAKE_ONE = "make one with python -m probes.directions RUN --out FILE.parquet"
@@ -17,12 +18,14 @@ def in_model(spec: str) -> bool:
 
 def file_of(spec: str) -> tuple[Path, str]:
     """The file or folder of a direction, and which of its directions; `InputError` where it is not there."""
+    if (in_dictionary := latents_in(spec)) is not None:
+        folder, latents = in_dictionary
+        if len(latents) > 1:
+            raise InputError(f"{spec}: a direction is one latent, as {folder}:{latents[0]}")
+        return folder, str(latents[0])
     name, _, selector = spec.rpartition(":") if not Path(spec).is_file() else (spec, "", "best")
     path = Path(name or spec)
-    if path.is_dir() and (path / "cfg.json").is_file():
-        if not selector.isdigit():
-            raise InputError(f"{spec}: give a latent of the dictionary, as {path}:17")
-    elif not path.is_file():
+    if not path.is_file():
         raise InputError(f"{path} {NO_FILE}")
     return path, selector
 

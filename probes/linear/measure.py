@@ -1,7 +1,6 @@
 """Cross-validated probes: hooks with the task and its controls as cells, labelled positions as units."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,23 +50,29 @@ def plan(options: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: in
     return Query(tokens=tokens, positions=positions, hooks=tuple(options.hooks)), usable
 
 
-def captured(options: Linear, model: Any, query: Query, progress: Progress) -> Captures:
-    """The activations of hooks, and the latents of dictionaries [positions, F] under the name that was given."""
+def activations(options: Linear, model: Any, query: Query, progress: Progress) -> tuple[Captures, dict[str, int]]:
+    """The activations of hooks, and the latents of dictionaries [positions, F] under the name that was given; and the
+    layers of these. Raises `InputError` for --latents without a dictionary, or with one that has fewer."""
     latents = {spec: chosen for spec in options.hooks if (chosen := latents_in(spec, complete=True)) is not None}
     if options.latents and not latents:
         raise InputError("--latents chooses among those of a dictionary: give one in --hooks")
     dictionaries = {spec: read_dictionary(str(folder), model) for spec, (folder, _) in latents.items()}
-    own = match(model, [spec for spec in options.hooks if spec not in latents])
-    needed = dict.fromkeys([*own, *(dictionary.hook for dictionary in dictionaries.values())])
-    captures = run(model, replace(query, hooks=tuple(needed)), progress=progress)
-    hooks = {name: captures.hooks[name] for name in own}
+    hook_names = match(model, [spec for spec in options.hooks if spec not in latents])
+    all_hooks = dict.fromkeys([*hook_names, *(dictionary.hook for dictionary in dictionaries.values())])
+    captures = run(model, replace(query, hooks=tuple(all_hooks)), progress=progress)
+    hooks = {name: captures.hooks[name] for name in hook_names}
     for spec, dictionary in dictionaries.items():
         all_latents = map(dictionary.encode, map(dictionary.stream_of, captures.hooks[dictionary.hook]))
         hooks[spec] = [z[:, latents[spec][1]] if latents[spec][1] else z for z in all_latents]
-    return Captures(hooks, None)
+        if (n := hooks[spec][0].shape[1]) < (options.latents or 1):
+            raise InputError(f"--latents {options.latents}: {spec} has {counted(n, 'latent')}; give no more")
+    return Captures(hooks, None), {spec: int(d.hook.split(".")[1]) for spec, d in dictionaries.items()}
 
 
-def read(options: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter) -> pd.DataFrame:
+def read(
+    options: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter,
+    layers: Mapping[str, int] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """One row per hook, task (label or control), draw of the control, and example, predicted while held out.
 
     Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`. Raises
@@ -93,8 +98,8 @@ def read(options: Linear, captures: Captures, examples: Sequence[Example], progr
     parts = []
     for hook in progress(list(captures.hooks)):
         x = features(hook, captures.hooks[hook])
-        layer = re.search(r"blocks\.(\d+)\.", hook)
-        hook_labels = {"hook": hook, "layer": int(layer[1]) if layer else -1}
+        layer = (layers or {}).get(hook, int(hook.split(".")[1]) if hook.startswith("blocks.") else -1)
+        hook_labels = {"hook": hook, "layer": layer}
         for task, draw, truth in tasks:
             predicted = held_out(x, truth, splits, options.c, None if row_of(hook) else options.latents)
             case = {"task": task, "draw": draw, "example": table.index, "group": table["group"]}
@@ -103,7 +108,7 @@ def read(options: Linear, captures: Captures, examples: Sequence[Example], progr
     return pd.concat(parts, ignore_index=True)
 
 
-def explained(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def class_share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The share of each feature's variance that lies between classes [F]; 0 of a constant one."""
     squares = ((x - x.mean(0)) ** 2).sum(0)
     between = sum((y == label).sum() * (x[y == label].mean(0) - x.mean(0)) ** 2 for label in np.unique(y))
@@ -117,7 +122,7 @@ def held_out(
     predicted = y.copy()
     for train, test in splits:
         if len(set(y[train])) > 1:  # a control task with few words may have a single label
-            best = [SelectKBest(explained, k=min(k, x.shape[1]))] if k else []
+            best = [SelectKBest(class_share, k=k)] if k else []
             probe = make_pipeline(*best, StandardScaler(), LogisticRegression(C=c, max_iter=2000))
             predicted[test] = probe.fit(x[train], y[train]).predict(x[test])
         else:
@@ -142,7 +147,8 @@ def observe(options: Linear, model: Any, data: Opened, progress: Progress) -> In
     query, usable = plan(options, opened.examples, opened.tokenizer, model.cfg.n_ctx)
     if len({(example.word, example.group) for example in usable}) == len({example.word for example in usable}):
         say(progress, f"{NOTHING}: selectivity will have no value; give groups that share words")
-    measurements = observed(read(options, captured(options, model, query, progress), usable, progress), usable)
+    captures, layers = activations(options, model, query, progress)
+    measurements = observed(read(options, captures, usable, progress, layers), usable)
     note = f" ({len(opened.examples) - len(usable)} beyond the context)"
     measurements.about["title"] = f"{title_of(model)}: {opened.title}, {counted(len(usable), 'case')}{note}"
     return measurements

@@ -86,8 +86,9 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
     tokens = [[0, 5, 9, 7], [0, 8, 3]]
     query = Query(tokens=tokens, positions=[[1, 3], [2]], hooks=())
     probe = Linear(hooks=(str(folder), "hook_embed", f"{folder}:3,17-18"), latents=2)
-    hooks = linear.captured(probe, model, query, iter).hooks
-    assert {*hooks} == {*probe.hooks}
+    captures, layers = linear.activations(probe, model, query, iter)
+    hooks = captures.hooks
+    assert {*hooks} == {*probe.hooks} and layers == dict.fromkeys((probe.hooks[0], probe.hooks[2]), int(hook[7]))
     for row, positions, *values in zip(tokens, query.positions, *(hooks[name] for name in probe.hooks), strict=True):
         with torch.no_grad(), capture(model, [hook, "hook_embed"]) as captures:
             model(torch.tensor([row]))
@@ -96,8 +97,10 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
         z = pre * (pre > 0.1)
         for value, expected in zip(values, (z, captures["hook_embed"][0][positions], z[:, [3, 17, 18]]), strict=True):
             torch.testing.assert_close(value, expected)
+    with refused("has 2 latents; give no more"):
+        linear.activations(Linear(hooks=(f"{folder}:3,7",), latents=3), model, query, iter)
     with refused("give one in --hooks"):
-        linear.captured(Linear(latents=2), model, query, iter)
+        linear.activations(Linear(latents=2), model, query, iter)
 
 
 def test_the_best_latent_is_chosen_in_the_training_folds() -> None:
