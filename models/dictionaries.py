@@ -128,9 +128,9 @@ def check(spec: str, dictionary: Dictionary, model: Any) -> None:
 def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) -> dict[str, Edit]:
     """Edits that remove latents at every position: x ← x − Σ_j z_j W_dec[j], of the dictionary's stream.
 
-    BOS is a position as well, though no dictionary of ours is trained on it. What the dictionary does not explain stays. A
-    transcoder reads `hook` and changes `target`. Raises `InputError` for latents that it lacks, and where the model has
-    no such hook or stream.
+    BOS is a position as well, though no dictionary of ours is trained on it. What the dictionary does not explain
+    stays. A transcoder reads `hook` and changes `target`. Raises `InputError` for latents that it lacks, and where the
+    model has no such hook or stream.
     """
     if max(latents) >= (n := len(dictionary.b_enc)):
         raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")

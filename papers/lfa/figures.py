@@ -55,7 +55,7 @@ def distribution(page: Page) -> Any:
     for i, (axis, (arm, name)) in enumerate(zip(axes, arms.items(), strict=True)):
         arm_rows = rows[rows["arm"] == arm]
         weights = np.full(len(arm_rows), 1 / arm_rows["seed"].nunique())
-        axis.hist(arm_rows["value"], 30, (0, top), weights=weights, color=drawing.colour(i), linewidth=0)
+        axis.hist(arm_rows["value"], 30, range=(0, top), weights=weights, color=drawing.colour(i), linewidth=0)
         axis.axvline(THRESHOLD, color="black", linewidth=0.8, linestyle="--", label="threshold, .075")
         axis.set(title=name, xlabel="PDS")
     axes[0].set(ylabel="heads per model")

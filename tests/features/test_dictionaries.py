@@ -192,7 +192,11 @@ def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert direction.layer == 1
     how = Steer(direction=f"{folder}:17", streams=("context",), scale=(0.0, 1.0), draws=0, prompt="")
     assert how.measure(model, Documents("stories:1:4")).table().frame["kl"].max() > 1e-4
-    for latent, message in (("", "give a latent of the dictionary"), (":48", "one of the latents 0 to 47")):
+    for latent, message in (
+        ("", "name latents of the dictionary"),
+        (":48", "one of the latents 0 to 47"),
+        (":3,4", "a direction is one latent"),
+    ):
         with pytest.raises(InputError, match=message):
             Steer(direction=f"{folder}{latent}").measure(model, Documents("stories:1:4"))
     write_dictionary(tmp_path / "again", found)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.features.dictionary_quality import DictionaryQuality
+from streamscope.features.dictionary_quality import DictionaryQuality, measure
 from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load
@@ -135,8 +135,9 @@ def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> 
     assert "16 principal components" in plain["dictionary"].tolist()
 
 
-def test_latents_are_shown_where_they_are_largest(tmp_path: Path) -> None:
+def test_latents_are_shown_where_they_are_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the largest of plain passes over the measured documents, with the text around the position."""
+    monkeypatch.setattr(measure, "MOST", 60)
     model = model_of("kromhc")
     dictionary = drawn(tmp_path / "d", model, "blocks.0.hook_streams_post", stream="s1")
     result = DictionaryQuality(dictionary=(f"{tmp_path / 'd'}:3,30",)).measure(model, DATA)
@@ -149,15 +150,16 @@ def test_latents_are_shown_where_they_are_largest(tmp_path: Path) -> None:
                 model(torch.tensor([row[:-1]]))
             z = dictionary.encode(captures[dictionary.hook][0, 1:, 1])
             for latent, pairs in values.items():
-                pairs += [(float(z[t, latent]), model.tokenizer.decode([row[t + 1]]).strip()) for t in range(len(z))]
+                words = [model.tokenizer.decode([i]).lstrip(" ").replace("\n", "⏎") for i in row[1 : len(z) + 1]]
+                pairs += zip(z[:, latent].tolist(), words, strict=True)
     frame = result.tables["contexts"].frame
-    assert frame["latent"].tolist() == [3] * 5 + [30] * 5
+    assert {*frame["latent"]} == {3, 30} and not frame["context"].str.contains("endoftext").any(), "BOS is no text"
     for latent, rows in frame.groupby("latent"):
-        expected = sorted(values[latent], reverse=True)[:5]
+        expected = [pair for pair in sorted(values[latent], reverse=True)[:60] if pair[0] > 0]
         assert rows["value"].tolist() == pytest.approx([value for value, _ in expected], rel=1e-4)
         assert rows["context"].str.extract("⟦(.*)⟧")[0].tolist() == [word for _, word in expected]
         share = np.mean([value > 0 for value, _ in values[latent]])
-        assert rows["share"].tolist() == pytest.approx([share] * 5)
+        assert rows["share"].tolist() == pytest.approx([share] * len(expected))
     with pytest.raises(InputError, match="0 to 39, not 40"):
         DictionaryQuality(dictionary=(f"{tmp_path / 'd'}:40",)).measure(model, DATA)
 

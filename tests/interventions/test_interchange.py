@@ -182,6 +182,14 @@ def test_a_coin_says_nothing_of_the_value() -> None:
     assert len({tuple(coin) for coin in coins}) > 15
 
 
+def test_margins_are_log_odds_of_lists_of_any_length() -> None:
+    logits = torch.randn(2, 9, generator=torch.Generator().manual_seed(0)) - 5
+    answers = [((1, 2, 3), (4,)), ((5,), (6, 7, 8))]
+    expected = [row[list(right)].logsumexp(0) - row[list(wrong)].logsumexp(0)
+                for row, (right, wrong) in zip(logits, answers, strict=True)]  # fmt: skip
+    torch.testing.assert_close(margins(logits, answers), torch.stack(expected))
+
+
 def test_words_have_two_kinds_where_there_is_one_way() -> None:
     assert two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == {"axe": 0, "box": 1, "saw": 0, "jar": 1}
     assert two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"

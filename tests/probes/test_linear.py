@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.feature_selection import f_classif
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Labels
@@ -114,8 +115,18 @@ def test_the_best_latent_is_chosen_in_the_training_folds() -> None:
     x[:, 4] = 0
     table = read(Linear(controls=1, latents=1), examples, x, "folder")
     assert table.loc[table["task"] == "label", "correct"].all()
-    with_all = read(Linear(controls=1, latents=1), examples, x)
-    assert len(with_all) == len(table), "a hook has no latents to choose from"
+    x[:, 3] = noise(len(examples), 1, seed=5)[:, 0] + labels_of(examples)
+    of_hook, of_all = (read(Linear(controls=1, latents=latents), examples, x) for latents in (1, None))
+    pd.testing.assert_frame_equal(of_hook, of_all)  # a hook has no latents to choose from
+    assert (of_hook["predicted"] != read(Linear(controls=1, latents=1), examples, x, "folder")["predicted"]).any()
+
+
+def test_the_share_between_classes_orders_features_as_f_does() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.choice(3, 90, p=[0.7, 0.2, 0.1])
+    x = rng.normal(size=(90, 40)) + y[:, None] * rng.normal(size=40)
+    share, f = linear.class_share(x, y), f_classif(x, y)[0]
+    np.testing.assert_allclose(share / (1 - share) * (90 - 3) / (3 - 1), f, rtol=1e-9)
 
 
 def test_no_information_is_chance() -> None:
