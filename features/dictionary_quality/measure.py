@@ -399,7 +399,7 @@ def contexts(choice: LatentChoice, parts: Sequence[LatentBatch], tokenizer: Any)
             for value, row in zip(*(x.tolist() for x in z.topk(min(MOST, len(z)))), strict=True):
                 if value > 0:
                     ids, t = spots[row]
-                    pieces = (ids[max(1, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
+                    pieces = (ids[max(0, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
                     text = Context(*map(tokenizer.decode, pieces)).marked()
                     share = float((z > 0).float().mean())
                     rows.append(dict(dictionary=label, latent=latent, share=share, value=value, context=text))

@@ -1,6 +1,7 @@
 """The numbers of LFA's tables and figures against plain loops over prompts and heads, and figures against the table."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,3 +166,9 @@ def test_heads_of_a_map_are_ranked_in_their_layer() -> None:
     })  # fmt: skip
     ranked = figures.drawing.by_rank(rows)
     assert ranked[0] == pytest.approx([0.45, 0.15]) and ranked[1] == pytest.approx([0.5, 0.05])
+
+
+@pytest.mark.parametrize("place", figures.FIGURES)
+def test_every_figure_is_drawn_from_the_committed_rows(place: str, tmp_path: Path) -> None:
+    Page("lfa").draw(place, tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").stat().st_size > 10_000
