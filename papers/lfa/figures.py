@@ -29,9 +29,8 @@ def suppressed(page: Page) -> Any:
     """SPS, and the preference for the right habit, before and without the three heads of the largest PDS."""
     arms = page.present(ARMS, "gate.sps")
     figure, (axes,) = drawing.figure(1, 2)
-    for axis, quantity, label in zip(
-        axes, ("gate.sps", "gate.preference"), ("SPS, attention", "preference for the right habit, nats"), strict=True
-    ):
+    labels = {"gate.sps": "SPS, attention", "gate.preference": "preference for the right habit, nats"}
+    for axis, (quantity, label) in zip(axes, labels.items(), strict=True):
         for i, arm in enumerate(arms):
             for shift, gate in ((-0.18, 1.0), (0.18, 0.0)):
                 estimate = page.estimate(arm, quantity, "top3", gate)
@@ -63,6 +62,11 @@ def distribution(page: Page) -> Any:
     return figure
 
 
+def one_head(page: Page) -> Any:
+    """SPS and preference as the head of the largest PDS is turned down."""
+    return _gates(page, "top1")
+
+
 def three_heads(page: Page) -> Any:
     """SPS and preference as the three heads of the largest PDS are turned down."""
     return _gates(page, "top3")
@@ -70,9 +74,8 @@ def three_heads(page: Page) -> Any:
 
 def _gates(page: Page, part: str) -> Any:
     figure, (axes,) = drawing.figure(1, 2)
-    for axis, quantity, label in zip(
-        axes, ("gate.sps", "gate.preference"), ("SPS, attention", "preference for the right habit, nats"), strict=True
-    ):
+    labels = {"gate.sps": "SPS, attention", "gate.preference": "preference for the right habit, nats"}
+    for axis, (quantity, label) in zip(axes, labels.items(), strict=True):
         for i, (arm, name) in enumerate(page.present(ARMS, quantity).items()):
             drawing.band(axis, GATES, [page.estimate(arm, quantity, part, gate) for gate in GATES], i, name)
         axis.set(xlabel="gate g", ylabel=label, xlim=(1, 0), ylim=(min(0, axis.get_ylim()[0]), None))
@@ -98,7 +101,7 @@ def maps(page: Page) -> Any:
 
 
 FIGURES = {
-    "Figure 1": layers, "Figure 2": suppressed, "Figure 4": distribution, "Figure 5": lambda page: _gates(page, "top1"),
+    "Figure 1": layers, "Figure 2": suppressed, "Figure 4": distribution, "Figure 5": one_head,
     "Figure 6": three_heads, "Figure 7": maps,
 }  # fmt: skip
 """Figure 3 is the drawing of the architecture: `python -m models.describe lfa`."""
