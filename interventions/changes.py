@@ -136,7 +136,8 @@ def effect_table(
 ) -> Table:  # fmt: skip
     """A row per change: labels, estimates, draws and their spread, tokens.
 
-    where: label -> the value or values of the rows. also: further blocks with the same rows.
+    columns: those of the labels, then `LOSS`, `DELTA`, `RELATIVE` and `TOKENS` or more; estimates without a column are
+    left out. where: label -> the value or values of the rows. also: further blocks with the same rows.
     extra_columns: further columns. printed: further arguments of `Table`.
     """
     chosen = {name: value if isinstance(value, set) else {value} for name, value in (where or {}).items()}
@@ -170,9 +171,7 @@ RELATIVE = described(
 )  # fmt: skip
 FORWARD_KL = described("kl", "KL", "nats/token, KL(unedited ‖ edited) of the next token", "change of the predictions")
 RANDOM = "control: mean over random directions of the same size"
-RANDOM_DELTA = quantity(
-    "random_delta", "Δ loss, random direction", NATS.unit, RANDOM, tested=False, shown=False
-)  # fmt: skip
+RANDOM_DELTA = number("random_delta", "Δ loss, random direction", NATS.unit, RANDOM, "+.4f", False)
 
 
 def reverse_kl(title: str, doc: str) -> tuple[Column, ...]:

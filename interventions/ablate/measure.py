@@ -371,18 +371,17 @@ def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
     """The columns of a table in `unit`, with interactions if sets are scaled."""
     scaled, source = f"{name} with the heads scaled", "LFA App. D"
     columns = [
-        *quantity("edited", name, unit, scaled, tested=False, format=".4f", shown=not sets),
-        *quantity("baseline", f"unedited {name}", unit, f"{name} of the unedited model", tested=False, format=".4f",
-                  shown=False),
+        number("edited", name, unit, scaled, ".4f", shown=not sets),
+        number("baseline", f"unedited {name}", unit, f"{name} of the unedited model", ".4f", shown=False),
         *quantity("delta", f"Δ {name}", unit, f"{scaled} − {name} of the unedited model"),
-        *quantity("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
-                  tested=False, source=source, shown=not sets),
+        number("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
+               "+.4f", not sets, source=source),
         *quantity("above", "Δ − random heads", unit, "Δ − control", source=source, shown=not sets),
         *(replace(c, shown=c.shown and not sets) for c in controls.RANK_COLUMNS),
     ]  # fmt: skip
     if sets:
         columns += [
-            *quantity("alone", "sum of single heads", unit, "sum of Δ over its heads alone", tested=False),
+            number("alone", "sum of single heads", unit, "sum of Δ over its heads alone", "+.4f"),
             *quantity("interaction", "interaction", unit, "Δ − sum of Δ over its heads alone"),
         ]
     return tuple(columns)

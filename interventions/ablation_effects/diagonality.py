@@ -21,7 +21,7 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.observations import Observations, Reasons
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, key, number
-from streamscope.interventions.ablation_effects.changes import cases, changes
+from streamscope.interventions.ablation_effects.case_effects import cases, changes
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
 NUMBERS = ("own", "other", "diagonality", "p", "p_min")

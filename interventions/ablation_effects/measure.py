@@ -20,7 +20,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions.ablation_effects import AblationEffects, diagonality, ratios
-from streamscope.interventions.ablation_effects.changes import changes
+from streamscope.interventions.ablation_effects.case_effects import changes
 from streamscope.interventions.controls import EFFECT_SIZES, NO_DRAWS, RANK_COLUMNS, beside_draws, effect_sizes, plan
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import MEASURES, UNIT, observe_task
@@ -126,16 +126,13 @@ def columns_of(name: str) -> tuple[Column, ...]:
         key("heads", "heads", "the heads of the group", "layer and index"),
         key("rule", "rule", "scoring: the answer's token after a prompt, or the good one of two sentences",
             shown=False),
-        *quantity("edited", f"{NAMES[name]}, ablated", unit, f"{NAMES[name]} with the heads ablated", tested=False,
-                  format=".4f", shown=False),
-        *quantity("baseline", f"{NAMES[name]}, unedited", unit, f"{NAMES[name]} of the unedited model", tested=False,
-                  format=".4f"),
-        *quantity("delta", f"Δ {NAMES[name]}", unit, "ablated − unedited", sd="independent cases", source=source),
+        number("edited", f"{NAMES[name]}, ablated", unit, f"{NAMES[name]} with the heads ablated", ".4f", shown=False),
+        number("baseline", f"{NAMES[name]}, unedited", unit, f"{NAMES[name]} of the unedited model", ".4f"),
+        *quantity("delta", f"Δ {NAMES[name]}", unit, "ablated − unedited", sd="cases", source=source),
         number("spread", "spread of Δ", f"{unit}, between cases", "standard deviation of Δ between cases", ".4f",
                source="PLS §5.2, Fig. 4b"),
-        *quantity("control", "Δ, random heads", unit, "control: mean Δ of random other groups of as many heads",
-                  tested=False),
-        *quantity("above", "Δ − random heads", unit, "Δ − control", sd="independent cases", shown=False),
+        number("control", "Δ, random heads", unit, "control: mean Δ of random other groups of as many heads", "+.4f"),
+        *quantity("above", "Δ − random heads", unit, "Δ − control", sd="cases", shown=False),
         *RANK_COLUMNS, *EFFECT_SIZES,
         *counts("cases", "independent cases, or the fewest words of a kind if cases share words"),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from streamscope.instruments import observations
 from streamscope.instruments.observations import Contrast, Measure, Observations, Reasons
 from streamscope.instruments.stats.estimators import constant
 from streamscope.instruments.table import Column, Table, counts, described, key, number
-from streamscope.interventions.ablation_effects.changes import cases, changes
+from streamscope.interventions.ablation_effects.case_effects import cases, changes
 
 NAN = float("nan")
 FLAT, UNSURE = "no case of the control changes", "the control's mean is not significantly different from 0"

@@ -272,7 +272,7 @@ TESTED_PARTS = ("direct", "total")
 EFFECTS = (
     *WHICH,
     *(replace(c, shown=c.shown and (part in TESTED_PARTS or not c.name.endswith("_holm"))) for part in PARTS
-      for c in quantity(part, part, UNIT["log_odds"], DOCS[part], sd="independent cases",
+      for c in quantity(part, part, UNIT["log_odds"], DOCS[part], sd="cases",
                         shown=part != "compensation")),
     *described("made_up", "share compensated", RATIO, "−compensation / direct", format=".2f",
                source="McGrath et al. 2023"),
@@ -283,7 +283,7 @@ EFFECTS = (
 LAYERS = (
     *WHICH, number("layer", "layer", "layer", "counted from 0", "d", False),
     key("place", "place", "attention, FFN or head of the layer"),
-    *quantity("compensation", "compensation", UNIT["log_odds"], DOCS["compensation"], sd="independent cases"), *CASES,
+    *quantity("compensation", "compensation", UNIT["log_odds"], DOCS["compensation"], sd="cases"), *CASES,
 )  # fmt: skip
 MADE_UP = (
     *WHICH[:2],

@@ -14,7 +14,7 @@ from streamscope.instruments.contract import Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Text
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenText, open_text
-from streamscope.instruments.table import Table, counts, key, number, quantity
+from streamscope.instruments.table import Table, counts, key, number
 from streamscope.interventions import changes
 from streamscope.interventions.edits.latents import Latents as LatentValues
 from streamscope.interventions.edits.latents import (
@@ -250,9 +250,9 @@ WHICH = (
 COLUMNS = (*WHICH, *changes.LOSS, *changes.DELTA, *changes.FORWARD_KL, *changes.TOKENS)
 PROMPT = key("prompt", "text", "number of the text, from 0", "text", "d")
 CHANGE = key("change", "change", "latents, edit and amount", shown=False)
-MEANS = quantity("kl", "mean KL", DIVERGENCE, "mean over the text's positions", tested=False, format=".4f")
 TEXTS = (
-    PROMPT, *WHICH, *MEANS,
+    PROMPT, *WHICH,
+    number("kl", "mean KL", DIVERGENCE, "mean over the text's positions", ".4f"),
     number("kl_max", "largest KL", DIVERGENCE, "largest KL at a position of the text", ".4f"),
     key("following", "next tokens (unedited)",
         "most probable next tokens with their probability, and the unedited one in brackets", "probability"),

@@ -121,7 +121,7 @@ def tables(options: Steer, effects: changes.Effects, estimates: Mapping[str, Est
 
 STEER = (
     *changes.reverse_kl("KL(P_c ‖ P_0)", "KL of next-token distributions, steered from unsteered"),
-    *changes.LOSS, *changes.DELTA, *changes.RANDOM_DELTA,
+    *changes.LOSS, *changes.DELTA, changes.RANDOM_DELTA,
     *described("shift", "shift of d·x", "units of the residual stream",
                "change of d·x after the last layer, before the norm", format="+.4f", sd="documents"),
     *changes.TOKENS,

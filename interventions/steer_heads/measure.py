@@ -266,8 +266,8 @@ def columns_of(name: str) -> tuple[Column, ...]:
     return (
         TASK, GROUP, HEADS,
         key("scale", "scale", "factor g on the heads' outputs", "factor on z", "g"),
-        *described("level", NAMES[name], unit, "mean under scaled heads", sd="independent cases", source="PLS Fig. 3"),
-        *quantity("change", "change", unit, "level − level at scale 1", sd="independent cases"),
+        *described("level", NAMES[name], unit, "mean under scaled heads", sd="cases", source="PLS Fig. 3"),
+        *quantity("change", "change", unit, "level − level at scale 1", sd="cases"),
         *counts("cases", "independent cases, or the fewest words of a kind if cases share words"),
     )  # fmt: skip
 

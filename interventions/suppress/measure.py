@@ -412,18 +412,17 @@ GATE = number("gate", "gate", "factor on z", "factor on the heads' outputs", "g"
 CASES = counts("prompts or documents", "independent cases: the two orders of a prompt together, or documents")
 EFFECTS = (
     *WHICH, GATE, key("part", "part", "all prompts, those of a relation, or SPS in the heads of a layer"),
-    *quantity("edited", "gated", MIXED, "measure with the heads gated", tested=False, format=".4f"),
-    *quantity("baseline", "unedited", MIXED, "measure of the unedited model", tested=False, format=".4f"),
-    *quantity("delta", "Δ", MIXED, "gated − unedited", sd="independent cases", source="LFA §3.3"), *CASES,
+    number("edited", "gated", MIXED, "measure with the heads gated", ".4f"),
+    number("baseline", "unedited", MIXED, "measure of the unedited model", ".4f"),
+    *quantity("delta", "Δ", MIXED, "gated − unedited", sd="cases", source="LFA §3.3"), *CASES,
     *EFFECT_SIZES,
 )  # fmt: skip
 CONTROLS = (
     WHICH[0], *WHICH[2:], GATE,
-    *quantity("baseline", "unedited", MIXED, "measure of the unedited model", tested=False, format=".4f"),
-    *quantity("selected", "Δ, selected heads", MIXED, "Δ of the selected heads", tested=False),
-    *quantity("bottom", "Δ, smallest PDS", MIXED, "Δ of as many heads with the smallest PDS", tested=False),
-    *quantity("random", "Δ, random heads", MIXED, "mean Δ of the random sets that can act", tested=False,
-              source="LFA App. D"),
+    number("baseline", "unedited", MIXED, "measure of the unedited model", ".4f"),
+    number("selected", "Δ, selected heads", MIXED, "Δ of the selected heads", "+.4f"),
+    number("bottom", "Δ, smallest PDS", MIXED, "Δ of as many heads with the smallest PDS", "+.4f"),
+    number("random", "Δ, random heads", MIXED, "mean Δ of the random sets that can act", "+.4f", source="LFA App. D"),
     *described("above", "selected − random", MIXED, "Δ of selected − mean Δ of random heads, for fixed sets",
                format="+.4f"),
     number("random_sd", "sd over random sets", f"{MIXED}, between random sets",
@@ -440,8 +439,8 @@ PER_GATE = f"{MIXED} per unit of the gate"
 CURVES = (
     *WHICH,
     *quantity("slope", "slope", PER_GATE, "least-squares slope; for a line, −slope is the effect of full suppression",
-              sd="independent cases", source="LFA App. D"),
-    *quantity("curvature", "curvature", f"{PER_GATE}, squared", "coefficient of (g − mean g)²", sd="independent cases"),
+              sd="cases", source="LFA App. D"),
+    *quantity("curvature", "curvature", f"{PER_GATE}, squared", "coefficient of (g − mean g)²", sd="cases"),
     number("intercept", "intercept", MIXED, "Δ of the line at gate 0", "+.4f", False),
     number("r2", "r²", "share", "share of the variance over gates that the line explains", ".3f"),
     number("departure", "deviation from line", MIXED, "largest distance of the mean curve from the line", ".4f"),
@@ -449,16 +448,16 @@ CURVES = (
 )  # fmt: skip
 ASYMMETRY = (
     *WHICH, GATE,
-    *quantity("first", "target first", MIXED, "Δ on prompts with the target first", tested=False),
-    *quantity("last", "target last", MIXED, "Δ on prompts with the target last", tested=False),
-    *quantity("asymmetry", "first − last", MIXED, "Δ with target first − Δ with target last", sd="independent cases",
+    number("first", "target first", MIXED, "Δ on prompts with the target first", "+.4f"),
+    number("last", "target last", MIXED, "Δ on prompts with the target last", "+.4f"),
+    *quantity("asymmetry", "first − last", MIXED, "Δ with target first − Δ with target last", sd="cases",
               source="LFA App. F"),
     *counts("pairs with both orders", "independent cases"),
 )  # fmt: skip
 DRAWS = (
     *WHICH, GATE, number("draw", "draw", "random sets", "number of the random set, from 0", "d"),
-    *quantity("delta", "Δ", MIXED, "Δ of the random set", tested=False),
-    *quantity("selected", "Δ, selected heads", MIXED, "Δ of the selected heads", tested=False),
+    number("delta", "Δ", MIXED, "Δ of the random set", "+.4f"),
+    number("selected", "Δ, selected heads", MIXED, "Δ of the selected heads", "+.4f"),
 )  # fmt: skip
 COLUMNS = {"effects": EFFECTS, "controls": CONTROLS, "curves": CURVES, "asymmetry": ASYMMETRY,
            "draws": DRAWS}  # fmt: skip

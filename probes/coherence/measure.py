@@ -204,17 +204,17 @@ def tables(options: Coherence, data: InstrumentData, estimates: Mapping[str, Est
 ODDS = (
     CATEGORY,
     *quantity("log_odds", "log-odds", "nats", "ln p of the coherent − of the incoherent continuation",
-              sd="independent cases"),
+              sd="cases"),
     *described("share", "prefers coherent", "share of prompts", "prompts with log-odds above 0; Wilson's interval",
                format=".3f"),
     *counts("prompts", "independent cases: a pair counts once; the fewest words of a kind if cases share words"),
 )  # fmt: skip
 DUE = (
-    *quantity("elsewhere", "log-odds, other nouns", "nats, the same prompts after another prompt's nouns",
-              "log-odds after another prompt's nouns, for prompts with a control", tested=False),
+    number("elsewhere", "log-odds, other nouns", "nats, the same prompts after another prompt's nouns",
+           "log-odds after another prompt's nouns, for prompts with a control", "+.4f"),
     *quantity("due", "due to nouns", "nats, log-odds − log-odds with other nouns, for prompts with a control",
-              "log-odds − log-odds with other nouns", sd="independent cases"),
-    *quantity("lift", "copying of both words", "nats, mean over both continuations of ln p − ln p elsewhere",
-              "how much likelier the text's nouns make both words, without a choice between them", tested=False),
+              "log-odds − log-odds with other nouns", sd="cases"),
+    number("lift", "copying of both words", "nats, mean over both continuations of ln p − ln p elsewhere",
+           "how much likelier the text's nouns make both words, without a choice between them", "+.4f"),
     number("controls", "controls", "prompts with a control", "number of prompts with a control", "d"),
 )  # fmt: skip

@@ -225,7 +225,7 @@ INDEPENDENT = "independent cases: pairs and texts count once; the fewest words o
 HEADS = (
     *HEAD,
     *described("attention", "attention", "attention to the target", "mean attention to the antecedent",
-               sd="independent cases", source="LFA Eq. 4"),
+               sd="cases", source="LFA Eq. 4"),
     *described("top1", "Top-1", CASES, "cases in which the antecedent gets most attention; Wilson's interval",
                format=".3f", source="LFA Eq. 5"),
     number("ties", "ties", CASES, "cases without a single largest candidate; they are no hits", ".3f"),
@@ -237,11 +237,11 @@ HEADS = (
 BESTS = (
     roles.CATEGORY, roles.BEST,
     *described("best", "Top-1, held out", CASES, "cases in which the head chosen without them is right", format=".3f",
-               sd="independent cases"),
+               sd="cases"),
     *described("recency", "last-candidate rule", CASES, "cases in which the last candidate is right", format=".3f",
-               sd="independent cases"),
+               sd="cases"),
     *quantity("lead", "head − rule", f"{CASES}, head − rule", "how much more often the head is right", format="+.3f",
-              sd="independent cases"),
+              sd="cases"),
     *counts("cases", INDEPENDENT),
 )  # fmt: skip
 HELD_OUT = (
@@ -263,7 +263,7 @@ HELD_OUT = (
 )  # fmt: skip
 STABILITY = (
     key("reading", "reading", "reading of Eq. 6"),
-    *described("mean", "stability", "share of heads", "mean over pairs", sd="independent cases", format=".3f",
+    *described("mean", "stability", "share of heads", "mean over pairs", sd="cases", format=".3f",
                source="LFA Eq. 6"),
     number("pairs", "pairs", "pairs", "pairs in which the reading is defined", "d"),
     number("clusters", "independent", INDEPENDENT, "independent pairs", "d", False),

@@ -93,7 +93,7 @@ def tables(
 
 CONTRIBUTION = quantity(
     "contribution", "contribution", UNIT, "mean contribution of the part to logit(answer) − logit(foil)",
-    sd="independent cases", source="Elhage et al. 2021",
+    sd="cases", source="Elhage et al. 2021",
 )  # fmt: skip
 TASK = key("task", "task", "the task whose answers are scored")
 CASES = counts("cases", "independent cases, or the fewest words of a kind if cases share words")

@@ -196,8 +196,8 @@ DIMENSIONS = (
 MODEL = (
     *_shares("mean_", ", mean over projections"),
     *ACTIVE,
-    *quantity("loss", "loss, z = μ", NATS, "loss as at evaluation", tested=False, format=".4f"),
-    *quantity("drawn", "loss, z drawn", NATS, "loss as in training, mean over draws", tested=False, format=".4f"),
+    number("loss", "loss, z = μ", NATS, "loss as at evaluation", ".4f"),
+    number("drawn", "loss, z drawn", NATS, "loss as in training, mean over draws", ".4f"),
     *quantity("delta", "Δ loss", NATS, "loss with z drawn − loss at z = μ", sd="documents"),
     *COUNTS,
 )  # fmt: skip

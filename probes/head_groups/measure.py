@@ -126,7 +126,7 @@ COLUMNS = (
     key("group", "group", "group of the head", unit="class"),
     key("scored", "scored class", "class of the held-out score: that of the group, or the head's largest", "class"),
     *quantity("held_out", "held-out score", UNIT, "score for that class on the other half of the cases",
-              sd="independent cases", source="PLS §5.1"),
+              sd="cases", source="PLS §5.1"),
     *counts("prompts", "independent cases"),
 )  # fmt: skip
 

@@ -145,9 +145,9 @@ OF_HEADS = (
     number("pds", "PDS", UNIT, "|mean over pairs of attention to the target, last − first|, or mean of |last − first|",
            ".4f", source="LFA Eq. 7, App. C"),
     key("prefers", "prefers", "first, last or neither: where a noun gets more attention, the sign of last − first"),
-    *quantity("first", "target first", UNIT, "attention to the target if it stands first", tested=False, format=".4f"),
-    *quantity("last", "target last", UNIT, "attention to the target if it stands last", tested=False, format=".4f"),
-    *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="independent cases"),
+    number("first", "target first", UNIT, "attention to the target if it stands first", ".4f"),
+    number("last", "target last", UNIT, "attention to the target if it stands last", ".4f"),
+    *quantity("difference", "last − first", UNIT, "attention to the target, last − first", sd="cases"),
     *counts("pairs",
             "independent cases: pairs of one text count once; the fewest words of a kind if cases share words"),
 )  # fmt: skip
@@ -162,7 +162,7 @@ HEADS = (
 BESTS = (
     roles.CATEGORY, roles.BEST,
     *quantity("best", "PDS, held out", UNIT, "attention to the target, the preferred place − the other", format="+.4f",
-              sd="independent cases"),
+              sd="cases"),
     *OF_HEADS[-2:],
 )  # fmt: skip
 MODELS = (

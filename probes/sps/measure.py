@@ -116,14 +116,12 @@ OF_HEADS = (
     key("head", "heads", "the head, or the heads that are averaged"),
     number("layer", "layer", "layer", "counted from 0; −1 for all", "d", False),
     number("index", "index", "head", "number of the head in its layer; −1 for several", "d", False),
-    *quantity("semantic", "target", "attention to the target", "mean attention to the target", tested=False,
-              format=".4f"),
-    *quantity("distractor", "competitor", "attention to the competitor", "mean attention to the competitor",
-              tested=False, format=".4f"),
+    number("semantic", "target", "attention to the target", "mean attention to the target", ".4f"),
+    number("distractor", "competitor", "attention to the competitor", "mean attention to the competitor", ".4f"),
     *quantity("sps", "SPS", UNIT, "mean attention to the target − to the competitor", source="LFA Eq. 8",
-              sd="independent cases"),
-    *quantity("even", "SPS, uniform attention", f"{UNIT}, for uniform attention",
-              "(tokens of the target − tokens of the competitor) / keys", tested=False),
+              sd="cases"),
+    number("even", "SPS, uniform attention", f"{UNIT}, for uniform attention",
+           "(tokens of the target − tokens of the competitor) / keys", "+.4f"),
     *counts("prompts", "independent cases: a pair counts once; the fewest words of a kind if cases share words"),
 )  # fmt: skip
 COLUMNS = (
@@ -134,6 +132,6 @@ COLUMNS = (
 )  # fmt: skip
 BESTS = (
     roles.CATEGORY, roles.BEST,
-    *quantity("best", "SPS, held out", UNIT, "SPS of the head chosen without these prompts", sd="independent cases"),
+    *quantity("best", "SPS, held out", UNIT, "SPS of the head chosen without these prompts", sd="cases"),
     *OF_HEADS[-2:],
 )  # fmt: skip

@@ -417,7 +417,10 @@ def _contrast(
     own_units: bool,
     limits: tuple[float, float] | None,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Numbers of one contrast from totals and sizes [cells, units], and why some are missing."""
+    """Numbers of one contrast from totals and sizes [cells, units], and why some are missing.
+
+    ends = value ± t·error; the formulas of error and of t's degrees of freedom are at the top of this module.
+    """
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
     row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
@@ -453,7 +456,10 @@ def _contrast(
 
 
 def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) -> None:
-    """Fill p_holm: Holm's correction over the tested contrasts of each family (by default: of each quantity)."""
+    """Fill p_holm: Holm's correction over the tested contrasts of each family (by default: of each quantity).
+
+    `estimate_all` corrects families that several blocks share once more, over all of them.
+    """
     families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
     for _, rows in families.groupby(families, sort=False).groups.items():
         frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p"])

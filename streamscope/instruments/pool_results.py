@@ -39,13 +39,15 @@ def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: st
         unit, shown = (source.unit, source.format) if source else ("units of the measure", "+.4f")
         doc = f"{source.doc if source else plain}; {words}"
         options: dict[str, Any] = dict(
-            format=shown or "+.4f", sd=n, shown=source is None or source.shown or name.startswith("percent")
+            format=shown or "+.4f", shown=source is None or source.shown or name.startswith("percent")
         )
         heading = f"{source.title if source else plain}, {words}"
-        if f"{name}_p" not in frame and f"{name}_low" in frame:
-            columns += described(name, heading, unit, doc, **options)
+        if f"{name}_p" in frame:
+            columns += quantity(name, heading, unit, doc, sd=n, **options)
+        elif f"{name}_low" in frame:
+            columns += described(name, heading, unit, doc, sd=n, **options)
         else:
-            columns += quantity(name, heading, unit, doc, tested=f"{name}_p" in frame, **options)
+            columns.append(number(name, heading, unit, doc, **options))
     columns += counts(n, "independent cases, or the fewest words of a kind where cases share words")
     return Table(frame, tuple(columns), reasons, title)
 

@@ -137,13 +137,13 @@ P_HOLM = "_p_holm"
 
 
 def quantity(
-    name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", tested: bool = True, sd: str = "units",
-    source: str = "", shown: bool = True,
+    name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", sd: str = "units", source: str = "",
+    shown: bool = True,
 ) -> tuple[Column, ...]:  # fmt: skip
-    """The columns of an estimate as `Estimates.wide` names them; with `tested=False` the value alone, for
-    contrasts with `null=None` (`described` for those that have an interval and no p)."""
-    if not tested:
-        return (number(name, title, unit, doc, format, shown, source=source),)
+    """The columns of a tested estimate as `Estimates.wide` names them.
+
+    A contrast with `tested=False` has an interval and no p: `described`. One with `null=None` is a value: `number`.
+    """
     return (
         *described(name, title, unit, doc, format=format, sd=sd, source=source, shown=shown),
         number(f"{name}_p", f"p of {title}", "probability", f"p that {name} is 0", "p", shown=False),

@@ -355,8 +355,6 @@ def test_columns_of_an_estimate() -> None:
     assert [one.name for one in columns] == ["d", "d_sd", "d_low", "d_high", "d_p", "d_p_holm"]
     assert (first.interval, first.format, first.source, first.shown) == (("d_low", "d_high"), ".1f", "Eq. 2", False)
     assert (spread.unit, spread.format, holm.shown) == ("nats, between seeds", ".1f", False)
-    (alone,) = quantity("d", "change", "nats", "b − a", tested=False, **more)
-    assert alone == replace(first, interval=None)
     plain = described("d", "change", "nats", "b − a")
     assert [c.name for c in plain] == ["d", "d_low", "d_high"] and {c.format for c in plain} == {".4f"}
     assert [c.shown for c in plain] == [True, False, False]

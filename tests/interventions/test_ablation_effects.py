@@ -13,7 +13,7 @@ from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablation_effects import AblationEffects
-from streamscope.interventions.ablation_effects.changes import cases, changes, rows
+from streamscope.interventions.ablation_effects.case_effects import cases, changes, rows
 from streamscope.interventions.ablation_effects.diagonality import diagonality, own_groups
 from streamscope.interventions.ablation_effects.ratios import mean_ratio, ratio_of_changes, sd_ratio, table
 from streamscope.interventions.selection import HeadFinder

@@ -21,7 +21,7 @@ from streamscope.instruments.table import Table
 from streamscope.models import load
 from streamscope.models.make import build
 from streamscope.probes.pds import Pds
-from streamscope.probes.pds.measure import control_tables, mean_plus_sd
+from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.probes.bridges import gpt2_and_bridge
@@ -79,10 +79,10 @@ def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
 
 def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> None:
     block = result.blocks["heads"]
-    turned = block.total.copy().reshape(3, 5, 12)
+    turned = block.total.copy().reshape(len(CELLS), 5, 12)
     turned[:2, :, 1::2] = turned[1::-1, :, 1::2]  # in every other pair the two orders trade places
     for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):
-        found = estimate(replace(block, total=turned.reshape(15, 12)), result.contrasts["heads"])
+        found = estimate(replace(block, total=turned.reshape(block.total.shape)), result.contrasts["heads"])
         seen = InstrumentData({"heads": block}, {}, {"title": "", "rule": ""})
         np.testing.assert_allclose(how.tables(seen, {"heads": found})["heads"].frame["pds"], expected, atol=2e-6)
 

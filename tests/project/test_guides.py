@@ -18,9 +18,11 @@ from streamscope.__main__ import main as streamscope
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Instrument
 from streamscope.instruments.data import Documents
+from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
 from streamscope.instruments.user_instrument import instrument_in, main
-from streamscope.models.hooks import capture
+from streamscope.models.checkpoint import load
+from streamscope.models.hooks import capture, edit
 from tests.probes.planted import HEADS, tokenizer
 from tests.probes.planted import model as planted
 from tests.tiny import corpus_text, with_options
@@ -71,6 +73,28 @@ def test_the_planted_case_of_the_guide(own: type[Instrument], monkeypatch: pytes
     names: dict = {}
     exec(CODE["new_instrument"][1], names)
     names["test_heads_that_attend_evenly"]()
+
+
+def test_the_list_of_changes_of_the_guide_is_the_loss_of_plain_edits(tmp_path: Path) -> None:
+    (tmp_path / "scale_layer.py").write_text(CODE["new_instrument"][3])
+    options = instrument_in(f"{tmp_path / 'scale_layer.py'}:ScaleLayer")(factor=3.0)
+    model = load("stories/lfa")
+    (tmp_path / "two.txt").write_text(
+        "Lily had a red ball. She liked it.\n<|endoftext|>\nTom ran home.\n<|endoftext|>\n"
+    )
+    data = open_data(Documents(data=str(tmp_path / "two.txt")), model)
+    frame = options.measure(model, data).table().frame
+    rows = [torch.tensor([row]) for row in data.rows()]
+
+    def loss() -> float:
+        sums = [model.loss_fn(model(row), row, per_token=True).sum() for row in rows]
+        return float(sum(sums)) / sum(row.shape[1] - 1 for row in rows)
+
+    with torch.inference_mode():
+        plain = loss()
+        for layer in range(model.config.n_layers):
+            with edit(model, {f"blocks.{layer}.hook_attn_out": lambda x, hook: 3 * x}):
+                assert frame["delta"][layer] == pytest.approx(loss() - plain, abs=1e-5)
 
 
 @pytest.mark.slow

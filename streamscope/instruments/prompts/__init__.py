@@ -77,7 +77,10 @@ def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> 
             raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {n}")
         return
     if n is not None or seed is not None:
-        raise InputError(f"n and seed belong to the generated suites {', '.join(GENERATED)}, not to {name!r}")
+        raise InputError(
+            f"n and seed belong to the generated suites {', '.join(GENERATED)}: leave them out with {name!r}, or give "
+            "one of these"
+        )
     if name in FILES or name in TASKS:
         if not _bundled(name).is_file():
             raise InputError(f"{_bundled(name)} is missing; run from a clone of the repository, which holds datasets/")

@@ -181,6 +181,7 @@ def ratio_and_error(
     With equal n_d this is sd / sqrt(D) of the cluster means, exactly; with unequal ones a few long clusters decide,
     which `degrees_of_freedom` accounts for. Where the D cells share labels (`shared`), Σ e_d² becomes
     `Shared.squares` and D the fewest labels of a kind.
+    Tables are estimated by `observations.estimate`, for any contrast.
     """
     size = counts.sum(-1)
     ratio = np.asarray(totals.sum(-1) / size)

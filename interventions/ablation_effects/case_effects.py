@@ -1,4 +1,4 @@
-"""Δ of every case, from the observations of ablated groups on tasks. `interventions.changes` is another thing."""
+"""Δ of every case, from the observations of ablated groups on tasks."""
 
 from collections.abc import Mapping
 
