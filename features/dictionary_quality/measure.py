@@ -109,15 +109,11 @@ class Tables:
         means = (self.total[ids] / self.size[ids].clamp(min=1)[:, None]).float()
         return torch.where(self.size[ids][:, None] > 0, means, self.mean)
 
-    def components(self, k: int) -> Float[Tensor, "D k"]:
-        """The first k principal components."""
-        n, mean = self.size.sum(), self.mean.double()
-        _, vectors = torch.linalg.eigh(self.square / n - mean[:, None] * mean)
-        return vectors[:, -k:].float()
-
     def ways(self, k: int) -> dict[str, Rebuild]:
-        """What needs no dictionary, by name."""
-        V, mean = self.components(k), self.mean
+        """What needs no dictionary, by name; V [D, k] are the first k principal components."""
+        mean = self.mean
+        _, vectors = torch.linalg.eigh(self.square / self.size.sum() - mean.double()[:, None] * mean.double())
+        V = vectors[:, -k:].float()
         return {
             TOKEN: lambda x, y, ids: self.of_token(ids),
             COMPONENTS.format(k): lambda x, y, ids: mean + (y - mean) @ V @ V.T,
