@@ -148,7 +148,7 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
         dictionary.stream_of(new).sub_(memory.pop("sum"))
         return new
 
-    return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}
+    return {dictionary.hook: read, dictionary.target: remove}
 
 
 def _folder(spec: str) -> Path:

@@ -142,19 +142,19 @@ class Cell:
         )
         return cls(label, source, target, lambda x, y, ids: dictionary.decode(dictionary.encode(x), x), dictionary)
 
-    def sums(
-        self, mean: Float[Tensor, " D"], ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], captures: Any
-    ) -> Float[Tensor, "4 B"]:
-        """Σ|y − ŷ|², Σ|y − mean|², latents and positions of each document of a batch."""
+    def sums(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], captures: Any) -> Float[Tensor, "3 B"]:
+        """Σ|y − ŷ|², latents and positions that may have some, of each document of a batch."""
         x, y = (place.of(captures[place.hook])[real].float() for place in (self.source, self.target))
-        latents = torch.zeros(len(x), device=x.device)
+        error = (y - self.rebuild(x, y, ids[real])).double().square().sum(-1)
+        latents = torch.zeros_like(error)
+        positions = torch.zeros_like(error)
         if self.dictionary is not None:
             active = self.dictionary.encode(x) > 0
             self.alive = self.alive | active.any(0)
-            latents = active.sum(-1)
-        squares = [(y - rebuilt).double().square().sum(-1) for rebuilt in (self.rebuild(x, y, ids[real]), mean)]
-        of_position = torch.stack([*squares, latents.double(), torch.ones_like(squares[0])])
-        return of_position.new_zeros(4, len(ids)).index_add(1, real.nonzero()[:, 0], of_position)
+            latents = active.sum(-1).double()
+            positions += 1
+        document = real.nonzero()[:, 0]
+        return error.new_zeros(3, len(ids)).index_add(1, document, torch.stack([error, latents, positions]))
 
     def edits(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> dict[str, Edit]:
         """The edits that put the rebuilt state in the place of the state, at real positions but BOS."""
@@ -171,8 +171,6 @@ class Cell:
             state[real] = self.rebuild(source_state[real].float(), state[real].float(), ids[real]).to(state)
             return out
 
-        if self.source.hook == self.target.hook:
-            return {self.target.hook: replaced}
         return {self.source.hook: source, self.target.hook: replaced}
 
 
@@ -199,9 +197,8 @@ def tables_of(model: Any, opened: OpenDocuments, targets: Iterable[Place]) -> di
     return by_place
 
 
-def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocuments) -> tuple[list[Cell], list[Tables]]:
-    """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean; and the
-    tables of each one's place."""
+def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocuments) -> list[Cell]:
+    """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
     cells = [Cell.of(label, dictionary) for label, dictionary in by_label.items()]
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     by_place = tables_of(model, opened, dict.fromkeys(cell.target for cell in cells) or middle)
@@ -210,14 +207,14 @@ def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocumen
         k = max((int(dictionary.about.get("k") or dictionary.k or K) for dictionary in at_place), default=K)
         ways = table.ways(min(k, len(table.mean)))
         cells += [Cell(name, place, place, rebuild) for name, rebuild in ways.items()]
-    return cells, [by_place[cell.target] for cell in cells]
+    return cells
 
 
 def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
     opened, (by_label, chosen_latents) = data[Documents], dictionaries(options, model)
     fitted, measured = opened.split(MEASURED, options.seed)
-    cells, tables = cells_of(by_label, model, fitted)
+    cells = cells_of(by_label, model, fitted)
     latents = Latents(by_label, chosen_latents)
     advance = ticks(progress, len(list(measured.batches())) * len(cells))
 
@@ -235,22 +232,16 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             losses.append(token_losses(h, model.head, targets).double().sum(1))
             kl.append((divergences(unedited, h, model.head) * (targets != IGNORE)).sum(1))
             advance(1)
-        states = [cell.sums(table.mean, tokens, real, captures) for cell, table in zip(cells, tables, strict=True)]
-        names = ("error", "variance", "l0", "positions")
-        return {
-            "loss": torch.stack(losses),
-            "kl": torch.stack(kl),
-            **dict(zip(names, torch.stack(states, 1), strict=True)),
-        }
+        error, l0, positions = torch.stack([cell.sums(tokens, real, captures) for cell in cells], 1)
+        sums = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
+        return {**sums, "error": error, "l0": l0, "positions": positions}
 
     sums, units = measured.sums(model.cfg.device, sums_of)
     advance(0)
     measurements = _observed(cells, sums, units)
-    labels = measurements.blocks["kl"].cells.assign(fvu=sums["error"].sum(1) / sums["variance"].sum(1))
-    words = [
-        words_of(str(place), rows.set_index("dictionary")["fvu"].to_dict())
-        for place, rows in labels.groupby("place", sort=False)
-    ]
+    fvu = measurements.blocks["fvu"]
+    by_place = fvu.cells.assign(fvu=fvu.values).set_index("dictionary").groupby("place", sort=False)["fvu"]
+    words = [words_of(str(place), values.to_dict()) for place, values in by_place]
     measurements.about["title"] = "; ".join([f"{title_of(model)} on {measured.title()}", *filter(None, words)])
     measurements.extra = (*measurements.extra, matches(by_label, options.seed), latents.contexts(model.tokenizer))
     return measurements
@@ -259,13 +250,13 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
 def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.DataFrame) -> InstrumentData:
     labels = pd.DataFrame([{"place": cell.target.name, "dictionary": cell.name} for cell in cells])
     unedited = pd.DataFrame([{"place": "", "dictionary": ""}])
-    without_latents = ["it has no latents" if cell.dictionary is None else "" for cell in cells]
-    positions = np.where(np.array(without_latents)[:, None] == "", sums["positions"], 0.0)
+    mean_of = {cell.target: i for i, cell in enumerate(cells) if cell.name == MEAN}
+    means = [mean_of[cell.target] for cell in cells]
     blocks = {
         "loss": (sums["loss"], sums["targets"], "nats/token"),
         "kl": (sums["kl"], sums["targets"], "nats/token"),
-        "fvu": (sums["error"], sums["variance"], "ratio of variances"),
-        "l0": (np.where(positions > 0, sums["l0"], np.nan), positions, "latents"),
+        "fvu": (sums["error"], sums["error"][means], "ratio of variances"),
+        "l0": (sums["l0"], sums["positions"], "latents"),
     }
     observations = InstrumentData({}, {})
     for name, (total, size, unit) in blocks.items():
@@ -274,15 +265,14 @@ def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.D
             cells=pd.concat([unedited, labels], ignore_index=True) if name == "loss" else labels, units=units,
             total=total, size=size,
         )  # fmt: skip
-        missing = without_latents if name == "l0" else ""
+        missing = ["it has no latents" if name == "l0" and cell.dictionary is None else "" for cell in cells]
         observations.contrasts[name] = each(name, labels, null=None, missing=missing)
     observations.contrasts["loss"] = [
         Contrast(quantity="increase", weights={i: 1.0, 0: -1.0}, labels=keys)
         for i, keys in enumerate(labels.to_dict("records"), 1)
     ]
-    means = {cell.target: i for i, cell in enumerate(cells, 1) if cell.name == MEAN}
     dead = [float("nan") if cell.dictionary is None else 1 - float(cell.alive.float().mean()) for cell in cells]
-    observations.extra = ([means[cell.target] for cell in cells], dead)
+    observations.extra = (means, dead)
     return observations
 
 
@@ -307,7 +297,7 @@ def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
     means, dead, pairs, context_rows = data.extra
     for i, mean in enumerate(means):
-        row, reasons = interval_columns("recovered", bootstrap(data.blocks["loss"], [0, mean, i + 1], recovered))
+        row, reasons = interval_columns("recovered", bootstrap(data.blocks["loss"], [0, mean + 1, i + 1], recovered))
         for name, value in row.items():
             frame.loc[i, name] = value
         missing |= {(i, name): reason for name, reason in reasons.items()}
