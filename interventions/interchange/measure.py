@@ -70,9 +70,10 @@ class Cases:
     def only(self, rows: Sequence[int]) -> "Cases":
         """Some of the prompts."""
         chosen: dict[str, Any] = {
-            name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows] for name, x in vars(self).items()
-        }
-        return replace(self, **{**chosen, "variable": self.variable})
+            name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows]
+            for name, x in vars(self).items() if name != "variable"
+        }  # fmt: skip
+        return replace(self, **chosen)
 
 
 def check(options: Interchange, model: Any) -> None:
