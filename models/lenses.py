@@ -24,8 +24,6 @@ from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.tensors import digest, read_tensors
 
 MAKE_ONE = "write one with `streamscope lenses RUN --out FILE.parquet`"
-PUBLISHED = ".pt"
-"""Suffix of the published format."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def read_lenses(path: Path, model: Any) -> Lenses:
 
     Raises `InputError` for another file, maps of another width, and other weights; published files of others name none.
     """
-    if path.suffix == PUBLISHED:
+    if path.suffix == ".pt":
         maps, owner = _published(path)
     else:
         tensors, metadata = read_tensors(path, MAKE_ONE)

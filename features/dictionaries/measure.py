@@ -94,12 +94,9 @@ def harvest(
             raise InputError(f"{folder} holds states of another command: remove it")
         advance(ends[finished])
     mode: Any = "r+" if finished else "w+"
-    rows = {
-        place: np.memmap(
-            folder / f"{place.name.replace(':', '-')}.f32", np.float32, mode, shape=(ends[-1], model.cfg.d_model)
-        )
-        for place in source_places
-    }
+    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
+    shape = (ends[-1], model.cfg.d_model)
+    rows = {place: np.memmap(file, np.float32, mode, shape=shape) for place, file in files.items()}
     for first in range(finished, len(documents), TEXTS):
         batch = documents[first : first + TEXTS]
         tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -102,15 +102,15 @@ class Moments:
         return Map(A.float(), (mean_y - mean_x @ A).float())
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fitted:
     """The maps by kind and place, the mean prediction, and the places whose state is that of an earlier layer."""
 
-    maps: dict[tuple[str, Place], Map] = field(default_factory=dict)
-    constant: Any = None
-    """[V] ln of the mean of the model's probabilities."""
-    repeated: set[Place] = field(default_factory=set)
-    positions: int = 0
+    maps: dict[tuple[str, Place], Map]
+    constant: Float[Tensor, " V"]
+    """ln of the mean of the model's probabilities."""
+    repeated: set[Place]
+    positions: int
 
 
 def fit(
@@ -118,43 +118,36 @@ def fit(
     tick: Callable[[int], None],
 ) -> Fitted:  # fmt: skip
     """The lenses from these documents, of every position that has a next token, BOS too."""
-    model, fit_result = nets["own"], Fitted(constant=0.0)
+    model, device, positions, maps = nets["own"], nets["own"].cfg.device, 0, dict[tuple[str, Place], Map]()
     head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
-    fit_result.repeated = {place for place in read_places if place != first[place.stream]}
-    kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(model.cfg.device)
+    repeated = {place for place in read_places if place != first[place.stream]}
+    total: Any = 0.0
+    kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(device)
     moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
     for _, tokens, targets in opened.batches():
-        states, last = states_of(
-            nets, read_places, tokens.to(kept_mask.device), (targets != IGNORE).to(kept_mask.device)
-        )
-        fit_result.repeated = {
-            place for place in fit_result.repeated
-            if torch.equal(states["own", place], states["own", first[place.stream]])
-        }  # fmt: skip
+        states, last = states_of(nets, read_places, tokens.to(device), (targets != IGNORE).to(device))
+        own = {place: states["own", place] for place in read_places}
+        repeated = {place for place in repeated if torch.equal(own[place], own[first[place.stream]])}
         with torch.no_grad():
-            for h in last.split(chunk_rows(model.cfg.d_vocab)):
-                fit_result.constant = fit_result.constant + head(h).double().softmax(-1).sum(0)
-        rows = kept_mask[fit_result.positions : fit_result.positions + len(last)]
-        fit_result.positions += len(last)
+            total += sum(head(h).double().softmax(-1).sum(0) for h in last.split(chunk_rows(model.cfg.d_vocab)))
+        rows = kept_mask[positions : positions + len(last)]
+        positions += len(last)
         kept_last.append(last[rows])
         for source, x in states.items():
             moments[source].add(x, last)
             samples[source].append(x[rows])
-    fit_result.constant = (fit_result.constant / fit_result.positions).clamp(min=1e-45).log()
     last = torch.cat(kept_last)
     for place in read_places:
         for kind, net in SOURCES.items():
-            if kind in options.kinds and place not in fit_result.repeated:
-                lens_map = moments[net, place].ridge()
+            if kind in options.kinds and place not in repeated:
+                maps[kind, place] = moments[net, place].ridge()
                 if kind != "ridge":
-                    lens_map = tuned(options, head, lens_map, torch.cat(samples[net, place]), last)
-                fit_result.maps[kind, place] = lens_map
+                    maps[kind, place] = tuned(options, head, maps[kind, place], torch.cat(samples[net, place]), last)
         tick(1)
     if "jacobian" in options.kinds:
         texts = list(islice(opened.rows(), options.texts))
-        for place, lens_map in jacobians(model, texts, read_places).items():
-            fit_result.maps["jacobian", place] = lens_map
-    return fit_result
+        maps |= {("jacobian", place): J for place, J in jacobians(model, texts, read_places).items()}
+    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions)
 
 
 def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
