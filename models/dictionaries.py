@@ -76,7 +76,7 @@ class Dictionary:
         """The same on a device."""
         return replace(self, **{name: x.to(device) for name, x in self.weights().items()})
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Any]:
         """Its tensors by name."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 

@@ -224,13 +224,13 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
         latents.add(tokens, real, captures)
         sweep = [cell.edits(tokens, real) for cell in cells]
         prefix = prefix_of(model, tokens, [{}, *sweep])
-        unedited, _ = prefix.run({})
-        losses = [token_losses(unedited, model.head, targets).double().sum(1)]
+        unedited_state, _ = prefix.run({})
+        losses = [token_losses(unedited_state, model.head, targets).double().sum(1)]
         kl = list[Tensor]()
         for edits in sweep:
             h, _ = prefix.run(edits)
             losses.append(token_losses(h, model.head, targets).double().sum(1))
-            kl.append((divergences(unedited, h, model.head) * (targets != IGNORE)).sum(1))
+            kl.append((divergences(unedited_state, h, model.head) * (targets != IGNORE)).sum(1))
             advance(1)
         error, l0, positions = torch.stack([cell.sums(tokens, real, captures) for cell in cells], 1)
         sums = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
@@ -249,7 +249,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
 
 def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.DataFrame) -> InstrumentData:
     labels = pd.DataFrame([{"place": cell.target.name, "dictionary": cell.name} for cell in cells])
-    unedited = pd.DataFrame([{"place": "", "dictionary": ""}])
+    unedited_label = pd.DataFrame([{"place": "", "dictionary": ""}])
     mean_of = {cell.target: i for i, cell in enumerate(cells) if cell.name == MEAN}
     means = [mean_of[cell.target] for cell in cells]
     blocks = {
@@ -262,7 +262,7 @@ def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.D
     for name, (total, size, unit) in blocks.items():
         observations.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf)),
-            cells=pd.concat([unedited, labels], ignore_index=True) if name == "loss" else labels, units=units,
+            cells=pd.concat([unedited_label, labels], ignore_index=True) if name == "loss" else labels, units=units,
             total=total, size=size,
         )  # fmt: skip
         missing = ["it has no latents" if name == "l0" and cell.dictionary is None else "" for cell in cells]

@@ -386,7 +386,7 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     nets = [(model, options, tuple(basis for basis in options.basis if basis != "untrained"))]
     if "untrained" in options.basis:
         nets.append((untrained(model, options.seed), replace(options, variable="right"), ("untrained",)))
-    labels, unedited = list[dict[str, Any]](), list[int]()  # of every cell, and the number of the cell without an edit
+    labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
     hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
     words, arrays = list[str](), dict[str, np.ndarray]()
     for relation, cases in groups.items():
@@ -396,25 +396,25 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
             words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
             continue
         pairs = draw_pairs(range(len(measured_cases.tokens)), options.pairs, np.random.default_rng([options.seed, 4]))
-        right, must_flip = list[np.ndarray](), list[np.ndarray]()
+        net_hits, net_flips = list[np.ndarray](), list[np.ndarray]()
         for net, net_options, net_bases in nets:
             if net is not model:
                 directions, measured_cases = (with_values(net_options, net, part) for part in parts)
             bases = list(bases_of(net_options, net, directions, places, net_bases, tick))
             prefers = answered(net, measured_cases, pairs, bases, places)
-            right.append(prefers == measured_cases.own_answer(pairs))
+            net_hits.append(prefers == measured_cases.own_answer(pairs))
             values = measured_cases.value[pairs]
-            must_flip.append(np.broadcast_to(values[:, 0] != values[:, 1], prefers.shape))
-            unedited += [len(labels)] * len(prefers)
+            net_flips.append(np.broadcast_to(values[:, 0] != values[:, 1], prefers.shape))
+            baselines += [len(labels)] * len(prefers)
             names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
             labels += [dict(zip(KEYS, (relation, *keys), strict=True)) for keys in names]
             arrays |= {
                 f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
                 for place, basis, U in bases if U is not None
             }  # fmt: skip
-        words.append(f"{relation} by {cases.variable} ({must_flip[0][0].mean():.3f} must flip)")
-        hits.append(np.concatenate(right))
-        flips.append(np.concatenate(must_flip))
+        words.append(f"{relation} by {cases.variable} ({net_flips[0][0].mean():.3f} must flip)")
+        hits.append(np.concatenate(net_hits))
+        flips.append(np.concatenate(net_flips))
         clusters = [(*measured_cases.units[base], *measured_cases.units[source]) for base, source in pairs]
         units.append(pd.DataFrame({
             "unit": [f"{measured_cases.names[base]} ← {measured_cases.names[source]}" for base, source in pairs],
@@ -427,47 +427,44 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {options.variable} value of "
     title += f"{', '.join(words)}; position: {options.position}"
     measurements = InstrumentData({}, {}, {"title": title}, arrays)
-    inside, right_in, flips_in = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
-    edited = [(i, nothing) for i, nothing in enumerate(unedited) if i != nothing]
-    for name, size in {"accuracy": inside, "flips": flips_in, "stays": inside & ~flips_in}.items():
+    measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
+    edited_cells = [(i, baseline) for i, baseline in enumerate(baselines) if i != baseline]
+    for name, size in {"accuracy": measured, "flips": must_flip, "stays": measured & ~must_flip}.items():
         measurements.blocks[name] = Observations(
             measure=HITS, cells=pd.DataFrame(labels).assign(cell=range(len(labels))), units=table,
-            total=np.where(size, right_in, np.nan), size=size,
+            total=np.where(size, total, np.nan), size=size,
         )  # fmt: skip
         measurements.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=labels[i], null=None) for i, _ in edited
+            Contrast(quantity=name, weights={i: 1.0}, labels=labels[i], null=None) for i, _ in edited_cells
         ]
     measurements.contrasts["accuracy"] += [
-        Contrast(quantity="nothing", weights={nothing: 1.0}, labels=labels[i], null=None) for i, nothing in edited
+        Contrast(quantity="nothing", weights={baseline: 1.0}, labels=labels[i], null=None)
+        for i, baseline in edited_cells
     ]
     measurements.contrasts["accuracy"] += [
-        Contrast(quantity="above", weights={i: 1.0, nothing: -1.0}, labels=labels[i], family=labels[i]["basis"])
-        for i, nothing in edited
+        Contrast(quantity="above", weights={i: 1.0, baseline: -1.0}, labels=labels[i], family=labels[i]["basis"])
+        for i, baseline in edited_cells
     ]
     return measurements
 
 
 def tables(options: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per hook, stream and basis."""
-    parts = [estimates[name] for name in ("accuracy", "flips", "stays")]
-    frame, missing = joined(parts, KEYS, COLUMNS)
+    frame, missing = joined([estimates[name] for name in ("accuracy", "flips", "stays")], KEYS, COLUMNS)
     return {"interchange": Table(frame, COLUMNS, missing, data.about["title"])}
 
 
+share = partial(described, format=".3f", sd="pairs")
 COLUMNS = (
     key("relation", "relation", "relation or category of the prompts"),
     key("hook", "hook", "where the state is put", shown=False),
     key("layer", "layer", "counted from 0", "layer", "d"),
     key("stream", "stream", f"the stream; {RESID}: a single one"),
     key("basis", "basis", "what of the source's state is put into the base"),
-    *described("accuracy", "accuracy", "share of pairs", "pairs with the answer that the source's variable calls for",
-               format=".3f", sd="pairs"),
-    *described("flips", "flips", "share of pairs with different variables", "accuracy where the answer must change",
-               format=".3f", sd="pairs"),
-    *described("stays", "stays", "share of pairs with equal variables", "accuracy where the answer must stay",
-               format=".3f", sd="pairs"),
-    *described("nothing", "doing nothing", "share of pairs", "accuracy of the unedited model", format=".3f", sd="pairs",
-               shown=False),
+    *share("accuracy", "accuracy", "share of pairs", "pairs with the answer that the source's variable calls for"),
+    *share("flips", "flips", "share of pairs with different variables", "accuracy where the answer must change"),
+    *share("stays", "stays", "share of pairs with equal variables", "accuracy where the answer must stay"),
+    *share("nothing", "doing nothing", "share of pairs", "accuracy of the unedited model", shown=False),
     *quantity("above", "accuracy − doing nothing", "share of pairs", "gain over the unedited model", format="+.3f",
               sd="pairs"),
     *counts("pairs of prompts", "independent pairs, or the fewest words of a kind"),

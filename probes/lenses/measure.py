@@ -126,8 +126,8 @@ def fit(
     moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
     for _, tokens, targets in opened.batches():
         states, last = states_of(nets, read_places, tokens.to(device), (targets != IGNORE).to(device))
-        own = {place: states["own", place] for place in read_places}
-        repeated = {place for place in repeated if torch.equal(own[place], own[first[place.stream]])}
+        own_states = {place: states["own", place] for place in read_places}
+        repeated = {place for place in repeated if torch.equal(own_states[place], own_states[first[place.stream]])}
         with torch.no_grad():
             total += sum(head(h).double().softmax(-1).sum(0) for h in last.split(chunk_rows(model.cfg.d_vocab)))
         rows = kept_mask[positions : positions + len(last)]
