@@ -23,11 +23,13 @@ def export(result: Result, path: Path) -> list[Path]:
     folders = [(latents_in(spec, complete=True) or (spec, []))[0] for spec in result.about["options"]["dictionary"]]
     transcoders = {(d.hook, d.target): d for d in (read_dictionary(str(folder)) for folder in folders)}
     if plain := [hook for (hook, target), d in transcoders.items() if hook == target or d.k]:
-        raise InputError(f"{path} holds transcoders with thresholds: the dictionary of {plain[0]} is none")
+        raise InputError(f"circuit-tracer reads transcoders with thresholds: the dictionary of {plain[0]} is none")
     source, target = next((tuple(hook.split(".", 2)[2] for hook in hooks) for hooks in transcoders), ("", ""))
     layers = [(f"blocks.{layer}.{source}", f"blocks.{layer}.{target}") for layer in range(len(folders))]
     if not folders or set(layers) != set(transcoders):
-        raise InputError(f"{path} holds one transcoder of every layer from 0 on, of the same hooks: give --dictionary")
+        raise InputError(
+            "circuit-tracer reads a transcoder of every layer from 0 on, all of the same hooks: give these"
+        )
     files = [path.with_name(f"layer_{layer}.safetensors") for layer in range(len(layers))]
     for file, hooks in zip(files, layers, strict=True):
         d = transcoders[hooks]
