@@ -27,9 +27,7 @@ def export(result: Result, path: Path) -> list[Path]:
     source, target = next((tuple(hook.split(".", 2)[2] for hook in hooks) for hooks in transcoders), ("", ""))
     layers = [(f"blocks.{layer}.{source}", f"blocks.{layer}.{target}") for layer in range(len(folders))]
     if not folders or set(layers) != set(transcoders):
-        raise InputError(
-            "circuit-tracer reads a transcoder of every layer from 0 on, all of the same hooks: give these"
-        )
+        raise InputError("circuit-tracer reads transcoders of one pair of hooks, of every layer from 0 on: give these")
     files = [path.with_name(f"layer_{layer}.safetensors") for layer in range(len(layers))]
     for file, hooks in zip(files, layers, strict=True):
         d = transcoders[hooks]
