@@ -13,7 +13,7 @@ folder of ours also names the weights of its model, and is refused for others.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,11 @@ class Dictionary:
 
     def to(self, device: Any) -> "Dictionary":
         """The same on a device."""
-        names = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "W_skip")
-        moved = {name: x.to(device) for name in names if (x := getattr(self, name)) is not None}
-        return Dictionary(**{**vars(self), **moved})
+        return replace(self, **{name: x.to(device) for name, x in self.weights().items()})
+
+    def weights(self) -> dict[str, Any]:
+        """Its tensors by name."""
+        return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
 
 def read_dictionary(spec: str, model: Any = None) -> Dictionary:
@@ -112,17 +114,12 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
         str(metadata.get("stream") or ""), metadata,
     )  # fmt: skip
     if model is not None:
-        check(spec, dictionary, model)
+        if len(dictionary.W_enc) != model.cfg.d_model:
+            raise InputError(f"{spec} reads {len(dictionary.W_enc)} dimensions, the model has {model.cfg.d_model}")
+        owner = metadata.get("weights_digest")
+        if owner and owner != weights_digest(model):
+            raise InputError(f"{spec}: this dictionary was trained on other weights; {MAKE_ONE}")
     return dictionary
-
-
-def check(spec: str, dictionary: Dictionary, model: Any) -> None:
-    """Raise `InputError` for another width than the model's, and for a dictionary of other weights."""
-    if len(dictionary.W_enc) != model.cfg.d_model:
-        raise InputError(f"{spec} reads {len(dictionary.W_enc)} dimensions, the model has {model.cfg.d_model}")
-    owner = dictionary.about.get("weights_digest")
-    if owner and owner != weights_digest(model):
-        raise InputError(f"{spec}: this dictionary was trained on other weights; {MAKE_ONE}")
 
 
 def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) -> dict[str, Edit]:
@@ -151,7 +148,7 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
         dictionary.stream_of(new).sub_(memory.pop("sum"))
         return new
 
-    return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}
+    return {dictionary.hook: read, dictionary.target: remove}
 
 
 def _folder(spec: str) -> Path:
@@ -179,8 +176,7 @@ def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
             "streamscope_version": version("streamscope"),
         },
     }  # fmt: skip
-    names = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "W_skip")
-    tensors = {name: x for name in names if (x := getattr(dictionary, name)) is not None}
+    tensors = dictionary.weights()
     if dictionary.W_skip is not None:  # theirs is [D out, D in]
         tensors["W_skip"] = dictionary.W_skip.T
     folder.mkdir(parents=True, exist_ok=True)

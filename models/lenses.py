@@ -7,7 +7,7 @@
     lenses.at("tuned", "blocks.3.hook_resid_post").to_last(x)
 
 A file names the weights that its maps belong to, and is refused for others. A published file of Jacobian lenses (.pt,
-one matrix per layer) is read as the kind jacobian of `blocks.L.hook_resid_post`, and written by `to_published`.
+one matrix per layer) is read as the kind jacobian of `blocks.L.hook_resid_post`; `probes.lenses.formats` writes one.
 """
 
 import json
@@ -20,13 +20,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.cli.disk import write_atomically
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.tensors import digest, read_tensors
 
 MAKE_ONE = "write one with `streamscope lenses RUN --out FILE.parquet`"
-PUBLISHED = ".pt"
-"""Suffix of the published format."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def read_lenses(path: Path, model: Any) -> Lenses:
 
     Raises `InputError` for another file, maps of another width, and other weights; published files of others name none.
     """
-    if path.suffix == PUBLISHED:
+    if path.suffix == ".pt":
         maps, owner = _published(path)
     else:
         tensors, metadata = read_tensors(path, MAKE_ONE)
@@ -104,12 +101,3 @@ def _published(path: Path) -> tuple[dict[tuple[str, str], Map], str]:
         for layer, J in matrices.items()
     }
     return maps, owner
-
-
-def to_published(maps: Mapping[int, Map], texts: int, about: Mapping[str, Any], path: Path) -> None:
-    """Write the Jacobian lenses of a model with one stream in the published format, in fp16."""
-    payload = {
-        "J": {layer: lens.A.T.contiguous().half() for layer, lens in maps.items()}, "n_prompts": texts,
-        "source_layers": sorted(maps), "d_model": len(next(iter(maps.values())).A), "metadata": dict(about),
-    }  # fmt: skip
-    write_atomically(path, lambda part: torch.save(payload, part))

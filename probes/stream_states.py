@@ -99,10 +99,9 @@ class Place:
 
     def add(self, x: Tensor, delta: Float[Tensor, "B D"], position: Int[Tensor, " B"]) -> Tensor:
         """The activation with delta added at each prompt's position."""
-        rows = torch.arange(len(delta), device=x.device)
-        change = torch.zeros_like(x)
-        index = (rows, position) if self.part is None else (rows, position, torch.full_like(rows, self.part))
-        return x + change.index_put(index, delta.to(x))
+        out = x.clone()
+        self.of(out)[torch.arange(len(delta), device=x.device), position] += delta.to(x)
+        return out
 
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
@@ -131,11 +130,11 @@ def last_hook(layer: int) -> str:
 
 
 def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-    """The state after the last layer, before the final norm."""
+    """The state after the last layer, before the final norm; with its derivatives where these are on."""
     if hasattr(model, "segment"):
         return model.readout(model.segment(model.embed_tokens(tokens), 0))
     name = last_hook(model.cfg.n_layers - 1)
-    with capture(model, [name]) as captures:
+    with capture(model, [name], grad=torch.is_grad_enabled()) as captures:
         model(tokens)
     return captures[name]
 

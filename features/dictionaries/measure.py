@@ -45,31 +45,18 @@ DECAY = 0.2
 # ---- states -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class States:
-    """Harvested states [N, D] by place, in the order of the documents, and the document of each row."""
-
-    rows: dict[Place, np.ndarray]
-    document: np.ndarray
-
-
 def places(options: Dictionaries, model: Any) -> list[Place]:
     """The streams to read, with --target the hook to read and the one to rebuild.
 
     Raises `InputError` for hooks that are no streams, and for a target with several hooks that are read.
     """
     if not options.target:
-        return places_of(model, options.hooks) if options.hooks else places_of(model, [middle(model)])
+        live = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
+        return places_of(model, options.hooks or live[-1:])
     names = match(model, [*options.hooks, options.target])
     if len(names) != 2 or options.target not in names:
         raise InputError(f"--target {options.target} is rebuilt from one hook: give it as --hooks")
     return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == options.target)]
-
-
-def middle(model: Any) -> str:
-    """The hook of the live stream after the middle layer."""
-    hooks = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
-    return hooks[-1]
 
 
 def check(options: Dictionaries, model: Any) -> None:
@@ -91,18 +78,13 @@ def sizes_of(opened: OpenTokens) -> list[int]:
 
 def harvest(
     model: Any, opened: OpenTokens, source_places: Sequence[Place], folder: Path, advance: Callable[[int], None]
-) -> States:
-    """The states at every position but BOS, as files in a folder; goes on where a killed command stopped."""
-    documents = list(opened.documents())
-    sizes = sizes_of(opened)
-    n, d = sum(sizes), model.cfg.d_model
+) -> dict[Place, Float[np.ndarray, "N D"]]:
+    """The states at every position but BOS, in the order of the documents, as files in a folder; goes on where a killed
+    command stopped."""
+    documents, ends = list(opened.documents()), np.cumsum([0, *sizes_of(opened)]).tolist()
     folder.mkdir(parents=True, exist_ok=True)
-    about = {
-        "weights": weights_digest(model),
-        "places": [place.name for place in source_places],
-        "text": opened.title(),
-        "n": n,
-    }
+    names = [place.name for place in source_places]
+    about = {"weights": weights_digest(model), "places": names, "text": opened.title(), "n": ends[-1]}
     log, finished = folder / "done.json", 0
     if log.is_file():
         with reading(log, "remove the folder"):
@@ -110,32 +92,28 @@ def harvest(
         finished = record.pop("documents")
         if record != about:
             raise InputError(f"{folder} holds states of another command: remove it")
-    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
+        advance(ends[finished])
     mode: Any = "r+" if finished else "w+"
-    rows = {place: np.memmap(path, np.float32, mode, shape=(n, d)) for place, path in files.items()}
-    offset = sum(sizes[:finished])
-    if offset:
-        advance(offset)
-    while finished < len(documents):
-        batch = documents[finished : finished + TEXTS]
+    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
+    shape = (ends[-1], model.cfg.d_model)
+    rows = {place: np.memmap(file, np.float32, mode, shape=shape) for place, file in files.items()}
+    for first in range(finished, len(documents), TEXTS):
+        batch = documents[first : first + TEXTS]
         tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)
-        with torch.no_grad(), capture(model, list(dict.fromkeys(place.hook for place in source_places))) as captures:
+        with torch.no_grad(), capture(model, list({place.hook for place in source_places})) as captures:
             last_state(model, tokens)
-        start = offset
         for i, document in enumerate(batch):
             part = scored(document, opened.tokenizer.bos_id)
             for place in source_places:
-                rows[place][offset : offset + sizes[finished + i]] = (
-                    place.of(captures[place.hook])[i, part].float().cpu().numpy()
-                )
-            offset += sizes[finished + i]
-        finished += len(batch)
+                states = place.of(captures[place.hook])[i, part].float().cpu().numpy()
+                rows[place][ends[first + i] : ends[first + i + 1]] = states
+        finished = first + len(batch)
         if finished // TEXTS % SAVED == 0 or finished == len(documents):
             for array in rows.values():
                 array.flush()
             write_text(log, json.dumps({**about, "documents": finished}))
-        advance(offset - start)
-    return States(dict(rows), np.repeat(np.arange(len(documents)), sizes))
+        advance(ends[finished] - ends[first])
+    return dict(rows)
 
 
 # ---- training ---------------------------------------------------------------------------------
@@ -180,6 +158,7 @@ def train(
     steps = max(1, n // options.batch)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
     least, order = torch.zeros(()), rng.permutation(n)
+    sizes = [width // part for part in ((8, 4, 2, 1) if options.matryoshka else (1,))]  # latents that are to rebuild y
     for step in range(steps):
         rows = np.sort(order[step * options.batch : (step + 1) * options.batch])
         bx = to_x(torch.from_numpy(np.asarray(x[rows])))
@@ -188,7 +167,7 @@ def train(
         least = kth_largest(pre.detach(), options.k * len(rows), float(least))
         z = torch.where(pre >= least, pre, 0.0)
         skip = bx @ W["W_skip"] if transcoder else 0.0
-        errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in prefixes(options)]
+        errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in sizes]
         loss = torch.stack([e.square().sum(1).mean() for e in errors]).mean()
         for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
             p.grad = g
@@ -214,11 +193,6 @@ def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor
     if len(candidates) < k:
         candidates = pre.flatten()
     return candidates.topk(min(k, len(candidates))).values[-1].clamp(min=1e-12)
-
-
-def prefixes(options: Dictionaries) -> list[int]:
-    """The numbers of latents that are to rebuild the state: all, or nested parts as well."""
-    return [options.width // part for part in (8, 4, 2)] + [options.width] if options.matryoshka else [options.width]
 
 
 def folded(W: Mapping[str, Tensor], threshold: float, to_x: Scale, to_y: Scale) -> Dictionary:
@@ -269,27 +243,28 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     about = {"weights_digest": weights_digest(model), "model_name": name, "text": opened.title(), "positions": n,
              "context_size": model.cfg.n_ctx, "width": options.width, "k": options.k,
              "batch": options.batch, "lr": options.lr, "matryoshka": options.matryoshka}  # fmt: skip
-    dictionaries = {
-        spec: latents for spec in specs if (latents := there(options, spec, model, about, progress)) is not None
-    }
+    dictionaries = {}
+    for path, spec in [(options.to / spec.name, spec) for spec in specs] if options.to is not None else []:
+        if (path / CONFIG).is_file():
+            dictionaries[spec] = read_dictionary(str(path), model)
+            if any(dictionaries[spec].about.get(name) != value for name, value in about.items()):
+                raise InputError(f"{path} was trained with other options or text: give another --to")
+            say(progress, f"{path} is there")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.to if options.to is not None else Path(temporary)) / STATES
+        folder = (options.to or Path(temporary)) / STATES
         advance = ticks(progress, total * (1 + len(specs) - len(dictionaries)))
         states = harvest(model, opened, source_places, folder, advance)
         for spec in (spec for spec in specs if spec not in dictionaries):
-            y = None if spec.source == spec.target else states.rows[spec.target][:n]
-            latents = train(
-                options, states.rows[spec.source][:n], spec.seed, target=y, frozen=spec.frozen, advance=advance
-            )
+            x, y = states[spec.source][:n], None if spec.source == spec.target else states[spec.target][:n]
+            latents = train(options, x, spec.seed, target=y, frozen=spec.frozen, advance=advance)
             where = {**about, "frozen": spec.frozen, "seed": spec.seed, "threads": torch.get_num_threads()}
             dictionaries[spec] = replace(
                 latents, hook=spec.source.hook, target=spec.target.hook, stream=spec.source.stream, about=where
             )
             if options.to is not None:
                 write_dictionary(options.to / spec.name, dictionaries[spec])
-        dictionaries = {spec: dictionaries[spec] for spec in specs}
         observations = _observed(
-            dictionaries, {place: rows[n:] for place, rows in states.rows.items()}, states.document[n:]
+            {spec: dictionaries[spec] for spec in specs}, {place: x[n:] for place, x in states.items()}, document[n:]
         )
         advance(0)
         del states
@@ -300,50 +275,35 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     return observations
 
 
-def there(
-    options: Dictionaries, spec: Wanted, model: Any, about: Mapping[str, Any], progress: Progress
-) -> Dictionary | None:
-    """The dictionary of an earlier command in the folder. Raises `InputError` for one of other options or text."""
-    path = None if options.to is None else options.to / spec.name
-    if path is None or not (path / CONFIG).is_file():
-        return None
-    dictionary = read_dictionary(str(path), model)
-    if any(dictionary.about.get(name) != value for name, value in about.items()):
-        raise InputError(f"{path} was trained with other options or text: give another --to")
-    say(progress, f"{path} is there")
-    return dictionary
-
-
 def _observed(
     trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
 ) -> InstrumentData:
-    documents, index = np.unique(document, return_inverse=True)
-    names = {"fvu": "ratio of variances", "l0": "latents per position"}
-    total = {name: np.zeros((len(trained_dictionaries), len(documents))) for name in names}
-    size = {name: np.zeros((len(trained_dictionaries), len(documents))) for name in names}
-    dead = []
-    for i, (spec, dictionary) in enumerate(trained_dictionaries.items()):
+    documents, starts = np.unique(document, return_index=True)
+    sums, dead = list[np.ndarray](), list[float]()
+    for spec, dictionary in trained_dictionaries.items():
         mean, alive = torch.from_numpy(np.asarray(rows[spec.target])).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
+        parts = list[Tensor]()
         for part in np.array_split(np.arange(len(document)), max(1, len(document) // 8192)):
             x, y = (torch.from_numpy(np.asarray(rows[place][part])) for place in (spec.source, spec.target))
             z = dictionary.encode(x)
             alive |= (z > 0).any(0)
-            parts = {"fvu": ((y - dictionary.decode(z, x)).square().sum(1), (y - mean).square().sum(1)),
-                     "l0": ((z > 0).sum(1), torch.ones(len(z)))}  # fmt: skip
-            for name, (a, b) in parts.items():
-                np.add.at(total[name][i], index[part], a.double().numpy())
-                np.add.at(size[name][i], index[part], b.double().numpy())
+            squares = [(y - state).square().sum(1) for state in (dictionary.decode(z, x), mean)]
+            parts.append(torch.stack([*squares, (z > 0).sum(1).float(), torch.ones(len(z))]).double())
+        sums.append(np.add.reduceat(torch.cat(parts, 1).numpy(), starts, axis=1))
         dead.append(1 - float(alive.float().mean()))
+    error, variance, latents, positions = np.stack(sums, 1)
     cells = pd.DataFrame([
         {"hook": spec.source.hook, "stream": spec.source.stream, "seed": spec.seed,
          "decoder": "frozen" if spec.frozen else "trained", "dictionary": spec.name} for spec in trained_dictionaries
     ])  # fmt: skip
     units = pd.DataFrame({"unit": [str(i) for i in documents]}).assign(cluster=lambda table: table["unit"])
     observations = InstrumentData({}, {}, extra=dead)
-    for name, unit in names.items():
+    for name, unit, total, size in (
+        ("fvu", "ratio of variances", error, variance), ("l0", "latents per position", latents, positions)
+    ):  # fmt: skip
         observations.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf)), cells=cells, units=units,
-            total=total[name], size=size[name],
+            total=total, size=size,
         )  # fmt: skip
         observations.contrasts[name] = each(name, cells, null=None)
     return observations

@@ -4,6 +4,7 @@
     python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0:17-20
     python -m features.dictionary_quality stories/lfa --dictionary found/* --max-documents 400 --out quality.parquet
     python -m features.dictionary_quality runs/gpt2-small --dictionary hf:ORG/NAME/blocks.8.hook_resid_pre
+    python -m features.dictionary_quality stories/gpt2 --dictionary skip/*-s0 --out tracer/config.yaml
 
 The rebuilt state x̂ takes the place of the state x at every position but BOS. increase is what the loss rises by, in
 nats: the headline. kl is KL(model ‖ model with x̂), fvu = Σ|x − x̂|² / Σ|x − mean|², l0 the latents of a position,
@@ -15,7 +16,8 @@ Beside the dictionaries stand, at the same hook: the mean of the state per token
 the first k principal components, k that of the dictionary; and the mean state. These are found on three of four
 documents, and all are measured on the others. The title says where a stream holds only a table of tokens, and where the
 token tells more of the state than the dictionary. Of several dictionaries the table `matches` says how many latents of
-one are in another, by the cosine of what they write, beside shuffled ones.
+one are in another, by the cosine of what they write, beside shuffled ones. With --out FOLDER/config.yaml transcoders,
+one for each layer, are written in circuit-tracer's format.
 """
 
 from types import ModuleType
@@ -41,6 +43,7 @@ class DictionaryQuality(Instrument):
         Intervals("fvu", label="dictionary", each=("place",), title="Variance that is not explained"),
     )  # fmt: skip
     planted: ClassVar = "tests/features/test_dictionary_quality.py::test_equals_plain_passes"
+    exports: ClassVar = (".yaml",)
 
     @staticmethod
     def body() -> ModuleType:

@@ -20,7 +20,7 @@ random take a minute or two for a bundled model; das is trained at every place, 
 """
 
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 
@@ -61,12 +61,6 @@ class Interchange(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"basis": ("whole", "means"), "pairs": 40}
     planted: ClassVar = "tests/interventions/test_interchange.py::test_a_planted_direction_decides"
-
-    def check(self, model: Any) -> None:
-        """Raise `InputError` for hooks that are not editable streams of the model."""
-        from streamscope.probes.stream_states import places_of
-
-        places_of(model, self.hooks)
 
     @staticmethod
     def body() -> ModuleType:

@@ -7,12 +7,14 @@ answer = ln Σ p(answers) − ln Σ p(foils) > 0        of the base prompt, with
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.linalg import block_diag
 from torch import Tensor
 from torch.nn import functional
 
@@ -67,10 +69,16 @@ class Cases:
 
     def only(self, rows: Sequence[int]) -> "Cases":
         """Some of the prompts."""
-        lists = ("tokens", "answers", "words", "units", "names")
-        chosen: dict[str, Any] = {name: [getattr(self, name)[i] for i in rows] for name in lists}
-        chosen |= {name: getattr(self, name)[list(rows)] for name in ("position", "right", "value")}
+        chosen: dict[str, Any] = {
+            name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows]
+            for name, x in vars(self).items() if name != "variable"
+        }  # fmt: skip
         return replace(self, **chosen)
+
+
+def check(options: Interchange, model: Any) -> None:
+    """Raise `InputError` for hooks that are not editable streams of the model."""
+    places_of(model, options.hooks)
 
 
 def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
@@ -82,12 +90,10 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     if any(prompt.answers for prompt in aligned.prompts):
         sides = {p.id: (p.answers, p.foils) for p in make_pairs(aligned, opened.tokenizer, "corrupt").pairs}
     else:
-        scored = zip(aligned.prompts, aligned.continuations, strict=True)
         sides = {
             p.id: ((continuation[0][0],), (continuation[1][0],))
-            for p, continuation in scored
-            if continuation is not None
-        }
+            for p, continuation in zip(aligned.prompts, aligned.continuations, strict=True) if continuation is not None
+        }  # fmt: skip
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
     labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
@@ -143,8 +149,7 @@ def variable_of(
     ends = [max(prompt.roles[role][1] for role in ("target", "distractor")) for prompt in prompts]
     clues = [[prompt.text[end:], distractor] for prompt, end, (_, distractor) in zip(prompts, ends, nouns, strict=True)]
     for differ in (nouns, [*nouns, *clues]):
-        kind = two_kinds(differ)
-        if kind:
+        if kind := two_kinds(differ):
             return "kind of noun", np.array([kind[target] for target, _ in nouns])
     if all(prompt.order for prompt in prompts):
         return "order", np.array([int(prompt.order == "target_last") for prompt in prompts])
@@ -164,14 +169,8 @@ def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
     return kind if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in differ) else {}
 
 
-def split(cases: Cases, seed: int) -> tuple[Cases, Cases]:
-    """Prompts for directions, and prompts to measure on; they share no word (`apart`)."""
-    first, second = apart(cases, seed)
-    return cases.only(first), cases.only(second)
-
-
 def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
-    """Two groups of prompts that share no word, the first with about `DIRECTIONS` of each right value.
+    """Two groups of prompts that share no word: for directions, about `DIRECTIONS` of each right value, and to measure.
 
     Prompts come in random order. One whose words are on a side goes there, one of new words where its value is too
     rare; a prompt with words of both sides is left out.
@@ -184,8 +183,7 @@ def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
         word_sides = [side for side in (0, 1) if prompt_words & words[side]]
         if len(word_sides) == 2:
             continue
-        default_side = int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
-        side = word_sides[0] if word_sides else default_side
+        side = word_sides[0] if word_sides else int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
         words[side].update(prompt_words)
         rows[side].append(int(i))
         sizes[side, value] += 1
@@ -206,7 +204,7 @@ def draw_pairs(prompts: Sequence[int], n: int, rng: np.random.Generator) -> Int[
     """Different pairs (base, source) of prompts, at most `n`, drawn at random."""
     size = len(prompts)
     if size * (size - 1) <= n:
-        return np.array([(i, j) for i in prompts for j in prompts if i != j])
+        return np.array(list(permutations(prompts, 2)))
     drawn: dict[tuple[int, int], None] = {}
     while len(drawn) < n:
         base, source = (int(x) for x in rng.integers(0, size, 2))
@@ -218,11 +216,6 @@ def draw_pairs(prompts: Sequence[int], n: int, rng: np.random.Generator) -> Int[
 # ---- bases ------------------------------------------------------------------------------------
 
 
-def orthonormal(W: Float[Tensor, "D k"]) -> Float[Tensor, "D k"]:
-    """Columns that span what W spans."""
-    return torch.linalg.qr(W)[0]
-
-
 def first_basis(
     states: Float[Tensor, "prompts D"], value: np.ndarray, rank: int, rng: np.random.Generator
 ) -> Float[Tensor, "D k"]:
@@ -232,7 +225,7 @@ def first_basis(
     if not direction.norm() > 0:
         direction = torch.as_tensor(rng.standard_normal(len(direction))).to(states)
     random_part = torch.as_tensor(rng.standard_normal((len(direction), rank - 1))).to(states)
-    return orthonormal(torch.cat([direction[:, None] / direction.norm(), random_part], 1))
+    return torch.linalg.qr(torch.cat([direction[:, None] / direction.norm(), random_part], 1)).Q
 
 
 def margins(
@@ -241,10 +234,9 @@ def margins(
     """ln Σ p(answers) − ln Σ p(foils), in nats."""
     sums = list[Tensor]()
     for side in zip(*answers, strict=True):
-        most = max(map(len, side))
-        index = torch.tensor([[*ids, *ids[:1] * (most - len(ids))] for ids in side], device=logits.device)
-        absent = torch.tensor([[i >= len(ids) for i in range(most)] for ids in side], device=logits.device)
-        sums.append(logits.gather(1, index).masked_fill(absent, -torch.inf).logsumexp(1))
+        index = pad(side).to(logits.device)
+        absent = torch.arange(index.shape[1]) >= torch.tensor([[len(ids)] for ids in side])
+        sums.append(logits.gather(1, index).masked_fill(absent.to(logits.device), -torch.inf).logsumexp(1))
     return sums[0] - sums[1]
 
 
@@ -265,20 +257,17 @@ class Search:
         base, source = (torch.as_tensor(x, device=self.last.device) for x in pairs.T)
         difference = self.states[source] - self.states[base]
         change = partial(self.place.add, delta=difference @ U @ U.T, position=self.position[base])
+        rows = torch.arange(len(base), device=base.device)
         with edit(self.model, {self.place.hook: lambda x, hook: change(x)}):
-            logits = self._logits(base)
+            if self.whole:
+                logits = self.model(self.before[base])[rows, self.last[base]]
+            else:
+                state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x[base], self.before)
+                h = self.model.readout(self.model.segment(state, self.place.layer))
+                logits = unembed(self.model.ln_final(h[rows, self.last[base]][:, None])[:, 0], self.model.head)
         m = margins(logits, [self.cases.answers[i] for i in pairs[:, 0]])
         own_answer = torch.as_tensor(self.cases.own_answer(pairs), device=m.device)
         return functional.softplus(torch.where(own_answer, -m, m)).mean()
-
-    def _logits(self, base: Tensor) -> Float[Tensor, "B V"]:
-        rows = torch.arange(len(base), device=base.device)
-        if self.whole:
-            return self.model(self.before[base])[rows, self.last[base]]
-        model = self.model
-        state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x[base], self.before)
-        x = model.readout(model.segment(state, self.place.layer))
-        return unembed(model.ln_final(x[rows, self.last[base]][:, None])[:, 0], model.head)
 
     def train(self, start: Float[Tensor, "D k"], steps: int, rng: np.random.Generator) -> Float[Tensor, "D k"]:
         """The basis with the least loss on held-out pairs, from `start` on.
@@ -295,12 +284,12 @@ class Search:
         with torch.no_grad():
             best, least, worse = start, float(self.loss(start, validation_pairs)), 0
         for step in range(1, steps + 1):
-            loss = self.loss(orthonormal(W), train_pairs[rng.integers(0, len(train_pairs), BATCH)])
+            loss = self.loss(torch.linalg.qr(W).Q, train_pairs[rng.integers(0, len(train_pairs), BATCH)])
             (W.grad,) = torch.autograd.grad(loss, W)
             optimizer.step()
             if step % EVERY == 0 or step == steps:
                 with torch.no_grad():
-                    U = orthonormal(W)
+                    U = torch.linalg.qr(W).Q
                     validation_loss = float(self.loss(U, validation_pairs))
                 best, least, worse = (U, validation_loss, 0) if validation_loss < least else (best, least, worse + 1)
                 if worse == PATIENCE:
@@ -343,7 +332,7 @@ def bases_of(
                 yield place, basis, first_basis(h, cases.value, 1, rng)
             elif basis == "random":
                 drawn = torch.as_tensor(rng.standard_normal((h.shape[1], options.rank))).to(h)
-                yield place, basis, orthonormal(drawn)
+                yield place, basis, torch.linalg.qr(drawn).Q
             else:
                 trained = replace(cases, value=coin, right=coin) if basis == "arbitrary" else cases
                 start = first_basis(h, trained.value, options.rank, rng)
@@ -385,17 +374,6 @@ KEYS = ("relation", "hook", "stream", "layer", "basis")
 HITS = Measure(name="accuracy", unit="share of pairs", resolution=0.0, kind="share")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A relation under one interchange, or unedited: which of its pairs were right."""
-
-    label: dict[str, Any]
-    right: Bool[np.ndarray, " pairs"]
-    must_flip: Bool[np.ndarray, " pairs"]
-    unedited: int
-    """The number of the cell of the same model and relation without an edit."""
-
-
 def observe(options: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model in every relation, and each place and basis. Units: pairs of prompts.
 
@@ -408,89 +386,85 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     nets = [(model, options, tuple(basis for basis in options.basis if basis != "untrained"))]
     if "untrained" in options.basis:
         nets.append((untrained(model, options.seed), replace(options, variable="right"), ("untrained",)))
-    cells, units, words, arrays = list[Cell](), list[pd.DataFrame](), list[str](), dict[str, np.ndarray]()
+    labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
+    hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
+    words, arrays = list[str](), dict[str, np.ndarray]()
     for relation, cases in groups.items():
-        directions, measured_cases = (with_values(options, model, part) for part in split(cases, options.seed))
+        parts = [cases.only(rows) for rows in apart(cases, options.seed)]
+        directions, measured_cases = (with_values(options, model, part) for part in parts)
         if min(len(set(part.value)) for part in (directions, measured_cases)) < 2:
             words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
             continue
         pairs = draw_pairs(range(len(measured_cases.tokens)), options.pairs, np.random.default_rng([options.seed, 4]))
+        net_hits, net_flips = list[np.ndarray](), list[np.ndarray]()
         for net, net_options, net_bases in nets:
-            fitted, valued_cases = (
-                (directions, measured_cases)
-                if net is model
-                else (with_values(net_options, net, part) for part in (directions, measured_cases))
-            )
-            bases = list(bases_of(net_options, net, fitted, places, net_bases, tick))
+            if net is not model:
+                directions, measured_cases = (with_values(net_options, net, part) for part in parts)
+            bases = list(bases_of(net_options, net, directions, places, net_bases, tick))
+            prefers = answered(net, measured_cases, pairs, bases, places)
+            net_hits.append(prefers == measured_cases.own_answer(pairs))
+            values = measured_cases.value[pairs]
+            net_flips.append(np.broadcast_to(values[:, 0] != values[:, 1], prefers.shape))
+            baselines += [len(labels)] * len(prefers)
             names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
-            must_flip, unedited = valued_cases.value[pairs[:, 0]] != valued_cases.value[pairs[:, 1]], len(cells)
-            for keys, prefers in zip(names, answered(net, valued_cases, pairs, bases, places), strict=True):
-                label = dict(zip(KEYS, (relation, *keys), strict=True))
-                cells.append(Cell(label, prefers == valued_cases.own_answer(pairs), must_flip, unedited))
+            labels += [dict(zip(KEYS, (relation, *keys), strict=True)) for keys in names]
             arrays |= {
                 f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
                 for place, basis, U in bases if U is not None
             }  # fmt: skip
-            if net is model:
-                words.append(f"{relation} by {cases.variable} ({must_flip.mean():.3f} must flip)")
+        words.append(f"{relation} by {cases.variable} ({net_flips[0][0].mean():.3f} must flip)")
+        hits.append(np.concatenate(net_hits))
+        flips.append(np.concatenate(net_flips))
         clusters = [(*measured_cases.units[base], *measured_cases.units[source]) for base, source in pairs]
         units.append(pd.DataFrame({
             "unit": [f"{measured_cases.names[base]} ← {measured_cases.names[source]}" for base, source in pairs],
-            "cluster": pd.Series(clusters, dtype=object), "relation": relation,
+            "cluster": pd.Series(clusters, dtype=object),
         }))  # fmt: skip
     tick(0)
-    if not cells:
+    if not hits:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
     table = pd.concat(units, ignore_index=True)
     title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {options.variable} value of "
     title += f"{', '.join(words)}; position: {options.position}"
     measurements = InstrumentData({}, {}, {"title": title}, arrays)
-    measured_in = np.stack([(table["relation"] == cell.label["relation"]).to_numpy() for cell in cells])
-    right, must_flip = np.zeros(measured_in.shape), np.zeros(measured_in.shape, bool)
-    for row, (columns, cell) in enumerate(zip(measured_in, cells, strict=True)):
-        right[row, columns], must_flip[row, columns] = cell.right, cell.must_flip
-    sizes = {"accuracy": measured_in, "flips": must_flip, "stays": measured_in & ~must_flip}
-    for name, inside in sizes.items():
+    measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
+    edited_cells = [(i, baseline) for i, baseline in enumerate(baselines) if i != baseline]
+    for name, size in {"accuracy": measured, "flips": must_flip, "stays": measured & ~must_flip}.items():
         measurements.blocks[name] = Observations(
-            measure=HITS, cells=pd.DataFrame([{**cell.label, "cell": i} for i, cell in enumerate(cells)]),
-            units=table[["unit", "cluster"]], total=np.where(inside, right, np.nan), size=inside,
+            measure=HITS, cells=pd.DataFrame(labels).assign(cell=range(len(labels))), units=table,
+            total=np.where(size, total, np.nan), size=size,
         )  # fmt: skip
-        edited = [(i, cell) for i, cell in enumerate(cells) if i != cell.unedited]
-        measurements.contrasts[name] = [contrast for i, cell in edited for contrast in _contrasts(name, i, cell)]
+        measurements.contrasts[name] = [
+            Contrast(quantity=name, weights={i: 1.0}, labels=labels[i], null=None) for i, _ in edited_cells
+        ]
+    measurements.contrasts["accuracy"] += [
+        Contrast(quantity="nothing", weights={baseline: 1.0}, labels=labels[i], null=None)
+        for i, baseline in edited_cells
+    ]
+    measurements.contrasts["accuracy"] += [
+        Contrast(quantity="above", weights={i: 1.0, baseline: -1.0}, labels=labels[i], family=labels[i]["basis"])
+        for i, baseline in edited_cells
+    ]
     return measurements
-
-
-def _contrasts(name: str, i: int, cell: Cell) -> list[Contrast]:
-    """The value of a cell; of the accuracy also that of doing nothing and the difference."""
-    value = Contrast(quantity=name, weights={i: 1.0}, labels=cell.label, null=None)
-    if name != "accuracy":
-        return [value]
-    nothing = Contrast(quantity="nothing", weights={cell.unedited: 1.0}, labels=cell.label, null=None)
-    weights, family = {i: 1.0, cell.unedited: -1.0}, str(cell.label["basis"])
-    return [value, nothing, Contrast(quantity="above", weights=weights, labels=cell.label, family=family)]
 
 
 def tables(options: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per hook, stream and basis."""
-    parts = [estimates[name] for name in ("accuracy", "flips", "stays")]
-    frame, missing = joined(parts, KEYS, COLUMNS)
+    frame, missing = joined([estimates[name] for name in ("accuracy", "flips", "stays")], KEYS, COLUMNS)
     return {"interchange": Table(frame, COLUMNS, missing, data.about["title"])}
 
 
+share = partial(described, format=".3f", sd="pairs")
 COLUMNS = (
     key("relation", "relation", "relation or category of the prompts"),
     key("hook", "hook", "where the state is put", shown=False),
     key("layer", "layer", "counted from 0", "layer", "d"),
     key("stream", "stream", f"the stream; {RESID}: a single one"),
     key("basis", "basis", "what of the source's state is put into the base"),
-    *described("accuracy", "accuracy", "share of pairs", "pairs with the answer that the source's variable calls for",
-               format=".3f", sd="pairs"),
-    *described("flips", "flips", "share of pairs with different variables", "accuracy where the answer must change",
-               format=".3f", sd="pairs"),
-    *described("stays", "stays", "share of pairs with equal variables", "accuracy where the answer must stay",
-               format=".3f", sd="pairs"),
-    *described("nothing", "doing nothing", "share of pairs", "accuracy of the unedited model", format=".3f", sd="pairs",
-               shown=False),
+    *share("accuracy", "accuracy", "share of pairs", "pairs with the answer that the source's variable calls for"),
+    *share("flips", "flips", "share of pairs with different variables", "accuracy where the answer must change"),
+    *share("stays", "stays", "share of pairs with equal variables", "accuracy where the answer must stay"),
+    *share("nothing", "doing nothing", "share of pairs", "accuracy of the unedited model", shown=False),
     *quantity("above", "accuracy − doing nothing", "share of pairs", "gain over the unedited model", format="+.3f",
               sd="pairs"),
     *counts("pairs of prompts", "independent pairs, or the fewest words of a kind"),

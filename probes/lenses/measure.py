@@ -1,9 +1,8 @@
 """Lenses of every stream after every layer: fitted on some documents, compared with the model on others."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,10 +15,10 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key
-from streamscope.models.hooks import capture, edit, pad
+from streamscope.models.hooks import capture, pad
 from streamscope.models.lenses import Map, names_of, weights_digest
 from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
@@ -61,28 +60,17 @@ Source = tuple[str, Place]
 """Whose state, the model's ("own") or that of its "untrained" twin, and where."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The positions of some documents that have a next token: states [N, D], the model's last one, and the document."""
-
-    states: dict[Source, Float[Tensor, "N D"]]
-    last: Float[Tensor, "N D"]
-    document: Int[Tensor, " N"]
-
-
 @torch.no_grad()
-def batches(nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place]) -> Iterator[Batch]:
-    """The states of the model ("own") and perhaps of its twin at every position that has a next token, BOS too."""
-    names = list(dict.fromkeys(place.hook for place in read_places))
-    for index, tokens, targets in opened.batches():
-        device = nets["own"].cfg.device
-        real, states, last = (targets != IGNORE).to(device), dict[Source, Tensor](), dict[str, Tensor]()
-        for net, model in nets.items():
-            with capture(model, names) as stream_captures:
-                last[net] = last_state(model, tokens.to(device))
-            states |= {(net, place): place.of(stream_captures[place.hook])[real].float() for place in read_places}
-        document = torch.as_tensor(np.asarray(index))[:, None].expand(real.shape)[real.cpu()]
-        yield Batch(states, last["own"][real].float(), document)
+def states_of(
+    nets: Mapping[str, Any], read_places: Sequence[Place], tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]
+) -> tuple[dict[Source, Float[Tensor, "N D"]], Float[Tensor, "N D"]]:
+    """The states of the model ("own") and perhaps of its twin at real positions, and the model's last one."""
+    states, last = dict[Source, Tensor](), dict[str, Tensor]()
+    for net, model in nets.items():
+        with capture(model, list({place.hook for place in read_places})) as captures:
+            last[net] = last_state(model, tokens)
+        states |= {(net, place): place.of(captures[place.hook])[real].float() for place in read_places}
+    return states, last["own"][real].float()
 
 
 # ---- fitting ----------------------------------------------------------------------------------
@@ -114,70 +102,52 @@ class Moments:
         return Map(A.float(), (mean_y - mean_x @ A).float())
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fitted:
     """The maps by kind and place, the mean prediction, and the places whose state is that of an earlier layer."""
 
-    maps: dict[tuple[str, Place], Map] = field(default_factory=dict)
-    constant: Any = None
-    """[V] ln of the mean of the model's probabilities."""
-    repeated: set[Place] = field(default_factory=set)
-    positions: int = 0
+    maps: dict[tuple[str, Place], Map]
+    constant: Float[Tensor, " V"]
+    """ln of the mean of the model's probabilities."""
+    repeated: set[Place]
+    positions: int
 
 
 def fit(
-    options: Lenses,
-    nets: Mapping[str, Any],
-    opened: OpenDocuments,
-    read_places: Sequence[Place],
+    options: Lenses, nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place],
     tick: Callable[[int], None],
-) -> Fitted:
-    """The lenses from these documents."""
-    model, fit_result = nets["own"], Fitted(constant=0.0)
+) -> Fitted:  # fmt: skip
+    """The lenses from these documents, of every position that has a next token, BOS too."""
+    model, device, positions, maps = nets["own"], nets["own"].cfg.device, 0, dict[tuple[str, Place], Map]()
     head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
-    fit_result.repeated = {place for place in read_places if place != first[place.stream]}
-    kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed)
+    repeated = {place for place in read_places if place != first[place.stream]}
+    total: Any = 0.0
+    kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(device)
     moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
-    for batch in batches(nets, opened, read_places):
-        own_states = {place: batch.states["own", place] for place in read_places}
-        fit_result.repeated = {
-            place for place in fit_result.repeated if torch.equal(own_states[place], own_states[first[place.stream]])
-        }
-        fit_result.constant = fit_result.constant + probabilities(head, batch.last, model.cfg.d_vocab)
-        rows = kept_mask[fit_result.positions : fit_result.positions + len(batch.last)].to(batch.last.device)
-        fit_result.positions += len(batch.last)
-        kept_last.append(batch.last[rows])
-        for source, x in batch.states.items():
-            moments[source].add(x, batch.last)
+    for _, tokens, targets in opened.batches():
+        states, last = states_of(nets, read_places, tokens.to(device), (targets != IGNORE).to(device))
+        own_states = {place: states["own", place] for place in read_places}
+        repeated = {place for place in repeated if torch.equal(own_states[place], own_states[first[place.stream]])}
+        with torch.no_grad():
+            total += sum(head(h).double().softmax(-1).sum(0) for h in last.split(chunk_rows(model.cfg.d_vocab)))
+        rows = kept_mask[positions : positions + len(last)]
+        positions += len(last)
+        kept_last.append(last[rows])
+        for source, x in states.items():
+            moments[source].add(x, last)
             samples[source].append(x[rows])
-    fit_result.constant = (fit_result.constant / fit_result.positions).clamp(min=1e-45).log()
     last = torch.cat(kept_last)
     for place in read_places:
         for kind, net in SOURCES.items():
-            if kind in options.kinds and place not in fit_result.repeated:
-                start = moments[net, place].ridge()
-                fit_result.maps[kind, place] = (
-                    start if kind == "ridge" else tuned(options, head, start, torch.cat(samples[net, place]), last)
-                )
+            if kind in options.kinds and place not in repeated:
+                maps[kind, place] = moments[net, place].ridge()
+                if kind != "ridge":
+                    maps[kind, place] = tuned(options, head, maps[kind, place], torch.cat(samples[net, place]), last)
         tick(1)
     if "jacobian" in options.kinds:
         texts = list(islice(opened.rows(), options.texts))
-        fit_result.maps |= {
-            ("jacobian", place): lens_map for place, lens_map in jacobians(model, texts, read_places).items()
-        }
-    return fit_result
-
-
-def chunks(d_vocab: int, h: Float[Tensor, "N D"]) -> Iterator[slice]:
-    """Rows whose logits are held at once."""
-    size = chunk_rows(d_vocab)
-    return (slice(start, start + size) for start in range(0, len(h), size))
-
-
-@torch.no_grad()
-def probabilities(head: Callable[[Tensor], Tensor], h: Float[Tensor, "N D"], d_vocab: int) -> Float[Tensor, " V"]:
-    """The model's probabilities, summed over positions."""
-    return sum(head(h[rows]).double().softmax(-1).sum(0) for rows in chunks(d_vocab, h))  # type: ignore[return-value]
+        maps |= {("jacobian", place): J for place, J in jacobians(model, texts, read_places).items()}
+    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions)
 
 
 def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
@@ -220,23 +190,13 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
     weight = torch.zeros(tokens.shape, device=tokens.device)
     for i, row in enumerate(ids):
         weight[i, 1 : len(row) - 1] = 1 / (len(row) - 2)
-    sources: dict[str, Tensor] = {}
-
-    def keep(x: Tensor, hook: Any, name: str) -> Tensor:
-        sources[name] = x if x.requires_grad else x.detach().requires_grad_()
-        return sources[name]
-
-    is_native, last = hasattr(model, "segment"), last_hook(model.cfg.n_layers - 1)
-    names = dict.fromkeys([*(place.hook for place in live), *([] if is_native else [last])])
-    with torch.enable_grad(), edit(model, {name: partial(keep, name=name) for name in names}):
-        h = last_state(model, tokens) if is_native else model(tokens)
-    h = h if is_native else sources[last]  # what `capture` gives has no derivatives
+    with torch.enable_grad(), capture(model, [place.hook for place in live], grad=True) as sources:
+        h = last_state(model, tokens)
     target = (h * (weight > 0)[..., None]).sum((0, 1))  # [D]
-    hooks = list(sources)
     matrices = {place: torch.zeros(model.cfg.d_model, model.cfg.d_model) for place in live}
     for d in range(model.cfg.d_model):
-        grads = torch.autograd.grad(target[d], [sources[h] for h in hooks], retain_graph=True, allow_unused=True)
-        by_hook = dict(zip(hooks, grads, strict=True))
+        grads = torch.autograd.grad(target[d], list(sources.values()), retain_graph=True, allow_unused=True)
+        by_hook = dict(zip(sources, grads, strict=True))
         for place in live:
             g = by_hook[place.hook]
             if g is not None:
@@ -249,39 +209,32 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
 
 @dataclass(frozen=True)
 class Cell:
-    """One lens of one place: its logits [n, V] at some rows of the states of a batch."""
+    """One lens of one place: the maps of the states whose sum the head reads; none for the logit lens."""
 
     lens: str
     place: Place
-    logits: Callable[[dict[Source, Tensor], slice], Tensor]
+    maps: dict[Source, Map]
+
+    def logits(self, model: Any, states: Mapping[Source, Tensor], rows: Tensor) -> Float[Tensor, "n V"]:
+        """What the lens reads in some rows of the states."""
+        if self.lens == "logit":
+            return head_of(model, self.place.layer)(states["own", self.place][rows])
+        parts = [lens_map.to_last(states[source][rows]) for source, lens_map in self.maps.items()]
+        return head_of(model)(torch.stack(parts).sum(0))
 
 
-def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
+def cells_of(options: Lenses, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
     """What is compared with the model: the wanted lenses, of places that are not repeated."""
-    head, cells = head_of(model), list[Cell]()
-
-    def own_norm(place: Place, states: dict[Source, Tensor], rows: slice) -> Tensor:
-        return head_of(model, place.layer)(states["own", place][rows])
-
-    def through(sources: Sequence[Source], maps: Sequence[Map], states: dict[Source, Tensor], rows: slice) -> Tensor:
-        parts = [lens_map.to_last(states[source][rows]) for source, lens_map in zip(sources, maps, strict=True)]
-        return head(torch.stack(parts).sum(0))
-
+    cells = list[Cell]()
     for kind in options.kinds:
         for place in (place for place in read_places if place not in fit_result.repeated):
-            live = [
-                other_place
-                for other_place in read_places
-                if other_place.layer == place.layer and ("jacobian", other_place) in fit_result.maps
-            ]
-            parts = live if kind == "jacobian" and place not in live else [place]
-            if kind == "logit":
-                cells.append(Cell(kind, place, partial(own_norm, place)))
-            elif parts:
-                sources = [(SOURCES.get(kind, "own"), part) for part in parts]
-                cells.append(
-                    Cell(kind, place, partial(through, sources, [fit_result.maps[kind, part] for part in parts]))
-                )
+            parts = [place]
+            if kind == "jacobian" and (kind, place) not in fit_result.maps:
+                parts = [p for p in read_places if p.layer == place.layer and (kind, p) in fit_result.maps]
+            net = SOURCES.get(kind, "own")
+            maps = {(net, part): fit_result.maps[kind, part] for part in parts if kind != "logit"}
+            if maps or kind == "logit":
+                cells.append(Cell(kind, place, maps))
     return cells
 
 
@@ -292,79 +245,66 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     nets = {"own": model} | ({"untrained": untrained(model, options.seed)} if "untrained" in options.kinds else {})
     tick = ticks(progress, len(read_places) + 1)
     fit_result = fit(options, nets, fit_documents, read_places, tick)
-    cells = cells_of(options, model, read_places, fit_result)
-    sums = compare(nets, test_documents, read_places, cells, fit_result)
+    cells = cells_of(options, read_places, fit_result)
+    sums, units = compare(nets, test_documents, read_places, cells, fit_result.constant)
     tick(0)
-    units = test_documents.units()
-    nonempty = sums["n"] > 0
-    sizes = sums["n"][nonempty]
     labels = pd.DataFrame(
         [{"lens": cell.lens, "stream": cell.place.stream, "layer": cell.place.layer, "hook": cell.place.hook}
          for cell in cells]
     )  # fmt: skip
-    title = (
-        f"{title_of(model)} on {test_documents.title()}; "
-        f"fitted on {fit_result.positions:,} positions of other documents"
-    )
+    title = f"{title_of(model)} on {test_documents.title()}; "
+    title += f"fitted on {fit_result.positions:,} positions of other documents"
     if fit_result.repeated:
         streams = sorted({place.stream for place in fit_result.repeated})
         title += f"; no layer changes {', '.join(streams)}: one row each"
-    about = {
-        "title": title,
-        "weights_digest": weights_digest(model),
-        "texts": options.texts,
-        "layers": model.cfg.n_layers,
-    }
-    measurements = InstrumentData({}, {}, about, arrays_of(fit_result))
-    everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
+    about = {"title": title, "weights_digest": weights_digest(model), "texts": options.texts,
+             "layers": model.cfg.n_layers}  # fmt: skip
+    arrays = {"constant": fit_result.constant.float().cpu().numpy()}
+    for (kind, place), lens_map in fit_result.maps.items():
+        A, b = names_of(kind, place.name)
+        arrays |= {A: lens_map.A.cpu().numpy(), b: lens_map.b.cpu().numpy()}
+    measurements = InstrumentData({}, {}, about, arrays)
     constant = pd.DataFrame([{"lens": "constant", "stream": "", "layer": -1, "hook": ""}])
+    everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
     for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
         measurements.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
-            cells=pd.concat([constant, labels], ignore_index=True), units=units[nonempty].reset_index(drop=True),
-            total=sums[name][:, nonempty], size=sizes,
+            cells=pd.concat([constant, labels], ignore_index=True), units=units, total=sums[name], size=sums["targets"],
         )  # fmt: skip
-        measurements.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=keys, null=None)
-            for i, keys in [*enumerate(labels.to_dict("records"), 1), *((0, keys) for keys in everywhere)]
+        measurements.contrasts[name] = each(name, labels, start=1, null=None)
+        measurements.contrasts[name] += [
+            Contrast(quantity=name, weights={0: 1.0}, labels=keys, null=None) for keys in everywhere
         ]
     return measurements
 
 
-@torch.no_grad()
 def compare(
-    nets: Mapping[str, Any],
-    opened: OpenDocuments,
-    read_places: Sequence[Place],
-    cells: Sequence[Cell],
-    fit_result: Fitted,
-) -> dict[str, np.ndarray]:
-    """Sums over the positions of each document: KL(model ‖ lens) and equal first tokens [1 + cells, documents], n."""
-    head, size = head_of(nets["own"]), len(opened.units())
-    sums = {name: torch.zeros(1 + len(cells), size, dtype=torch.float64) for name in ("kl", "agreement")}
-    n = torch.zeros(size, dtype=torch.float64)
-    for batch in batches(nets, opened, read_places):
-        for rows in chunks(nets["own"].cfg.d_vocab, batch.last):
-            document = batch.document[rows]
-            log_p = head(batch.last[rows]).log_softmax(-1)
+    nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place], cells: Sequence[Cell],
+    constant: Float[Tensor, " V"],
+) -> tuple[dict[str, np.ndarray], pd.DataFrame]:  # fmt: skip
+    """Sums over the positions of each document: KL(model ‖ lens) and equal first tokens [1 + cells, documents], and how
+    many positions (`targets`); and the documents."""
+    model = nets["own"]
+    head = head_of(model)
+
+    @torch.no_grad()
+    def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        real = targets != IGNORE
+        states, last = states_of(nets, read_places, tokens, real)
+        document = real.nonzero()[:, 0]
+        kl = torch.zeros(1 + len(cells), len(tokens), dtype=torch.float64, device=tokens.device)
+        agreement = torch.zeros_like(kl)
+        for rows in torch.arange(len(last), device=last.device).split(chunk_rows(model.cfg.d_vocab)):
+            log_p = head(last[rows]).log_softmax(-1)
             p, first = log_p.exp(), log_p.argmax(-1)
-            n.index_add_(0, document, torch.ones(len(document), dtype=torch.float64))
             for i, cell in enumerate([None, *cells]):
-                logits = fit_result.constant.expand_as(log_p) if cell is None else cell.logits(batch.states, rows)
+                logits = constant.expand_as(log_p) if cell is None else cell.logits(model, states, rows)
                 log_q = logits.to(log_p).log_softmax(-1)
-                kl = (p * (log_p - log_q)).sum(-1, dtype=torch.float64)
-                sums["kl"][i].index_add_(0, document, kl.cpu())
-                sums["agreement"][i].index_add_(0, document, (log_q.argmax(-1) == first).double().cpu())
-    return {name: x.numpy() for name, x in sums.items()} | {"n": n.numpy()}
+                kl[i].index_add_(0, document[rows], (p * (log_p - log_q)).sum(-1, dtype=torch.float64))
+                agreement[i].index_add_(0, document[rows], (log_q.argmax(-1) == first).double())
+        return {"kl": kl, "agreement": agreement}
 
-
-def arrays_of(fit_result: Fitted) -> dict[str, np.ndarray]:
-    """The maps by their names in a file, and `constant` [V]."""
-    arrays = {"constant": fit_result.constant.float().cpu().numpy()}
-    for (kind, place), lens_map in fit_result.maps.items():
-        for name, x in zip(names_of(kind, place.name), (lens_map.A, lens_map.b), strict=True):
-            arrays[name] = x.cpu().numpy()
-    return arrays
+    return opened.sums(model.cfg.device, sums_of)
 
 
 def tables(options: Lenses, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -128,9 +128,9 @@ def test_states_are_those_of_every_position_but_bos(name: str, tmp_path: Path) -
             with torch.no_grad(), capture(model, [place.hook]) as seen:
                 model(torch.tensor([document.ids[:-1]]))
             wanted = place.of(seen[place.hook])[0][[p - document.offset for p in document.positions if p > 0]]
-            np.testing.assert_allclose(states.rows[place][at : at + len(wanted)], wanted, atol=1e-4)
+            np.testing.assert_allclose(states[place][at : at + len(wanted)], wanted, atol=1e-4)
             at += len(wanted)
-        assert at == len(states.document) == len(states.rows[place])
+        assert at == len(states[place])
 
 
 def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

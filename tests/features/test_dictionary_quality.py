@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
+from safetensors.torch import load_file
 
 from streamscope.cli.errors import InputError
 from streamscope.features.dictionary_quality import DictionaryQuality, measure
@@ -162,6 +164,39 @@ def test_latents_are_shown_where_they_are_largest(tmp_path: Path, monkeypatch: p
         assert rows["share"].tolist() == pytest.approx([share] * len(expected))
     with pytest.raises(InputError, match="0 to 39, not 40"):
         DictionaryQuality(dictionary=(f"{tmp_path / 'd'}:40",)).measure(model, DATA)
+
+
+@torch.no_grad()
+def test_transcoders_are_written_for_circuit_tracer(tmp_path: Path) -> None:
+    """A plain reader that computes as circuit-tracer does gives our latents and our rebuilt states."""
+    model = model_of("std-t")
+    layers = [drawn(tmp_path / f"l{i}", model, f"blocks.{i}.hook_mlp_in", f"blocks.{i}.hook_mlp_out") for i in range(2)]
+    result = DictionaryQuality(dictionary=tuple(str(tmp_path / f"l{i}") for i in (1, 0))).measure(model, DATA)
+    path = tmp_path / "tracer" / "config.yaml"
+    assert result.save(path) == [path, *(path.with_name(f"layer_{i}.safetensors") for i in range(2))]
+    assert yaml.safe_load(path.read_text()) == {
+        "model_kind": "transcoder_set", "model_name": "", "feature_input_hook": "hook_mlp_in",
+        "feature_output_hook": "hook_mlp_out",
+    }  # fmt: skip
+    x = torch.randn(20, model.config.d_model)
+    for i, dictionary in enumerate(layers):
+        W = load_file(path.with_name(f"layer_{i}.safetensors"))
+        assert W["W_enc"].shape == (40, model.config.d_model)
+        pre = torch.nn.functional.linear(x, W["W_enc"], W["b_enc"])
+        z = pre * (pre > W["activation_function.threshold"])
+        assert (z > 0).any() and (z == 0).any()
+        torch.testing.assert_close(z, dictionary.encode(x), atol=1e-6, rtol=0)
+        rebuilt = z @ W["W_dec"] + W["b_dec"] + x @ W["W_skip"].T
+        torch.testing.assert_close(rebuilt, dictionary.decode(z, x), atol=1e-6, rtol=0)
+    drawn(tmp_path / "plain", model, "blocks.0.hook_resid_post")
+    for names, message in (
+        (["plain"], r"the dictionary of blocks\.0\.hook_resid_post is none"),
+        (["l1"], "every layer from 0 on"),
+        ([], "every layer from 0 on"),
+    ):
+        result = DictionaryQuality(dictionary=tuple(str(tmp_path / name) for name in names)).measure(model, DATA)
+        with pytest.raises(InputError, match=message):
+            result.save(path)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from streamscope.interventions.interchange.measure import (
     Cases,
     Search,
     answered,
+    apart,
     cases_of,
     coin_of,
     draw_pairs,
     first_basis,
     margins,
-    split,
     states_at,
     two_kinds,
     variable_of,
@@ -153,7 +153,7 @@ def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
     model = load("stories/lfa")
     how = Interchange()
     for relation, cases in cases_of(how, open_data(Prompts("stories"), model)).items():
-        directions, measured = split(cases, 0)
+        directions, measured = map(cases.only, apart(cases, 0))
         assert not set().union(*directions.words) & set().union(*measured.words)
         assert len(directions.tokens) and len(measured.tokens)
         assert cases.variable == ("order" if relation == "state" else "kind of noun")
@@ -252,7 +252,7 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
 
     model, how = load("stories/lfa"), Interchange()
     cases = cases_of(how, open_data(Prompts("stories"), model))[relation]
-    directions, measured = (with_values(how, model, part) for part in split(cases, 0))
+    directions, measured = (with_values(how, model, cases.only(rows)) for rows in apart(cases, 0))
     place = places_of(model, ["blocks.3.hook_context_post"])[0]
     rng = np.random.default_rng(0)
     pairs = draw_pairs(range(len(measured.tokens)), 1000, rng)

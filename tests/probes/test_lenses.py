@@ -14,7 +14,7 @@ from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load
 from streamscope.models.hooks import capture, edit
-from streamscope.models.lenses import Map, names_of, read_lenses, to_published, weights_digest
+from streamscope.models.lenses import names_of, read_lenses, weights_digest
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.lenses import measure as fitting
 from streamscope.probes.lenses.measure import Moments, check, jacobians, places, thinned
@@ -232,7 +232,7 @@ def test_published_files(tmp_path: Path) -> None:
     (tmp_path / "bad.pt").write_bytes(b"no")
     with pytest.raises(InputError, match=r"bad\.pt"):
         read_lenses(tmp_path / "bad.pt", model)
-    to_published({0: Map(torch.eye(8), torch.zeros(8))}, 1, {}, tmp_path / "narrow.pt")
+    torch.save({"J": {0: torch.eye(8)}}, tmp_path / "narrow.pt")
     with pytest.raises(InputError, match="maps 8 dimensions"):
         read_lenses(tmp_path / "narrow.pt", model)
 
