@@ -21,6 +21,7 @@ from streamscope.models.hooks.controls import BRIDGED, Control, controls
 from streamscope.models.readout import IGNORE
 from streamscope.text.tokenizer import BYTE_OF
 from streamscope.viewer.engine import Watched, lens_streams
+from streamscope.viewer.lenses import PageLens
 
 CONTROLS = {
     "scale": "head_scale", "alpha": "alpha", "gate": "gate_keep", "streams": "stream_all", "mixing": "mixing",
@@ -36,12 +37,13 @@ SCREENED = 4
 
 
 def describe(
-    model: Any, name: str, identity: str, steps: Sequence[int] = (), circuit: dict[str, Any] | None = None
+    model: Any, name: str, identity: str, steps: Sequence[int] = (), circuit: dict[str, Any] | None = None,
+    lens: PageLens | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The page's description of a model, as JSON.
 
     `name` opens the model in Python, `identity` names it in the page. `steps` are those of its snapshots; the last one
-    has the final weights. `circuit` is what `circuit.circuit_for_page` read.
+    has the final weights. `circuit` is what `circuit.circuit_for_page` read, `lens` a fitted lens.
     """
     config, have = model.config, controls(model.config)
     is_native, blob = hasattr(model, "segment"), f"onnx-{identity}"
@@ -55,6 +57,7 @@ def describe(
         "vocab": config.d_vocab,
         "streams": list(lens_streams(config)) if is_native else [],
         "no_lens": None if is_native else BRIDGED,
+        "lens": lens and lens.about(),
         "controls": {
             key: True if isinstance(model_control := have[array], Control) else model_control
             for key, array in CONTROLS.items()

@@ -4,6 +4,7 @@
 called in torch, it answers the local server and the notebook. No forward pass is written a second time.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,14 +33,17 @@ class Watched(nn.Module):
     patterns   [L, H, T, T]     attention weights
     gates      [L, H, T]        mean over channels of the head gate; only with gates
     lens_ids   [N, 5]           most probable tokens of the streams at the rows `lens_at` [N] of [L + 1, S, T]
-    lens_p     [N, 5]           their probabilities: the stream alone through the layer's norm and the head
+    lens_p     [N, 5]           their probabilities: the stream alone through the layer's norm and the head; with a
+                                fitted lens a stream after a layer goes through its map, the final norm and the head
 
     The L + 1 states are those before layer 0 and after every layer. Without rows the lens costs nothing.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, maps: Mapping[str, Tensor] | None = None) -> None:
+        """`maps` are those of a fitted lens: A [L, S, D, D] and b [L, S, D]."""
         super().__init__()
         self.model = model.eval()
+        self.maps = _frozen(maps or {})
         self.controls = {
             name: control for name, control in controls(model.config).items() if isinstance(control, Control)
         }
@@ -87,7 +91,11 @@ class Watched(nn.Module):
                 streams = torch.cat([edited_streams, self._summed(edited_streams)])
             else:
                 streams = torch.cat([streams, self._summed(streams)])
-            readings.append(m.layer_norm(max(i - 1, 0))(streams))
+            norm = m.layer_norm(max(i - 1, 0))
+            if i and self.maps:
+                A, b = (self.maps[name][i - 1].to(streams) for name in ("A", "b"))
+                streams, norm = streams @ A + b[:, None], m.layer_norm(last - 1)
+            readings.append(norm(streams))
         rows = torch.cat(readings).flatten(0, 1)[places]
         p, ids = unembed(rows, m.head).softmax(-1).topk(CANDIDATES)
         return ids.int(), p
@@ -95,6 +103,11 @@ class Watched(nn.Module):
     def _summed(self, streams: Float[Tensor, "S T D"]) -> Float[Tensor, "1 T D"]:
         total = streams.sum(0, keepdim=True)
         return total / len(streams) if getattr(self.model.config.residual, "reduce", "sum") == "mean" else total
+
+
+def _frozen(weights: Mapping[str, Tensor]) -> nn.ParameterDict:
+    """Weights that a graph is filled with, as it is with the model's."""
+    return nn.ParameterDict({name: nn.Parameter(x, requires_grad=False) for name, x in weights.items()})
 
 
 class _Kept(dict[str, list[Tensor]]):

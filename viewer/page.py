@@ -31,7 +31,7 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
                 f"{entry.name}: a page only computes byte-level BPE that splits words as GPT-2 does, and its tokenizer "
                 "differs: drop --out, for the server"
             )
-        blobs[description["blob"]] = graph_of(entry.model)
+        blobs[description["blob"]] = graph_of(entry.model, entry.lens and entry.lens.maps)
         for snapshot in description["snapshots"]:
             if snapshot["blob"] not in blobs:
                 blobs[snapshot["blob"]] = graph_of(entry.at_step(snapshot["step"]))

@@ -49,16 +49,19 @@ class View(anywidget.AnyWidget):
     def __init__(
         self, runs: str | Sequence[str] = "stories/lfa", text: str | None = None, *, page: str | Path | None = None,
         device: str = "cpu", dtype: str = "fp32", circuit: str | Path | Sequence[str | Path] = (),
+        lens: str | Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Open one run or two, as commands do; `page` is written too, as `view --out` does. `circuit` is a file
-        of edges to draw over the heads, or one for each run.
+        of edges to draw over the heads, or one for each run; `lens` is FILE:KIND likewise.
 
         Raises `InputError` like `session.open_models`, and for a text that is empty or beyond the context.
         """
         check_words(text)
         text = text or ""
-        circuits = [circuit] if isinstance(circuit, str | Path) else list(circuit)
-        self._shown = open_models([runs] if isinstance(runs, str) else list(runs), device, dtype, circuits)
+        names, circuits, lenses = (
+            [given] if isinstance(given, str | Path) else list(given) for given in (runs, circuit, lens)
+        )
+        self._shown = open_models(names, device, dtype, circuits, lenses)
         self._session, self._page = Session(self._shown), page
         data = page_data(self._shown, "notebook", text)
         if page is not None:
