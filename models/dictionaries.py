@@ -12,7 +12,7 @@ folder of ours also names the weights of its model, and is refused for others.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -135,12 +135,17 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
     if max(latents) >= (n := len(dictionary.b_enc)):
         raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")
     match(model, [dictionary.hook, dictionary.target])
-    dictionary, memory = dictionary.to(model.cfg.device), dict[str, Tensor]()
+    dictionary, removed = dictionary.to(model.cfg.device), sorted(set(latents))
+    return subtracting(dictionary, lambda z: z[..., removed] @ dictionary.W_dec[removed].to(z))
+
+
+def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> dict[str, Edit]:
+    """Edits that subtract `part_of(z)` [..., D], of the latents z [..., F] at a position, from the stream there."""
+    memory = dict[str, Tensor]()
 
     @everywhere
     def read(x: Tensor, hook: Any) -> Tensor:
-        z = dictionary.encode(dictionary.stream_of(x))[..., latents]
-        memory["sum"] = z @ dictionary.W_dec[latents].to(z)
+        memory["part"] = part_of(dictionary.encode(dictionary.stream_of(x)))
         return x
 
     @everywhere
@@ -148,7 +153,7 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
         if dictionary.target == dictionary.hook:
             read(x, hook)
         new = x.clone()
-        dictionary.stream_of(new).sub_(memory.pop("sum"))
+        dictionary.stream_of(new).sub_(memory.pop("part"))
         return new
 
     return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}

@@ -5,6 +5,7 @@ called in torch, it answers the local server and the notebook. No forward pass i
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
+from streamscope.models.dictionaries import Dictionary, subtracting
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
 from streamscope.models.layers.head import unembed
 
 CANDIDATES = 5
-"""Number of tokens that the logit lens names."""
+"""Number of tokens that the logit lens names, and of latents."""
+READ = ("W_enc", "b_enc", "W_dec", "threshold")
+"""What a dictionary's latents and their removal need of it."""
 SUM = "sum"
 """The readout of the residual stream in the logit lens, next to its parallel streams."""
 
@@ -32,6 +36,7 @@ class Watched(nn.Module):
     logits     [T, V]
     patterns   [L, H, T, T]     attention weights
     gates      [L, H, T]        mean over channels of the head gate; only with gates
+    latent_ids, latent_values [T, 5]    the largest latents of a dictionary, before any is removed; only with one
     lens_ids   [N, 5]           most probable tokens of the streams at the rows `lens_at` [N] of [L + 1, S, T]
     lens_p     [N, 5]           their probabilities: the stream alone through the layer's norm and the head; with a
                                 fitted lens a stream after a layer goes through its map, the final norm and the head
@@ -39,16 +44,22 @@ class Watched(nn.Module):
     The L + 1 states are those before layer 0 and after every layer. Without rows the lens costs nothing.
     """
 
-    def __init__(self, model: Any, maps: Mapping[str, Tensor] | None = None) -> None:
-        """`maps` are those of a fitted lens: A [L, S, D, D] and b [L, S, D]."""
+    def __init__(
+        self, model: Any, maps: Mapping[str, Tensor] | None = None, dictionary: Dictionary | None = None
+    ) -> None:
+        """`maps` are those of a lens: A [L, S, D, D] and b [L, S, D]. The latents of a dictionary are a control."""
         super().__init__()
         self.model = model.eval()
-        self.maps = _frozen(maps or {})
+        self.maps, self.dictionary = _frozen(maps or {}), dictionary
+        self.latents = _frozen({name: getattr(dictionary, name) for name in READ} if dictionary else {})
         self.controls = {
             name: control for name, control in controls(model.config).items() if isinstance(control, Control)
         }
+        if dictionary is not None:
+            self.controls["latents"] = Control((tuple(map(str, range(len(dictionary.b_enc)))),))
+        latents = ["latent_ids", "latent_values"] if dictionary is not None else []
         gates = ["gates"] if "gate_keep" in self.controls else []
-        self.outputs = ["logits", "patterns", *gates, "lens_ids", "lens_p"]
+        self.outputs = ["logits", "patterns", *gates, *latents, "lens_ids", "lens_p"]
 
     def rows_of(self, stream: int, length: int) -> Int[Tensor, " N"]:
         """The rows of one stream of the lens, by state and position, of a text of `length` tokens.
@@ -69,6 +80,14 @@ class Watched(nn.Module):
         hooks += [
             (f"blocks.{layer}.attn.{p}", activations.keep(p)) for p in points for layer in range(m.config.n_layers)
         ]
+        if self.dictionary is not None:
+            dictionary = replace(self.dictionary, **dict(self.latents.items()))
+
+            def removed(z: Tensor) -> Tensor:
+                activations["latents"] = [z[0]]
+                return (z * (1 - control_inputs["latents"].to(z))) @ dictionary.W_dec.to(z)
+
+            hooks += subtracting(dictionary, removed).items()
         with m.hooks(fwd_hooks=hooks):
             states = [m.embed_tokens(tokens)]
             for layer in range(m.config.n_layers):
@@ -77,6 +96,10 @@ class Watched(nn.Module):
         outputs = [logits[0], torch.cat(activations["hook_pattern"])]
         if "gates" in self.outputs:
             outputs.append(torch.cat(activations["hook_gate"]).mean(-1).transpose(1, 2))
+        if self.dictionary is not None:
+            z = activations["latents"][0]
+            latent_values, latent_ids = z.topk(min(CANDIDATES, z.shape[-1]))
+            outputs += [latent_ids.int(), latent_values]
         return (*outputs, *self._lens(states, lens_at, control_inputs.get("stream_all")))
 
     def _lens(self, states: list[Any], places: Tensor, stream_all: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -50,12 +50,15 @@ def graph_of(model: Any, *extras: Any) -> bytes:
 
 
 def digest_of(watched: engine.Watched) -> str:
-    """What the graph of a model depends on, besides its weights: configuration, a lens, our code, libraries."""
+    """What the graph of a model depends on, besides weights: configuration, lens, dictionary, our code, libraries."""
     root = Path(models.__file__).parent
-    files = [root / "decoder.py", root / "transformer.py", Path(engine.__file__), Path(__file__)]
+    files = [root / f"{name}.py" for name in ("decoder", "transformer", "dictionaries")]
+    files += [Path(engine.__file__), Path(__file__)]
     files += [file for part in ("config", "hooks", "layers") for file in (root / part).glob("*.py")]
     digest = hashlib.sha256()
-    about = {**watched.model.to_dict(), "name": "", "lens": bool(watched.maps)}
+    about = {**watched.model.to_dict(), "name": "", "lens": bool(watched.maps), "dictionary": None}
+    if (d := watched.dictionary) is not None:
+        about["dictionary"] = [len(d.b_enc), d.k, d.hook, d.target, d.stream]
     for text in (json.dumps(about, sort_keys=True), torch.__version__, onnx.__version__):
         digest.update(text.encode())
     for file in sorted(files):

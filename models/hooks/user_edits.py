@@ -24,7 +24,7 @@ from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.dictionaries import read_dictionary, without_latents
 from streamscope.models.hooks import Edit
-from streamscope.models.hooks.controls import EXAMPLE, edits_of
+from streamscope.models.hooks.controls import EXAMPLE, edits_of, in_sequence
 
 ROUNDING = 1e-3
 """Allowed difference between a row alone and in a batch, as a share of the largest value."""
@@ -42,7 +42,7 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
         spec_edits = _without(model, *latents) if latents else (_edits_of_data if plain else _edits_of)(model, spec)
         for hook, fn in spec_edits.items():
             first_edit, checked = edits.get(hook), fn if plain else _checked(spec, fn)
-            edits[hook] = checked if first_edit is None else _in_sequence(first_edit, checked)
+            edits[hook] = checked if first_edit is None else in_sequence(first_edit, checked)
     return edits
 
 
@@ -90,10 +90,6 @@ def _n_arguments(member: Any) -> int:
         parameter for parameter in inspect.signature(member).parameters.values() if parameter.default is parameter.empty
     ]
     return len(parameters) if all(parameter.kind in kinds for parameter in parameters) else 0
-
-
-def _in_sequence(first: Edit, then: Edit) -> Edit:
-    return lambda x, hook: then(first(x, hook), hook)
 
 
 def _checked(spec: str, fn: Callable[[Tensor, Any], Any]) -> Edit:

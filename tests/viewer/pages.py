@@ -16,6 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.interventions.circuits.formats import write_circuit
 from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.worth import SHARES, size_of, top
+from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.lenses import Map, weights_digest
 from streamscope.models.tensors import write_tensors
 from streamscope.viewer import bundle
@@ -73,6 +74,18 @@ def write_lens_of(path: Path, model: Any, places: Sequence[str], scale: float = 
     tensors = {f"tuned.{place}.{part}": getattr(lens, part) for place, lens in maps.items() for part in ("A", "b")}
     write_tensors(path, tensors, {"about": json.dumps({"weights_digest": weights_digest(model)})})
     return maps
+
+
+def write_dictionary_of(
+    folder: Path, model: Any, hook: str, target: str = "", stream: str = "", width: int = 40
+) -> Dictionary:
+    """A dictionary of random weights in a folder."""
+    d, generator = model.config.d_model, torch.Generator().manual_seed(7)
+    weights = [torch.randn(size, generator=generator) / 3 for size in ((d, width), (width,), (width, d), (d,))]
+    found = Dictionary(*weights, torch.full((width,), 0.3), hook=hook, target=target or hook, stream=stream,
+                       about={"weights_digest": weights_digest(model)})  # fmt: skip
+    write_dictionary(folder, found)
+    return found
 
 
 class Page:
