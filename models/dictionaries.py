@@ -85,7 +85,7 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     Raises `InputError` for another folder, an architecture or a normalisation that is not read, damaged weights,
     another width than the model's, and a dictionary of other weights.
     """
-    folder = _folder(spec)
+    folder = dictionary_folder(spec)
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(f"{spec} holds no {CONFIG}: {MAKE_ONE}")
@@ -159,7 +159,8 @@ def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> 
     return {**({dictionary.hook: read} if dictionary.target != dictionary.hook else {}), dictionary.target: remove}
 
 
-def _folder(spec: str) -> Path:
+def dictionary_folder(spec: str) -> Path:
+    """The folder of a dictionary; of hf:ID/FOLDER, in the cache. Raises `InputError` for another form."""
     if not spec.startswith("hf:"):
         return Path(spec).expanduser()
     parts = spec[3:].split("/")

@@ -20,9 +20,9 @@ from streamscope.models.head_spec import every_head
 from streamscope.models.hooks.controls import BRIDGED, Control, controls
 from streamscope.models.readout import IGNORE
 from streamscope.text.tokenizer import BYTE_OF
-from streamscope.viewer.engine import Watched, lens_streams
+from streamscope.viewer.engine import Watched
 from streamscope.viewer.latents import PageDictionary
-from streamscope.viewer.lenses import PageLens
+from streamscope.viewer.lenses import PageLens, lens_streams
 
 CONTROLS = {
     "scale": "head_scale", "alpha": "alpha", "gate": "gate_keep", "streams": "stream_all", "mixing": "mixing",
@@ -49,7 +49,7 @@ def describe(
     """
     config, have = model.config, controls(model.config)
     is_native, blob = hasattr(model, "segment"), f"onnx-{identity}"
-    watched = Watched(model, lens and lens.maps, latents and latents.dictionary)
+    watched = Watched(model, lens, latents)
     return {
         "id": identity,
         "name": run_label(model.run) if getattr(model, "run", None) is not None else title_of(model),
@@ -60,8 +60,8 @@ def describe(
         "vocab": config.d_vocab,
         "streams": list(lens_streams(config)) if is_native else [],
         "no_lens": None if is_native else BRIDGED,
-        "lens": lens and lens.about(),
-        "dictionary": latents and latents.about(),
+        "lens": lens and lens.about,
+        "dictionary": latents and latents.about,
         "controls": {
             key: True if isinstance(model_control := have[array], Control) else model_control
             for key, array in CONTROLS.items()

@@ -13,21 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
-from streamscope.models.dictionaries import Dictionary, subtracting
+from streamscope.models.dictionaries import subtracting
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
 from streamscope.models.layers.head import unembed
+from streamscope.viewer.latents import MOST, PageDictionary
+from streamscope.viewer.lenses import PageLens, lens_streams
 
 CANDIDATES = 5
-"""Number of tokens that the logit lens names, and of latents."""
+"""Number of tokens that the lens names."""
 READ = ("W_enc", "b_enc", "W_dec", "threshold")
 """What a dictionary's latents and their removal need of it."""
-SUM = "sum"
-"""The readout of the residual stream in the logit lens, next to its parallel streams."""
-
-
-def lens_streams(config: Any) -> tuple[str, ...]:
-    """The streams that the logit lens reads: the parallel ones, and their readout."""
-    return (*stream_names(config), SUM)
 
 
 class Watched(nn.Module):
@@ -44,22 +39,21 @@ class Watched(nn.Module):
     The L + 1 states are those before layer 0 and after every layer. Without rows the lens costs nothing.
     """
 
-    def __init__(
-        self, model: Any, maps: Mapping[str, Tensor] | None = None, dictionary: Dictionary | None = None
-    ) -> None:
-        """`maps` are those of a lens: A [L, S, D, D] and b [L, S, D]. The latents of a dictionary are a control."""
+    def __init__(self, model: Any, lens: PageLens | None = None, latents: PageDictionary | None = None) -> None:
+        """A fitted lens takes the place of the logit lens; the latents of a dictionary are a control."""
         super().__init__()
         self.model = model.eval()
-        self.maps, self.dictionary = _frozen(maps or {}), dictionary
+        dictionary = latents.dictionary if latents else None
+        self.maps, self.dictionary = _frozen(lens.maps if lens else {}), dictionary
         self.latents = _frozen({name: getattr(dictionary, name) for name in READ} if dictionary else {})
         self.controls = {
             name: control for name, control in controls(model.config).items() if isinstance(control, Control)
         }
         if dictionary is not None:
             self.controls["latents"] = Control((tuple(map(str, range(len(dictionary.b_enc)))),))
-        latents = ["latent_ids", "latent_values"] if dictionary is not None else []
+        largest = ["latent_ids", "latent_values"] if dictionary is not None else []
         gates = ["gates"] if "gate_keep" in self.controls else []
-        self.outputs = ["logits", "patterns", *gates, *latents, "lens_ids", "lens_p"]
+        self.outputs = ["logits", "patterns", *gates, *largest, "lens_ids", "lens_p"]
 
     def rows_of(self, stream: int, length: int) -> Int[Tensor, " N"]:
         """The rows of one stream of the lens, by state and position, of a text of `length` tokens.
@@ -98,7 +92,7 @@ class Watched(nn.Module):
             outputs.append(torch.cat(activations["hook_gate"]).mean(-1).transpose(1, 2))
         if self.dictionary is not None:
             z = activations["latents"][0]
-            latent_values, latent_ids = z.topk(min(CANDIDATES, z.shape[-1]))
+            latent_values, latent_ids = z.topk(min(MOST, z.shape[-1]))
             outputs += [latent_ids.int(), latent_values]
         return (*outputs, *self._lens(states, lens_at, control_inputs.get("stream_all")))
 

@@ -53,7 +53,7 @@ def digest_of(watched: engine.Watched) -> str:
     """What the graph of a model depends on, besides weights: configuration, lens, dictionary, our code, libraries."""
     root = Path(models.__file__).parent
     files = [root / f"{name}.py" for name in ("decoder", "transformer", "dictionaries")]
-    files += [Path(engine.__file__), Path(__file__)]
+    files += [Path(__file__).with_name(f"{name}.py") for name in ("engine", "export", "latents", "lenses")]
     files += [file for part in ("config", "hooks", "layers") for file in (root / part).glob("*.py")]
     digest = hashlib.sha256()
     about = {**watched.model.to_dict(), "name": "", "lens": bool(watched.maps), "dictionary": None}

@@ -14,21 +14,18 @@ from streamscope.models.hooks import resolve
 from streamscope.models.hooks.controls import BRIDGED, latents_of
 from streamscope.models.layers.head import unembed
 from streamscope.models.readout import chunk_rows
-from streamscope.viewer.engine import CANDIDATES
+
+MOST = 5
+"""Number of latents that the page names at a position, and of tokens that it names for each."""
 
 
 @dataclass(frozen=True)
 class PageDictionary:
-    """A dictionary, its folder as the edits name it, and the tokens that each latent's direction raises most."""
+    """A dictionary whose latents the page shows; the edits name it by its folder."""
 
-    folder: str
     dictionary: Dictionary
-    raised: Int[Tensor, "F 5"]
-
-    def about(self) -> dict[str, Any]:
-        """What the page says of it."""
-        stream = self.dictionary.stream if self.dictionary.stream[1:].isdigit() else ""
-        return {"folder": self.folder, "hook": self.dictionary.hook, "stream": stream, "raised": self.raised.tolist()}
+    about: dict[str, Any]
+    """What the page says of it: folder, hook and stream, and the tokens `raised` by each latent."""
 
 
 def dictionary_for_page(model: Any, name: str, folder: str) -> PageDictionary:
@@ -37,7 +34,8 @@ def dictionary_for_page(model: Any, name: str, folder: str) -> PageDictionary:
         raise InputError(f"{name} takes no --dictionary: {BRIDGED}")
     dictionary = read_dictionary(folder, model).to(model.cfg.device)
     resolve(model, without_latents(dictionary, [0], model))  # hooks that the model has, and that can be changed
-    return PageDictionary(folder, dictionary, raised_tokens(model, dictionary.W_dec))
+    about = {"folder": folder, "hook": dictionary.hook, "raised": raised_tokens(model, dictionary.W_dec).tolist()}
+    return PageDictionary(dictionary, {**about, "stream": dictionary.stream * dictionary.stream[1:].isdigit()})
 
 
 @torch.no_grad()
@@ -51,7 +49,7 @@ def raised_tokens(model: Any, directions: Float[Tensor, "F D"]) -> Int[Tensor, "
         groups = chunk.to(norm.weight).unflatten(-1, (norm.groups, -1))
         if norm.centred:
             groups = groups - groups.mean(-1, keepdim=True)
-        tokens.append(unembed(groups.flatten(-2) * norm.weight, model.head).topk(CANDIDATES).indices)
+        tokens.append(unembed(groups.flatten(-2) * norm.weight, model.head).topk(MOST).indices)
     return torch.cat(tokens)
 
 
@@ -60,9 +58,9 @@ def latent_scale(shown: PageDictionary | None, edits: Mapping[str, Any]) -> dict
 
     Raises `InputError` for a dictionary that the page does not show, and for latents that it lacks.
     """
-    scale = torch.ones(len(shown.raised) if shown else 0)
+    scale = torch.ones(len(shown.dictionary.b_enc) if shown else 0)
     for folder, latents in latents_of(edits).items():
-        if shown is None or folder != shown.folder:
+        if shown is None or folder != shown.about["folder"]:
             raise InputError(f"latents of {folder}: this page shows no such dictionary (--dictionary)")
         if max(latents) >= len(scale):
             raise InputError(f"latent {max(latents)} does not exist: {folder} has 0 to {len(scale) - 1}")

@@ -21,7 +21,7 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
     Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache.
     """
     for entry in shown:
-        size = sum(p.numel() for p in Watched(entry.model, *entry.weights).parameters())
+        size = sum(p.numel() for p in Watched(entry.model, *entry.extras).parameters())
         more = " with its lens and dictionary" if any(entry.extras) else ""
         if size > LARGEST:
             raise InputError(
@@ -35,7 +35,7 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
                 f"{entry.name}: a page only computes byte-level BPE that splits words as GPT-2 does, and its tokenizer "
                 "differs: drop --out, for the server"
             )
-        blobs[description["blob"]] = graph_of(entry.model, *entry.weights)
+        blobs[description["blob"]] = graph_of(entry.model, *entry.extras)
         for snapshot in description["snapshots"]:
             if snapshot["blob"] not in blobs:
                 blobs[snapshot["blob"]] = graph_of(entry.at_step(snapshot["step"]))

@@ -20,7 +20,6 @@ from torch import Tensor
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import version
 from streamscope.models.checkpoint import load, load_for_instruments, run_folder, snapshots
-from streamscope.models.dictionaries import Dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
 from streamscope.viewer.circuit import circuit_for_page
@@ -65,13 +64,8 @@ class Shown:
 
     @property
     def extras(self) -> tuple[PageLens | None, PageDictionary | None]:
-        """What the page reads the model by, for `outputs` and `describe`."""
+        """What the page reads the model by, for `outputs`, `describe` and `engine.Watched`."""
         return self.lens, self.latents
-
-    @property
-    def weights(self) -> tuple[dict[str, Tensor] | None, Dictionary | None]:
-        """Their weights, for `engine.Watched`."""
-        return self.lens and self.lens.maps, self.latents and self.latents.dictionary
 
     def description(self) -> dict[str, Any]:
         """What the page knows of it."""
@@ -195,7 +189,7 @@ def outputs(
         with edit(model, edits_of(edits, model)), capture(model, "blocks.*.attn.hook_pattern") as captures:
             logits = model(tokens)
         return {"logits": _plain(logits[0]), "patterns": _plain(torch.cat(list(captures.values())))}
-    watched, T = Watched(model, lens and lens.maps, latents and latents.dictionary), tokens.shape[1]
+    watched, T = Watched(model, lens, latents), tokens.shape[1]
     values = {**control_values(edits, model.config), **scale}.values()
     rows = torch.zeros(0, dtype=torch.long)
     if stream is not None:

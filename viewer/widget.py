@@ -60,7 +60,8 @@ class View(anywidget.AnyWidget):
         check_words(text)
         text = text or ""
         names, *given = (
-            [value] if isinstance(value, str | Path) else list(value) for value in (runs, circuit, lens, dictionary)
+            [str(value)] if isinstance(value, str | Path) else list(map(str, value))
+            for value in (runs, circuit, lens, dictionary)
         )
         self._shown = open_models(names, device, dtype, *given)
         self._session, self._page = Session(self._shown), page

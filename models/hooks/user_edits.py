@@ -22,10 +22,11 @@ from torch import Tensor
 from streamscope.cli import user_code
 from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, reading
-from streamscope.models.dictionaries import read_dictionary, without_latents
+from streamscope.models.dictionaries import WEIGHTS, dictionary_folder, read_dictionary, without_latents
 from streamscope.models.hooks import Edit
-from streamscope.models.hooks.controls import EXAMPLE, edits_of, in_sequence
+from streamscope.models.hooks.controls import EXAMPLE, edits_of, in_sequence, latents_of
 
+MAKE_ONE = f"give an object such as {EXAMPLE}"
 ROUNDING = 1e-3
 """Allowed difference between a row alone and in a batch, as a share of the largest value."""
 
@@ -51,7 +52,7 @@ def _without(model: Any, folder: Path, latents: Sequence[int]) -> Mapping[str, E
 
 
 def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
-    data = read_json(Path(spec), dict[str, Any], f"give an object such as {EXAMPLE}")
+    data = read_json(Path(spec), dict[str, Any], MAKE_ONE)
     with reading(spec):
         edits = edits_of(data, model)
     if not edits:
@@ -130,6 +131,13 @@ def _same(alone: Any, row: Tensor) -> bool:
 
 
 def about_edits(specs: Sequence[str]) -> list[dict[str, str]]:
-    """Spec and file sha256 of each edit, for the record of a measurement."""
-    files = map(user_code.edit_file, specs)
-    return [{"edit": spec, "sha256": sha256(file)} for spec, file in zip(specs, files, strict=True)]
+    """Spec and file sha256 of each edit, and of dictionaries that JSON names, for the record of a measurement."""
+    files = [(spec, user_code.edit_file(spec)) for spec in specs]
+    for spec in [spec for spec in specs if spec.endswith(".json")]:
+        folders = latents_of(read_json(Path(spec), dict[str, Any], MAKE_ONE))
+        files += [(folder, dictionary_folder(folder) / WEIGHTS) for folder in folders]
+    about = []
+    for name, file in files:
+        with reading(name):
+            about.append({"edit": name, "sha256": sha256(file)})
+    return about

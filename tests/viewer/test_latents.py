@@ -18,7 +18,7 @@ from streamscope.models import load
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
-from streamscope.models.hooks.user_edits import user_edits
+from streamscope.models.hooks.user_edits import about_edits, user_edits
 from streamscope.models.tensors import save
 from streamscope.viewer import View, page
 from streamscope.viewer.engine import Watched
@@ -62,6 +62,8 @@ def test_the_page_shows_and_removes_what_torch_does(
     for found in (edits_of(edits, model), user_edits(model, [str(tmp_path / "edits.json")])):
         with edit(model, found):
             np.testing.assert_allclose(off["logits"], model(TOKENS)[0], atol=1e-4)
+    weights = about_edits([f"{folder}:3"])[0]["sha256"]  # a record names the dictionary's weights as well
+    assert about_edits([str(tmp_path / "edits.json")])[1:] == [{"edit": folder, "sha256": weights}]
     with edit(model, heads), edit(model, user_edits(model, [f"{folder}:{a},{b},{a}"])):
         np.testing.assert_allclose(off["logits"], model(TOKENS)[0], atol=1e-4)
     with edit(model, heads):
@@ -103,7 +105,7 @@ import sys
 from streamscope.viewer.session import open_models
 from streamscope.viewer.export import graph_of
 shown, = open_models([sys.argv[1]], lenses=[sys.argv[2]], dictionaries=[sys.argv[3]])
-graph_of(shown.model, *shown.weights)
+graph_of(shown.model, *shown.extras)
 """
 
 
@@ -124,12 +126,10 @@ def test_the_graph_has_the_latents_the_lens_and_the_removal(place: tuple[str, ..
     paths = [str(tmp_path / "model"), f"{tmp_path / 'lenses.safetensors'}:tuned", str(tmp_path / "d")]
     subprocess.run([sys.executable, "-c", EXPORT, *paths], check=True, capture_output=True)
     (shown,) = open_models(paths[:1], lenses=paths[1:2], dictionaries=paths[2:])
-    watched = Watched(shown.model, *shown.weights)
-    maps, dictionary = shown.weights
-    assert (
-        len({digest_of(Watched(shown.model, *more)) for more in ((), (maps,), (None, dictionary), shown.weights)}) == 4
-    )
-    run, rows = onnxruntime.InferenceSession(graph_of(shown.model, *shown.weights)), watched.rows_of(0, 12)
+    watched = Watched(shown.model, *shown.extras)
+    lens, latents = shown.extras
+    assert len({digest_of(Watched(shown.model, *more)) for more in ((), (lens,), (None, latents), shown.extras)}) == 4
+    run, rows = onnxruntime.InferenceSession(graph_of(shown.model, *shown.extras)), watched.rows_of(0, 12)
     ids = outputs(model, TOKENS, {}, None, *shown.extras)["latent_ids"][:, 0].tolist()
     for edits in ({}, {"latents": {paths[2]: ids}}):
         values = {**control_values(edits, model.config), "latents": torch.ones(40)}
@@ -173,7 +173,7 @@ def test_all_hosts_have_latents(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(page, "graph_of", lambda *given: asked.append(given) or b"graph")
     monkeypatch.setattr(page.runtime, "read", lambda key: b"let a=1;export{a as env};")
     assert json.dumps(about["raised"][:2], separators=(",", ":"))[1:-1] in page.html(view._shown)
-    assert torch.equal(asked[0][2].W_dec, dictionary.W_dec)
+    assert torch.equal(asked[0][2].dictionary.W_dec, dictionary.W_dec)
 
 
 def test_wrong_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_click_removes_a_latent_and_a_second_one_puts_it_back(chromium: Any, t
     latent = int(plain["latent_ids"][-1, 0])
     last = found.page.locator(f'.latents tr:nth-child(2) td[data-at="{tokens.shape[1] - 1}"]')
     last.hover()
-    piece = model.tokenizer.pieces(shown[0].latents.raised[latent, :1].tolist())[0]
+    piece = model.tokenizer.pieces(shown[0].latents.about["raised"][latent][:1])[0]
     assert f"latent {latent} · " in found.text(".tip .lead") and f"raises “{piece.strip()}”" in found.text(".tip")
     last.click()
     found.ready()

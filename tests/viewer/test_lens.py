@@ -20,9 +20,9 @@ from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.logit_lens.measure import candidates
 from streamscope.probes.stream_states import places_of
 from streamscope.viewer import View, bundle
-from streamscope.viewer.engine import Watched, lens_streams
+from streamscope.viewer.engine import Watched
 from streamscope.viewer.export import digest_of, graph_of
-from streamscope.viewer.lenses import lens_for_page, place_of
+from streamscope.viewer.lenses import lens_for_page, lens_streams, place_of
 from streamscope.viewer.screenshot import Answers
 from streamscope.viewer.session import Session, Shown, open_models, outputs, page_data
 from streamscope.viewer.view import main
@@ -82,7 +82,7 @@ def test_maps_that_are_the_identity_are_the_logit_lens(tmp_path: Path) -> None:
 def test_a_state_without_a_map_is_named(tmp_path: Path) -> None:
     model = tiny("lfa")
     write_lens_of(tmp_path / "a.safetensors", model, ["blocks.0.hook_token_post", "blocks.1.hook_resid_post"])
-    assert lens_for_page(model, "lfa", f"{tmp_path / 'a.safetensors'}:tuned").about() == {
+    assert lens_for_page(model, "lfa", f"{tmp_path / 'a.safetensors'}:tuned").about == {
         "file": "a.safetensors", "kind": "tuned", "mapped": [[True, False, False], [False, False, True]],
     }  # fmt: skip
     assert place_of(3, "s1") == "blocks.3.hook_streams_post:s1"
@@ -93,7 +93,7 @@ import sys
 from streamscope.viewer.session import open_models
 from streamscope.viewer.export import graph_of
 shown, = open_models([sys.argv[1]], lenses=[sys.argv[2]])
-graph_of(shown.model, shown.lens.maps)
+graph_of(shown.model, shown.lens)
 """
 
 
@@ -106,9 +106,9 @@ def test_the_graph_reads_by_the_maps_it_is_filled_with(tmp_path: Path) -> None:
     command = [sys.executable, "-c", EXPORT, str(tmp_path / "model"), f"{path}:tuned"]
     subprocess.run(command, check=True, capture_output=True)
     lens = lens_for_page(model, "krom", f"{path}:tuned")
-    watched = Watched(model, lens.maps)
+    watched = Watched(model, lens)
     assert digest_of(watched) != digest_of(Watched(model))
-    run = onnxruntime.InferenceSession(graph_of(model, lens.maps))
+    run = onnxruntime.InferenceSession(graph_of(model, lens))
     tokens = torch.arange(3, 12)[None]
     arrays = {name: control.unchanged() for name, control in watched.controls.items()}
     for stream in range(len(lens_streams(model.config))):
