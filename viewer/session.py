@@ -1,6 +1,6 @@
 """The models that a page shows, and answers to what it asks: for the local server and for the notebook.
 
-    run       {"model", "step", "tokens", "edits"}            logits, patterns and gates
+    run       {"model", "step", "tokens", "edits"}            logits, patterns, gates and latents
     lens      the same and "stream", the stream's index        lens_ids and lens_p, [L + 1, T, 5]
     tokenize  {"model", "text"}                                {"ids"}, without BOS
 
