@@ -12,7 +12,7 @@ folder of ours also names the weights of its model, and is refused for others.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -87,7 +87,7 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     Raises `InputError` for another folder, an architecture or a normalisation that is not read, damaged weights,
     another width than the model's, and a dictionary of other weights.
     """
-    folder = _folder(spec)
+    folder = dictionary_folder(spec)
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(f"{spec} holds no {CONFIG}: {MAKE_ONE}")
@@ -132,12 +132,17 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
     if max(latents) >= (n := len(dictionary.b_enc)):
         raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")
     match(model, [dictionary.hook, dictionary.target])
-    dictionary, memory = dictionary.to(model.cfg.device), dict[str, Tensor]()
+    dictionary, removed = dictionary.to(model.cfg.device), sorted(set(latents))
+    return subtracting(dictionary, lambda z: z[..., removed] @ dictionary.W_dec[removed].to(z))
+
+
+def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> dict[str, Edit]:
+    """Edits that subtract `part_of(z)` [..., D], of the latents z [..., F] at a position, from the stream there."""
+    memory = dict[str, Tensor]()
 
     @everywhere
     def read(x: Tensor, hook: Any) -> Tensor:
-        z = dictionary.encode(dictionary.stream_of(x))[..., latents]
-        memory["sum"] = z @ dictionary.W_dec[latents].to(z)
+        memory["part"] = part_of(dictionary.encode(dictionary.stream_of(x)))
         return x
 
     @everywhere
@@ -145,13 +150,14 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
         if dictionary.target == dictionary.hook:
             read(x, hook)
         new = x.clone()
-        dictionary.stream_of(new).sub_(memory.pop("sum"))
+        dictionary.stream_of(new).sub_(memory.pop("part"))
         return new
 
     return {dictionary.hook: read, dictionary.target: remove}
 
 
-def _folder(spec: str) -> Path:
+def dictionary_folder(spec: str) -> Path:
+    """The folder of a dictionary; of hf:ID/FOLDER, in the cache. Raises `InputError` for another form."""
     if not spec.startswith("hf:"):
         return Path(spec).expanduser()
     parts = spec[3:].split("/")

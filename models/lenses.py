@@ -90,6 +90,14 @@ def read_lenses(path: Path, model: Any) -> Lenses:
     return Lenses(maps, str(path))
 
 
+def lenses_of_kind(spec: str, model: Any) -> tuple[Lenses, str]:
+    """The lenses of a file, and the kind of FILE:KIND. Raises `InputError` as `read_lenses`, and for another form."""
+    path, _, kind = spec.rpartition(":")
+    if not path:
+        raise InputError(f"--lens {spec}: give FILE:KIND, such as lenses.safetensors:tuned")
+    return read_lenses(Path(path), model), kind
+
+
 def _published(path: Path) -> tuple[dict[tuple[str, str], Map], str]:
     """x̂ = J x: matrices `J` by layer; and the digest of the weights, in a file of ours."""
     with reading(path, "give a file with the matrices J of layers"):

@@ -20,7 +20,9 @@ from streamscope.models.head_spec import every_head
 from streamscope.models.hooks.controls import BRIDGED, Control, controls
 from streamscope.models.readout import IGNORE
 from streamscope.text.tokenizer import BYTE_OF
-from streamscope.viewer.engine import Watched, lens_streams
+from streamscope.viewer.engine import Watched
+from streamscope.viewer.latents import PageDictionary
+from streamscope.viewer.lenses import PageLens, lens_streams
 
 CONTROLS = {
     "scale": "head_scale", "alpha": "alpha", "gate": "gate_keep", "streams": "stream_all", "mixing": "mixing",
@@ -36,15 +38,18 @@ SCREENED = 4
 
 
 def describe(
-    model: Any, name: str, identity: str, steps: Sequence[int] = (), circuit: dict[str, Any] | None = None
+    model: Any, name: str, identity: str, steps: Sequence[int] = (), circuit: dict[str, Any] | None = None,
+    lens: PageLens | None = None, latents: PageDictionary | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The page's description of a model, as JSON.
 
     `name` opens the model in Python, `identity` names it in the page. `steps` are those of its snapshots; the last one
-    has the final weights. `circuit` is what `circuit.circuit_for_page` read.
+    has the final weights. `circuit` is what `circuit.circuit_for_page` read, `lens` a fitted lens, `latents` those of
+    a dictionary.
     """
     config, have = model.config, controls(model.config)
     is_native, blob = hasattr(model, "segment"), f"onnx-{identity}"
+    watched = Watched(model, lens, latents)
     return {
         "id": identity,
         "name": run_label(model.run) if getattr(model, "run", None) is not None else title_of(model),
@@ -55,6 +60,8 @@ def describe(
         "vocab": config.d_vocab,
         "streams": list(lens_streams(config)) if is_native else [],
         "no_lens": None if is_native else BRIDGED,
+        "lens": lens and lens.about,
+        "dictionary": latents and latents.about,
         "controls": {
             key: True if isinstance(model_control := have[array], Control) else model_control
             for key, array in CONTROLS.items()
@@ -66,10 +73,9 @@ def describe(
                 "shape": model_control.shape,
                 "neutral": model_control.neutral,
             }
-            for key, model_control in have.items()
-            if isinstance(model_control, Control)
+            for key, model_control in watched.controls.items()
         ],
-        "outputs": Watched(model).outputs if is_native else ["logits", "patterns"],
+        "outputs": watched.outputs if is_native else ["logits", "patterns"],
         "tokenizer": tokenizer_of(model),
         "suites": stories_suite(model),
         "circuit": circuit,

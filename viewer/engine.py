@@ -4,6 +4,8 @@
 called in torch, it answers the local server and the notebook. No forward pass is written a second time.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,18 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
+from streamscope.models.dictionaries import subtracting
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
 from streamscope.models.layers.head import unembed
+from streamscope.viewer.latents import MOST, PageDictionary
+from streamscope.viewer.lenses import PageLens, lens_streams
 
 CANDIDATES = 5
-"""Number of tokens that the logit lens names."""
-SUM = "sum"
-"""The readout of the residual stream in the logit lens, next to its parallel streams."""
-
-
-def lens_streams(config: Any) -> tuple[str, ...]:
-    """The streams that the logit lens reads: the parallel ones, and their readout."""
-    return (*stream_names(config), SUM)
+"""Number of tokens that the lens names."""
+READ = ("W_enc", "b_enc", "W_dec", "threshold")
+"""What a dictionary's latents and their removal need of it."""
 
 
 class Watched(nn.Module):
@@ -31,20 +31,29 @@ class Watched(nn.Module):
     logits     [T, V]
     patterns   [L, H, T, T]     attention weights
     gates      [L, H, T]        mean over channels of the head gate; only with gates
+    latent_ids, latent_values [T, 5]    the largest latents of a dictionary, before any is removed; only with one
     lens_ids   [N, 5]           most probable tokens of the streams at the rows `lens_at` [N] of [L + 1, S, T]
-    lens_p     [N, 5]           their probabilities: the stream alone through the layer's norm and the head
+    lens_p     [N, 5]           their probabilities: the stream alone through the layer's norm and the head; with a
+                                fitted lens a stream after a layer goes through its map, the final norm and the head
 
     The L + 1 states are those before layer 0 and after every layer. Without rows the lens costs nothing.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, lens: PageLens | None = None, latents: PageDictionary | None = None) -> None:
+        """A fitted lens takes the place of the logit lens; the latents of a dictionary are a control."""
         super().__init__()
         self.model = model.eval()
+        dictionary = latents.dictionary if latents else None
+        self.maps, self.dictionary = _frozen(lens.maps if lens else {}), dictionary
+        self.latents = _frozen({name: getattr(dictionary, name) for name in READ} if dictionary else {})
         self.controls = {
             name: control for name, control in controls(model.config).items() if isinstance(control, Control)
         }
+        if dictionary is not None:
+            self.controls["latents"] = Control((tuple(map(str, range(len(dictionary.b_enc)))),))
+        largest = ["latent_ids", "latent_values"] if dictionary is not None else []
         gates = ["gates"] if "gate_keep" in self.controls else []
-        self.outputs = ["logits", "patterns", *gates, "lens_ids", "lens_p"]
+        self.outputs = ["logits", "patterns", *gates, *largest, "lens_ids", "lens_p"]
 
     def rows_of(self, stream: int, length: int) -> Int[Tensor, " N"]:
         """The rows of one stream of the lens, by state and position, of a text of `length` tokens.
@@ -65,6 +74,14 @@ class Watched(nn.Module):
         hooks += [
             (f"blocks.{layer}.attn.{p}", activations.keep(p)) for p in points for layer in range(m.config.n_layers)
         ]
+        if self.dictionary is not None:
+            dictionary = replace(self.dictionary, **dict(self.latents.items()))
+
+            def removed(z: Tensor) -> Tensor:
+                activations["latents"] = [z[0]]
+                return (z * (1 - control_inputs["latents"].to(z))) @ dictionary.W_dec.to(z)
+
+            hooks += subtracting(dictionary, removed).items()
         with m.hooks(fwd_hooks=hooks):
             states = [m.embed_tokens(tokens)]
             for layer in range(m.config.n_layers):
@@ -73,6 +90,10 @@ class Watched(nn.Module):
         outputs = [logits[0], torch.cat(activations["hook_pattern"])]
         if "gates" in self.outputs:
             outputs.append(torch.cat(activations["hook_gate"]).mean(-1).transpose(1, 2))
+        if self.dictionary is not None:
+            z = activations["latents"][0]
+            latent_values, latent_ids = z.topk(min(MOST, z.shape[-1]))
+            outputs += [latent_ids.int(), latent_values]
         return (*outputs, *self._lens(states, lens_at, control_inputs.get("stream_all")))
 
     def _lens(self, states: list[Any], places: Tensor, stream_all: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -87,7 +108,11 @@ class Watched(nn.Module):
                 streams = torch.cat([edited_streams, self._summed(edited_streams)])
             else:
                 streams = torch.cat([streams, self._summed(streams)])
-            readings.append(m.layer_norm(max(i - 1, 0))(streams))
+            norm = m.layer_norm(max(i - 1, 0))
+            if i and self.maps:
+                A, b = (self.maps[name][i - 1].to(streams) for name in ("A", "b"))
+                streams, norm = streams @ A + b[:, None], m.layer_norm(last - 1)
+            readings.append(norm(streams))
         rows = torch.cat(readings).flatten(0, 1)[places]
         p, ids = unembed(rows, m.head).softmax(-1).topk(CANDIDATES)
         return ids.int(), p
@@ -95,6 +120,11 @@ class Watched(nn.Module):
     def _summed(self, streams: Float[Tensor, "S T D"]) -> Float[Tensor, "1 T D"]:
         total = streams.sum(0, keepdim=True)
         return total / len(streams) if getattr(self.model.config.residual, "reduce", "sum") == "mean" else total
+
+
+def _frozen(weights: Mapping[str, Tensor]) -> nn.ParameterDict:
+    """Weights that a graph is filled with, as it is with the model's."""
+    return nn.ParameterDict({name: nn.Parameter(x, requires_grad=False) for name, x in weights.items()})
 
 
 class _Kept(dict[str, list[Tensor]]):

@@ -32,8 +32,8 @@ SMALL = 256
 """Weights of fewer numbers are stored as they are."""
 
 
-def graph_of(model: Any) -> bytes:
-    """The graph of one of our models, for any number of tokens from two up to its context.
+def graph_of(model: Any, *extras: Any) -> bytes:
+    """The graph of one of our models, for any number of tokens from two up to its context; `extras` as in `Watched`.
 
     Raises `InputError` for a model in a bridge, whose forward pass is another library's.
     """
@@ -41,33 +41,39 @@ def graph_of(model: Any) -> bytes:
         raise InputError(
             f"{model.config.name} runs in a bridge, which only the server and the notebook show: drop --out"
         )
-    if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in model.parameters()):
-        model = deepcopy(model).float().cpu()  # as a page computes; the cache knows no other dtype
-    graph = onnx.load_from_string(_skeleton(model))
-    _fill(graph, {f"model.{name}": value for name, value in model.named_parameters()})
+    watched = engine.Watched(model, *extras).eval()
+    if any(p.dtype != torch.float32 or p.device.type != "cpu" for p in watched.parameters()):
+        watched = deepcopy(watched).float().cpu()  # as a page computes; the cache knows no other dtype
+    graph = onnx.load_from_string(_skeleton(watched))
+    _fill(graph, dict(watched.named_parameters()))
     return bytes(graph.SerializeToString())
 
 
-def digest_of(model: Any) -> str:
-    """What the graph of a model depends on, besides its weights: configuration, our code, libraries."""
+def digest_of(watched: engine.Watched) -> str:
+    """What the graph of a model depends on, besides weights: configuration, lens, dictionary, our code, libraries."""
     root = Path(models.__file__).parent
-    files = [root / "decoder.py", root / "transformer.py", Path(engine.__file__), Path(__file__)]
+    files = [root / f"{name}.py" for name in ("decoder", "transformer", "dictionaries")]
+    files += [Path(__file__).with_name(f"{name}.py") for name in ("engine", "export", "latents", "lenses")]
     files += [file for part in ("config", "hooks", "layers") for file in (root / part).glob("*.py")]
     digest = hashlib.sha256()
-    for text in (json.dumps({**model.to_dict(), "name": ""}, sort_keys=True), torch.__version__, onnx.__version__):
+    about = {**watched.model.to_dict(), "name": "", "lens": bool(watched.maps), "dictionary": None}
+    if (d := watched.dictionary) is not None:
+        about["dictionary"] = [len(d.b_enc), d.k, d.hook, d.target, d.stream]
+    for text in (json.dumps(about, sort_keys=True), torch.__version__, onnx.__version__):
         digest.update(text.encode())
     for file in sorted(files):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:24]
 
 
-def _skeleton(model: Any) -> bytes:
+def _skeleton(watched: engine.Watched) -> bytes:
     """The graph of an architecture, whose weights are inputs; from the cache, else exported."""
 
     def build(folder: Path) -> None:
-        about = f"{model.config.name}: preparing its graph, once for this architecture; this takes 10 to 110 seconds"
+        name = watched.model.config.name
+        about = f"{name}: preparing its graph, once for this architecture; this takes 10 to 110 seconds"
         print(about, file=sys.stderr, flush=True)
-        content = _export(model).SerializeToString()
+        content = _export(watched).SerializeToString()
         write_atomically(folder / "graph.onnx", lambda part: part.write_bytes(content))
         write_atomically(folder / "sha256", lambda part: part.write_text(hashlib.sha256(content).hexdigest()))
 
@@ -77,14 +83,13 @@ def _skeleton(model: Any) -> bytes:
             raise InputError(f"{folder} is damaged")
         return content
 
-    return cached(cache_root() / "viewer" / digest_of(model), build, read)
+    return cached(cache_root() / "viewer" / digest_of(watched), build, read)
 
 
-def _export(model: Any) -> onnx.ModelProto:
+def _export(watched: engine.Watched) -> onnx.ModelProto:
     """The graph without weights, after the optimiser: it cannot fold what is an input."""
-    watched = engine.Watched(model).eval()
     values = [control.unchanged() for control in watched.controls.values()]
-    length, rows = torch.export.Dim("T", min=2, max=model.config.n_ctx), torch.export.Dim("N")
+    length, rows = torch.export.Dim("T", min=2, max=watched.model.config.n_ctx), torch.export.Dim("N")
     shapes = {"tokens": {1: length}, "lens_at": {0: rows}, "values": tuple({} for _ in values)}
     log = logging.getLogger("torch.onnx")
     level = log.level
@@ -101,7 +106,7 @@ def _export(model: Any) -> onnx.ModelProto:
         log.setLevel(level)
     assert program is not None
     proto = program.model_proto
-    graph, weights = proto.graph, {f"model.{name}" for name, _ in model.named_parameters()}
+    graph, weights = proto.graph, {name for name, _ in watched.named_parameters()}
     initializers = [tensor for tensor in graph.initializer if tensor.name not in weights]
     missing = weights - {tensor.name for tensor in graph.initializer}
     assert all(".logvar." in name for name in missing), "a weight is not in the graph"  # read in training alone

@@ -7,6 +7,7 @@ from typing import Any
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
 from streamscope.viewer import bundle, runtime
+from streamscope.viewer.engine import Watched
 from streamscope.viewer.export import graph_of
 from streamscope.viewer.session import Shown, page_data
 
@@ -20,9 +21,12 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
     Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache.
     """
     for entry in shown:
-        size = sum(p.numel() for p in entry.model.parameters())
+        size = sum(p.numel() for p in Watched(entry.model, *entry.extras).parameters())
+        more = " with its lens and dictionary" if any(entry.extras) else ""
         if size > LARGEST:
-            raise InputError(f"{entry.name} has {size:,} parameters, too many for a page: drop --out, for the server")
+            raise InputError(
+                f"{entry.name} has {size:,} parameters{more}, too many for a page: drop --out, for the server"
+            )
     script, wasm = runtime.read("script").decode(), runtime.read("wasm")
     data, blobs = page_data(shown, "page", text, **options), {"wasm": wasm}
     for entry, description in zip(shown, data["models"], strict=True):
@@ -31,7 +35,7 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
                 f"{entry.name}: a page only computes byte-level BPE that splits words as GPT-2 does, and its tokenizer "
                 "differs: drop --out, for the server"
             )
-        blobs[description["blob"]] = graph_of(entry.model)
+        blobs[description["blob"]] = graph_of(entry.model, *entry.extras)
         for snapshot in description["snapshots"]:
             if snapshot["blob"] not in blobs:
                 blobs[snapshot["blob"]] = graph_of(entry.at_step(snapshot["step"]))

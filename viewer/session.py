@@ -1,6 +1,6 @@
 """The models that a page shows, and answers to what it asks: for the local server and for the notebook.
 
-    run       {"model", "step", "tokens", "edits"}            logits, patterns and gates
+    run       {"model", "step", "tokens", "edits"}            logits, patterns, gates and latents
     lens      the same and "stream", the stream's index        lens_ids and lens_p, [L + 1, T, 5]
     tokenize  {"model", "text"}                                {"ids"}, without BOS
 
@@ -25,6 +25,8 @@ from streamscope.models.hooks.controls import control_values, edits_of
 from streamscope.viewer.circuit import circuit_for_page
 from streamscope.viewer.describe import describe, identities, strongest_head
 from streamscope.viewer.engine import Watched
+from streamscope.viewer.latents import PageDictionary, dictionary_for_page, latent_scale
+from streamscope.viewer.lenses import PageLens, lens_for_page
 
 KINDS = ("run", "lens", "tokenize")
 MOST = 2
@@ -42,6 +44,10 @@ class Shown:
     dtype: str = "fp32"
     circuit: dict[str, Any] | None = None
     """The circuit that the page draws over the heads."""
+    lens: PageLens | None = None
+    """The fitted lens that reads the streams; None: the logit lens."""
+    latents: PageDictionary | None = None
+    """The dictionary whose latents the page shows."""
     at: dict[int, Any] = field(default_factory=dict)
     """Models of snapshots that were asked for."""
 
@@ -56,23 +62,33 @@ class Shown:
             self.at[step] = load(f"{self.name}@{step}", device=self.model.cfg.device, dtype=self.dtype)
         return self.at[step]
 
+    @property
+    def extras(self) -> tuple[PageLens | None, PageDictionary | None]:
+        """What the page reads the model by, for `outputs`, `describe` and `engine.Watched`."""
+        return self.lens, self.latents
+
     def description(self) -> dict[str, Any]:
         """What the page knows of it."""
-        return describe(self.model, self.name, self.identity, self.steps, self.circuit)
+        return describe(self.model, self.name, self.identity, self.steps, self.circuit, *self.extras)
 
 
 def open_models(
-    names: Sequence[str], device: str = "cpu", dtype: str = "fp32", circuits: Sequence[str | Path] = ()
+    names: Sequence[str], device: str = "cpu", dtype: str = "fp32", circuits: Sequence[str | Path] = (),
+    lenses: Sequence[str] = (), dictionaries: Sequence[str] = (),
 ) -> list[Shown]:  # fmt: skip
-    """The models of a page by name; RUN@all has a slider over its snapshots. `circuits` are files, one for each model.
+    """The models of a page by name; RUN@all has a slider over its snapshots. `circuits` are files, `lenses`
+    FILE:KIND and `dictionaries` folders, one for each model.
 
-    Raises `InputError` for more than two, for one that is named twice, for names that do not open, and for circuits of
-    other models.
+    Raises `InputError` for more than two, for one that is named twice, for names that do not open, and for circuits,
+    lenses and dictionaries of other models.
     """
     if not 1 <= len(names) <= MOST:
         raise InputError(f"the page shows one model or two next to each other, not {len(names)}")
-    if len(circuits) > len(names):
-        raise InputError(f"there are {len(circuits)} circuits for {len(names)} models: give at most one for each")
+    for kind, given in {"circuits": circuits, "lenses": lenses, "dictionaries": dictionaries}.items():
+        if len(given) > len(names):
+            raise InputError(f"there are {len(given)} {kind} for {len(names)} models: give at most one for each")
+        if kind != "circuits" and (several := [name for name in names[: len(given)] if name.endswith("@all")]):
+            raise InputError(f"{kind} belong to the weights of one step, so {several[0]} takes none: leave out @all")
     places = [(run_folder(name.removesuffix("@all")), name.endswith("@all")) for name in names]
     if len(set(places)) < len(names):
         raise InputError(f"{names[1]} is named twice")
@@ -85,6 +101,10 @@ def open_models(
         models.append(Shown(run, identity, load_for_instruments(run, device=device, dtype=dtype), steps, dtype))
     for entry, path in zip(models, circuits, strict=False):
         entry.circuit = circuit_for_page(entry.model, entry.name, Path(path))
+    for entry, spec in zip(models, lenses, strict=False):
+        entry.lens = lens_for_page(entry.model, entry.name, spec)
+    for entry, folder in zip(models, dictionaries, strict=False):
+        entry.latents = dictionary_for_page(entry.model, entry.name, folder)
     return models
 
 
@@ -144,7 +164,7 @@ class Session:
         stream = question.get("stream") if kind == "lens" else None
         if kind == "lens" and stream is None:
             raise InputError("lens needs a stream")
-        return save(outputs(model, tokens, edits, stream))
+        return save(outputs(model, tokens, edits, stream, *entry.extras))
 
 
 def _tokens(model: Any, ids: Any) -> Tensor:
@@ -157,16 +177,20 @@ def _tokens(model: Any, ids: Any) -> Tensor:
 
 
 @torch.inference_mode()
-def outputs(model: Any, tokens: Tensor, edits: Mapping[str, Any], stream: int | None = None) -> dict[str, np.ndarray]:
-    """The outputs of `engine.Watched` under edits, or with `stream` its logit lens; of a bridge logits and patterns."""
+def outputs(
+    model: Any, tokens: Tensor, edits: Mapping[str, Any], stream: int | None = None, lens: PageLens | None = None,
+    latents: PageDictionary | None = None,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """The outputs of `engine.Watched` under edits, or with `stream` its lens; of a bridge logits and patterns."""
+    scale = latent_scale(latents, edits)
     if not hasattr(model, "segment"):
         if stream is not None:
             raise InputError("a model in a bridge has no logit lens here")
         with edit(model, edits_of(edits, model)), capture(model, "blocks.*.attn.hook_pattern") as captures:
             logits = model(tokens)
         return {"logits": _plain(logits[0]), "patterns": _plain(torch.cat(list(captures.values())))}
-    watched, T = Watched(model), tokens.shape[1]
-    values = control_values(edits, model.config).values()
+    watched, T = Watched(model, lens, latents), tokens.shape[1]
+    values = {**control_values(edits, model.config), **scale}.values()
     rows = torch.zeros(0, dtype=torch.long)
     if stream is not None:
         rows = watched.rows_of(stream, T)

@@ -3,12 +3,16 @@
     python -m viewer.view stories/lfa
     python -m viewer.view stories/lfa stories/std-t --out page.html
     python -m viewer.view stories/lfa --circuit circuit.json
+    python -m viewer.view stories/lfa --lens lenses.safetensors:tuned --dictionary FOLDER
 
 Without --out, a local server answers: open the printed address in a browser; Ctrl-C ends it. It shows every model that
 opens, hf:NAME too. With --out, one file is written that opens from disk without a network, for models of up to 20
 million parameters; ONNX Runtime, which it holds, is fetched once by `python -m viewer.runtime`. Two models are shown
 next to each other on one text. RUN@all adds a slider over the snapshots of a training. --circuit draws the edges that
-`streamscope circuits RUN --out circuit.json` scored over the heads.
+`streamscope circuits RUN --out circuit.json` scored over the heads. --lens reads the streams by maps that
+`streamscope lenses RUN --out lenses.parquet` fitted, in place of the logit lens. --dictionary shows
+the latents of a folder that `streamscope dictionaries RUN --to FOLDER` wrote: hover says what a latent raises, a click
+removes it. Both are in the file of --out too.
 """
 
 from collections.abc import Sequence
@@ -37,6 +41,10 @@ class Options:
     """The first text in the page. Default: a sentence of the built-in stories."""
     circuit: tuple[Path, ...] = ()
     """Circuits to draw over the heads (.json or .pt), one for each model in their order."""
+    lens: tuple[str, ...] = ()
+    """Lenses to read the streams by, FILE:KIND, one for each model in their order. Default: the logit lens."""
+    dictionary: tuple[str, ...] = ()
+    """Folders of dictionaries whose latents are shown, one for each model in their order."""
     out: Path | None = None
     """Write the page here as one file (.html) instead of serving it."""
     port: Annotated[int, Ge(0), Le(65535)] = 0
@@ -69,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in names:
         run_folder(name.removesuffix("@all"))
     check_extra()
+    given = options.circuit, options.lens, options.dictionary
     if options.out is not None:
         from streamscope.cli.disk import check_writable
 
@@ -81,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.viewer.page import write_page
         from streamscope.viewer.session import open_models
 
-        write_page(open_models(names, circuits=options.circuit), options.out, text)
+        write_page(open_models(names, "cpu", "fp32", *given), options.out, text)
         print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
         return
 
@@ -89,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from streamscope.viewer.server import serve
     from streamscope.viewer.session import open_models
 
-    models = open_models(names, pick_device(options.device), options.dtype, options.circuit)
+    models = open_models(names, pick_device(options.device), options.dtype, *given)
     serve(models, text, options.port)
 
 

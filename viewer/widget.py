@@ -24,6 +24,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edit
 from streamscope.models.hooks.controls import control_values, edits_of, spelled_out
 from streamscope.viewer import bundle
+from streamscope.viewer.latents import latent_scale
 from streamscope.viewer.page import write_page
 from streamscope.viewer.session import KINDS, Session, check_text, open_models, page_data
 from streamscope.viewer.view import check_words
@@ -49,16 +50,20 @@ class View(anywidget.AnyWidget):
     def __init__(
         self, runs: str | Sequence[str] = "stories/lfa", text: str | None = None, *, page: str | Path | None = None,
         device: str = "cpu", dtype: str = "fp32", circuit: str | Path | Sequence[str | Path] = (),
+        lens: str | Sequence[str] = (), dictionary: str | Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Open one run or two, as commands do; `page` is written too, as `view --out` does. `circuit` is a file
-        of edges to draw over the heads, or one for each run.
+        of edges to draw over the heads, or one for each run; `lens` is FILE:KIND likewise, and `dictionary` a folder.
 
         Raises `InputError` like `session.open_models`, and for a text that is empty or beyond the context.
         """
         check_words(text)
         text = text or ""
-        circuits = [circuit] if isinstance(circuit, str | Path) else list(circuit)
-        self._shown = open_models([runs] if isinstance(runs, str) else list(runs), device, dtype, circuits)
+        names, *given = (
+            [str(value)] if isinstance(value, str | Path) else list(map(str, value))
+            for value in (runs, circuit, lens, dictionary)
+        )
+        self._shown = open_models(names, device, dtype, *given)
         self._session, self._page = Session(self._shown), page
         data = page_data(self._shown, "notebook", text)
         if page is not None:
@@ -95,6 +100,7 @@ class View(anywidget.AnyWidget):
     @traitlets.validate("edits")
     def _fitting(self, proposal: Any) -> dict[str, Any]:
         control_values(proposal["value"], self.model.config)
+        latent_scale(self._shown[0].latents, proposal["value"])
         return spelled_out(proposal["value"], self.model.config)
 
     @traitlets.validate("text")

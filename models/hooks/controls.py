@@ -2,7 +2,8 @@
 
     {"heads": {"L2.H3": {"scale": 0}, "L4.*": {"alpha": 4, "gate": "open"}},
      "streams": {"token": "everywhere"},
-     "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"]}
+     "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"],
+     "latents": {"runs/dictionaries/blocks.3.hook_resid_post-s0": [17]}}
 
     scale     factor on the head's output z; 0 ablates the head, 1 changes nothing
     alpha     factor α on the head's scores before the softmax; above 1 sharpens its attention (DST §2.3)
@@ -11,6 +12,7 @@
     mixing    projections whose mixing matrix becomes the identity
     h_res     hyper-connections whose mixing of the streams H_res becomes the identity
     canon     Canon layers that add nothing
+    latents   latents that are removed at every position, by the folder of their dictionary, as by --edit FOLDER:17
 
 Every key is optional. Heads and places are written as on the command line (`models.head_spec`). The live page sets the
 same JSON, and `--edit FILE.json` of every instrument reads it. `controls` lists what a model has; `control_hooks` turns
@@ -26,11 +28,12 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.models.config import Hyper, Kronecker, ModelConfig
+from streamscope.models.dictionaries import read_dictionary, without_latents
 from streamscope.models.head_spec import parse_heads, parse_parts
 from streamscope.models.hooks import Edit, everywhere
 
 EXAMPLE = '{"heads": {"L2.H3": {"scale": 0}}}'
-KEYS = ("heads", "streams", "mixing", "h_res", "canon")
+KEYS = ("heads", "streams", "mixing", "h_res", "canon", "latents")
 HEAD_KEYS = ("scale", "alpha", "gate")
 OTHERS = ("alpha", "gate_keep", "gate_force", "stream_unembed", "stream_all", "mixing", "h_res", "canon")
 """The controls of our own models besides the scale of heads."""
@@ -148,7 +151,16 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
             names = control.labels[1]
             for layer, name in parse_parts(places, config.n_layers, names, f"place of {key}"):
                 target[layer, names.index(name)] = 0.0
+    latents_of(data)
     return values
+
+
+def latents_of(data: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The latents that the JSON removes, by the folder of their dictionary. Raises `InputError` for another form."""
+    for folder, latents in (entries := _object(data, "latents")).items():
+        if not isinstance(latents, list) or not all(type(i) is int and i >= 0 for i in latents):
+            raise InputError(f"latents of {folder} must be a list of numbers, such as [17], got {latents!r:.60}")
+    return {folder: latents for folder, latents in entries.items() if latents}
 
 
 def spelled_out(data: Mapping[str, Any], config: Any) -> dict[str, Any]:
@@ -270,9 +282,18 @@ def _towards_identity(keep: Tensor) -> Edit:
 def edits_of(data: Mapping[str, Any], model: Any) -> dict[str, Edit]:
     """The edits of a model that the JSON asks for: only in the layers, and of the controls, that it changes.
 
-    Raises `InputError` as in `control_values`.
+    Raises `InputError` as in `control_values`, and as `models.dictionaries` does.
     """
-    return control_hooks(model.config, control_values(data, model.config), control_values({}, model.config))
+    edits = control_hooks(model.config, control_values(data, model.config), control_values({}, model.config))
+    for folder, latents in latents_of(data).items():
+        for hook, fn in without_latents(read_dictionary(folder, model), latents, model).items():
+            edits[hook] = in_sequence(edits[hook], fn) if hook in edits else fn
+    return edits
+
+
+def in_sequence(first: Edit, then: Edit) -> Edit:
+    """Two edits of one hook as one."""
+    return lambda x, hook: then(first(x, hook), hook)
 
 
 def _changed(values: Mapping[str, Tensor], neutral: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:

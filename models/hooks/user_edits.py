@@ -22,10 +22,11 @@ from torch import Tensor
 from streamscope.cli import user_code
 from streamscope.cli.disk import read_json, sha256
 from streamscope.cli.errors import InputError, reading
-from streamscope.models.dictionaries import read_dictionary, without_latents
+from streamscope.models.dictionaries import WEIGHTS, dictionary_folder, read_dictionary, without_latents
 from streamscope.models.hooks import Edit
-from streamscope.models.hooks.controls import EXAMPLE, edits_of
+from streamscope.models.hooks.controls import EXAMPLE, edits_of, in_sequence, latents_of
 
+MAKE_ONE = f"give an object such as {EXAMPLE}"
 ROUNDING = 1e-3
 """Allowed difference between a row alone and in a batch, as a share of the largest value."""
 
@@ -42,7 +43,7 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
         spec_edits = _without(model, *latents) if latents else (_edits_of_data if plain else _edits_of)(model, spec)
         for hook, fn in spec_edits.items():
             first_edit, checked = edits.get(hook), fn if plain else _checked(spec, fn)
-            edits[hook] = checked if first_edit is None else _in_sequence(first_edit, checked)
+            edits[hook] = checked if first_edit is None else in_sequence(first_edit, checked)
     return edits
 
 
@@ -51,7 +52,7 @@ def _without(model: Any, folder: Path, latents: Sequence[int]) -> Mapping[str, E
 
 
 def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
-    data = read_json(Path(spec), dict[str, Any], f"give an object such as {EXAMPLE}")
+    data = read_json(Path(spec), dict[str, Any], MAKE_ONE)
     with reading(spec):
         edits = edits_of(data, model)
     if not edits:
@@ -92,10 +93,6 @@ def _n_arguments(member: Any) -> int:
     return len(parameters) if all(parameter.kind in kinds for parameter in parameters) else 0
 
 
-def _in_sequence(first: Edit, then: Edit) -> Edit:
-    return lambda x, hook: then(first(x, hook), hook)
-
-
 def _checked(spec: str, fn: Callable[[Tensor, Any], Any]) -> Edit:
     """Wrap the function: errors become one line, and its first batch is compared with one of its rows run alone."""
     path, compared = user_code.split(spec.partition("@")[0])[0], False
@@ -134,6 +131,13 @@ def _same(alone: Any, row: Tensor) -> bool:
 
 
 def about_edits(specs: Sequence[str]) -> list[dict[str, str]]:
-    """Spec and file sha256 of each edit, for the record of a measurement."""
-    files = map(user_code.edit_file, specs)
-    return [{"edit": spec, "sha256": sha256(file)} for spec, file in zip(specs, files, strict=True)]
+    """Spec and file sha256 of each edit, and of dictionaries that JSON names, for the record of a measurement."""
+    files = [(spec, user_code.edit_file(spec)) for spec in specs]
+    for spec in [spec for spec in specs if spec.endswith(".json")]:
+        folders = latents_of(read_json(Path(spec), dict[str, Any], MAKE_ONE))
+        files += [(folder, dictionary_folder(folder) / WEIGHTS) for folder in folders]
+    about = []
+    for name, file in files:
+        with reading(name):
+            about.append({"edit": name, "sha256": sha256(file)})
+    return about

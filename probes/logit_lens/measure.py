@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
 from streamscope.models.layers.head import unembed
-from streamscope.models.lenses import Map, read_lenses
+from streamscope.models.lenses import Map, lenses_of_kind
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text import is_bos
 
@@ -42,10 +41,7 @@ def maps_of(options: LogitLens, model: Any) -> dict[int, Map]:
     """The maps of `--lens FILE:KIND` by layer; none for the logit lens. Raises `InputError` as `read_lenses` does."""
     if not options.lens:
         return {}
-    path, colon, kind = options.lens.rpartition(":")
-    if not colon or not path:
-        raise InputError(f"--lens {options.lens}: give FILE:KIND, such as lenses.safetensors:tuned")
-    lenses = read_lenses(Path(path), model)
+    lenses, kind = lenses_of_kind(options.lens, model)
     return {
         layer: lenses.at(kind, STREAM.format(layer))
         for layer in sorted(set(options.layers)) or range(model.cfg.n_layers)

@@ -174,7 +174,7 @@ def test_the_page_and_the_live_page_link_each_other(
     alone = (tmp_path / "without" / "index.html").read_text()
     assert "live.html" not in alone and f"Inside {runs[2]}</h1>" in alone
     monkeypatch.setattr(runtime, "read", lambda name: b"let a=1;export{a as env};")
-    monkeypatch.setattr(page, "graph_of", lambda model: b"graph")
+    monkeypatch.setattr(page, "graph_of", lambda model, *extras: b"graph")
     main([str(runs[2]), "--out", str(tmp_path / "with"), *SMALL])
     printed = capsys.readouterr().out
     assert f"live page {tmp_path / 'with' / 'live.html'}" in printed

@@ -1,7 +1,7 @@
 """The live page in a system Chromium, for the tests: pages that models answer, and what they show."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,15 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.interventions.circuits.formats import write_circuit
 from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.worth import SHARES, size_of, top
+from streamscope.models.dictionaries import Dictionary, write_dictionary
+from streamscope.models.lenses import Map, weights_digest
+from streamscope.models.tensors import write_tensors
 from streamscope.viewer import bundle
 from streamscope.viewer.screenshot import ADDRESS, Answers, chromium
 from streamscope.viewer.session import Session, Shown, page_data
@@ -60,6 +64,28 @@ def write_circuit_of(path: Path, model: Any, curve: bool = True) -> pd.DataFrame
     cfg = {"n_layers": c.n_layers, "n_heads": c.n_heads, "d_model": c.d_model, "parallel_attn_mlp": False}
     write_circuit(edges, cfg, path, f if curve else None)
     return edges.iloc[np.argsort(-np.abs(scores))].reset_index(drop=True)
+
+
+def write_lens_of(path: Path, model: Any, places: Sequence[str], scale: float = 0.3) -> dict[str, Map]:
+    """A file with random maps of the kind tuned near the identity, which is the map for `scale` 0."""
+    generator, d = torch.Generator().manual_seed(7), model.cfg.d_model
+    noise = [scale * torch.randn(d + 1, d, generator=generator) / d**0.5 for _ in places]
+    maps = {place: Map(torch.eye(d) + x[:d], x[d]) for place, x in zip(places, noise, strict=True)}
+    tensors = {f"tuned.{place}.{part}": getattr(lens, part) for place, lens in maps.items() for part in ("A", "b")}
+    write_tensors(path, tensors, {"about": json.dumps({"weights_digest": weights_digest(model)})})
+    return maps
+
+
+def write_dictionary_of(
+    folder: Path, model: Any, hook: str, target: str = "", stream: str = "", width: int = 40
+) -> Dictionary:
+    """A dictionary of random weights in a folder."""
+    d, generator = model.config.d_model, torch.Generator().manual_seed(7)
+    weights = [torch.randn(size, generator=generator) / 3 for size in ((d, width), (width,), (width, d), (d,))]
+    found = Dictionary(*weights, torch.full((width,), 0.3), hook=hook, target=target or hook, stream=stream,
+                       about={"weights_digest": weights_digest(model)})  # fmt: skip
+    write_dictionary(folder, found)
+    return found
 
 
 class Page:

@@ -208,7 +208,7 @@ def test_all_hosts_have_the_circuit(given: tuple[pd.DataFrame, list[Shown]], tmp
     row = json.dumps(given[1][0].circuit["rows"][0], separators=(",", ":")).replace("<", "\\u003c")
     client = TestClient(application(given[1], "", "x", 1), base_url="http://127.0.0.1:1")
     assert row in client.get("/?token=x").text
-    monkeypatch.setattr(page, "graph_of", lambda model: b"graph")
+    monkeypatch.setattr(page, "graph_of", lambda model, *extras: b"graph")
     monkeypatch.setattr(page.runtime, "read", lambda key: b"let a=1;export{a as env};")
     assert row in page.html(given[1])
 

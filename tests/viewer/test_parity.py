@@ -20,8 +20,9 @@ from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_hooks
 from streamscope.models.make import build
-from streamscope.viewer.engine import Watched, lens_streams
+from streamscope.viewer.engine import Watched
 from streamscope.viewer.export import graph_of
+from streamscope.viewer.lenses import lens_streams
 from tests.tiny import randomise, some
 
 ROOT = Path(__file__).resolve().parents[2]

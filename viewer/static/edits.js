@@ -1,7 +1,7 @@
 /**
  * The state of all controls as JSON, the same that instruments take by `--edit FILE.json`:
  * {"heads": {"L2.H3": {"scale": 0, "alpha": 4, "gate": "open"|"shut"}}, "streams": {"token": "unembedding"|"everywhere"},
- *  "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"]}.
+ *  "mixing": ["L3.v"], "h_res": ["L2.attn"], "canon": ["L0.a"], "latents": {FOLDER: [17]}}.
  * Only what differs from the model as trained is in it. Needs no browser.
  */
 
@@ -19,10 +19,10 @@ const isPlain = (value) => typeof value !== "object";
 /** Whether a value has the form of edits; what is in it need not fit any model. */
 export function isEdits(value) {
   if (!isObject(value)) return false;
-  const { heads = {}, streams = {} } = value;
+  const { heads = {}, streams = {}, latents = {} } = value;
   const wholes = Object.keys(PLACES).map((part) => value[part] ?? []);
-  if (![heads, streams].every(isObject) || !Object.values(heads).every(isObject) || !wholes.every(Array.isArray)) return false;
-  return [...Object.values(heads), streams, ...wholes].every((one) => Object.values(one).every(isPlain));
+  if (![heads, streams, latents].every(isObject) || !Object.values(latents).every(Array.isArray) || !Object.values(heads).every(isObject) || !wholes.every(Array.isArray)) return false;
+  return [...Object.values(heads), ...Object.values(latents), streams, ...wholes].every((one) => Object.values(one).every(isPlain));
 }
 const single = (value) => (typeof value === "number" ? Math.fround(value) : NaN); // as the model's arrays hold it
 const VALID = {
@@ -118,7 +118,13 @@ export function fitEdits(edits, model) {
       else if (!placesOf(model, part).includes(place)) refuse(`${part} ${place}`, `${model.name} has no such place`);
       else (fitting[part] ??= []).push(place);
     }
-  const known = ["heads", "streams", ...Object.keys(PLACES)];
+  for (const [folder, latents] of entries("latents"))
+    for (const latent of Array.isArray(latents) ? latents : []) {
+      if (folder !== model.dictionary?.folder) refuse(`latents of ${folder}`, `${model.name} is shown without this dictionary`);
+      else if (!Number.isInteger(latent) || !(latent in model.dictionary.raised)) refuse(`latent ${latent}`, "its dictionary has no such latent");
+      else if (!hasLatent(fitting, folder, latent)) fitting.latents = setLatent(fitting, folder, latent, true).latents;
+    }
+  const known = ["heads", "streams", "latents", ...Object.keys(PLACES)];
   for (const part of Object.keys(edits)) if (!known.includes(part)) refuse(part, "no such control");
   return { edits: fitting, problems: [...new Set(problems)] };
 }
@@ -137,6 +143,18 @@ export function setStream(edits, stream, reach) {
 /** The edits with the given places of a control of whole layers switched off. */
 export function setPlaces(edits, part, places) {
   return changed(edits, [part], places.length ? places : undefined);
+}
+
+/** Whether the edits remove a latent of the dictionary in a folder. */
+export function hasLatent(edits, folder, latent) {
+  return (edits.latents?.[folder] ?? []).includes(latent);
+}
+
+/** The edits with a latent removed (off), or as it was. */
+export function setLatent(edits, folder, latent, off) {
+  const others = (edits.latents?.[folder] ?? []).filter((other) => other !== latent);
+  const latents = off ? [...others, latent].sort((a, b) => a - b) : others;
+  return changed(edits, ["latents", folder], latents.length ? latents : undefined);
 }
 
 /** A copy in which the value at the path is set or, if undefined, removed with all that becomes empty. */
@@ -163,6 +181,9 @@ export function listEdits(edits) {
   }
   for (const [stream, reach] of Object.entries(edits.streams ?? {}))
     add(`${stream} stream off ${reach === "everywhere" ? reach : "for the unembedding"}`, ["streams", stream]);
+  for (const [folder, latents] of Object.entries(edits.latents ?? {}))
+    for (const latent of latents)
+      found.push({ label: `latent ${latent} off`, only: { latents: { [folder]: [latent] } }, without: () => setLatent(edits, folder, latent, false) });
   const labels = { mixing: "Mixing = identity", h_res: "H_res = identity", canon: "Canon off" };
   for (const [part, label] of Object.entries(labels)) {
     const places = edits[part] ?? [];
@@ -195,5 +216,6 @@ export function graphInputs(edits, model) {
   }
   for (const [stream, reach] of Object.entries(edits.streams ?? {})) put(REACH[reach], [stream], 0);
   for (const part of Object.keys(PLACES)) for (const place of edits[part] ?? []) put(part, place.split("."), 0);
+  for (const latents of Object.values(edits.latents ?? {})) for (const latent of latents) inputs.latents.data[latent] = 0;
   return inputs;
 }

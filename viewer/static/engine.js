@@ -1,7 +1,8 @@
 /**
  * Who runs the model. Every host gives the same: `tokenize(text) -> ids` and
- * `run(tokens, edits, step) -> {logits [T, V], patterns [L, H, T, T], gates [L, H, T] or null, lens(stream)}`,
- * where `lens(stream)` resolves to {ids, p} [L + 1, T, 5]: the logit lens of that stream, in the same pass.
+ * `run(tokens, edits, step) -> {logits [T, V], patterns [L, H, T, T], gates [L, H, T] or null,
+ * latents {ids, values} [T, 5] or null, lens(stream)}`, where `lens(stream)` resolves to {ids, p} [L + 1, T, 5]: the lens
+ * of that stream, in the same pass.
  */
 
 import { graphInputs } from "./edits.js";
@@ -52,12 +53,13 @@ export function pageEngine(model) {
   }
 
   async function run(tokens, edits, step = null) {
-    const { logits, patterns, gates } = await outputsOf(tokens, edits, step, [0, 0]);
+    const { logits, patterns, gates, latent_ids, latent_values } = await outputsOf(tokens, edits, step, [0, 0]);
     const lens = async (stream) => {
       const found = await outputsOf(tokens, edits, step, lensRows(model, tokens.length, stream));
       return { ids: found.lens_ids.data, p: found.lens_p.data };
     };
-    return { logits: logits.data, patterns: patterns.data, gates: gates?.data ?? null, lens };
+    const latents = latent_ids ? { ids: latent_ids.data, values: latent_values.data } : null;
+    return { logits: logits.data, patterns: patterns.data, gates: gates?.data ?? null, latents, lens };
   }
 
   return { run, tokenize: async (text) => tokenizer.encode(text) };
@@ -90,12 +92,13 @@ export function remoteEngine(model, ask) {
     tokenize: async (text) => (own ? own.encode(text) : (await ask("tokenize", { model: model.id, text })).ids),
     run: async (tokens, edits, step = null) => {
       const question = { model: model.id, step, tokens: Array.from(tokens), edits };
-      const { logits, patterns, gates = null } = readArrays(await ask("run", question));
+      const { logits, patterns, gates = null, latent_ids, latent_values } = readArrays(await ask("run", question));
+      const latents = latent_ids ? { ids: latent_ids, values: latent_values } : null;
       const lens = async (stream) => {
         const found = readArrays(await ask("lens", { ...question, stream }));
         return { ids: found.lens_ids, p: found.lens_p };
       };
-      return { logits, patterns, gates, lens };
+      return { logits, patterns, gates, latents, lens };
     },
   };
 }

@@ -1,4 +1,4 @@
-/** The logit lens: layers × positions, the likeliest token if the model stopped there, read from one stream. */
+/** The logit lens, or a fitted one: layers × positions, the likeliest next token that is read from one stream. */
 
 import { card, cueEdges, element, segments, setText, visible } from "./dom.js";
 import { colourAt } from "./colours.js";
@@ -13,8 +13,12 @@ export class Lens {
     this.column = column;
     this.streams = column.model.streams;
     this.modes = segments("Stream", this.streams.map((name) => [name, name]), (value) => view.set({ lens: value }));
-    const title = view.columns.length > 1 ? `Logit lens of ${column.model.name}` : "Logit lens";
-    const hint = "What the model would predict next if it stopped after this layer, read from one stream. Hover for five.";
+    const { lens, name } = column.model;
+    const kind = lens ? `${lens.kind[0].toUpperCase()}${lens.kind.slice(1)} lens` : "Logit lens";
+    const title = view.columns.length > 1 ? `${kind} of ${name}` : kind;
+    const hint = lens
+      ? `The next token that a stream holds after this layer, read by its own map of ${lens.file}. A state without a map is not read. Hover for five.`
+      : "What the model would predict next if it stopped after this layer, read from one stream. Hover for five.";
     this.card = card("lens", title, hint, this.streams.length > 1 ? [this.modes.node] : []);
     this.table = element("table", {
       on: {
@@ -32,7 +36,7 @@ export class Lens {
 
   at(event) {
     const cell = event.target.closest("td");
-    return cell ? { row: Number(cell.dataset.row), token: Number(cell.dataset.at), cell } : null;
+    return cell?.dataset.row ? { row: Number(cell.dataset.row), token: Number(cell.dataset.at), cell } : null;
   }
 
   point(event) {
@@ -60,6 +64,12 @@ export class Lens {
 
   stream() {
     return this.streams.includes(this.view.state.lens) ? this.view.state.lens : this.streams.at(-1);
+  }
+
+  /** Whether the state before layer `row` is read: by the logit lens every one, by a fitted lens those with a map. */
+  reads(row) {
+    const { lens } = this.column.model;
+    return !lens || (row > 0 && lens.mapped[row - 1][this.streams.indexOf(this.stream())]);
   }
 
   entry(row, token, k) {
@@ -97,13 +107,14 @@ export class Lens {
     const length = column.tokens.length;
     if (this.found.ids.length !== (column.model.layers + 1) * length * KEPT) return;
     this.colours = view.colours;
-    const fresh = this.texts !== column.texts;
+    const fresh = this.texts !== column.texts || (column.model.lens && this.built !== this.stream());
     if (fresh) this.build(length);
     const { scrollLeft, scrollWidth, clientWidth } = this.scroll;
     const atEnd = fresh || scrollLeft >= scrollWidth - clientWidth - 4; // the last token is what most people look at
     const first = this.columns.findLast((head) => head.offsetLeft <= scrollLeft) ?? this.columns[0];
     const beyond = scrollLeft - first.offsetLeft;
     this.cells.forEach((cell, i) => {
+      if (!cell) return;
       const { id, p } = this.entry(Math.floor(i / length), i % length, 0);
       setText(cell, visible(column.model.tokenizer.pieces[id] ?? `#${id}`));
       cell.style.setProperty("--tint", colourAt(view.colours.lens, Math.min(1, p) * 0.6));
@@ -117,12 +128,16 @@ export class Lens {
   build(length) {
     const { column } = this;
     this.texts = column.texts;
+    this.built = this.stream();
     this.cells = [];
     const heads = column.texts.map(({ label }) => element("th", { text: label, attributes: { scope: "col" } }));
     const rows = [element("tr", {}, element("th", { class: "corner" }), ...heads)];
     for (let row = column.model.layers; row >= 0; row--) {
-      const cells = Array.from({ length }, (_, at) => element("td", { data: { row: String(row), at: String(at) } }));
-      rows.push(element("tr", {}, element("th", { text: row ? `L${row - 1}` : "embed", attributes: { scope: "row" } }), ...cells));
+      const read = this.reads(row);
+      const why = element("span", { text: `no map of this state in ${column.model.lens?.file}` });
+      const blank = element("td", { class: "blank", attributes: { colspan: String(length) } }, why);
+      const cells = Array.from({ length }, (_, at) => (read ? element("td", { data: { row: String(row), at: String(at) } }) : null));
+      rows.push(element("tr", {}, element("th", { text: row ? `L${row - 1}` : "embed", attributes: { scope: "row" } }), ...(read ? cells : [blank])));
       this.cells.unshift(...cells);
     }
     this.columns = heads;

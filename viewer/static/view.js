@@ -5,6 +5,7 @@ import { Controls } from "./controls.js";
 import { element, printable } from "./dom.js";
 import { fitEdits, hasHead, headName, parseHead, setHead, spellOut } from "./edits.js";
 import { Heads } from "./heads.js";
+import { Latents } from "./latents.js";
 import { Lens } from "./lens.js";
 import { Next } from "./next.js";
 import { patternShift, tokenLosses, topTokens } from "./numbers.js";
@@ -246,6 +247,7 @@ export class View {
     for (const panel of this.drawn ?? []) panel.resize?.disconnect();
     const each = (Panel) => this.columns.map((column) => new Panel(this, column));
     const groups = { stages: each(Stage), middle: [each(Heads), [new Controls(this)], each(Next)].flat(), lenses: each(Lens) };
+    if (models.some((model) => model.dictionary)) groups.lenses.push(...each(Latents));
     this.drawn = Object.values(groups).flat();
     for (const panel of this.drawn) if (panel.column) this.addSaving(panel);
     this.panels.replaceChildren(...Object.entries(groups).map(([name, panels]) => element("div", { class: name }, ...panels.map((panel) => panel.node))));
