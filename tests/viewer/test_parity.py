@@ -193,8 +193,10 @@ def test_a_model_in_bf16_is_exported_in_fp32(monkeypatch: pytest.MonkeyPatch) ->
     from streamscope.viewer import export
 
     model = exported("lfa")
-    graph, asked = export._skeleton(model), []
-    monkeypatch.setattr(export, "_skeleton", lambda model: asked.append({p.dtype for p in model.parameters()}) or graph)
+    graph, asked = export._skeleton(Watched(model)), []
+    monkeypatch.setattr(
+        export, "_skeleton", lambda watched: asked.append({p.dtype for p in watched.parameters()}) or graph
+    )
     half = deepcopy(model).to(torch.bfloat16)
     assert graph_of(half) == graph_of(deepcopy(half).float()) and asked == [{torch.float32}] * 2
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
@@ -204,7 +206,7 @@ def test_one_architecture_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> N
     from streamscope.viewer import export
 
     graph_of(exported("lfa"))
-    monkeypatch.setattr(export, "_export", lambda model: pytest.fail("exported again"))
+    monkeypatch.setattr(export, "_export", lambda watched: pytest.fail("exported again"))
     other = randomise(build("lfa", "tiny", n_layers=1, d_vocab=300), seed=5).eval()
     expected, got = answers(other, 7, session(other), {"head_scale": [0.0, 1.0]})
     np.testing.assert_allclose(got["logits"], expected["logits"], atol=1e-4)
