@@ -18,7 +18,7 @@ from streamscope.instruments.observations import Observations, estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Table, key, quantity
+from streamscope.instruments.table import Table, key, number
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate.measure import add_losses, cells_of, contrasts_of
 from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets, plan
@@ -162,7 +162,7 @@ def test_small_interactions_of_many_documents_are_tested() -> None:
 def test_the_strongest_come_first_and_pictures_show_them() -> None:
     heads = ["+".join(h.label for h in pair) for pair in combinations(HEADS[:8], 2)]
     frame = pd.DataFrame({"head": heads, "interaction": np.arange(28.0) % 7 - 3})
-    columns = (key("head", "head", "a pair"), *quantity("interaction", "interaction", "nats", "x", tested=False))
+    columns = (key("head", "head", "a pair"), number("interaction", "interaction", "nats", "x", "+.4f"))
     table = Table(frame, columns, {}, "pairs", by="interaction", most=8)
     assert list(table.rows()["interaction"].abs()) == [3.0] * 8
     assert table.caption() == "pairs; 8 of 28 rows, those with the largest interaction"
