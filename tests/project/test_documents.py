@@ -81,7 +81,7 @@ def typed(line: str) -> list[str]:
     smaller = [] if "--clean" in words else SMALLER.get(module, [])  # a pair of one's own is small
     if "--measures" in words and "loss" not in words:  # no documents are read then
         smaller = smaller[: smaller.index("--max-documents")] if "--max-documents" in smaller else smaller
-    if find_spec("kaleido") is None:
+    if find_spec("kaleido") is None and words[0] != "papers":  # its figures are matplotlib's
         words = [re.sub(r"\.(pdf|png|svg)$", ".html", word) for word in words]
     return with_options(words, smaller)
 
