@@ -111,7 +111,7 @@ class Watched(nn.Module):
             norm = m.layer_norm(max(i - 1, 0))
             if i and self.maps:
                 A, b = (self.maps[name][i - 1].to(streams) for name in ("A", "b"))
-                streams, norm = streams @ A + b[:, None], m.layer_norm(last - 1)
+                streams, norm = streams @ A + b[:, None], m.ln_final
             readings.append(norm(streams))
         rows = torch.cat(readings).flatten(0, 1)[places]
         p, ids = unembed(rows, m.head).softmax(-1).topk(CANDIDATES)

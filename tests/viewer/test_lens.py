@@ -30,7 +30,7 @@ from tests.tiny import randomise, refused
 from tests.viewer.pages import TEXT, Page, browser, write_lens_of
 
 EDITS = {"heads": {"L0.H1": {"scale": 0}, "L1.H2": {"alpha": 3}}}
-TOPOLOGIES = ("std-t", "lfa", "kromcanon")
+TOPOLOGIES = ("std-t", "lfa", "kromcanon", "pls")
 
 
 def tiny(preset: str, **changes: Any) -> Any:
@@ -49,7 +49,8 @@ def every_place(model: Any) -> list[str]:
 @torch.no_grad()
 def test_the_page_reads_what_logit_lens_reads(preset: str, tmp_path: Path) -> None:
     """The sum of the streams against the instrument, each stream against its map, norm and head; under an edit too."""
-    model, path = tiny(preset), tmp_path / "lenses.safetensors"
+    own_norms = {"readout.layer_norms": "own"} if preset == "pls" else {}
+    model, path = tiny(preset, **own_norms), tmp_path / "lenses.safetensors"
     maps, streams = write_lens_of(path, model, every_place(model)), lens_streams(model.config)
     lens, ids = lens_for_page(model, preset, f"{path}:tuned"), [*range(3, 12)]
     for edits in ({}, EDITS):
