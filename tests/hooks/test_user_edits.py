@@ -1,5 +1,6 @@
 """`--edit FILE.py:NAME[@HOOK]`: what a file may hold, what is refused in one line, that it does what weights do."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,25 @@ def test_latents_of_a_dictionary_are_removed(preset: str, hook: str, target: str
     for text, message in ((":x", "name latents"), ("", "name latents"), (":20", "0 to 19")):
         with refused(message):
             user_edits(model, [f"{tmp_path / 'd'}{text}"])
+
+
+def test_latents_of_two_dictionaries_of_one_hook_are_removed_one_after_the_other(tmp_path: Path) -> None:
+    """The second reads the state that the first has left, in JSON as on the command line."""
+    model, generator = randomise(build("gpt2", "tiny")), torch.Generator().manual_seed(3)
+    d, hook, dictionaries = model.config.d_model, "blocks.0.hook_resid_post", []
+    for name in ("a", "b"):
+        weights = [torch.randn(size, generator=generator) / 2 for size in ((d, 4), (4,), (4, d), (d,))]
+        dictionaries.append(Dictionary(*weights, torch.zeros(4), hook=hook, target=hook))
+        write_dictionary(tmp_path / name, dictionaries[-1])
+
+    def removed(x: torch.Tensor, hook: Any) -> torch.Tensor:
+        for dictionary in dictionaries:
+            x = x - torch.relu(x @ dictionary.W_enc + dictionary.b_enc) @ dictionary.W_dec
+        return x
+
+    with edit(model, {hook: removed}):
+        expected = model(TOKENS)
+    (tmp_path / "edits.json").write_text(json.dumps({"latents": {str(tmp_path / name): [0, 1, 2, 3] for name in "ab"}}))
+    for specs in ([str(tmp_path / "edits.json")], [f"{tmp_path / 'a'}:0-3", f"{tmp_path / 'b'}:0-3"]):
+        with edit(model, user_edits(model, specs)):
+            torch.testing.assert_close(model(TOKENS), expected)
