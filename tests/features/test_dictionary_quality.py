@@ -1,5 +1,6 @@
 """What rebuilt states cost: plain passes, a stream that is a table of tokens, what is refused."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from streamscope.features.dictionary_quality import DictionaryQuality, measure
 from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load
-from streamscope.models.dictionaries import Dictionary, write_dictionary
+from streamscope.models.dictionaries import CONFIG, Dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import weights_digest
 from tests.tiny import randomise
@@ -189,8 +190,12 @@ def test_transcoders_are_written_for_circuit_tracer(tmp_path: Path) -> None:
         rebuilt = z @ W["W_dec"] + W["b_dec"] + x @ W["W_skip"].T
         torch.testing.assert_close(rebuilt, dictionary.decode(z, x), atol=1e-6, rtol=0)
     drawn(tmp_path / "plain", model, "blocks.0.hook_resid_post")
+    shutil.copytree(tmp_path / "l1", tmp_path / "largest")  # the four largest latents, so no thresholds
+    config = tmp_path / "largest" / CONFIG
+    config.write_text(config.read_text().replace('"jumprelu_skip_transcoder"', '"topk", "k": 4'))
     for names, message in (
         (["plain"], r"the dictionary of blocks\.0\.hook_resid_post is none"),
+        (["l0", "largest"], r"the dictionary of blocks\.1\.hook_mlp_in is none"),
         (["l1"], "every layer from 0 on"),
         ([], "every layer from 0 on"),
     ):
