@@ -27,7 +27,7 @@ def circuit_for_page(model: Any, name: str, path: Path) -> dict[str, Any]:
     places = {edge: i for i, edge in enumerate(graph.names)}
     for edge, score in zip(file.edges["edge"], file.edges["score"], strict=True):
         if edge not in places:
-            raise InputError(f"{path} is of another model: {edge!r} is no edge of {name}")
+            raise InputError(f"{path}: {edge!r} is no edge of {name}: it is of another model, or has latents")
         if not np.isfinite(score):
             raise InputError(f"{path}: the score of {edge} is no number")
     if not len(file.edges):

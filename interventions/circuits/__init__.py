@@ -4,6 +4,7 @@
     python -m interventions.circuits runs/lfa --task competing --method exact --out lfa.parquet --figure lfa.html
     python -m interventions.circuits runs/smollm2 --task ioi --method eap-ig --out circuit.json
     python -m interventions.circuits stories/lfa stories/std-t --task mine.jsonl --metric log-odds
+    python -m interventions.circuits runs/lfa --latents runs/dictionaries/blocks.2.hook_mlp_out-s0:17,20-29
 
 A model is a graph. Heads, FFNs and the embedding write to the residual stream; queries, keys, values, FFNs and the
 unembedding read it. The score of an edge is what the task's metric loses when this one edge carries the output of the
@@ -22,6 +23,8 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 
 from streamscope.cli.bounds import Count, NotNegative, Only, Seed, Share
+from streamscope.cli.errors import InputError
+from streamscope.cli.user_code import latents_in
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
@@ -43,6 +46,8 @@ class Circuits(Instrument):
 
     task: str = "stories"
     """A suite, or a JSONL file with clean, corrupt, answers and foils."""
+    latents: tuple[str, ...] = ()
+    """Latents that are parts of the graph: FOLDER:17,20-29 of a dictionary of an FFN's output, or of a transcoder."""
     contrast: Contrast = "auto"
     """How pairs are made of a suite without corrupted prompts: noun (another noun), order (the nouns
     change places). auto: corrupt, or the first of these that gives pairs of several texts."""
@@ -79,6 +84,8 @@ class Circuits(Instrument):
 
     def check_sources(self) -> None:
         check_suite(self.task)
+        if wrong := [spec for spec in self.latents if latents_in(spec) is None]:
+            raise InputError(f"--latents {wrong[0]}: give FOLDER:17 of a dictionary")
 
     @staticmethod
     def body() -> ModuleType:

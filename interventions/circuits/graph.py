@@ -13,17 +13,25 @@ sum over heads: with HDPL output projections, and with a norm after the branch (
 (`a3.h1<q>`), keys and values of every key-value head (`a3.h1<k>`; `a3.kv1<k>` if query heads share it), gates that read
 the normed input or the values (`a3.h1<g>`), every FFN (`m3`), every mixing module of hyper-connections (`x3.attn`,
 `x3.mlp`; one coefficient per stream), and the unembedding (`logits`).
+
+An FFN whose latents are named is several senders that add up to its update: `m3.17`, what latent 17 of its dictionary
+writes, z_17 W_dec[17], and `m3.rest`, all that the named latents leave. Its reader `m3` stays one.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.user_code import latents_in
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper, TokenFactor
+from streamscope.models.dictionaries import Dictionary, read_dictionary
 from streamscope.models.hooks import edited_at, hooked_at
 from streamscope.models.transformer import StreamTransformer
 
@@ -65,6 +73,21 @@ class Reader(Node):
 
 
 @dataclass(frozen=True)
+class Latents:
+    """Latents of a dictionary of what an FFN writes; a transcoder reads the FFN's input."""
+
+    dictionary: Dictionary
+    chosen: list[int]
+
+    def parts(self, x: Float[Tensor, "B T D"], update: Float[Tensor, "B T D"]) -> Float[Tensor, "B senders T D"]:
+        """What each latent writes, z_i W_dec[i], and the rest of the update of an FFN that reads x."""
+        d = self.dictionary
+        z = d.encode(x if d.hook != d.target else update)[..., self.chosen]
+        parts = z.movedim(-1, 1)[..., None] * d.W_dec[self.chosen].to(z)[:, None]
+        return torch.cat([parts, (update - parts.sum(1))[:, None]], 1)
+
+
+@dataclass(frozen=True)
 class Graph:
     """Senders and readers in order of computation, and who reads whom."""
 
@@ -72,6 +95,8 @@ class Graph:
     readers: tuple[Reader, ...]
     connected: np.ndarray
     """[senders, readers] whether there is an edge."""
+    latents: Mapping[int, Latents] = field(default_factory=dict)
+    """The latents that are senders, by layer."""
 
     @cached_property
     def edges(self) -> np.ndarray:
@@ -171,9 +196,32 @@ def sends_by_head(model: Any) -> bool:
     return not isinstance(model.config.attention.o, Hdpl) and model.config.norm_place == "before"
 
 
-def graph_of(model: Any) -> Graph:
-    """The graph of a model. Raises `InputError` as `check_model` does."""
+def latents_of(specs: Sequence[str], model: Any) -> dict[int, Latents]:
+    """The latents of dictionaries FOLDER:17,20-29, by layer. Raises `InputError` as `read_dictionary` does, and for a
+    dictionary of anything but the output of an FFN, or a second one of the same."""
+    latents: dict[int, Latents] = {}
+    for spec in specs:
+        folder, chosen = latents_in(spec) or (spec, [])
+        dictionary = read_dictionary(str(folder), model)
+        layer = next((i for i in range(model.cfg.n_layers) if dictionary.target == f"blocks.{i}.hook_mlp_out"), None)
+        if layer is None or dictionary.hook not in (dictionary.target, f"blocks.{layer}.hook_mlp_in"):
+            raise InputError(
+                f"{spec} is of {dictionary.target}: circuits take latents of blocks.L.hook_mlp_out, read there or from "
+                "blocks.L.hook_mlp_in"
+            )
+        if layer in latents:
+            raise InputError(f"{spec}: the FFN of layer {layer} is taken apart once; give its latents together")
+        if max(chosen, default=0) >= (n := len(dictionary.b_enc)) or not chosen:
+            raise InputError(f"{spec}: name some of its latents, 0 to {n - 1}, as {folder}:17 or {folder}:3,17-19")
+        latents[layer] = Latents(dictionary.to(model.cfg.device), sorted(set(chosen)))
+    return latents
+
+
+def graph_of(model: Any, latents: Sequence[str] = ()) -> Graph:
+    """The graph of a model, with `latents` FOLDER:17 as senders. Raises `InputError` as `check_model` and `latents_of`
+    do."""
     check_model(model)
+    by_layer = latents_of(latents, model)
     c, residual = model.config, model.config.residual
     L, H, G = c.n_layers, c.n_heads, c.kv_heads
     gate = c.attention.gate
@@ -195,7 +243,10 @@ def graph_of(model: Any) -> Graph:
         if isinstance(residual, Hyper):
             readers.append(Reader(name=f"x{layer}.mlp", part="mix", stage=m))
         readers.append(Reader(name=f"m{layer}", part="mlp", stage=m))
-        senders.append(Sender(name=f"m{layer}", kind="mlp", stage=m))
+        names = [*by_layer[layer].chosen, "rest"] if layer in by_layer else []
+        senders += [Sender(name=f"m{layer}.{part}", kind="mlp", stage=m) for part in names] or [
+            Sender(name=f"m{layer}", kind="mlp", stage=m)
+        ]
     readers.append(Reader(name="logits", part="logits", stage=2 * L))
     parallel = getattr(residual, "order", "") == "parallel"
     reads = [read_vector(residual, "v" if by_value and v.part == "g" else v.part) for v in readers]
@@ -207,7 +258,7 @@ def graph_of(model: Any) -> Graph:
         ]
         for u in senders
     ])  # fmt: skip
-    return Graph(tuple(senders), tuple(readers), connected)
+    return Graph(tuple(senders), tuple(readers), connected, by_layer)
 
 
 def n_streams(residual: Any) -> int:

@@ -45,7 +45,7 @@ def check(options: Circuits, model: Any) -> None:
 
 def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Blocks: the score of every edge on every pair; the metric of runs and circuits on the judging pairs."""
-    graph, (pair_set, spans, words) = graph_of(model), task_pairs(options, model)
+    graph, (pair_set, spans, words) = graph_of(model, options.latents), task_pairs(options, model)
     pairs, units = pair_set.pairs, units_of(pair_set.pairs)
     side = sides_of(units, *GROUPS)
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
@@ -120,7 +120,7 @@ TRIED = 4
 def seconds_of(options: Circuits, model: Any, pair_set: Pairs, spans: Sequence[Sequence[int]]) -> float:
     """What a circuit will cost, by scores and one circuit of `TRIED` pairs."""
     tried = max(1, min(TRIED, len(pair_set.pairs) // 4))
-    graph, sample = graph_of(model), pair_set.pairs[:tried]
+    graph, sample = graph_of(model, options.latents), pair_set.pairs[:tried]
     steps, times = min(options.steps, 2), [time.perf_counter()]
     score_edges(model, graph, sample, options.method, options.metric, steps=steps, threshold=options.threshold,
                 seed=options.seed, points=options.ig_points, spans=spans[:tried])  # fmt: skip
@@ -397,7 +397,8 @@ RANKED = key("ranking", "ranked by", "score, for CPR; size of the score, for CMD
 
 
 EDGES = (
-    key("edge", "edge", "sender -> reader; a2.h1: head 1 of layer 2, m3: FFN of layer 3, x3.mlp: mixing before it"),
+    key("edge", "edge", "sender -> reader; a2.h1: head 1 of layer 2, m3: FFN of layer 3, m3.17: its latent, x3.mlp: "
+        "mixing before it"),
     key("sender", "sender", "what writes", shown=False), key("reader", "reader", "what reads", shown=False),
     key("sender_layer", "layer of the sender", "counted from 0; −1 for the input", "layer", "d", False),
     key("reader_layer", "layer of the reader", "counted from 0; L for the logits", "layer", "d", False),

@@ -178,8 +178,9 @@ class Run:
         return self.X - (self.shares[self.stage] * M[..., None]).mT @ self._excess(prior_senders).transpose(1, 2)
 
     def _mlp(self, block: Block, x: Tensor, prior_senders: slice) -> tuple[Tensor, Tensor]:
-        update = block.feed_forward(self._read(x, prior_senders, self.graph.read_at(self.stage))[:, 0])
-        return update, update[:, None]
+        x = self._read(x, prior_senders, self.graph.read_at(self.stage))[:, 0]
+        update, latents = block.feed_forward(x), self.graph.latents.get(self.stage // 2)
+        return update, update[:, None] if latents is None else latents.parts(x, update)
 
     def _attention(self, block: Block, reads: Mapping[str, Tensor], prior_senders: slice) -> tuple[Tensor, Tensor]:
         """The update [B, T, D] and the outputs of the senders [B, senders, T, D]."""

@@ -149,7 +149,14 @@ class Result:
         path = check_out(Path(path), exports=() if instrument_class is None else instrument_class.exports)
         if instrument_class is not None and path.suffix in instrument_class.exports:
             paths: list[Path] = import_module(f"{instrument_class.__module__}.formats").export(self, path)
-            return paths
+        else:
+            paths = self._save_tables(path, maker)
+        if figure is not None:
+            write_figure(self.figure(), Path(figure))
+            paths.append(Path(figure))
+        return paths
+
+    def _save_tables(self, path: Path, maker: str) -> list[Path]:
         names = list(self.tables)
         if strange := [name for name in names if "/" in name or name in ("", ".", "..", OBSERVED)]:
             raise InputError(f"a table called {strange[0]!r} cannot be a file; name it otherwise")
@@ -157,11 +164,7 @@ class Result:
         for file in [*files.values(), *([arrays] if self.arrays else [])] if maker else ():
             check_own(file, maker)
         with locked(path.with_name(f".{path.name}.lock")):  # files that belong together are of one save
-            paths = (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
-        if figure is not None:
-            write_figure(self.figure(), Path(figure))
-            paths.append(Path(figure))
-        return paths
+            return (self._save_text if path.suffix == ".csv" else self._save_parquet)(path, files, arrays)
 
     def _save_parquet(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
         about = {**self.about, "format": FORMAT, "tables": list(self.tables), "blocks": list(self.blocks)}

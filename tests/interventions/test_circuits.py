@@ -414,6 +414,9 @@ def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
         assert read[suffix]["in_graph"].tolist() == frame["in_circuit"].tolist()
         assert len(CircuitFile.read(path).edges) == 2188 and read[suffix]["in_graph"].sum() == 43
     data = json.loads((tmp_path / "circuit.json").read_text())
+    figure = tmp_path / "circuit.html"
+    assert result.save(tmp_path / "circuit.json", figure=figure) == [tmp_path / "circuit.json", figure]
+    assert "a0.h0" in figure.read_text()
     assert data["cfg"] == {"n_layers": 6, "n_heads": 6, "parallel_attn_mlp": False, "d_model": 96}
     assert list(data["nodes"])[:3] == ["input", "a0.h0", "a0.h1"] and list(data["nodes"])[-1] == "logits"
     tensors = torch.load(tmp_path / "circuit.pt", weights_only=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from streamscope.instruments.table import Table
 WIDEST_EDGE = 7.0
 USED, UNUSED = "#555555", "#dddddd"
 """Colours of parts with and without an edge that is shown."""
-NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp)(?P<head>\d*))?")
+NODE = re.compile(r"(?P<kind>[amx])(?P<layer>\d+)(\.(?P<part>h|kv|attn|mlp|rest|)(?P<head>\d*))?")
 
 
 def place_of(name: str, heads: int, groups: int, last: int) -> tuple[float, float]:
     """(x, y) of a part by its name: layers upwards, heads from left to right, FFNs beside them and above.
 
-    A key-value head is below the middle of the heads that share it.
+    A key-value head is below the middle of the heads that share it; latents of an FFN are beside it.
     """
     name = name.partition("<")[0]
     match = NODE.fullmatch(name)
@@ -51,6 +52,9 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
     )
     last = max((int(m["layer"]) for m in matches), default=0)
     spot = {name: place_of(name, heads, groups, last) for name in names}
+    for layer, of_layer in groupby((m for m in matches if m["kind"] == "m" and m[3]), key=lambda m: m["layer"]):
+        for i, m in enumerate(of_layer):
+            spot[m[0]] = (spot[m[0]][0] + 0.8 * (i + 1), 2.0 * int(layer) + 1.2)
     colors = {name: palette[i % len(palette)] for i, name in enumerate(sorted(table.frame["part"].unique()))}
     column, largest = table.column(figure.y), float(frame[figure.y].abs().max()) or 1.0
     plot = go.Figure()
