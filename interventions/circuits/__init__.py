@@ -23,8 +23,6 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 
 from streamscope.cli.bounds import Count, NotNegative, Only, Seed, Share
-from streamscope.cli.errors import InputError
-from streamscope.cli.user_code import latents_in
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
@@ -84,8 +82,6 @@ class Circuits(Instrument):
 
     def check_sources(self) -> None:
         check_suite(self.task)
-        if wrong := [spec for spec in self.latents if latents_in(spec) is None]:
-            raise InputError(f"--latents {wrong[0]}: give FOLDER:17 of a dictionary")
 
     @staticmethod
     def body() -> ModuleType:

@@ -233,7 +233,8 @@ def test_circuits_of_other_models_and_bad_files_are_refused_in_one_line(tmp_path
             circuit_for_page(lfa, "stories/lfa", path)
 
     one = {"score": 1.0, "in_graph": True}
-    refuses("'a9.h0->logits' is no edge of stories/lfa: it is of another model, or has latents", edges={"a9.h0->logits": one})
+    foreign = "'a9.h0->logits' is no edge of stories/lfa: it is of another model, or has latents"
+    refuses(foreign, edges={"a9.h0->logits": one})
     refuses("'m1->m0' is no edge of stories/lfa", edges={"m1->m0": one})
     refuses("has n_layers 4, and stories/lfa 6", cfg=data["cfg"] | {"n_layers": 4})
     refuses("the score of m0->m1 is no number", edges={"m0->m1": one | {"score": float("nan")}})
