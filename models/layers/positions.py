@@ -47,7 +47,9 @@ _TABLES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
 def rotary_tables(
     base: float, stretch: c.Stretch | None, rotated: int, n_ctx: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:
-    """cos and sin of t θ_i [T, 1, R], computed in fp64 on the CPU (arange on "meta" imports torch's compiler)."""
+    """cos and sin of t θ_i [T, 1, R], computed in fp64 on the CPU; on "meta" without values, for sizes of any file."""
+    if device.type == "meta":
+        return {name: torch.empty(n_ctx, 1, rotated, dtype=dtype, device=device) for name in ("cos", "sin")}
     keys = {name: (name, base, stretch, rotated, n_ctx, dtype, device) for name in ("cos", "sin")}
     tables = {name: table for name, key in keys.items() if (table := _TABLES.get(key)) is not None}
     if len(tables) == len(keys):

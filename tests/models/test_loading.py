@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.registry import discover
 from streamscope.models.checkpoint import ZOO, bundled, load, run_folder
 from streamscope.models.interop.export.write import export
+from streamscope.models.interop.tables import shapes_of
 from streamscope.models.make import build
 from streamscope.models.sft import main as sft
 from streamscope.models.tensors import config_digest, save
@@ -46,6 +48,13 @@ def test_weights_are_mapped_and_not_copied(folder: Path) -> None:
     assert size > 40e6
     assert taken < size / 4, f"{taken / 1e6:.0f} MB of memory for {size / 1e6:.0f} MB of weights"
     assert model.n_params() * 4 <= size
+
+
+def test_shapes_of_any_size_cost_no_memory() -> None:
+    """A config.json may name sizes that no machine holds: its shapes are compared with the file's before all else."""
+    config = build("llama", "tiny").config
+    shapes = shapes_of(replace(config, n_ctx=10**7, attention=replace(config.attention, d_head=10**7)))
+    assert shapes["blocks.0.attn.q.weight"] == (config.n_heads * 10**7, config.d_model)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
