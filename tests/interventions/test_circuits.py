@@ -319,7 +319,9 @@ class Bar:
 
 def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts one second per step, run and pair, the announced duration is what then passes."""
-    how, model, clock = Circuits(task="stories", pairs=24, steps=6, draws=2), load("stories/lfa"), [0.0]
+    tokenizer = load("stories/lfa").tokenizer
+    model = randomise(build("lfa", "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab)).eval()
+    how, clock = Circuits(task="stories", pairs=24, steps=6, draws=2), [0.0]
     scores, values = measure.score_edges, worth.circuit_values
 
     def score(model: Any, graph: Any, pairs: Any, *args: Any, steps: int, **others: Any) -> Any:

@@ -10,6 +10,7 @@ winogender, gap). `align` says where the roles lie in tokens; `instruments.promp
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +55,8 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     check_suite(name, n=n, seed=seed)
     if name in GENERATED:
-        count = (N if name in SUITES else STORY_N) if n is None else n
-        suite_seed = STORY_SEED if seed is None else seed
-        if name in SUITES:
-            return counterfactual_suite(name, count, suite_seed)
-        return _story_cases(count, suite_seed) if name == "story-cases" else _pairs(name, count, suite_seed)
+        default = N if name in SUITES else STORY_N
+        return _generated(name, default if n is None else n, STORY_SEED if seed is None else seed)
     if name in FILES or name in TASKS:
         bundled = _bundled(name)
         relative = bundled.relative_to(DATASETS.parent)  # the same on any machine
@@ -110,6 +108,13 @@ def check_task(name: str) -> None:
         raise unknown("format of a task", form, [*FORMATS, *PAIRS])
     else:
         check_suite(name)
+
+
+@lru_cache(maxsize=16)  # a thousand pairs of stories take a second
+def _generated(name: str, n: int, seed: int) -> Suite:
+    if name in SUITES:
+        return counterfactual_suite(name, n, seed)
+    return _story_cases(n, seed) if name == "story-cases" else _pairs(name, n, seed)
 
 
 def _pairs(name: str, n: int, seed: int) -> Suite:
