@@ -29,7 +29,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import Aligned, align_once
 from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.instruments.stats.estimators import cohens_d
-from streamscope.instruments.stats.held_out import LEAST, best_head_held_out, halves
+from streamscope.instruments.stats.held_out import CHOSEN, LEAST, SIGNED, best_head_held_out, halves
 from streamscope.instruments.table import Column, Table, key
 from streamscope.models.hooks import Captures, Query
 
@@ -301,7 +301,7 @@ def best_heads(
     Args:
         block: has the cases as units.
         value: the largest mean of it chooses.
-        measure: of the scores, by default that of the block.
+        measure: of the scores, by default that of the block; its variance is raised by `held_out.CHOSEN` or `SIGNED`.
         signs, ties: as `held_out.best_head_held_out`.
     """
     score_names, rows = [value, rival] if rival else [value], table.frame()
@@ -328,7 +328,8 @@ def best_heads(
             contrasts.append(Contrast(quantity="best", weights={first: 1.0}, **options))
     flat = total.reshape(-1, len(table.cases))
     observations = Observations(
-        measure=measure or block.measure, units=block.units.drop(columns="category"), total=flat, size=~np.isnan(flat),
+        measure=replace(measure or block.measure, inflation=SIGNED if signs else CHOSEN),
+        units=block.units.drop(columns="category"), total=flat, size=~np.isnan(flat),
         cells=pd.DataFrame([{"category": name, "value": score_name} for name in groups for score_name in score_names]),
     )  # fmt: skip
     return observations, contrasts, heads

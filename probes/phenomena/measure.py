@@ -16,7 +16,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts import Aligned, align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import best_head_held_out, halves
+from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, match, run
 from streamscope.models.layers.head import unembed
@@ -58,6 +58,7 @@ class PhenomenonObservations:
     head: str = ""
     missing: str = ""
     fixed: str = ""
+    inflation: float = 1.0
 
     @classmethod
     def nothing(cls, reason: str) -> "PhenomenonObservations":
@@ -101,8 +102,10 @@ def _block(phenomenon: Phenomenon, observations: PhenomenonObservations) -> Obse
     total = np.atleast_2d(np.asarray(observations.total, float))
     limits = (0.0, 1.0) if phenomenon.unit.startswith("share") else None
     names = [str(i) for i in range(total.shape[1])] if observations.unit is None else list(observations.unit)
+    measure = Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=observations.resolution,
+                      inflation=observations.inflation, limits=limits)  # fmt: skip
     return Observations(
-        measure=Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=observations.resolution, limits=limits),
+        measure=measure,
         cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
         units=pd.DataFrame({"unit": names,
                             "cluster": names if observations.cluster is None else list(observations.cluster)}),
@@ -376,7 +379,8 @@ def _induction(source: Shared, name: str) -> PhenomenonObservations:
     table = table[table["score"] == "induction"]
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     best_rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
-    return PhenomenonObservations(best_rows["value"], best_rows["prompt"].astype(str), resolution=RESOLUTION, head=head)
+    names = best_rows["prompt"].astype(str)
+    return PhenomenonObservations(best_rows["value"], names, resolution=RESOLUTION, head=head, inflation=CHOSEN)
 
 
 REPEAT_LOGITS = 2**24
@@ -405,7 +409,7 @@ def _position(source: Shared, name: str) -> PhenomenonObservations:
         return PhenomenonObservations.nothing(f"the pairs have no category {category}")
     best_rows, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
     value, pair, cluster = best_rows["difference"], best_rows["pair"], best_rows["cluster"]
-    return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head)
+    return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head, inflation=SIGNED)
 
 
 def _coreference(source: Shared, name: str) -> PhenomenonObservations:
@@ -416,7 +420,8 @@ def _coreference(source: Shared, name: str) -> PhenomenonObservations:
     if table.empty:
         return PhenomenonObservations.nothing(f"the pairs have no category {category}")
     best_rows, head = best_head_held_out(table, ["both"], halves(table, 0)[0])
-    return PhenomenonObservations(best_rows["both"], best_rows["pair"], best_rows["cluster"], resolution=0.0, head=head)
+    value, pair, cluster = best_rows["both"], best_rows["pair"], best_rows["cluster"]
+    return PhenomenonObservations(value, pair, cluster, resolution=0.0, head=head, inflation=CHOSEN)
 
 
 def _task(source: Shared, name: str) -> PhenomenonObservations:

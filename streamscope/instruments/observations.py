@@ -448,7 +448,8 @@ def _contrast(
     t = float(stdtrit(df, 0.5 + level / 2))
     ends = row["value"] - t * error, row["value"] + t * error
     if limits is not None:
-        ends = bounded_interval(row["value"], error, t, parts.sum(0), int(counts.min()), limits, clusters.shared)
+        sizes = cluster_weights[cluster_weights > 0]
+        ends = bounded_interval(row["value"], error, t, parts.sum(0), int(counts.min()), sizes, limits, clusters.shared)
     row |= dict(zip(("low", "high"), ends, strict=True))
     if null is not None:
         row["p"] = float(2 * stdtr(df, -abs(row["value"] - null) / error))

@@ -14,7 +14,9 @@ that is further from the limit, and it can end beyond the limit. Covered, in 8,0
 Hall's transformation removes the skewness that percentile-t finds by resampling. It is a formula of the clusters'
 totals, so that it costs no time and works where cases share labels of several kinds. It is used from 8 clusters on:
 with 8 pairs of Beta(.3, 5) it holds 93 % and t 83 %. Of fewer clusters skewness cannot be estimated; there t on the
-log-odds scale holds most, with 4 such pairs 90 % (Hall: 87, t: 78).
+log-odds scale holds most, with 4 such pairs 90 % (Hall: 87, t: 78). It is used as well where clusters differ in size:
+a large one looks like skewness. Shares of .5, of n documents, one of which has two thirds of the tokens or more: Hall
+holds 46 % (n = 20) and 15 % (n = 200), log-odds 91 % and 95 %, as wide; with lognormal sizes 90 % and 95 % (n = 60).
 """
 
 import numpy as np
@@ -22,6 +24,8 @@ from scipy.special import expit
 
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, Shared, cluster_totals
 
+EVEN = 0.8
+"""Clusters are about equal in size where (Σw)²/Σw² is at least this share of their number."""
 Ends = tuple[float, float]
 
 
@@ -31,11 +35,13 @@ def bounded_interval(
     t: float,
     residuals: np.ndarray,
     clusters: int,
+    sizes: np.ndarray,
     limits: Ends,
     shared: Shared | None = None,
 ) -> Ends:
-    """The interval of a mean between `limits`: `hall`'s and `inside`; of less than 8 clusters `on_log_odds`."""
-    if clusters < BOOTSTRAP_CLUSTERS:
+    """The interval of a mean between `limits`: `hall`'s and `inside`; of less than 8 clusters, or clusters that differ
+    in size, `on_log_odds`."""
+    if clusters < BOOTSTRAP_CLUSTERS or sizes.sum() ** 2 / (sizes**2).sum() < EVEN * len(sizes):
         return on_log_odds(value, t * error, limits)
     return inside(hall(value, error, t, residuals, shared), value, t * error, limits)
 

@@ -17,6 +17,11 @@ from streamscope.instruments.stats.proportions import paired_proportions
 RULES = ("recency", "first_mention", "longest")
 LEAST = 4
 """Fewest independent cases of which a half can choose a head."""
+CHOSEN, SIGNED = 1 + 1 / np.pi, 1 + 2 / np.pi
+"""Variance of the best head's mean, scored on both halves, over that of as many independent cases, where no head does
+anything: each half has also chosen the head that judges the other. For one head and its sign, the score is (s₁ x̄₂ +
+s₂ x̄₁)/2 with s the sign of x̄, of variance (σ²/n)(1 + E|z|²) and E|z|² = 2/π; for the better of two independent heads
+half of that is added. For many independent heads, and where one head is much the best, the factor falls to 1."""
 
 
 def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
