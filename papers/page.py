@@ -34,14 +34,7 @@ from streamscope.papers.printed import form, printed, with_interval, written
 from streamscope.papers.sentences import sentences
 
 MILLION = 1_000_000
-LEGEND = (
-    "*Quantities: `papers/differences.py`. n: training seeds of either arm. p: two-sided, corrected by Holm over the "
-    "claims; of an equivalence that of the two one-sided tests. Detectable: the difference that these seeds show with "
-    "80 % power. Reproduced: significant, with the printed sign. Contradicted: significant, with the other sign, or, "
-    "of an equivalence, an interval outside the margin. No effect: the interval lies within half of the printed "
-    "difference, so an effect of the printed size is excluded. Too weak: the named arm does not show what the claim is "
-    "about. Inconclusive: none of these.*"
-)
+LEGEND = (PAPERS / "legend.md").read_text("utf-8").strip()
 DECIDED = ("reproduced", "contradicted", "no effect")
 """Verdicts that decide a claim."""
 

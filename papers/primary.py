@@ -7,13 +7,14 @@ A claim compares one number a run between arms; training seeds are the units. It
 Welch's standard error sqrt(Σ_a w_a² s_a² / n_a) and Satterthwaite's degrees of freedom. p is two-sided, corrected by
 Holm over the paper's claims. Verdicts:
 
-    reproduced     significant, with the printed sign; for an equivalence, the interval lies within ± the margin
-    contradicted   significant, with the other sign; for an equivalence, the interval lies outside the margin
-    no effect      not significant, and the 95 % interval lies within ± the margin
+    reproduced     significant, with the printed sign; an equivalence: both one-sided tests against ± the margin
+    contradicted   significant, with the other sign; an equivalence: the interval lies outside the margin
+    no effect      not significant, and the interval lies within ± the margin; here and above that of 1 − .05 / claims
     too weak       an arm does not show what the claim needs (its interval reaches the limit)
     inconclusive   none of these; `shown` says what difference these seeds show with 80 % power
 """
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def judge(claims: Sequence[Mapping[str, Any]], rows: Any, seeds: range) -> Any:
     from streamscope.instruments.stats.estimators import holm
 
     rows = rows[rows["seed"].isin(seeds)]
-    table = pd.DataFrame([_measured(claim, rows) for claim in claims])
+    table = pd.DataFrame([_measured(claim, rows, LEVEL / len(claims)) for claim in claims])
     table["p_holm"] = holm(table["p"].to_numpy())
     table["verdict"] = [_verdict(claim, row) for claim, row in zip(claims, table.to_dict("records"), strict=True)]
     return table
@@ -89,7 +90,7 @@ def endpoints(spec: Mapping[str, Any], rows: Any, seeds: range) -> Any:
 
     rows, (first, second) = rows[rows["seed"].isin(seeds)], spec["arms"]
     claims = [{"id": name, "quantity": name, "arms": [first, second], "margin": 0.0} for name in spec["quantities"]]
-    table = pd.DataFrame([_measured(claim, rows) for claim in claims]).drop(columns=["claim", "weak"])
+    table = pd.DataFrame([_measured(claim, rows) for claim in claims]).drop(columns="claim")
     table["p_holm"] = holm(table["p"].to_numpy())
     means = rows.groupby(["quantity", "arm"])["value"].mean().unstack("arm")
     for arm in (first, second, *spec["beside"]):
@@ -104,11 +105,13 @@ def _values(rows: Any, arm: str, quantity: str) -> Any:
         raise InputError(
             f"{quantity} of {arm}: {len(values)} of the registered seeds are measured, at least 2 are needed"
         )
+    if not values.between(-1e300, 1e300).all():
+        raise InputError(f"{quantity} of {arm} is not finite in a run: measure it again")
     return values.to_numpy(float)
 
 
-def _measured(claim: Mapping[str, Any], rows: Any) -> dict[str, Any]:
-    """Difference, interval and p of one claim; for an equivalence p is that of the two one-sided tests."""
+def _measured(claim: Mapping[str, Any], rows: Any, level: float = LEVEL) -> dict[str, Any]:
+    """Difference, 95 % interval, `ends` at another level and p of one claim; an equivalence's p is of two tests."""
     from scipy.stats import t
 
     weights: dict[str, float] = {}
@@ -119,19 +122,17 @@ def _measured(claim: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     if claim.get("relative"):
         scale = 100 / abs(float(values[claim["arms"][1]].mean()))
         difference, error = difference * scale, error * scale
-    half, margin = float(t.isf(LEVEL / 2, df)) * error, float(claim["margin"])
+    (half, wide), margin = t.isf([LEVEL / 2, level / 2], df) * error, float(claim["margin"])
     kind = claim.get("test", "difference")
     distance = {"equivalence": margin - abs(difference), "below": margin - difference}.get(kind, difference)
-    p = (
-        float(t.sf(distance / error, df) if kind == "equivalence" else 2 * t.sf(abs(distance) / error, df))
-        if error
-        else 0.0
-    )
+    z = distance / error if error else math.copysign(math.inf, distance) if distance else 0.0
+    p = float(t.sf(z, df) if kind == "equivalence" else 2 * t.sf(abs(z), df))
     weak = [arm for arm in weights if "needs" in claim and _lacks(claim["needs"], rows, arm)]
     return {
         "claim": claim["id"], "quantity": claim["quantity"], "arms": " − ".join(claim["arms"]),
         "n": " / ".join(str(len(runs)) for runs in values.values()), "difference": difference, "low": difference - half,
-        "high": difference + half, "p": p, "shown": detectable(error, df) if error else 0.0, "weak": ", ".join(weak),
+        "high": difference + half, "ends": (difference - wide, difference + wide), "p": p, "weak": ", ".join(weak),
+        "shown": detectable(error, df) if error else 0.0,
     }  # fmt: skip
 
 
@@ -144,17 +145,17 @@ def _lacks(needs: Mapping[str, Any], rows: Any, arm: str) -> bool:
 
 
 def _verdict(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    margin, significant = float(claim["margin"]), row["p_holm"] <= LEVEL
+    margin, significant, (low, high) = float(claim["margin"]), row["p_holm"] <= LEVEL, row["ends"]
     if row["weak"]:
         return f"too weak: {row['weak']}"
     if claim.get("test") == "equivalence":
-        is_outside = row["low"] > margin or row["high"] < -margin
+        is_outside = low > margin or high < -margin
         return "reproduced" if significant else "contradicted" if is_outside else "inconclusive"
     if claim.get("test") == "below":
         return ("reproduced" if row["difference"] < margin else "contradicted") if significant else "inconclusive"
     if significant:
         return "reproduced" if row["difference"] * _printed_sign(claim) > 0 else "contradicted"
-    return "no effect" if -margin <= row["low"] and row["high"] <= margin else "inconclusive"
+    return "no effect" if -margin <= low and high <= margin else "inconclusive"
 
 
 def _printed_sign(claim: Mapping[str, Any]) -> float:
@@ -182,7 +183,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"{options.rows} has no rows: python -m papers.differences RUN… writes them")
     claims, seeds, spec = registered(options.paper)
     rows = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
-    tables = [judge(claims, rows, seeds).drop(columns="weak"), *([endpoints(spec, rows, seeds)] if spec else [])]
+    tables = [
+        judge(claims, rows, seeds).drop(columns=["weak", "ends"]),
+        *([endpoints(spec, rows, seeds)] if spec else []),
+    ]
+    tables = [table.drop(columns=["weak", "ends"], errors="ignore") for table in tables]
     print("\n\n".join(table.to_string(index=False, float_format="{:.4g}".format) for table in tables))
 
 

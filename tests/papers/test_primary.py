@@ -95,6 +95,25 @@ def test_verdicts(a: Any, b: Any, changes: dict[str, Any], verdict: str) -> None
     assert list(judge([claim(**changes)], runs(a=a, b=b), range(20, 36))["verdict"]) == [verdict]
 
 
+def test_no_effect_is_judged_at_the_corrected_level() -> None:
+    """The 95 % interval lies within the margin of .1, that of 1 − .05/3 does not."""
+    claims = [claim(id=name, printed=[1.2, 1.0], margin=0.1) for name in ("one", "two", "three")]
+    rows = runs(a=(1.02, 0.0558, 8), b=(1.0, 0.0558, 8))
+    assert list(judge(claims[:1], rows, range(20, 28))["verdict"]) == ["no effect"]
+    table = judge(claims, rows, range(20, 28))
+    assert table["high"].max() < 0.1 and list(table["verdict"]) == ["inconclusive"] * 3
+
+
+def test_runs_that_are_all_equal_and_values_that_are_not_finite() -> None:
+    for a, changes, verdict in (
+        (2.0, {"test": "equivalence", "margin": 0.1}, "contradicted"), (1.0, {"test": "equivalence"}, "reproduced"),
+        (2.0, {}, "reproduced"), (1.0, {}, "no effect"),
+    ):  # fmt: skip
+        assert list(judge([claim(**changes)], runs(a=(a, 0, 4), b=(1.0, 0, 4)), range(20, 28))["verdict"]) == [verdict]
+    with pytest.raises(InputError, match="x of a is not finite in a run"):
+        judge([claim()], runs(a=(-np.inf, 0, 4), b=(1.0, 0.1, 4)), range(20, 28))
+
+
 def test_a_difference_of_differences_uses_the_shared_arm_twice() -> None:
     rows = runs(full=(2.62, 0.01, 8), ind=(2.5, 0.02, 8), dense=(2.42, 0.01, 8))
     (row,) = judge(
