@@ -10,7 +10,7 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.papers.__main__ import main
-from streamscope.papers.page import Page
+from streamscope.papers.page import Page, index
 from streamscope.papers.paper import ENDS, NAMES, OWN, RESULTS, Selection, complete, estimate, load, with_parts
 from streamscope.papers.primary import PAPERS
 from streamscope.papers.printed import form, number, printed, with_interval, written
@@ -128,6 +128,10 @@ def test_every_printed_number_stands_in_its_quotation_and_every_selection_can_be
 def test_the_committed_page_is_what_its_rows_and_its_template_say(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Page, "draw", lambda page, place, path: None)
     assert Page(paper).text() == (RESULTS / f"{paper}.md").read_text("utf-8")
+
+
+def test_the_committed_overview_counts_the_verdicts_of_the_pages() -> None:
+    assert index() == (RESULTS / "README.md").read_text("utf-8")
 
 
 def plainly(rows: pd.DataFrame, arm: str, cell: dict, grid: str) -> list[float]:
