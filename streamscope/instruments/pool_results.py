@@ -228,6 +228,8 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
         values = list(dict.fromkeys(str(result.about.get(setting)) for result in results))
         if len(values) > 1:
             return f"no mean over runs: they were measured with {words} {' and '.join(values)}"
+    if len(groups) > 1 and any(result.about.get("step") is None for result in results):
+        return "no mean over runs: only some are snapshots; give each with the same steps, as RUN@STEP"
     if all(map(_repeats, groups)):
         return "no mean over runs: two of them have the same weights; give each run once"
     if any({*map(_training, group)} != {*map(_training, groups[0])} for group in groups):
