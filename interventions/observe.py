@@ -35,7 +35,7 @@ from streamscope.models.readout import divergences, log_probs_at, map_logits, to
 from streamscope.models.sweep import chunk_tokens, first_start, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.roles import RESOLUTION
+from streamscope.probes.roles import RESOLUTION, left_out
 from streamscope.probes.sps import Sps
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
@@ -67,6 +67,8 @@ class Observed:
     """[readouts, N]"""
     edited: np.ndarray
     """[edits, readouts, N]"""
+    left_out: str = ""
+    """For a title: how many prompts were left out, and why."""
 
     def under(self, edit: int | None, readout: str = "all") -> np.ndarray:
         """Values [N] under an edit, by index; None is the baseline."""
@@ -447,7 +449,10 @@ def observe_prompts(
                 step = len(table) // len(query.tokens)
                 cases[measure] = table[list(NAMES)].iloc[::step].reset_index(drop=True)
                 readouts[measure] = names
+    notes = {m: left_out(query, "target and distractor") for m, _, query in readers if m == "sps"}
     return {
-        m: Observed(m, cases[m], readouts[m], v[0], np.stack(v[1:]) if sweep else np.zeros((0, *v[0].shape)))
+        m: Observed(
+            m, cases[m], readouts[m], v[0], np.stack(v[1:]) if sweep else np.zeros((0, *v[0].shape)), notes.get(m, "")
+        )
         for m, v in by_measure.items()
     }

@@ -107,7 +107,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
         by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, values in by_measure.items():
             add_prompts(measurements, sweep, values, model.config.n_layers, opened.unit)
-            scored = opened.aligned.scoring() if measure == "coherence" else ""
+            scored = opened.aligned.scoring() if measure == "coherence" else values.left_out
             description = f"{name} on {opened.title()}{scored}; {measure}, {options.method} ablation; {_drawn(sweep)}"
             measurements.about["title"][measure] = description
     return measurements

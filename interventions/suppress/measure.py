@@ -91,6 +91,7 @@ def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> 
     ranked_on = options.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f} ({r.prefers})" for r in ranking.frame.nlargest(5, "pds").itertuples())
     scored = prompts.aligned.scoring() if "coherence" in measures else ""
+    scored += observed["sps"].left_out if "sps" in observed else ""
     title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
     title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
     measurements = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))

@@ -1,5 +1,6 @@
 """Options of a training run. Nothing here imports torch; the field docs are the help of the command."""
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -147,6 +148,27 @@ class Training:
     def seeds(self) -> dict[str, int]:
         """The three seeds by what they determine."""
         return {source: self.seed_of(source) for source in ("weights", "data", "noise")}
+
+
+SEED_OR_RECORD = {
+    *("seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "parallel", "snapshots"),
+    *("log_every", "eval_every", "eval_batches", "sample_every", "checkpoint_every", "snapshot_dtype"),
+}  # fmt: skip
+"""The settings in which seeds of one recipe may differ: seeds, where it runs, and what is recorded."""
+
+
+def seeds_share(config: Mapping[str, Any]) -> str:
+    """The training and data of a run's config.json as text, the same for all seeds of one recipe; "" without any.
+
+    Fields that an older version did not write have their default.
+    """
+    parts = {name: config[name] for name in ("training", "data", "sft") if config.get(name)}
+    if "training" in parts:
+        settings = {**asdict(Training()), **USUAL, **Training.from_older(parts["training"])}
+        parts["training"] = {name: value for name, value in settings.items() if name not in SEED_OR_RECORD}
+    if "data" in parts:
+        parts["data"] = {"split_at": "separator", "valid_fraction": None, "valid_blocks": None, **parts["data"]}
+    return json.dumps(parts, sort_keys=True) if parts else ""
 
 
 @dataclass(frozen=True)

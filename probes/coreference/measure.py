@@ -9,7 +9,7 @@ import pandas as pd
 
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Prompts
-from streamscope.instruments.observations import NOWHERE, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import NOWHERE, ONE_UNIT, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
@@ -20,7 +20,7 @@ from streamscope.probes.coreference import Coreference
 from streamscope.probes.roles import RoleQuery, RoleTable
 
 READINGS, HITS = ("jaccard", "over_total"), ("hit", "tie")
-RULED_BY, ENDS = ["chance", *RULES], ("low", "high")
+RULED_BY, ENDS = ["chance", *RULES], ("low", "high", "p")
 SAME = "the difference is the same in every cluster"
 NO_PAIRS, NO_HIT = "no minimal pairs", "no head hits the target in any pair"
 NO_HIT_HERE = "no head hits the target in either order"
@@ -159,9 +159,9 @@ def tables(options: Coreference, data: InstrumentData, estimates: Mapping[str, E
     words = f"The best head of one half of the cases, scored on the other; the halves share no {basis}"
     held_out_rows = extra["held-out"]
     flat = {
-        (int(i), f"difference_{end}"): SAME
-        for i in np.flatnonzero(held_out_rows["difference_low"].isna())
+        (int(i), f"difference_{end}"): ONE_UNIT if held_out_rows["clusters"][i] < 2 else SAME
         for end in ENDS
+        for i in np.flatnonzero(held_out_rows[f"difference_{end}"].isna())
     }
     out = {
         "heads": replace(table_of(data, estimates), title=f"{among}; {rules}", by="top1", most=options.top),

@@ -26,6 +26,7 @@ from streamscope.probes.roles import (
     RoleQuery,
     RoleTable,
     attention_rows,
+    left_out,
     prompt_columns,
     role_query,
     role_table,
@@ -76,7 +77,7 @@ def observe(options: HeadGroups, model: Any, data: Opened, progress: Progress = 
     check_heads(model.cfg.n_heads * (model.cfg.n_layers if options.layers == "all" else 1), options.k)
     captures, query = capture(model, opened.aligned, opened.tokenizer, progress)
     measurements = observed(options, read(captures, query, opened.tokenizer), opened.unit)
-    measurements.about["title"] = f"{title_of(model)} on {opened.title()}"
+    measurements.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target')}"
     return measurements
 
 

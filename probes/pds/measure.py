@@ -72,7 +72,8 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
     query = plan(options, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
     about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1))
-    about["title"] = f"{title_of(model)} on {opened.title()}{roles.sinks_sentence(about['sinks'], bos.size)}"
+    about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target')}"
+    about["title"] += roles.sinks_sentence(about["sinks"], bos.size)
     names = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
     unit = [opened.unit(*ids) for ids in zip(names[::2], names[1::2], strict=True)]
     measure = Measure(name="PDS", unit=UNIT, resolution=roles.RESOLUTION, limits=(0.0, 1.0))

@@ -122,14 +122,16 @@ def _line(data: InstrumentData, phenomenon: Phenomenon) -> str:
     return f"{data.about['title']}: {phenomenon.name} {value}"
 
 
-def verdict(value: float, low: float, high: float, limit: float | None) -> str:
+def verdict(value: float, low: float, high: float, limit: float | None, *, one_case: bool = False) -> str:
     """`present` if the whole interval lies above the limit, `absent` if none of it does, else `undecided`.
 
-    A value without an interval (a property of the weights, or the same in all cases) is compared directly; without a
-    value or a limit there is no verdict.
+    A value without an interval (a property of the weights, or the same in all cases) is compared directly; that of one
+    independent case is `undecided`. Without a value or a limit there is no verdict.
     """
     if value != value or limit is None:
         return ""
+    if one_case:
+        return UNDECIDED
     if low != low:
         low = high = value
     return PRESENT if low > limit else ABSENT if high <= limit else UNDECIDED
@@ -138,13 +140,15 @@ def verdict(value: float, low: float, high: float, limit: float | None) -> str:
 def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """phenomena: one row each, with its limit and verdict."""
     rows: list[dict[str, Any]] = []
-    missing = Reasons()
+    missing, undecided = Reasons(), list[str]()
     for phenomenon in (candidate for candidate in PHENOMENA if candidate.name in estimates):
         wide_frame, reasons = estimates[phenomenon.name].wide(["phenomenon"])
         (row,) = wide_frame.to_dict("records")
         missing |= {(len(rows), name): reason for (_, name), reason in reasons.items()}
         value, limit = row["value"], phenomenon.limit
-        judged = verdict(value, row["value_low"], row["value_high"], limit)
+        one_case = row["clusters"] < 2 and not data.contrasts[phenomenon.name][0].fixed
+        judged = verdict(value, row["value_low"], row["value_high"], limit, one_case=one_case)
+        undecided += [phenomenon.name] if one_case and judged else []
         if limit is None:
             missing[len(rows), "limit"] = missing[len(rows), "level"] = "the phenomenon has no limit"
         elif not judged:
@@ -158,6 +162,7 @@ def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Est
         })  # fmt: skip
     frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
     title = f"{data.about['title']}: phenomena, intervals not corrected for their number"
+    title += f"; one independent case decides nothing: {', '.join(undecided)}" if undecided else ""
     return {"phenomena": Table(frame, COLUMNS, missing, title)}
 
 
@@ -168,8 +173,8 @@ COLUMNS = (
                sd="cases"),
     number("limit", "limit", "unit of the phenomenon", "limit above which it counts as present", "g"),
     key("unit", "unit", "unit of value, interval and limit", "unit"),
-    key("verdict", "verdict", "present: the whole interval is above the limit; absent: none of it; else undecided",
-        "word"),
+    key("verdict", "verdict", "present: the whole interval is above the limit; absent: none of it; else undecided, "
+        "as with one independent case", "word"),
     number("level", "verdict as number", "verdict, 1 present, ½ undecided, 0 absent",
            "verdict as a number, for the map", "g", False),
     key("head", "head", "the heads chosen on each half; for depth the commonest layer"),
@@ -474,15 +479,16 @@ def relate(result: Result) -> dict[str, Table]:
 
 def _when(snapshots: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
     """The row of `relate`: first and last value; the snapshots `after` and `by` which the middle was passed."""
-    first, last = snapshots.iloc[0], snapshots.iloc[-1]
     steps, values = snapshots["step"].to_numpy(), snapshots["value"].to_numpy(float)
+    is_point = snapshots["value_low"].isna() & (snapshots["clusters"] > 1)  # the same in all cases
+    low, high = (np.where(is_point, values, snapshots[f"value_{end}"]) for end in ("low", "high"))
     row: dict[str, Any] = {"first": values[0], "last": values[-1]}
     row |= dict.fromkeys(("after", "by", "present_from", "tokens"), float("nan"))
     reasons: dict[str, str] = {}
     if np.isnan(values).any():
         empty_names = [name for name in ("first", "last") if np.isnan(row[name])]
         reasons = dict.fromkeys((*empty_names, "after", "by"), "a snapshot has no value")
-    elif not (first["value_low"] > last["value_high"] or last["value_low"] > first["value_high"]):
+    elif not (low[0] > high[-1] or low[-1] > high[0]):
         reasons = dict.fromkeys(("after", "by"), "first and last value do not differ clearly")
     else:
         middle, sign = (values[0] + values[-1]) / 2, np.sign(values[-1] - values[0])

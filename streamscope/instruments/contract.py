@@ -390,20 +390,25 @@ def bos_of(model: Any) -> str | None:
 
 
 def recipe_of(model: Any) -> dict[str, Any]:
-    """What runs that are seeds of one recipe share; of a snapshot of a training its `step`, `training` and `tokens`."""
+    """What runs that are seeds of one recipe share; of a snapshot of a training its `step`, `training` and `tokens`.
+
+    `recipe` is a digest of configuration and tokenizer, and of a run's training and data (`config.seeds_share`).
+    """
     if not hasattr(model, "to_dict"):
         return {"recipe": type(model).__name__, "step": None}
     from streamscope.cli.disk import Config, read_json
     from streamscope.models.checkpoint import run_label, snapshot_step
-    from streamscope.models.training.config import tokens_seen
+    from streamscope.models.training.config import seeds_share, tokens_seen
 
     config_text = json.dumps(model.to_dict(), sort_keys=True, default=str)
     tokens = model.tokenizer.sha256 if model.tokenizer is not None else ""
-    digest = hashlib.sha256((config_text + tokens).encode()).hexdigest()[:16]
-    run = getattr(model, "run", None)
-    if run is None or (step := snapshot_step(run)) is None:
+    run, step, trained = getattr(model, "run", None), None, ""
+    if run is not None and (run / "config.json").is_file():
+        config, step = read_json(run / "config.json", Config), snapshot_step(run)
+        trained = seeds_share(config)
+    digest = hashlib.sha256((config_text + tokens + trained).encode()).hexdigest()[:16]
+    if step is None:
         return {"recipe": digest, "step": None}
-    config = read_json(run / "config.json", Config)
     recipe = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
     return recipe | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
 

@@ -220,7 +220,7 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
     """
     first = results[0]
     if any(result.about.get("recipe") != first.about.get("recipe") for result in results):
-        return "no mean over runs: they differ in preset, configuration or tokenizer"
+        return "no mean over runs: they differ in preset, configuration, tokenizer, training or data"
     if any(result.about.get("data") != first.about.get("data") for result in results):
         return "no mean over runs: they were measured on other data; name it, as --data SOURCE"
     for setting, words in (("dtype", "weights of"), ("autocast", "autocast to"), ("edited_at", "edits at"),
@@ -228,11 +228,21 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
         values = list(dict.fromkeys(str(result.about.get(setting)) for result in results))
         if len(values) > 1:
             return f"no mean over runs: they were measured with {words} {' and '.join(values)}"
+    if len(groups) > 1 and any(result.about.get("step") is None for result in results):
+        return "no mean over runs: only some are snapshots; give each with the same steps, as RUN@STEP"
+    if all(map(_repeats, groups)):
+        return "no mean over runs: two of them have the same weights; give each run once"
     if any({*map(_training, group)} != {*map(_training, groups[0])} for group in groups):
         return "no mean over runs: they were not all measured at the same steps"
     if any(list(result.blocks) != list(first.blocks) for result in results):
         return "no mean over runs: they were not measured in the same way"
     return ""
+
+
+def _repeats(group: Sequence[Result]) -> bool:
+    """Whether two results are of the same weights."""
+    checkpoints = [digest for result in group if (digest := result.about.get("checkpoint"))]
+    return len(set(checkpoints)) < len(checkpoints)
 
 
 def seeds(results: Sequence[Result]) -> dict[str, Table]:

@@ -388,7 +388,27 @@ def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> N
     assert recipe_of(one) == {**recipe, "step": 8, "training": str(plain)}, "on what it was trained is not known"
     trained = folder(tmp_path / "trained", data={}, training={"batch_size": 4, "phases": None})
     one.run = SnapshotPath(f"{trained}@8")
-    assert recipe_of(one) == {**recipe, "step": 8, "training": str(trained), "tokens": 8 * 4 * one.config.n_ctx}
+    found = {"step": 8, "training": str(trained), "tokens": 8 * 4 * one.config.n_ctx}
+    assert recipe_of(one) == {**recipe_of(one), **found} and recipe_of(one)["recipe"] != recipe["recipe"]
+
+
+def test_runs_that_were_trained_differently_are_other_recipes(tmp_path: Path) -> None:
+    model = build("lfa", "tiny")
+
+    def recipe(name: str, data: str = "a.txt", **training: Any) -> str:
+        model.run = folder(tmp_path / name, data={"data": data, "valid": None}, training={"steps": 7200, **training})
+        return str(recipe_of(model)["recipe"])
+
+    plain = recipe("plain")
+    for i, one in enumerate(
+        (
+            {"seed": 1, "seed_weights": 1, "seed_data": 1, "seed_noise": 1},
+            {"snapshots": "none", "checkpoint_every": 5, "log_every": 5},
+            {"weight_decay": 0.1},
+        )
+    ):
+        assert recipe(f"same {i}", **one) == plain
+    assert len({plain, recipe("short", steps=200), recipe("lr", lr=1e-2), recipe("data", "b.txt")}) == 4
 
 
 class Told(SimpleNamespace):

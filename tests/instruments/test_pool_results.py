@@ -208,7 +208,18 @@ def test_why_there_is_no_mean() -> None:
 
     first = result(1.0, "a")
     assert said(first, result(2.0, "b")) == ""
-    assert said(first, result(2.0, "b", recipe="other")).endswith("they differ in preset, configuration or tokenizer")
+    assert said(first, result(2.0, "b", recipe="other")).endswith(
+        "in preset, configuration, tokenizer, training or data"
+    )
+    same = [result(1.0, name, checkpoint=weights) for name, weights in (("a", "A"), ("b", "B"), ("a", "A"))]
+    assert said(*same[:2]) == ""
+    assert said(*same) == "no mean over runs: two of them have the same weights; give each run once"
+    begun = [result(1.0, f"m (runs/{run}@{step})", step=step, checkpoint=f"{step and run}")
+             for run in "ab" for step in (0, 8)]  # fmt: skip
+    assert pool_results(begun).about["no_mean"] == "", "runs that begin with the same weights are two runs"
+    for runs in (("a@8", "a"), ("a@8", "b"), ("a@8", "b", "c")):
+        mixed = [result(1.0, f"m (runs/{run})", step=8 if "@" in run else None) for run in runs]
+        assert said(*mixed) == "no mean over runs: only some are snapshots; give each with the same steps, as RUN@STEP"
     on = "no mean over runs: they were measured on other data; name it, as --data SOURCE"
     assert said(first, result(2.0, "b", data="other")) == on
     other = result(2.0, "b")

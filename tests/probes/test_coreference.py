@@ -12,7 +12,7 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
-from streamscope.instruments.observations import estimate_all
+from streamscope.instruments.observations import ONE_UNIT, estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import Suite, align, load_suite
 from streamscope.instruments.stats.held_out import halves, held_out
@@ -178,6 +178,17 @@ def test_prompts_that_share_nouns_are_not_independent() -> None:
     head, alone = (tables(t)[1]["heads"].frame.set_index("head").loc["L0.H1"] for t in (one, by_pair))
     assert head["top1"] == pytest.approx(5 / 6) and head["clusters"] == 6
     assert head["top1_low"] < 0.5 < alone["top1_low"]
+
+
+def test_one_noun_in_all_cases_has_no_test_against_the_rules() -> None:
+    table = shared_nouns()
+    labels = [(pair, "key", other) for pair, _, other in table.cases["cluster"]]
+    one = replace(table, cases=table.cases.assign(cluster=pd.Series(labels, dtype=object)))
+    rules = tables(one)[1]["held-out"]
+    assert (rules.frame["clusters"] == 1).all() and rules.frame["difference"].notna().all()
+    ends = ["difference_low", "difference_high", "difference_p"]
+    assert rules.frame[ends].isna().all(axis=None)
+    assert {rules.missing[i, end] for i in range(9) for end in ends} == {ONE_UNIT}
 
 
 def test_twins_that_differ_after_the_query_only_are_left_out() -> None:

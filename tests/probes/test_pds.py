@@ -18,8 +18,11 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.suite import Suite, units
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
+from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.suppress import Suppress
 from streamscope.models import load
 from streamscope.models.make import build
+from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.pds import Pds
 from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.text.tokenizer import Tokenizer
@@ -85,6 +88,23 @@ def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> N
         found = estimate(replace(block, total=turned.reshape(block.total.shape)), result.contrasts["heads"])
         seen = InstrumentData({"heads": block}, {}, {"title": "", "rule": ""})
         np.testing.assert_allclose(how.tables(seen, {"heads": found})["heads"].frame["pds"], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("instrument", "table"),
+    [(Pds(), "heads"), (HeadGroups(k=1), "heads"), (Ablate(measures=("sps",), heads=("L0.H0",), draws=1), "sps"),
+     (Suppress(measures=("sps",), k=(1,), gates=(1.0, 0.0), draws=1), "effects")],
+)  # fmt: skip
+def test_titles_say_that_twins_with_another_answer_are_left_out(instrument: Any, table: str) -> None:
+    suite, net = planted.suite(), planted.model()
+    twins = tuple(
+        replace(p, id=f"{p.id}-twin", pair=f"{p.pair}-twin",
+                order="target_last" if p.order == "target_first" else "target_first",
+                roles={**p.roles, "target": p.roles["distractor"], "distractor": p.roles["target"]})
+        for p in suite.prompts[:4]
+    )  # fmt: skip
+    found = instrument.measure(net, given_prompts(replace(suite, prompts=(*suite.prompts, *twins)), net))
+    assert ", 8 left out whose text up to the query also occurs with another answer" in found.table(table).title
 
 
 def test_thresholds(result: Result) -> None:

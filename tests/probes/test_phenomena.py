@@ -82,6 +82,14 @@ def test_verdicts_by_hand() -> None:
         "present", "undecided", "undecided", "absent",
     ]  # fmt: skip
     assert [verdict(v, nan, nan, 0.0) for v in (0.1, 0.0, nan)] == ["present", "absent", ""]
+    assert [verdict(v, nan, nan, 0.0, one_case=True) for v in (0.1, 0.0, nan)] == ["undecided", "undecided", ""]
+
+
+def test_one_document_decides_nothing(one: object) -> None:
+    rows = Phenomena(only=("attention",)).measure(one, Documents(max_documents=1)).table()
+    assert rows.frame["verdict"].tolist() == ["undecided"] and rows.frame["clusters"].tolist() == [1]
+    assert rows.missing[0, "value_low"] == "one independent case"
+    assert rows.title.endswith("; one independent case decides nothing: attention")
 
 
 def test_what_a_repeat_saves_by_hand() -> None:
@@ -373,7 +381,7 @@ def curve(values: list[float], width: float = 0.1) -> pd.DataFrame:
     at = np.array(values)
     table = {"step": [0, *(2**i for i in range(len(values) - 1))], "value": at, "value_low": at - width}
     level = ["present" if value - width > 0.3 else "absent" for value in values]
-    return pd.DataFrame({**table, "value_high": at + width, "verdict": level})
+    return pd.DataFrame({**table, "value_high": at + width, "verdict": level, "clusters": 5})
 
 
 def test_halfway_by_hand() -> None:
@@ -387,6 +395,9 @@ def test_halfway_by_hand() -> None:
     assert np.isnan(row["present_from"]) and why["present_from"] == "not present at the last snapshot"
     assert np.isnan(row["tokens"]) and why["tokens"] == why["present_from"]
     table = curve([0.0, 0.0, 1.0])
+    same = table.assign(**{end: table[end].where(table["value"] > 0) for end in ("value_low", "value_high")})
+    assert _when(same)[0]["by"] == 2, "0 in every case is a value that others differ from"
+    assert np.isnan(_when(same.assign(clusters=1))[0]["by"]), "0 in one case is not"
     row, why = _when(table.assign(tokens=512 * table["step"]))
     assert row["tokens"] == 1024 and "tokens" not in why
     row, why = _when(table)

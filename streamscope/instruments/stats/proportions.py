@@ -93,8 +93,8 @@ def paired_proportions(
     clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
     share) signs cannot be flipped independently: p is t's of the ratio estimator, 1 where both hit the same cases.
 
-    low and high are NaN where clusters differ by the same. "Beats the rule by at least x points" holds when low ≥ x,
-    not when the difference is x and p small. Choose the head on other cases.
+    low and high are NaN where clusters differ by the same, low, high and p with one cluster. "Beats the rule by at
+    least x points" holds when low ≥ x, not when the difference is x and p small. Choose the head on other cases.
     """
     x, y = np.asarray(hits, float), np.asarray(reference, float)
     n = len(x)
@@ -108,6 +108,9 @@ def paired_proportions(
     else:
         cluster_index = read_clusters(clusters, n)
         groups = cluster_index.count
+        if groups < 2:
+            nan = float("nan")
+            return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, nan, nan, nan)
         totals, counts = cluster_index.totals(x - y)
         error = float(ratio_and_error(totals, counts, cluster_index.shared)[1])
         df = float(degrees_of_freedom(counts, cluster_index.shared))
