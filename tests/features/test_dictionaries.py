@@ -182,6 +182,35 @@ def test_a_dictionary_of_other_options_is_not_taken_for_this_one(tmp_path: Path)
             Dictionaries(to=found, controls=False, **{**SMALL, **options}).measure(model, data)
 
 
+def test_a_dictionary_of_another_target_is_trained_beside_the_first(tmp_path: Path) -> None:
+    model, found, hook = model_of("std-t"), tmp_path / "found", "blocks.1.hook_mlp_in"
+    for layer in (0, 1):
+        how = Dictionaries(to=found, hooks=(hook,), target=f"blocks.{layer}.hook_mlp_out", controls=False, **SMALL)
+        how.measure(model, DATA)
+    names = {f"blocks.{layer}.hook_mlp_out": f"{hook}-to-blocks.{layer}.hook_mlp_out-s0" for layer in (0, 1)}
+    assert {read_dictionary(str(found / name)).target: name for name in names.values()} == names
+    assert sorted(path.name for path in found.iterdir()) == sorted(names.values())
+
+
+def test_a_dictionary_of_other_text_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """A file of as many documents and tokens as before: only its fingerprint differs."""
+    model, path, opened = model_of(), tmp_path / "text.jsonl", []
+    for names in (("Tom", "Mia"), ("Mia", "Tom")):
+        text = "Now {} and {}".format(*names)
+        path.write_text("\n".join(json.dumps({"text": " ".join([text] * n)}) for n in range(2, 8)))
+        opened.append(open_data(Tokens(str(path)), model))
+    assert opened[0].title() == opened[1].title()
+    how = Dictionaries(to=tmp_path / "found", controls=False, width=48, k=4, batch=32)
+    harvest(model, opened[0], places(how, model), tmp_path / "states", lambda n: None)
+    with pytest.raises(InputError, match="states of another command"):
+        harvest(model, opened[1], places(how, model), tmp_path / "states", lambda n: None)
+    how.measure(model, Tokens(str(path)))
+    how.measure(model, Tokens(str(path)))
+    path.write_text(path.read_text().replace("Mia and Tom", "Tom and Mia"))
+    with pytest.raises(InputError, match="other options or text"):
+        how.measure(model, Tokens(str(path)))
+
+
 def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     model = model_of()
     Dictionaries(to=tmp_path / "found", controls=False, **SMALL).measure(model, DATA)
