@@ -262,19 +262,48 @@ def test_equals_the_code_of_sae_lens(tmp_path: Path) -> None:
             assert (found.hook, found.target) == (one["hook"], one["target"])
 
 
+def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
+    """k among the keywords of the activation, and the threshold of a training that is not converted yet."""
+    record = json.loads(SAE_LENS.read_text())
+    theirs, x = {one["name"]: one for one in record["theirs"]}, torch.tensor(record["x"])
+    topk = theirs["topk-False"]
+    config = {name: value for name, value in topk["config"].items() if name != "k"}
+    config |= {"activation_fn_str": "topk", "activation_fn_kwargs": {"k": topk["config"]["k"]}}
+    weights = {name: torch.tensor(w) for name, w in topk["weights"].items()}
+    batchtopk = {**config, "architecture": "batchtopk", "activation_fn_str": "relu"}
+    threshold = {"topk_threshold": torch.tensor(0.5, dtype=torch.float64)}
+    pre = x @ weights["W_enc"] + weights["b_enc"]
+    for i, (fields, more, latents) in enumerate((
+        (config, {}, torch.tensor(topk["latents"])), ({**config, "architecture": "standard"}, {}, topk["latents"]),
+        (batchtopk, threshold, torch.where(pre > 0.5, pre, 0.0)),
+    )):  # fmt: skip
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "cfg.json").write_text(json.dumps(fields))
+        save_file({**weights, **more}, tmp_path / str(i) / "sae_weights.safetensors")
+        z = read_dictionary(str(tmp_path / str(i))).encode(x)
+        torch.testing.assert_close(z, torch.as_tensor(latents), atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"architecture": "gated"}, "unknown architecture"),
         ({"normalize_activations": "layer_norm"}, "normalize_activations layer_norm is not read"),
+        ({"reshape_activations": "hook_z"}, "reshape_activations hook_z is not read"),
+        ({"rescale_acts_by_decoder_norm": True}, "rescale_acts_by_decoder_norm True is not read"),
+        ({"activation_fn_str": "tanh-relu"}, "unknown activation_fn_str"),
+        ({"architecture": "topk"}, "names no k"),
+        ({"architecture": "jumprelu_transcoder"}, "has no threshold, which jumprelu_transcoder needs"),
+        ({"architecture": "batchtopk", "k": 4}, "has no threshold"),
         (None, "holds no cfg.json"),
     ],
 )
-def test_folders_that_are_refused(changes: dict[str, str] | None, message: str, tmp_path: Path) -> None:
+def test_folders_that_are_refused(changes: dict[str, Any] | None, message: str, tmp_path: Path) -> None:
     weights = {name: torch.randn(*size) for name, size in (("W_enc", (8, 16)), ("W_dec", (16, 8)))}
     write_dictionary(
         tmp_path, Dictionary(**weights, b_enc=torch.zeros(16), b_dec=torch.zeros(8), threshold=torch.zeros(16))
     )
+    save_file({**weights, "b_dec": torch.zeros(8)}, tmp_path / "sae_weights.safetensors")  # without a threshold
     path = tmp_path / "cfg.json"
     if changes is None:
         path.unlink()
