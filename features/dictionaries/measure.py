@@ -231,14 +231,18 @@ class Wanted:
 
 
 def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: dictionaries. Units: held-out documents, with sums over their positions."""
+    """Cells: dictionaries. Units: held-out documents, with sums over their positions, those of all windows of one."""
     opened, source_places = data[Tokens], places(options, model)
     pairs = [(source_places[0], source_places[1])] if options.target else [(place, place) for place in source_places]
     kinds = (False, True) if options.controls else (False,)
     specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in options.seeds for frozen in kinds]
     sizes = sizes_of(opened)
-    total, document = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
-    held_out = document >= min(int(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total)), len(sizes) - 2)
+    total, document = sum(sizes), np.repeat([document.document for document in opened.documents()], sizes)
+    names, counts_of = np.unique(document, return_counts=True)
+    if len(names) < 3:
+        raise InputError(f"some documents are trained on and two others held out: give 3, not {len(names)}")
+    first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * total)), len(names) - 2)]
+    held_out = document >= first
     n = int((~held_out).sum())
     if n < options.batch or held_out.sum() < 2:
         raise InputError(
@@ -246,7 +250,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
         )
     run = getattr(model, "run", None)
     name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
-    about = {"weights_digest": weights_digest(model), "model_name": name, "data": data_of(opened), "positions": n,
+    about = {"weights_digest": weights_digest(model), "model_name": name, "data": data_of(opened),
+             "documents": int(first), "positions": n,
              "context_size": model.cfg.n_ctx, "width": options.width, "k": options.k,
              "batch": options.batch, "lr": options.lr, "matryoshka": options.matryoshka}  # fmt: skip
     dictionaries = {}

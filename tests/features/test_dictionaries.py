@@ -211,6 +211,24 @@ def test_a_dictionary_of_other_text_is_not_taken_for_this_one(tmp_path: Path) ->
         how.measure(model, Tokens(str(path)))
 
 
+def test_windows_of_a_document_are_on_one_side(tmp_path: Path) -> None:
+    """Of four long documents two are held out as wholes, and two independent documents are counted."""
+    model, path = model_of(), tmp_path / "long.jsonl"
+    texts = [" ".join([f"{name} saw a box and ran home."] * 30) for name in ("Tom", "Mia", "Tim", "Sam")]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    opened, how = open_data(Tokens(str(path)), model), Dictionaries(to=tmp_path / "found", controls=False, **SMALL)
+    windows = [document.document for document in opened.documents()]
+    assert len(windows) > 8
+    frame = how.measure(model, Tokens(str(path))).table().frame
+    assert frame["n"].tolist() == frame["clusters"].tolist() == [2]
+    about = read_dictionary(str(tmp_path / "found" / "blocks.1.hook_context_post-s0")).about
+    positions = sum(n for n, i in zip(training.sizes_of(opened), windows, strict=True) if i < 2)
+    assert (about["positions"], about["documents"]) == (positions, 2)
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts[:2]))
+    with pytest.raises(InputError, match="give 3, not 2"):
+        Dictionaries(**SMALL).measure(model, Tokens(str(path)))
+
+
 def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     model = model_of()
     Dictionaries(to=tmp_path / "found", controls=False, **SMALL).measure(model, DATA)
