@@ -156,8 +156,8 @@ class Cell:
         document = real.nonzero()[:, 0]
         return error.new_zeros(3, len(ids)).index_add(1, document, torch.stack([error, latents, positions]))
 
-    def edits(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> dict[str, Edit]:
-        """The edits that put the rebuilt state in the place of the state, at real positions but BOS."""
+    def edits(self, ids: Int[Tensor, "B T"], rebuilt: Bool[Tensor, "B T"]) -> dict[str, Edit]:
+        """The edits that put the rebuilt state in the place of the state, at these positions."""
         memory: dict[str, Tensor] = {}
 
         def source(x: Tensor, hook: Any) -> Tensor:
@@ -168,7 +168,8 @@ class Cell:
             out = x.clone()
             state = self.target.of(out)  # a view
             source_state = memory.get("x", state)
-            state[real] = self.rebuild(source_state[real].float(), state[real].float(), ids[real]).to(state)
+            rows = (source_state[rebuilt].float(), state[rebuilt].float(), ids[rebuilt])
+            state[rebuilt] = self.rebuild(*rows).to(state)
             return out
 
         return {self.source.hook: source, self.target.hook: replaced}
@@ -178,10 +179,16 @@ class Cell:
 
 
 def read(model: Any, tokens: Tensor, targets: Tensor, places: Iterable[Place]) -> tuple[Bool[Tensor, "B T"], Any]:
-    """The real positions of a batch but BOS, and the activations."""
+    """The positions of a batch that are scored, without BOS, and the activations."""
     with torch.no_grad(), capture(model, list({place.hook for place in places})) as captures:
         last_state(model, tokens)
     return (targets != IGNORE) & (tokens != model.tokenizer.bos_id), captures
+
+
+def rebuilt_positions(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
+    """All positions but BOS and padding: those that are scored, and the context of a window before them."""
+    scored_later = (targets != IGNORE).flip(1).cumsum(1).flip(1) > 0
+    return scored_later & (tokens != model.tokenizer.bos_id)
 
 
 def tables_of(model: Any, opened: OpenDocuments, targets: Iterable[Place]) -> dict[Place, Tables]:
@@ -222,7 +229,8 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
         real, captures = read(model, tokens, targets, [place for c in cells for place in (c.source, c.target)])
         latents.add(tokens, real, captures)
-        sweep = [cell.edits(tokens, real) for cell in cells]
+        rebuilt = rebuilt_positions(model, tokens, targets)
+        sweep = [cell.edits(tokens, rebuilt) for cell in cells]
         prefix = prefix_of(model, tokens, [{}, *sweep])
         unedited_state, _ = prefix.run({})
         losses = [token_losses(unedited_state, model.head, targets).double().sum(1)]
