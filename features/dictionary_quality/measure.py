@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.cli.user_code import latents_in
 from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
@@ -217,6 +218,18 @@ def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocumen
     return cells
 
 
+def trained_on(by_label: Mapping[str, Dictionary], opened: OpenDocuments, measured: OpenDocuments) -> str:
+    """How many of the measured documents a dictionary was trained on, for the title; "" if none is known to be."""
+    origin = {name: opened.shards.meta.get(name) for name in ("corpus", "tokenizer", "rule")} | {"part": opened.part}
+    place, text = opened.units()["cluster"].str.split(":", expand=True).to_numpy().T
+    measured_texts, n = measured.units()["cluster"].str.split(":").str[1].drop_duplicates(), 0
+    for about in (dictionary.about for dictionary in by_label.values()):
+        data = about.get("data")
+        if isinstance(data, Mapping) and origin.items() <= data.items():
+            n = max(n, measured_texts.isin(text[place.astype(int) < about["documents"]]).sum())
+    return f"{n} of {counted(len(measured_texts), 'document')} were trained on: give other --data" if n else ""
+
+
 def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
     opened, (by_label, chosen_latents) = data[Documents], dictionaries(options, model)
@@ -250,6 +263,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     fvu = measurements.blocks["fvu"]
     by_place = fvu.cells.assign(fvu=fvu.values).set_index("dictionary").groupby("place", sort=False)["fvu"]
     words = [words_of(str(place), values.to_dict()) for place, values in by_place]
+    words.append(trained_on(by_label, opened, measured))
     measurements.about["title"] = "; ".join([f"{title_of(model)} on {measured.title()}", *filter(None, words)])
     measurements.extra = (*measurements.extra, matches(by_label, options.seed), latents.contexts(model.tokenizer))
     return measurements

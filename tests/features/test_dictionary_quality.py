@@ -12,11 +12,12 @@ import yaml
 from safetensors.torch import load_file
 
 from streamscope.cli.errors import InputError
+from streamscope.features.dictionaries import Dictionaries
 from streamscope.features.dictionary_quality import DictionaryQuality, measure
-from streamscope.instruments.data import Documents
+from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load
-from streamscope.models.dictionaries import CONFIG, Dictionary, write_dictionary
+from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import weights_digest
 from streamscope.models.readout import IGNORE
@@ -149,6 +150,23 @@ def test_the_context_of_a_window_is_rebuilt_as_well(tmp_path: Path) -> None:
         sums += [float(losses[1] - losses[0]), len(targets)]
     assert context > 0
     assert frame.set_index("dictionary").loc["mean", "increase"] == pytest.approx(sums[0] / sums[1], rel=1e-4)
+
+
+def test_documents_that_were_trained_on_are_counted(tmp_path: Path) -> None:
+    """Against the places of the measured ones in the text; of another text none is known to be."""
+    model, to = model_of("lfa"), tmp_path / "found"
+    how = Dictionaries(to=to, width=40, k=4, batch=64, controls=False)
+    how.measure(model, Tokens("stories:1:20"))
+    trained = read_dictionary(str(to / "blocks.1.hook_context_post-s0")).about["documents"]
+    assert 10 < trained <= 18
+    quality = DictionaryQuality(dictionary=(str(to / "blocks.1.hook_context_post-s0"),))
+    data = Documents("stories:1:20")
+    result = quality.measure(model, data)
+    texts = open_data(data, model).units()["cluster"].drop_duplicates().tolist()
+    measured = [texts.index(name) for name in result.blocks["loss"].units["cluster"].drop_duplicates()]
+    n = sum(place < trained for place in measured)
+    assert n > 0 and f"{n} of {len(measured)} documents were trained on" in result.table().title
+    assert "trained on" not in quality.measure(model, Documents("stories:2:20")).table().title
 
 
 def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> None:
