@@ -32,6 +32,8 @@ from streamscope.models.tensors import read_tensors, write_tensors
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",
                  "jumprelu_skip_transcoder")  # fmt: skip
+FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")
+"""Fields of a folder that must be off: no latents are computed by them here."""
 SAE_LENS = "6.54.0"
 """The version whose format is written: its loader drops the hook of a file that names none."""
 MAKE_ONE = "give a folder of `streamscope dictionaries`, of SAELens, or hf:ID/FOLDER"
@@ -84,8 +86,8 @@ class Dictionary:
 def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     """The dictionary of a folder, for this model if one is given.
 
-    Raises `InputError` for another folder, an architecture or a normalisation that is not read, damaged weights,
-    another width than the model's, and a dictionary of other weights.
+    Raises `InputError` for another folder, an architecture, activation or normalisation that is not read, a missing k
+    or threshold, damaged weights, another width than the model's, and a dictionary of other weights.
     """
     folder = dictionary_folder(spec)
     path = folder / CONFIG
@@ -96,9 +98,12 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
         architecture, metadata = str(config["architecture"]), {**config, **(config.get("metadata") or {})}
     if architecture not in ARCHITECTURES:
         raise unknown(f"architecture of the dictionary {spec}", architecture, list(ARCHITECTURES))
-    normalise = config.get("normalize_activations") or "none"
-    if normalise != "none":
-        raise InputError(f"{spec}: normalize_activations {normalise} is not read: fold it into the weights first")
+    for name, value in ((name, config.get(name) or "none") for name in FOLDED):
+        if value != "none":
+            raise InputError(f"{spec}: {name} {value} is not read: give a dictionary without it")
+    activation = config.get("activation_fn_str") or "relu"
+    if activation not in ("relu", "topk"):
+        raise unknown(f"activation_fn_str of the dictionary {spec}", activation, ["relu", "topk"])
     tensors, _ = read_tensors(folder / WEIGHTS, MAKE_ONE)
     W = {name: x.float() for name, x in tensors.items()}
     if missing := {"W_enc", "W_dec", "b_dec"} - set(W):
@@ -106,9 +111,17 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     b_enc = W.get("b_enc", torch.zeros(W["W_enc"].shape[1]))
     if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
         b_enc = b_enc - W["b_dec"] @ W["W_enc"]
-    k = int(config.get("k") or 0) if architecture == "topk" else 0
+    k = 0
+    if "topk" in (architecture, activation):
+        k = int(config.get("k") or (config.get("activation_fn_kwargs") or {}).get("k") or 0)
+        if k < 1:
+            raise InputError(f"{path} names no k of its topk: add it")
+    threshold = W.get("threshold", W.get("topk_threshold"))
+    if threshold is None and ("jumprelu" in architecture or architecture == "batchtopk"):
+        raise InputError(f"{folder / WEIGHTS} has no threshold, which {architecture} needs: {MAKE_ONE}")
+    threshold = torch.zeros(()) if threshold is None else threshold
     dictionary = Dictionary(
-        W["W_enc"], b_enc, W["W_dec"], W["b_dec"], W.get("threshold", torch.zeros(len(b_enc))),
+        W["W_enc"], b_enc, W["W_dec"], W["b_dec"], threshold.expand(len(b_enc)).clone(),
         W["W_skip"].T.contiguous() if "W_skip" in W else None, k,
         str(metadata.get("hook_name") or ""), str(metadata.get("hook_name_out") or metadata.get("hook_name") or ""),
         str(metadata.get("stream") or ""), metadata,

@@ -37,7 +37,7 @@ STATES = ".states"
 @instrument("dictionaries", Tokens())
 class Dictionaries(Instrument):
     to: Path | None = None
-    """Folder for the dictionaries, one folder each, HOOK-sSEED; default: none is written."""
+    """Folder for the dictionaries, one folder each, HOOK-sSEED or HOOK-to-TARGET-sSEED; default: none is written."""
     hooks: Names = ()
     """Hooks of streams, or patterns with *; with --target any hook [B, T, D]; default: the live stream after the middle
     layer."""

@@ -76,6 +76,11 @@ def sizes_of(opened: OpenTokens) -> list[int]:
     return [max(0, part.stop - part.start) for part in parts]
 
 
+def data_of(opened: OpenTokens) -> dict[str, Any]:
+    """Which text is read, with the fingerprint of its source, and how far."""
+    return {**opened.about(), "part": opened.part}
+
+
 def harvest(
     model: Any, opened: OpenTokens, source_places: Sequence[Place], folder: Path, advance: Callable[[int], None]
 ) -> dict[Place, Float[np.ndarray, "N D"]]:
@@ -84,7 +89,7 @@ def harvest(
     documents, ends = list(opened.documents()), np.cumsum([0, *sizes_of(opened)]).tolist()
     folder.mkdir(parents=True, exist_ok=True)
     names = [place.name for place in source_places]
-    about = {"weights": weights_digest(model), "places": names, "text": opened.title(), "n": ends[-1]}
+    about = {"weights": weights_digest(model), "places": names, "data": data_of(opened), "n": ends[-1]}
     log, finished = folder / "done.json", 0
     if log.is_file():
         with reading(log, "remove the folder"):
@@ -220,19 +225,24 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """Its folder."""
-        return f"{self.source.name.replace(':', '-')}-s{self.seed}" + "-frozen" * self.frozen
+        """Its folder: what it reads and, if it rebuilds another hook, that one."""
+        hooks = "-to-".join(place.name.replace(":", "-") for place in dict.fromkeys((self.source, self.target)))
+        return f"{hooks}-s{self.seed}" + "-frozen" * self.frozen
 
 
 def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: dictionaries. Units: held-out documents, with sums over their positions."""
+    """Cells: dictionaries. Units: held-out documents, with sums over their positions, those of all windows of one."""
     opened, source_places = data[Tokens], places(options, model)
     pairs = [(source_places[0], source_places[1])] if options.target else [(place, place) for place in source_places]
     kinds = (False, True) if options.controls else (False,)
     specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in options.seeds for frozen in kinds]
     sizes = sizes_of(opened)
-    total, document = sum(sizes), np.repeat(np.arange(len(sizes)), sizes)
-    held_out = document >= min(int(np.searchsorted(np.cumsum(sizes), (1 - HELD_OUT) * total)), len(sizes) - 2)
+    total, document = sum(sizes), np.repeat([document.document for document in opened.documents()], sizes)
+    names, counts_of = np.unique(document, return_counts=True)
+    if len(names) < 3:
+        raise InputError(f"some documents are trained on and two others held out: give 3, not {len(names)}")
+    first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * total)), len(names) - 2)]
+    held_out = document >= first
     n = int((~held_out).sum())
     if n < options.batch or held_out.sum() < 2:
         raise InputError(
@@ -240,14 +250,17 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
         )
     run = getattr(model, "run", None)
     name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
-    about = {"weights_digest": weights_digest(model), "model_name": name, "text": opened.title(), "positions": n,
+    about = {"weights_digest": weights_digest(model), "model_name": name, "data": data_of(opened),
+             "documents": int(first), "positions": n,
              "context_size": model.cfg.n_ctx, "width": options.width, "k": options.k,
              "batch": options.batch, "lr": options.lr, "matryoshka": options.matryoshka}  # fmt: skip
     dictionaries = {}
     for path, spec in [(options.to / spec.name, spec) for spec in specs] if options.to is not None else []:
         if (path / CONFIG).is_file():
             dictionaries[spec] = read_dictionary(str(path), model)
-            if any(dictionaries[spec].about.get(name) != value for name, value in about.items()):
+            if dictionaries[spec].target != spec.target.hook or any(
+                dictionaries[spec].about.get(name) != value for name, value in about.items()
+            ):
                 raise InputError(f"{path} was trained with other options or text: give another --to")
             say(progress, f"{path} is there")
     with tempfile.TemporaryDirectory() as temporary:

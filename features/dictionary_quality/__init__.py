@@ -15,9 +15,10 @@ dictionaries of their own.
 Beside the dictionaries stand, at the same hook: the mean of the state per token id, what a table of tokens would give;
 the first k principal components, k that of the dictionary; and the mean state. These are found on three of four
 documents, and all are measured on the others. The title says where a stream holds only a table of tokens, and where the
-token tells more of the state than the dictionary. Of several dictionaries the table `matches` says how many latents of
-one are in another, by the cosine of what they write, beside shuffled ones. With --out FOLDER/config.yaml transcoders,
-one for each layer, are written in circuit-tracer's format.
+token tells more of the state than the dictionary, and how many measured documents a dictionary was trained on. Of
+several dictionaries the table `matches` says how many latents of one are in another, by the cosine of what they write,
+beside shuffled ones. With --out FOLDER/config.yaml transcoders, one for each layer, are written in circuit-tracer's
+format.
 """
 
 from types import ModuleType

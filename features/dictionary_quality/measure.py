@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.cli.terminal import counted
 from streamscope.cli.user_code import latents_in
 from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
@@ -156,8 +157,8 @@ class Cell:
         document = real.nonzero()[:, 0]
         return error.new_zeros(3, len(ids)).index_add(1, document, torch.stack([error, latents, positions]))
 
-    def edits(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> dict[str, Edit]:
-        """The edits that put the rebuilt state in the place of the state, at real positions but BOS."""
+    def edits(self, ids: Int[Tensor, "B T"], rebuilt: Bool[Tensor, "B T"]) -> dict[str, Edit]:
+        """The edits that put the rebuilt state in the place of the state, at these positions."""
         memory: dict[str, Tensor] = {}
 
         def source(x: Tensor, hook: Any) -> Tensor:
@@ -168,7 +169,8 @@ class Cell:
             out = x.clone()
             state = self.target.of(out)  # a view
             source_state = memory.get("x", state)
-            state[real] = self.rebuild(source_state[real].float(), state[real].float(), ids[real]).to(state)
+            rows = (source_state[rebuilt].float(), state[rebuilt].float(), ids[rebuilt])
+            state[rebuilt] = self.rebuild(*rows).to(state)
             return out
 
         return {self.source.hook: source, self.target.hook: replaced}
@@ -178,10 +180,16 @@ class Cell:
 
 
 def read(model: Any, tokens: Tensor, targets: Tensor, places: Iterable[Place]) -> tuple[Bool[Tensor, "B T"], Any]:
-    """The real positions of a batch but BOS, and the activations."""
+    """The positions of a batch that are scored, without BOS, and the activations."""
     with torch.no_grad(), capture(model, list({place.hook for place in places})) as captures:
         last_state(model, tokens)
     return (targets != IGNORE) & (tokens != model.tokenizer.bos_id), captures
+
+
+def rebuilt_positions(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
+    """All positions but BOS and padding: those that are scored, and the context of a window before them."""
+    scored_later = (targets != IGNORE).flip(1).cumsum(1).flip(1) > 0
+    return scored_later & (tokens != model.tokenizer.bos_id)
 
 
 def tables_of(model: Any, opened: OpenDocuments, targets: Iterable[Place]) -> dict[Place, Tables]:
@@ -210,6 +218,18 @@ def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocumen
     return cells
 
 
+def trained_on(by_label: Mapping[str, Dictionary], opened: OpenDocuments, measured: OpenDocuments) -> str:
+    """How many of the measured documents a dictionary was trained on, for the title; "" if none is known to be."""
+    origin = {name: opened.shards.meta.get(name) for name in ("corpus", "tokenizer", "rule")} | {"part": opened.part}
+    place, text = opened.units()["cluster"].str.split(":", expand=True).to_numpy().T
+    measured_texts, n = measured.units()["cluster"].str.split(":").str[1].drop_duplicates(), 0
+    for about in (dictionary.about for dictionary in by_label.values()):
+        data = about.get("data")
+        if isinstance(data, Mapping) and origin.items() <= data.items():
+            n = max(n, measured_texts.isin(text[place.astype(int) < about["documents"]]).sum())
+    return f"{n} of {counted(len(measured_texts), 'document')} were trained on: give other --data" if n else ""
+
+
 def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
     opened, (by_label, chosen_latents) = data[Documents], dictionaries(options, model)
@@ -222,7 +242,8 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
         real, captures = read(model, tokens, targets, [place for c in cells for place in (c.source, c.target)])
         latents.add(tokens, real, captures)
-        sweep = [cell.edits(tokens, real) for cell in cells]
+        rebuilt = rebuilt_positions(model, tokens, targets)
+        sweep = [cell.edits(tokens, rebuilt) for cell in cells]
         prefix = prefix_of(model, tokens, [{}, *sweep])
         unedited_state, _ = prefix.run({})
         losses = [token_losses(unedited_state, model.head, targets).double().sum(1)]
@@ -242,6 +263,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     fvu = measurements.blocks["fvu"]
     by_place = fvu.cells.assign(fvu=fvu.values).set_index("dictionary").groupby("place", sort=False)["fvu"]
     words = [words_of(str(place), values.to_dict()) for place, values in by_place]
+    words.append(trained_on(by_label, opened, measured))
     measurements.about["title"] = "; ".join([f"{title_of(model)} on {measured.title()}", *filter(None, words)])
     measurements.extra = (*measurements.extra, matches(by_label, options.seed), latents.contexts(model.tokenizer))
     return measurements

@@ -182,6 +182,53 @@ def test_a_dictionary_of_other_options_is_not_taken_for_this_one(tmp_path: Path)
             Dictionaries(to=found, controls=False, **{**SMALL, **options}).measure(model, data)
 
 
+def test_a_dictionary_of_another_target_is_trained_beside_the_first(tmp_path: Path) -> None:
+    model, found, hook = model_of("std-t"), tmp_path / "found", "blocks.1.hook_mlp_in"
+    for layer in (0, 1):
+        how = Dictionaries(to=found, hooks=(hook,), target=f"blocks.{layer}.hook_mlp_out", controls=False, **SMALL)
+        how.measure(model, DATA)
+    names = {f"blocks.{layer}.hook_mlp_out": f"{hook}-to-blocks.{layer}.hook_mlp_out-s0" for layer in (0, 1)}
+    assert {read_dictionary(str(found / name)).target: name for name in names.values()} == names
+    assert sorted(path.name for path in found.iterdir()) == sorted(names.values())
+
+
+def test_a_dictionary_of_other_text_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """A file of as many documents and tokens as before: only its fingerprint differs."""
+    model, path, opened = model_of(), tmp_path / "text.jsonl", []
+    for names in (("Tom", "Mia"), ("Mia", "Tom")):
+        text = "Now {} and {}".format(*names)
+        path.write_text("\n".join(json.dumps({"text": " ".join([text] * n)}) for n in range(2, 8)))
+        opened.append(open_data(Tokens(str(path)), model))
+    assert opened[0].title() == opened[1].title()
+    how = Dictionaries(to=tmp_path / "found", controls=False, width=48, k=4, batch=32)
+    harvest(model, opened[0], places(how, model), tmp_path / "states", lambda n: None)
+    with pytest.raises(InputError, match="states of another command"):
+        harvest(model, opened[1], places(how, model), tmp_path / "states", lambda n: None)
+    how.measure(model, Tokens(str(path)))
+    how.measure(model, Tokens(str(path)))
+    path.write_text(path.read_text().replace("Mia and Tom", "Tom and Mia"))
+    with pytest.raises(InputError, match="other options or text"):
+        how.measure(model, Tokens(str(path)))
+
+
+def test_windows_of_a_document_are_on_one_side(tmp_path: Path) -> None:
+    """Of four long documents two are held out as wholes, and two independent documents are counted."""
+    model, path = model_of(), tmp_path / "long.jsonl"
+    texts = [" ".join([f"{name} saw a box and ran home."] * 30) for name in ("Tom", "Mia", "Tim", "Sam")]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    opened, how = open_data(Tokens(str(path)), model), Dictionaries(to=tmp_path / "found", controls=False, **SMALL)
+    windows = [document.document for document in opened.documents()]
+    assert len(windows) > 8
+    frame = how.measure(model, Tokens(str(path))).table().frame
+    assert frame["n"].tolist() == frame["clusters"].tolist() == [2]
+    about = read_dictionary(str(tmp_path / "found" / "blocks.1.hook_context_post-s0")).about
+    positions = sum(n for n, i in zip(training.sizes_of(opened), windows, strict=True) if i < 2)
+    assert (about["positions"], about["documents"]) == (positions, 2)
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts[:2]))
+    with pytest.raises(InputError, match="give 3, not 2"):
+        Dictionaries(**SMALL).measure(model, Tokens(str(path)))
+
+
 def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     model = model_of()
     Dictionaries(to=tmp_path / "found", controls=False, **SMALL).measure(model, DATA)
@@ -233,19 +280,48 @@ def test_equals_the_code_of_sae_lens(tmp_path: Path) -> None:
             assert (found.hook, found.target) == (one["hook"], one["target"])
 
 
+def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
+    """k among the keywords of the activation, and the threshold of a training that is not converted yet."""
+    record = json.loads(SAE_LENS.read_text())
+    theirs, x = {one["name"]: one for one in record["theirs"]}, torch.tensor(record["x"])
+    topk = theirs["topk-False"]
+    config = {name: value for name, value in topk["config"].items() if name != "k"}
+    config |= {"activation_fn_str": "topk", "activation_fn_kwargs": {"k": topk["config"]["k"]}}
+    weights = {name: torch.tensor(w) for name, w in topk["weights"].items()}
+    batchtopk = {**config, "architecture": "batchtopk", "activation_fn_str": "relu"}
+    threshold = {"topk_threshold": torch.tensor(0.5, dtype=torch.float64)}
+    pre = x @ weights["W_enc"] + weights["b_enc"]
+    for i, (fields, more, latents) in enumerate((
+        (config, {}, torch.tensor(topk["latents"])), ({**config, "architecture": "standard"}, {}, topk["latents"]),
+        (batchtopk, threshold, torch.where(pre > 0.5, pre, 0.0)),
+    )):  # fmt: skip
+        (tmp_path / str(i)).mkdir()
+        (tmp_path / str(i) / "cfg.json").write_text(json.dumps(fields))
+        save_file({**weights, **more}, tmp_path / str(i) / "sae_weights.safetensors")
+        z = read_dictionary(str(tmp_path / str(i))).encode(x)
+        torch.testing.assert_close(z, torch.as_tensor(latents), atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"architecture": "gated"}, "unknown architecture"),
         ({"normalize_activations": "layer_norm"}, "normalize_activations layer_norm is not read"),
+        ({"reshape_activations": "hook_z"}, "reshape_activations hook_z is not read"),
+        ({"rescale_acts_by_decoder_norm": True}, "rescale_acts_by_decoder_norm True is not read"),
+        ({"activation_fn_str": "tanh-relu"}, "unknown activation_fn_str"),
+        ({"architecture": "topk"}, "names no k"),
+        ({"architecture": "jumprelu_transcoder"}, "has no threshold, which jumprelu_transcoder needs"),
+        ({"architecture": "batchtopk", "k": 4}, "has no threshold"),
         (None, "holds no cfg.json"),
     ],
 )
-def test_folders_that_are_refused(changes: dict[str, str] | None, message: str, tmp_path: Path) -> None:
+def test_folders_that_are_refused(changes: dict[str, Any] | None, message: str, tmp_path: Path) -> None:
     weights = {name: torch.randn(*size) for name, size in (("W_enc", (8, 16)), ("W_dec", (16, 8)))}
     write_dictionary(
         tmp_path, Dictionary(**weights, b_enc=torch.zeros(16), b_dec=torch.zeros(8), threshold=torch.zeros(16))
     )
+    save_file({**weights, "b_dec": torch.zeros(8)}, tmp_path / "sae_weights.safetensors")  # without a threshold
     path = tmp_path / "cfg.json"
     if changes is None:
         path.unlink()

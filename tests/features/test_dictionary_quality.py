@@ -1,5 +1,6 @@
 """What rebuilt states cost: plain passes, a stream that is a table of tokens, what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import yaml
 from safetensors.torch import load_file
 
 from streamscope.cli.errors import InputError
+from streamscope.features.dictionaries import Dictionaries
 from streamscope.features.dictionary_quality import DictionaryQuality, measure
-from streamscope.instruments.data import Documents
+from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load
-from streamscope.models.dictionaries import CONFIG, Dictionary, write_dictionary
+from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import weights_digest
+from streamscope.models.readout import IGNORE
 from tests.tiny import randomise
 
 DATA = Documents("stories:1:24", max_documents=24)
@@ -118,6 +121,52 @@ def test_equals_plain_passes(name: str, hook: str, target: str, stream: str, tmp
     seen = torch.cat([found.encode(states(row, hook)) for row in rows[True]])
     assert frame.loc["d", "dead"] == pytest.approx(1 - float((seen > 0).any(0).float().mean()))
     assert np.isnan(frame.loc["mean", "dead"]) and np.isnan(frame.loc["mean", "l0"])
+
+
+def test_the_context_of_a_window_is_rebuilt_as_well(tmp_path: Path) -> None:
+    """The loss with the mean state at every position but BOS, of windows; losses are those of scored targets."""
+    model, path, hook = model_of("lfa"), tmp_path / "long.jsonl", "blocks.0.hook_context_post"
+    words = [" ".join([f"{name} saw a box and ran home to {name}."] * 14) for name in ("Tom", "Mia", "Tim", "Sam")]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in words))
+    data = Documents(str(path))
+    drawn(tmp_path / "d", model, hook, stream="context")
+    frame = DictionaryQuality(dictionary=(str(tmp_path / "d"),)).measure(model, data).table().frame
+    fitted, measured = open_data(data, model).split(0.25, 0)
+    states, sums = list[torch.Tensor](), np.zeros(2)
+    for _, tokens, targets in fitted.batches():
+        with torch.no_grad(), capture(model, [hook]) as captures:
+            model(tokens)
+        states.append(captures[hook][(targets != IGNORE) & (tokens != model.tokenizer.bos_id)])
+    mean, context = torch.cat(states).mean(0), 0
+    for row, unscored in zip(measured.rows(), measured.shards.unscored.tolist(), strict=True):
+        tokens, targets = torch.tensor([row[:-1]]), torch.tensor(row[1:])[unscored:]
+        context += unscored
+        put = torch.where((tokens != model.tokenizer.bos_id)[..., None], mean, 0.0)
+        with torch.no_grad():
+            before = model(tokens)[0, unscored:]
+            with edit(model, {hook: lambda x, hook, put=put: torch.where(put.any(-1, True), put, x)}):
+                after = model(tokens)[0, unscored:]
+        losses = [torch.nn.functional.cross_entropy(logits, targets, reduction="sum") for logits in (before, after)]
+        sums += [float(losses[1] - losses[0]), len(targets)]
+    assert context > 0
+    assert frame.set_index("dictionary").loc["mean", "increase"] == pytest.approx(sums[0] / sums[1], rel=1e-4)
+
+
+def test_documents_that_were_trained_on_are_counted(tmp_path: Path) -> None:
+    """Against the places of the measured ones in the text; of another text none is known to be."""
+    model, to = model_of("lfa"), tmp_path / "found"
+    how = Dictionaries(to=to, width=40, k=4, batch=64, controls=False)
+    how.measure(model, Tokens("stories:1:20"))
+    trained = read_dictionary(str(to / "blocks.1.hook_context_post-s0")).about["documents"]
+    assert 10 < trained <= 18
+    quality = DictionaryQuality(dictionary=(str(to / "blocks.1.hook_context_post-s0"),))
+    data = Documents("stories:1:20")
+    result = quality.measure(model, data)
+    texts = open_data(data, model).units()["cluster"].drop_duplicates().tolist()
+    measured = [texts.index(name) for name in result.blocks["loss"].units["cluster"].drop_duplicates()]
+    n = sum(place < trained for place in measured)
+    assert n > 0 and f"{n} of {len(measured)} documents were trained on" in result.table().title
+    assert "trained on" not in quality.measure(model, Documents("stories:2:20")).table().title
 
 
 def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> None:
