@@ -24,7 +24,7 @@ from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.logit_lens.measure import head_of
-from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of
+from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of, streams_of
 
 MEASURED = 0.25
 """Share of the documents to measure on."""
@@ -44,6 +44,11 @@ def places(options: Lenses, model: Any) -> list[Place]:
     if streams[0].stream == RESID:
         return streams
     return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
+
+
+def is_sum(model: Any, place: Place) -> bool:
+    """Whether a place is the sum of several streams."""
+    return place.stream == RESID and streams_of(model) != (RESID,)
 
 
 def check(options: Lenses, model: Any) -> None:
@@ -182,7 +187,7 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
     Positions are those after BOS that have a next token. One backward pass per dimension of the last state gives a row
     of J for every layer and stream. A sum of several streams is no variable of the model: it has no J of its own.
     """
-    live = [place for place in read_places if place.hook in {model_place.hook for model_place in places_of(model)}]
+    live = [place for place in read_places if not is_sum(model, place)]
     ids = [list(row)[: model.cfg.n_ctx] for row in rows if len(row) > 2]
     if not ids:
         raise InputError("no text has a position after BOS with a next token: give longer texts")
@@ -223,14 +228,14 @@ class Cell:
         return head_of(model)(torch.stack(parts).sum(0))
 
 
-def cells_of(options: Lenses, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
+def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
     """What is compared with the model: the wanted lenses, of places that are not repeated."""
     cells = list[Cell]()
     for kind in options.kinds:
         for place in (place for place in read_places if place not in fit_result.repeated):
             parts = [place]
-            if kind == "jacobian" and (kind, place) not in fit_result.maps:
-                parts = [p for p in read_places if p.layer == place.layer and (kind, p) in fit_result.maps]
+            if kind == "jacobian" and is_sum(model, place):
+                parts = [p for p in read_places if p.layer == place.layer and p != place]
             net = SOURCES.get(kind, "own")
             maps = {(net, part): fit_result.maps[kind, part] for part in parts if kind != "logit"}
             if maps or kind == "logit":
@@ -245,7 +250,7 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     nets = {"own": model} | ({"untrained": untrained(model, options.seed)} if "untrained" in options.kinds else {})
     tick = ticks(progress, len(read_places) + 1)
     fit_result = fit(options, nets, fit_documents, read_places, tick)
-    cells = cells_of(options, read_places, fit_result)
+    cells = cells_of(options, model, read_places, fit_result)
     sums, units = compare(nets, test_documents, read_places, cells, fit_result.constant)
     tick(0)
     labels = pd.DataFrame(

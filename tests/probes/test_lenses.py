@@ -244,6 +244,22 @@ def test_a_frozen_stream_has_one_row() -> None:
     assert "no layer changes token" in result.table().title
 
 
+def test_every_hook_has_its_own_jacobian() -> None:
+    """Also one inside a layer, of a model with one stream and of one with several."""
+    for name, hooks in (("std-t", ("blocks.1.hook_resid_mid", "blocks.1.hook_resid_post")),
+                        ("lfa", ("blocks.0.hook_context_mid", "blocks.0.hook_token_post"))):  # fmt: skip
+        model = model_of(name)
+        read = [Place(hook, hook.split("_")[1], int(hook[7])) for hook in hooks]
+        result = Lenses(kinds=("jacobian", "ridge"), hooks=hooks, texts=3).measure(model, DATA)
+        fitted, _ = open_data(DATA, model).split(0.25, 0)
+        wanted = jacobians(model, list(fitted.rows())[:3], read)
+        for place in read:
+            A, _ = names_of("jacobian", place.name)
+            np.testing.assert_allclose(result.arrays[A], wanted[place].A, atol=1e-6)
+        assert result.table().frame.query("lens == 'jacobian'")["kl"].nunique() == 2
+    Lenses(kinds=("jacobian", "ridge"), hooks=("blocks.0.hook_context_mid",), texts=3).measure(model, DATA)
+
+
 def test_what_cannot_be_fitted_says_so() -> None:
     model = model_of("std-t")
     with pytest.raises(InputError, match="give 3, not 1"):
