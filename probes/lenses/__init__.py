@@ -18,8 +18,9 @@ three of four documents and measured on the others.
     untrained  tuned, from an untrained model's states of the same text: what the wiring holds without training
     constant   the mean of the model's predictions, which no state is needed for: the same everywhere
 
-A stream that no layer changes has one row. With --out the maps are in a .safetensors file, KIND.HOOK.A [D, D] and .b,
-or in a .pt file in the format in which Jacobian lenses are published, of a model with one stream.
+A stream that no layer changes has one row for each lens but jacobian. With --out the maps are in a .safetensors file,
+KIND.HOOK.A [D, D] and .b, or in a .pt file in the format in which Jacobian lenses are published, of a model with one
+stream.
 """
 
 from types import ModuleType

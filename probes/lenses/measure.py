@@ -109,13 +109,28 @@ class Moments:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The maps by kind and place, the mean prediction, and the places whose state is that of an earlier layer."""
+    """The maps by kind and place, the mean prediction, and of what has the state of an earlier place, this place."""
 
     maps: dict[tuple[str, Place], Map]
     constant: Float[Tensor, " V"]
     """ln of the mean of the model's probabilities."""
-    repeated: set[Place]
+    repeated: Mapping[Source, Place]
     positions: int
+
+    def repeats(self, model: Any, kind: str, place: Place) -> bool:
+        """Whether a lens is that of an earlier place; jacobian is not, because it depends on the layers that follow."""
+        earlier = self.repeated.get((SOURCES.get(kind, "own"), place))
+        if earlier is None or kind == "jacobian":
+            return False
+        shared = kind != "logit" or not hasattr(model, "layer_norm")
+        return shared or model.layer_norm(place.layer) is model.layer_norm(earlier.layer)
+
+    def unchanged(self, model: Any, read_places: Sequence[Place]) -> list[str]:
+        """The streams that are read after every layer and that none changes."""
+        same = [place for place in read_places if ("own", place) in self.repeated or place in self.repeated.values()]
+        streams = {place.stream: {p.layer for p in same if p.stream == place.stream and p.hook.endswith("_post")}
+                   for place in same}  # fmt: skip
+        return sorted(stream for stream, layers in streams.items() if len(layers) == model.cfg.n_layers)
 
 
 def fit(
@@ -125,14 +140,14 @@ def fit(
     """The lenses from these documents, of every position that has a next token, BOS too."""
     model, device, positions, maps = nets["own"], nets["own"].cfg.device, 0, dict[tuple[str, Place], Map]()
     head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
-    repeated = {place for place in read_places if place != first[place.stream]}
+    repeated = {(net, p): first[p.stream] for net in nets for p in read_places if p != first[p.stream]}
     total: Any = 0.0
     kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(device)
     moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
     for _, tokens, targets in opened.batches():
         states, last = states_of(nets, read_places, tokens.to(device), (targets != IGNORE).to(device))
-        own_states = {place: states["own", place] for place in read_places}
-        repeated = {place for place in repeated if torch.equal(own_states[place], own_states[first[place.stream]])}
+        repeated = {(net, place): earlier for (net, place), earlier in repeated.items()
+                    if torch.equal(states[net, place], states[net, earlier])}  # fmt: skip
         with torch.no_grad():
             total += sum(head(h).double().softmax(-1).sum(0) for h in last.split(chunk_rows(model.cfg.d_vocab)))
         rows = kept_mask[positions : positions + len(last)]
@@ -144,7 +159,7 @@ def fit(
     last = torch.cat(kept_last)
     for place in read_places:
         for kind, net in SOURCES.items():
-            if kind in options.kinds and place not in repeated:
+            if kind in options.kinds and (net, place) not in repeated:
                 maps[kind, place] = moments[net, place].ridge()
                 if kind != "ridge":
                     maps[kind, place] = tuned(options, head, maps[kind, place], torch.cat(samples[net, place]), last)
@@ -229,17 +244,16 @@ class Cell:
 
 
 def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
-    """What is compared with the model: the wanted lenses, of places that are not repeated."""
+    """What is compared with the model: the wanted lenses, without those that are an earlier place's."""
     cells = list[Cell]()
     for kind in options.kinds:
-        for place in (place for place in read_places if place not in fit_result.repeated):
+        for place in (place for place in read_places if not fit_result.repeats(model, kind, place)):
             parts = [place]
             if kind == "jacobian" and is_sum(model, place):
                 parts = [p for p in read_places if p.layer == place.layer and p != place]
             net = SOURCES.get(kind, "own")
             maps = {(net, part): fit_result.maps[kind, part] for part in parts if kind != "logit"}
-            if maps or kind == "logit":
-                cells.append(Cell(kind, place, maps))
+            cells.append(Cell(kind, place, maps))
     return cells
 
 
@@ -259,9 +273,9 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     )  # fmt: skip
     title = f"{title_of(model)} on {test_documents.title()}; "
     title += f"fitted on {fit_result.positions:,} positions of other documents"
-    if fit_result.repeated:
-        streams = sorted({place.stream for place in fit_result.repeated})
-        title += f"; no layer changes {', '.join(streams)}: one row each"
+    if streams := fit_result.unchanged(model, read_places):
+        title += f"; no layer changes {', '.join(streams)}: one row for each lens"
+        title += " but jacobian" if "jacobian" in options.kinds else ""
     about = {"title": title, "weights_digest": weights_digest(model), "texts": options.texts,
              "layers": model.cfg.n_layers}  # fmt: skip
     arrays = {"constant": fit_result.constant.float().cpu().numpy()}
