@@ -194,6 +194,7 @@ def test_a_file_serves_the_logit_lens_and_no_other_model(tmp_path: Path) -> None
     for spec, message in (
         (f"{file}:tunde", "did you mean tuned"),
         (f"{file}:jacobian", "unknown kind of lens"),
+        (f"{file}:untrained", "states of an untrained model: give another kind"),
         (str(file), "did you mean|no such|give FILE:KIND|missing"),
         (f"{path}:tuned", "write one with|cannot be read|is no"),
     ):
