@@ -23,7 +23,7 @@ from streamscope.models.lenses import Map, names_of, weights_digest
 from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
-from streamscope.probes.logit_lens.measure import head_of
+from streamscope.probes.logit_lens import measure as logit_lens
 from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of, streams_of
 
 MEASURED = 0.25
@@ -56,6 +56,12 @@ def check(options: Lenses, model: Any) -> None:
     places(options, model)
     if "untrained" in options.kinds:
         untrained(model, options.seed)
+
+
+def head_of(model: Any, layer: int | None = None) -> Callable[[Tensor], Tensor]:
+    """States [N, D] -> logits [N, V] in float32, as `logit_lens.measure.head_of`, for weights of any dtype."""
+    head, dtype = logit_lens.head_of(model, layer), next(model.parameters()).dtype
+    return lambda x: head(x.to(dtype)).float()
 
 
 # ---- states -----------------------------------------------------------------------------------
@@ -116,6 +122,8 @@ class Fitted:
     """ln of the mean of the model's probabilities."""
     repeated: Mapping[Source, Place]
     positions: int
+    texts: int
+    """How many texts the derivatives are of."""
 
     def repeats(self, model: Any, kind: str, place: Place) -> bool:
         """Whether a lens is that of an earlier place; jacobian is not, because it depends on the layers that follow."""
@@ -164,10 +172,10 @@ def fit(
                 if kind != "ridge":
                     maps[kind, place] = tuned(options, head, maps[kind, place], torch.cat(samples[net, place]), last)
         tick(1)
+    texts = [row for row in islice(opened.rows(), options.texts) if len(row) > 2]
     if "jacobian" in options.kinds:
-        texts = list(islice(opened.rows(), options.texts))
         maps |= {("jacobian", place): J for place, J in jacobians(model, texts, read_places).items()}
-    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions)
+    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions, len(texts))
 
 
 def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
@@ -276,7 +284,7 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     if streams := fit_result.unchanged(model, read_places):
         title += f"; no layer changes {', '.join(streams)}: one row for each lens"
         title += " but jacobian" if "jacobian" in options.kinds else ""
-    about = {"title": title, "weights_digest": weights_digest(model), "texts": options.texts,
+    about = {"title": title, "weights_digest": weights_digest(model), "texts": fit_result.texts,
              "layers": model.cfg.n_layers}  # fmt: skip
     arrays = {"constant": fit_result.constant.float().cpu().numpy()}
     for (kind, place), lens_map in fit_result.maps.items():

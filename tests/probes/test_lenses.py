@@ -274,6 +274,19 @@ def test_rows_are_left_out_only_where_the_lens_is_the_same() -> None:
     assert rows["ridge"] == 1 and rows["logit"] == rows["untrained"] == model.config.n_layers
 
 
+def test_weights_in_bf16_and_fewer_texts_than_wanted(tmp_path: Path) -> None:
+    """bf16 differs by its rounding from float32; a file says how many texts there were."""
+    tables = []
+    for dtype in (torch.float32, torch.bfloat16):
+        how = Lenses(kinds=("logit", "ridge", "tuned", "jacobian"), texts=50, steps=3)
+        result = how.measure(model_of("std-t").to(dtype), DATA)
+        tables.append(result.table().frame.query("lens != 'constant'"))
+    np.testing.assert_allclose(tables[1]["kl"], tables[0]["kl"], rtol=0.1, atol=0.05)
+    result.save(tmp_path / "lens.pt")
+    assert torch.load(tmp_path / "lens.pt")["n_prompts"] == 18, "three of four of 24 documents"
+    Lenses(kinds=("ridge", "untrained"), steps=2)
+
+
 def test_what_cannot_be_fitted_says_so() -> None:
     model = model_of("std-t")
     with pytest.raises(InputError, match="give 3, not 1"):
