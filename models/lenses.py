@@ -91,10 +91,13 @@ def read_lenses(path: Path, model: Any) -> Lenses:
 
 
 def lenses_of_kind(spec: str, model: Any) -> tuple[Lenses, str]:
-    """The lenses of a file, and the kind of FILE:KIND. Raises `InputError` as `read_lenses`, and for another form."""
+    """The lenses of a file, and the kind of FILE:KIND. Raises `InputError` as `read_lenses`, for another form, and for
+    maps of an untrained model's states, which say nothing of this model's."""
     path, _, kind = spec.rpartition(":")
     if not path:
         raise InputError(f"--lens {spec}: give FILE:KIND, such as lenses.safetensors:tuned")
+    if kind == "untrained":
+        raise InputError(f"--lens {spec} reads states of an untrained model: give another kind, such as {path}:tuned")
     return read_lenses(Path(path), model), kind
 
 

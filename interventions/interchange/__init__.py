@@ -15,8 +15,9 @@ the accuracy of the unedited model.
 whole: P = 1. means: P = u uᵀ, u the difference of the means. das: P = U Uᵀ with orthonormal U of rank k that starts at
 u and is trained until pairs of held-out words stop improving (distributed alignment search, Geiger et al. 2024).
 random: a random U of that rank. arbitrary: das on a coin that says nothing of the variable. untrained: das in an
-untrained model of the architecture. Directions come from prompts whose words no measured prompt has. whole, means and
-random take a minute or two for a bundled model; das is trained at every place, so name --hooks with it.
+untrained model of the architecture. Directions come from prompts whose words no measured prompt has; the title counts
+the prompts that are left out for it, and the places where das had no words to hold out. whole, means and random take a
+minute or two for a bundled model; das is trained at every place, so name --hooks with it.
 """
 
 from types import ModuleType

@@ -248,7 +248,8 @@ class Search:
         tokens = pad(cases.tokens).to(model.cfg.device)
         self.last = torch.tensor([len(ids) - 1 for ids in cases.tokens], device=tokens.device)
         self.position = torch.as_tensor(cases.position, device=tokens.device)
-        self.whole = not hasattr(model, "segment")
+        self.whole, self.learns_words = not hasattr(model, "segment"), False
+        """Whether the model runs as a whole, and whether the last training had no held-out words."""
         with torch.no_grad():
             self.before = tokens if self.whole else model.segment(model.embed_tokens(tokens), 0, place.layer)
 
@@ -276,7 +277,8 @@ class Search:
         soon learns the words instead of the variable.
         """
         held_out, trained = apart(self.cases, int(rng.integers(2**31)))
-        if min(len(set(self.cases.value[rows])) for rows in (held_out, trained)) < 2:
+        self.learns_words = min(len(set(self.cases.value[rows])) for rows in (held_out, trained)) < 2
+        if self.learns_words:
             held_out = trained = list(range(len(self.cases.tokens)))
         validation_pairs, train_pairs = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
         W = start.clone().requires_grad_()
@@ -317,9 +319,11 @@ def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def bases_of(
-    options: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any
-) -> Iterator[tuple[Place, str, Tensor | None]]:
-    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions."""
+    options: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any,
+    trainings: list[tuple[str, bool]],
+) -> Iterator[tuple[Place, str, Tensor | None]]:  # fmt: skip
+    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions; `trainings` are told of each
+    basis that is trained, and whether it had no held-out words."""
     states = states_at(model, cases, places)
     coin = coin_of(cases.value, np.random.default_rng([options.seed, 2]))
     for i, place in enumerate(places):
@@ -336,7 +340,10 @@ def bases_of(
             else:
                 trained = replace(cases, value=coin, right=coin) if basis == "arbitrary" else cases
                 start = first_basis(h, trained.value, options.rank, rng)
-                yield place, basis, Search(model, trained, place, h).train(start, options.steps, rng)
+                search = Search(model, trained, place, h)
+                U = search.train(start, options.steps, rng)
+                trainings.append((basis, search.learns_words))
+                yield place, basis, U
             tick(1)
 
 
@@ -389,18 +396,20 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
     hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
     words, arrays = list[str](), dict[str, np.ndarray]()
+    trainings, n_prompts = list[tuple[str, bool]](), np.zeros(2, int)  # prompts for directions, and measured
     for relation, cases in groups.items():
         parts = [cases.only(rows) for rows in apart(cases, options.seed)]
         directions, measured_cases = (with_values(options, model, part) for part in parts)
         if min(len(set(part.value)) for part in (directions, measured_cases)) < 2:
             words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
             continue
+        n_prompts += [len(part.tokens) for part in parts]
         pairs = draw_pairs(range(len(measured_cases.tokens)), options.pairs, np.random.default_rng([options.seed, 4]))
         net_hits, net_flips = list[np.ndarray](), list[np.ndarray]()
         for net, net_options, net_bases in nets:
             if net is not model:
                 directions, measured_cases = (with_values(net_options, net, part) for part in parts)
-            bases = list(bases_of(net_options, net, directions, places, net_bases, tick))
+            bases = list(bases_of(net_options, net, directions, places, net_bases, tick, trainings))
             prefers = answered(net, measured_cases, pairs, bases, places)
             net_hits.append(prefers == measured_cases.own_answer(pairs))
             values = measured_cases.value[pairs]
@@ -426,6 +435,11 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     table = pd.concat(units, ignore_index=True)
     title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {options.variable} value of "
     title += f"{', '.join(words)}; position: {options.position}"
+    left_out = len(data[Prompts].aligned.prompts) - n_prompts.sum()
+    title += f"; {counted(n_prompts[0], 'prompt')} for directions, {n_prompts[1]} measured, {left_out} left out"
+    for basis in dict.fromkeys(basis for basis, learns_words in trainings if learns_words):
+        of_basis = [learns_words for name, learns_words in trainings if name == basis]
+        title += f"; {basis} had no held-out words at {sum(of_basis)} of {counted(len(of_basis), 'place')}"
     measurements = InstrumentData({}, {}, {"title": title}, arrays)
     measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
     edited_cells = [(i, baseline) for i, baseline in enumerate(baselines) if i != baseline]

@@ -32,7 +32,7 @@ class Direction:
 def check_choice(spec: str, model: Any, stream: str, method: str) -> None:
     """Raise `InputError` before the work for a direction that `direction_of` cannot find for this model."""
     if not in_model(spec):
-        check_direction(read_direction(spec, stream, method), model)
+        check_direction(read_direction(spec, stream, method, model), model)
         return
     if stream not in (names := [*dict.fromkeys((*streams_of(model), RESID))]):
         raise unknown("stream", stream, names)
@@ -47,7 +47,7 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
     `InputError` for a direction that does not fit the model.
     """
     if not in_model(spec):
-        direction = read_direction(spec, stream, method)
+        direction = read_direction(spec, stream, method, data.model)
         return direction, check_direction(direction, data.model)
     result = Directions(draws=0).measure(data.model, data[Sets])
     arrays = {name: torch.from_numpy(x) for name, x in result.arrays.items()}
@@ -57,16 +57,16 @@ def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "
     return direction, f"found without {counted(n, 'position', ',')} of massive activations" if n else ""
 
 
-def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Direction:
+def read_direction(spec: str, stream: str = "resid", method: str = "mean", model: Any = None) -> Direction:
     """The direction FILE[:LAYER|best|norm] of a stream, FILE alone is FILE:best; or FOLDER:17, what latent 17 writes.
 
     best is the layer with the largest d on held-out prompts, norm that with the largest difference of means (SPEC
     §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for another file, a layer or stream
-    that it lacks, and a layer without a direction.
+    that it lacks, a layer without a direction, and a dictionary of other weights than the model's, if one is given.
     """
     path, selector = file_of(spec)
     if path.is_dir():
-        return _latent(path, int(selector))
+        return _latent(path, int(selector), model)
     if path.suffix == ".parquet":
         arrays = path.with_suffix(".safetensors")
         raise InputError(f"{path} is a table; {f'its arrays are in {arrays}' if arrays.is_file() else MAKE_ONE}")
@@ -79,9 +79,12 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean") -> Di
     return pick(tensors, selector, about, stream, method, str(path))
 
 
-def _latent(folder: Path, latent: int) -> Direction:
-    """The row of a dictionary's decoder, as a unit vector, at the layer of its hook."""
-    dictionary = read_dictionary(str(folder))
+def _latent(folder: Path, latent: int, model: Any) -> Direction:
+    """The row of a dictionary's decoder, as a unit vector, after the layer of its hook, or that before a `_pre`."""
+    dictionary = read_dictionary(str(folder), model)
+    layer = int(dictionary.target.split(".")[1]) - dictionary.target.endswith("_pre")
+    if layer < 0:
+        raise InputError(f"{folder} is of a state before layer 0: give a dictionary of a later hook")
     if latent >= len(dictionary.W_dec):
         raise InputError(f"{folder}:{latent}: give one of the latents 0 to {len(dictionary.W_dec) - 1}")
     about = {
@@ -92,7 +95,7 @@ def _latent(folder: Path, latent: int) -> Direction:
         "stream": dictionary.stream,
     }
     vector = dictionary.W_dec[latent].double()
-    return Direction((vector / vector.norm()).float(), int(dictionary.target.split(".")[1]), about)
+    return Direction((vector / vector.norm()).float(), layer, about)
 
 
 def pick(

@@ -18,8 +18,9 @@ three of four documents and measured on the others.
     untrained  tuned, from an untrained model's states of the same text: what the wiring holds without training
     constant   the mean of the model's predictions, which no state is needed for: the same everywhere
 
-A stream that no layer changes has one row. With --out the maps are in a .safetensors file, KIND.HOOK.A [D, D] and .b,
-or in a .pt file in the format in which Jacobian lenses are published, of a model with one stream.
+A stream that no layer changes has one row for each lens but jacobian. With --out the maps are in a .safetensors file,
+KIND.HOOK.A [D, D] and .b, or in a .pt file in the format in which Jacobian lenses are published, of a model with one
+stream.
 """
 
 from types import ModuleType
@@ -42,8 +43,8 @@ class Lenses(Instrument):
     """Hooks of streams to read, or patterns with *; default: every stream after every layer, and their sum."""
     kinds: Annotated[tuple[Kind, ...], MinLen(1)] = ("logit", "ridge", "tuned", "jacobian", "untrained")
     """Lenses to fit."""
-    steps: Annotated[Count, Only("kinds", "tuned")] = 60
-    """Steps of training tuned, on 1,024 positions each."""
+    steps: Annotated[Count, Only("kinds", "tuned", "untrained")] = 60
+    """Steps of training tuned and untrained, on 1,024 positions each."""
     texts: Annotated[Count, Only("kinds", "jacobian")] = 8
     """Number of texts whose derivatives are averaged for jacobian."""
     seed: Seed = 0

@@ -23,8 +23,8 @@ from streamscope.models.lenses import Map, names_of, weights_digest
 from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
-from streamscope.probes.logit_lens.measure import head_of
-from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of
+from streamscope.probes.logit_lens import measure as logit_lens
+from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of, streams_of
 
 MEASURED = 0.25
 """Share of the documents to measure on."""
@@ -46,11 +46,22 @@ def places(options: Lenses, model: Any) -> list[Place]:
     return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
 
 
+def is_sum(model: Any, place: Place) -> bool:
+    """Whether a place is the sum of several streams."""
+    return place.stream == RESID and streams_of(model) != (RESID,)
+
+
 def check(options: Lenses, model: Any) -> None:
     """Raise `InputError` for hooks that are no streams, and for an untrained twin of a foreign architecture."""
     places(options, model)
     if "untrained" in options.kinds:
         untrained(model, options.seed)
+
+
+def head_of(model: Any, layer: int | None = None) -> Callable[[Tensor], Tensor]:
+    """States [N, D] -> logits [N, V] in float32, as `logit_lens.measure.head_of`, for weights of any dtype."""
+    head, dtype = logit_lens.head_of(model, layer), next(model.parameters()).dtype
+    return lambda x: head(x.to(dtype)).float()
 
 
 # ---- states -----------------------------------------------------------------------------------
@@ -104,13 +115,30 @@ class Moments:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The maps by kind and place, the mean prediction, and the places whose state is that of an earlier layer."""
+    """The maps by kind and place, the mean prediction, and of what has the state of an earlier place, this place."""
 
     maps: dict[tuple[str, Place], Map]
     constant: Float[Tensor, " V"]
     """ln of the mean of the model's probabilities."""
-    repeated: set[Place]
+    repeated: Mapping[Source, Place]
     positions: int
+    texts: int
+    """How many texts the derivatives are of."""
+
+    def repeats(self, model: Any, kind: str, place: Place) -> bool:
+        """Whether a lens is that of an earlier place; jacobian is not, because it depends on the layers that follow."""
+        earlier = self.repeated.get((SOURCES.get(kind, "own"), place))
+        if earlier is None or kind == "jacobian":
+            return False
+        shared = kind != "logit" or not hasattr(model, "layer_norm")
+        return shared or model.layer_norm(place.layer) is model.layer_norm(earlier.layer)
+
+    def unchanged(self, model: Any, read_places: Sequence[Place]) -> list[str]:
+        """The streams that are read after every layer and that none changes."""
+        same = [place for place in read_places if ("own", place) in self.repeated or place in self.repeated.values()]
+        streams = {place.stream: {p.layer for p in same if p.stream == place.stream and p.hook.endswith("_post")}
+                   for place in same}  # fmt: skip
+        return sorted(stream for stream, layers in streams.items() if len(layers) == model.cfg.n_layers)
 
 
 def fit(
@@ -120,14 +148,14 @@ def fit(
     """The lenses from these documents, of every position that has a next token, BOS too."""
     model, device, positions, maps = nets["own"], nets["own"].cfg.device, 0, dict[tuple[str, Place], Map]()
     head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
-    repeated = {place for place in read_places if place != first[place.stream]}
+    repeated = {(net, p): first[p.stream] for net in nets for p in read_places if p != first[p.stream]}
     total: Any = 0.0
     kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(device)
     moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
     for _, tokens, targets in opened.batches():
         states, last = states_of(nets, read_places, tokens.to(device), (targets != IGNORE).to(device))
-        own_states = {place: states["own", place] for place in read_places}
-        repeated = {place for place in repeated if torch.equal(own_states[place], own_states[first[place.stream]])}
+        repeated = {(net, place): earlier for (net, place), earlier in repeated.items()
+                    if torch.equal(states[net, place], states[net, earlier])}  # fmt: skip
         with torch.no_grad():
             total += sum(head(h).double().softmax(-1).sum(0) for h in last.split(chunk_rows(model.cfg.d_vocab)))
         rows = kept_mask[positions : positions + len(last)]
@@ -139,15 +167,15 @@ def fit(
     last = torch.cat(kept_last)
     for place in read_places:
         for kind, net in SOURCES.items():
-            if kind in options.kinds and place not in repeated:
+            if kind in options.kinds and (net, place) not in repeated:
                 maps[kind, place] = moments[net, place].ridge()
                 if kind != "ridge":
                     maps[kind, place] = tuned(options, head, maps[kind, place], torch.cat(samples[net, place]), last)
         tick(1)
+    texts = [row for row in islice(opened.rows(), options.texts) if len(row) > 2]
     if "jacobian" in options.kinds:
-        texts = list(islice(opened.rows(), options.texts))
         maps |= {("jacobian", place): J for place, J in jacobians(model, texts, read_places).items()}
-    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions)
+    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions, len(texts))
 
 
 def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
@@ -182,7 +210,7 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
     Positions are those after BOS that have a next token. One backward pass per dimension of the last state gives a row
     of J for every layer and stream. A sum of several streams is no variable of the model: it has no J of its own.
     """
-    live = [place for place in read_places if place.hook in {model_place.hook for model_place in places_of(model)}]
+    live = [place for place in read_places if not is_sum(model, place)]
     ids = [list(row)[: model.cfg.n_ctx] for row in rows if len(row) > 2]
     if not ids:
         raise InputError("no text has a position after BOS with a next token: give longer texts")
@@ -223,18 +251,17 @@ class Cell:
         return head_of(model)(torch.stack(parts).sum(0))
 
 
-def cells_of(options: Lenses, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
-    """What is compared with the model: the wanted lenses, of places that are not repeated."""
+def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
+    """What is compared with the model: the wanted lenses, without those that are an earlier place's."""
     cells = list[Cell]()
     for kind in options.kinds:
-        for place in (place for place in read_places if place not in fit_result.repeated):
+        for place in (place for place in read_places if not fit_result.repeats(model, kind, place)):
             parts = [place]
-            if kind == "jacobian" and (kind, place) not in fit_result.maps:
-                parts = [p for p in read_places if p.layer == place.layer and (kind, p) in fit_result.maps]
+            if kind == "jacobian" and is_sum(model, place):
+                parts = [p for p in read_places if p.layer == place.layer and p != place]
             net = SOURCES.get(kind, "own")
             maps = {(net, part): fit_result.maps[kind, part] for part in parts if kind != "logit"}
-            if maps or kind == "logit":
-                cells.append(Cell(kind, place, maps))
+            cells.append(Cell(kind, place, maps))
     return cells
 
 
@@ -245,7 +272,7 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     nets = {"own": model} | ({"untrained": untrained(model, options.seed)} if "untrained" in options.kinds else {})
     tick = ticks(progress, len(read_places) + 1)
     fit_result = fit(options, nets, fit_documents, read_places, tick)
-    cells = cells_of(options, read_places, fit_result)
+    cells = cells_of(options, model, read_places, fit_result)
     sums, units = compare(nets, test_documents, read_places, cells, fit_result.constant)
     tick(0)
     labels = pd.DataFrame(
@@ -254,10 +281,10 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     )  # fmt: skip
     title = f"{title_of(model)} on {test_documents.title()}; "
     title += f"fitted on {fit_result.positions:,} positions of other documents"
-    if fit_result.repeated:
-        streams = sorted({place.stream for place in fit_result.repeated})
-        title += f"; no layer changes {', '.join(streams)}: one row each"
-    about = {"title": title, "weights_digest": weights_digest(model), "texts": options.texts,
+    if streams := fit_result.unchanged(model, read_places):
+        title += f"; no layer changes {', '.join(streams)}: one row for each lens"
+        title += " but jacobian" if "jacobian" in options.kinds else ""
+    about = {"title": title, "weights_digest": weights_digest(model), "texts": fit_result.texts,
              "layers": model.cfg.n_layers}  # fmt: skip
     arrays = {"constant": fit_result.constant.float().cpu().numpy()}
     for (kind, place), lens_map in fit_result.maps.items():

@@ -11,7 +11,7 @@ from streamscope.instruments.data import Prompts
 from streamscope.instruments.open_data import OpenPrompts, open_data
 from streamscope.instruments.prompts import Prompt, Suite
 from streamscope.instruments.prompts.alignment import align
-from streamscope.interventions.interchange import Interchange
+from streamscope.interventions.interchange import Interchange, measure
 from streamscope.interventions.interchange.measure import (
     Cases,
     Search,
@@ -157,6 +157,22 @@ def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
         assert not set().union(*directions.words) & set().union(*measured.words)
         assert len(directions.tokens) and len(measured.tokens)
         assert cases.variable == ("order" if relation == "state" else "kind of noun")
+
+
+def test_the_title_counts_prompts_and_trainings_without_held_out_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how, data = load("stories/lfa"), Interchange(basis=("means",), pairs=20), Prompts("agreement")
+    (cases,) = cases_of(how, open_data(data, model)).values()
+    directions, measured = apart(cases, how.seed)
+    left_out = len(open_data(data, model).aligned.prompts) - len(directions) - len(measured)
+    assert left_out > len(cases.tokens) - len(directions) - len(measured) > 0
+    counts = f"{len(directions)} prompts for directions, {len(measured)} measured, {left_out} left out"
+    title = how.measure(model, data).table().title
+    assert counts in title and "held-out words" not in title
+    first = len(cases_of(how, opened(planted()))["c"].tokens)
+    monkeypatch.setattr(measure, "apart", lambda cases, seed: apart(cases, seed) if len(cases.tokens) == first
+                        else ([], list(range(len(cases.tokens)))))  # fmt: skip
+    how = Interchange(hooks=(CONTEXT, TOKEN), basis=("means", "das"), pairs=20, steps=2)
+    assert "das had no held-out words at 2 of 2 places" in how.measure(planted(), opened(planted())).table().title
 
 
 def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,15 +63,16 @@ def test_the_lens_of_layers_that_write_nothing_is_the_identity() -> None:
     how = Lenses(kinds=("ridge", "jacobian", "logit"), hooks=("blocks.0.*", "blocks.1.hook_resid_post"), texts=3)
     with pytest.raises(InputError, match="no stream"):
         how.measure(model, DATA)
-    how = Lenses(kinds=("ridge", "jacobian", "logit"), hooks=("blocks.[01].hook_resid_post",), texts=3)
+    how = Lenses(kinds=("ridge", "jacobian", "logit"), texts=3)
     result = how.measure(model, DATA)
     frame = result.table().frame.query("lens != 'constant'")
     assert (frame["kl"] < 1e-4).all() and (frame["agreement"] > 0.99).all()
     J, b = (result.arrays[name] for name in names_of("jacobian", "blocks.0.hook_resid_post"))
     np.testing.assert_allclose(J, np.eye(len(J)), atol=1e-5)
     assert not b.any()
-    assert "no layer changes resid: one row each" in result.table().title, "layers 0 and 1 have one state"
-    assert frame["layer"].tolist() == [0, 0, 0]
+    assert "no layer changes resid: one row for each lens but jacobian" in result.table().title
+    rows = {"ridge": [0], "logit": [0], "jacobian": [0, 1, 2]}
+    assert frame.groupby("lens")["layer"].apply(list).to_dict() == rows
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -193,6 +194,7 @@ def test_a_file_serves_the_logit_lens_and_no_other_model(tmp_path: Path) -> None
     for spec, message in (
         (f"{file}:tunde", "did you mean tuned"),
         (f"{file}:jacobian", "unknown kind of lens"),
+        (f"{file}:untrained", "states of an untrained model: give another kind"),
         (str(file), "did you mean|no such|give FILE:KIND|missing"),
         (f"{path}:tuned", "write one with|cannot be read|is no"),
     ):
@@ -242,6 +244,47 @@ def test_a_frozen_stream_has_one_row() -> None:
     frame = result.table().frame.query("lens == 'logit'")
     assert frame.groupby("stream")["layer"].count().to_dict() == {"token": 1, "context": 2, "resid": 2}
     assert "no layer changes token" in result.table().title
+
+
+def test_every_hook_has_its_own_jacobian() -> None:
+    """Also one inside a layer, of a model with one stream and of one with several."""
+    for name, hooks in (("std-t", ("blocks.1.hook_resid_mid", "blocks.1.hook_resid_post")),
+                        ("lfa", ("blocks.0.hook_context_mid", "blocks.0.hook_token_post"))):  # fmt: skip
+        model = model_of(name)
+        read = [Place(hook, hook.split("_")[1], int(hook[7])) for hook in hooks]
+        result = Lenses(kinds=("jacobian", "ridge"), hooks=hooks, texts=3).measure(model, DATA)
+        fitted, _ = open_data(DATA, model).split(0.25, 0)
+        wanted = jacobians(model, list(fitted.rows())[:3], read)
+        for place in read:
+            A, _ = names_of("jacobian", place.name)
+            np.testing.assert_allclose(result.arrays[A], wanted[place].A, atol=1e-6)
+        assert result.table().frame.query("lens == 'jacobian'")["kl"].nunique() == 2
+    Lenses(kinds=("jacobian", "ridge"), hooks=("blocks.0.hook_context_mid",), texts=3).measure(model, DATA)
+
+
+def test_rows_are_left_out_only_where_the_lens_is_the_same() -> None:
+    """One state at two hooks, norms of each layer, and an untrained twin that does change its states."""
+    hooks = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post")
+    result = Lenses(kinds=("logit",), hooks=hooks).measure(model_of("std-t"), DATA)
+    assert result.table().frame.query("lens == 'logit'")["hook"].tolist() == [hooks[0], hooks[2]]
+    assert "no layer changes" not in result.table().title
+    model = silent_after(model_of("pls", **{"readout.layer_norms": "own"}), -1)
+    frame = Lenses(kinds=("logit", "ridge", "untrained")).measure(model, DATA).table().frame
+    rows = frame.query("stream != 'resid'").groupby("lens")["layer"].nunique().to_dict()
+    assert rows["ridge"] == 1 and rows["logit"] == rows["untrained"] == model.config.n_layers
+
+
+def test_weights_in_bf16_and_fewer_texts_than_wanted(tmp_path: Path) -> None:
+    """bf16 differs by its rounding from float32; a file says how many texts there were."""
+    tables = []
+    for dtype in (torch.float32, torch.bfloat16):
+        how = Lenses(kinds=("logit", "ridge", "tuned", "jacobian"), texts=50, steps=3)
+        result = how.measure(model_of("std-t").to(dtype), DATA)
+        tables.append(result.table().frame.query("lens != 'constant'"))
+    np.testing.assert_allclose(tables[1]["kl"], tables[0]["kl"], rtol=0.1, atol=0.05)
+    result.save(tmp_path / "lens.pt")
+    assert torch.load(tmp_path / "lens.pt")["n_prompts"] == 18, "three of four of 24 documents"
+    Lenses(kinds=("ridge", "untrained"), steps=2)
 
 
 def test_what_cannot_be_fitted_says_so() -> None:
