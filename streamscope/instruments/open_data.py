@@ -473,11 +473,13 @@ class OpenTasks(Splittable):
 
 
 def task_block(
-    measure: Measure, units: Mapping[str, pd.DataFrame], rows: Sequence[tuple[Mapping[str, Any], np.ndarray | None]]
-) -> Observations:
-    """Observations over the cases of several tasks, from (labels of a cell with its task, values [its cases]).
+    measure: Measure, units: Mapping[str, pd.DataFrame], rows: Sequence[tuple[Mapping[str, Any], np.ndarray | None]],
+    sizes: Mapping[str, np.ndarray | float] | None = None,
+) -> Observations:  # fmt: skip
+    """Observations over the cases of several tasks, from (labels of a cell with its task, totals [its cases]).
 
-    `units` are those of each task. A cell without values is there, but not measured.
+    `units` are those of each task, `sizes` the sizes of its cases, 1 by default. A cell without values is there, but
+    not measured.
     """
     all_units = pd.concat([frame.assign(task=task) for task, frame in units.items()], ignore_index=True)
     all_units["unit"] = all_units["task"] + ":" + all_units["unit"]
@@ -485,7 +487,8 @@ def task_block(
     total, size = np.zeros((2, len(rows), len(all_units)))
     for i, (labels, values) in enumerate(rows):
         if values is not None:
-            total[i, places[labels["task"]]], size[i, places[labels["task"]]] = values, 1.0
+            task = labels["task"]
+            total[i, places[task]], size[i, places[task]] = values, 1.0 if sizes is None else sizes[task]
     cells = pd.DataFrame([labels for labels, _ in rows])
     return Observations(measure=measure, cells=cells, units=all_units, total=total, size=size)
 

@@ -332,10 +332,11 @@ def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Kind = "pooled") -
 def d_columns(total: np.ndarray, size: np.ndarray | None = None) -> list[np.ndarray]:
     """What `d_of_totals` sums over the cases of two conditions [2, …, cases]: 1, x1, x0, x1², x0², each […, cases].
 
-    The origin is the row's grand mean, so that squares do not swallow small differences. `size`, all 1, is not read:
-    these are the columns of `observations.bootstrap`.
+    x is total / size, or the total. The origin is the row's grand mean, so that squares do not swallow small
+    differences. These are the columns of `observations.bootstrap`.
     """
-    a, b = total - total.mean((0, -1), keepdims=True)
+    x = total if size is None else total / size
+    a, b = x - x.mean((0, -1), keepdims=True)
     return [np.ones_like(a), a, b, a * a, b * b]
 
 
