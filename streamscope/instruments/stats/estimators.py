@@ -235,7 +235,7 @@ def cluster_bootstrap(
 
     `columns` are [..., D]: per cluster a count, a sum, a sum of squares, …; `statistic(*columns, axis)` reduces the
     last axis. Leading axes (heads, scales) share the resamples. Returns (low, high) of shape [...]; NaN where the
-    statistic does not vary over resamples.
+    statistic does not vary over resamples, −∞ and ∞ where an end has no value because it is not finite in some.
 
     The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because
     a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa is the
@@ -265,8 +265,9 @@ def cluster_bootstrap(
             batch=max(1, _BATCH_CELLS // data[0].size),
             rng=np.random.default_rng(seed),
         )
-    interval = result.confidence_interval
-    return np.asarray(interval.low), np.asarray(interval.high)
+    low, high = map(np.asarray, result.confidence_interval)
+    is_lost = ~np.isfinite(low + high) & ~np.isfinite(result.bootstrap_distribution).all(-1)
+    return np.where(is_lost, -np.inf, low), np.where(is_lost, np.inf, high)
 
 
 def statistic_interval(
