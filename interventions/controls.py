@@ -169,9 +169,8 @@ def effect_sizes(
 
     Reasons for missing values go into `missing` of the row; without a delta all are missing.
     """
-    totals = block.total[list(cells)]
     inside = block.inside[list(cells)].all(0)
-    x1, x0 = totals[:, inside]
+    x1, x0 = block.total[list(cells)][:, inside] / block.sizes[list(cells)][:, inside]
     out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
     reasons = dict.fromkeys(out, missing.get((row, "delta"), ""))
     if not reasons["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:

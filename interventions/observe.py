@@ -69,6 +69,8 @@ class Observed:
     """[edits, readouts, N]"""
     left_out: str = ""
     """For a title: how many prompts were left out, and why."""
+    size: np.ndarray | float = 1.0
+    """[N] what a case counts in a mean: the tokens of a document, of which its loss is the mean; else 1."""
 
     def under(self, edit: int | None, readout: str = "all") -> np.ndarray:
         """Values [N] under an edit, by index; None is the baseline."""
@@ -299,7 +301,7 @@ def observe_loss(
     batch_size: int = 32,
     progress: Progress = iter,
 ) -> Observed:
-    """Loss per token of every document and edit, in nats; each document is one case and one cluster."""
+    """Loss per token of every document and edit, in nats, with its tokens as `size`; a document is a case."""
     losses = document_losses(
         model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress, keep=False
     )
@@ -310,7 +312,8 @@ def observe_loss(
     ids = [str(i) for i in range(len(losses.tokens))]
     cases = pd.DataFrame({"id": ids, "pair": "", "cluster": ids, "category": "", "relation": "", "order": ""})
     edited = losses.edited / losses.tokens
-    return Observed("loss", cases, ("all",), (losses.baseline / losses.tokens)[None], edited[:, None])
+    baseline = (losses.baseline / losses.tokens)[None]
+    return Observed("loss", cases, ("all",), baseline, edited[:, None], size=losses.tokens.astype(float))
 
 
 # ---- log-probabilities of answers ------------------------------------------------------------------

@@ -74,15 +74,17 @@ def blocks_of(
     """
     scales = list(dict.fromkeys(g for _, g in sweep.cells))
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    sizes = {task: result.size for task, (observed, _) in by_task.items() for result in observed.values()}
     for task, (observed, _) in by_task.items():
         for c, (_, scale) in enumerate(sweep.cells):
             where = {"task": task, "group": groups[c // len(scales)].name, "scale": scale}
             edits = [None if scale == 1 else sweep.index[c], *(index for _, index in sweep.controls[c])]
             for name, result in observed.items():
-                values = [({**where, "draw": draw}, result.under(edit)) for draw, edit in enumerate(edits, -1)]
+                totals = [result.under(edit) * result.size for edit in edits]
+                values = [({**where, "draw": draw}, total) for draw, total in enumerate(totals, -1)]
                 rows.setdefault(name, []).extend(values)
     units = {task: task_units for task, (_, task_units) in by_task.items()}
-    return {name: task_block(MEASURES[name], units, block_rows) for name, block_rows in rows.items()}
+    return {name: task_block(MEASURES[name], units, block_rows, sizes) for name, block_rows in rows.items()}
 
 
 def contrasts_of(block: Observations) -> list[Contrast]:
@@ -118,12 +120,17 @@ def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
         return np.asarray((x[:, None] * y).sum(0) / np.sqrt((x**2).sum() * (y**2).sum(0)))
 
 
+def _of_cases(block: Observations, cells: Sequence[int]) -> np.ndarray:
+    """[cells, units] the value of every case, NaN outside."""
+    return np.asarray(block.total[cells] / np.where(block.inside[cells], block.sizes[cells], 1.0))
+
+
 def monotonicity(block: Observations, within: tuple[float, float]) -> Observations:
     """Spearman's ρ between scale and measure for every case that changes, per task and group."""
     curves = curves_of(block, within)
     total, size = np.zeros((2, len(curves), len(block.units)))
     for row, weights, cells in zip(total, size, curves.values(), strict=True):
-        values = block.total[cells]
+        values = _of_cases(block, cells)
         moved = np.ptp(values, axis=0) > block.measure.resolution
         row[moved], weights[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
     measure = Measure(
@@ -170,8 +177,8 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
                 names[of]: text for (index, of), text in estimates.reasons.items() if index == i and of in names
             }
             if moved.any():
-                mean = block.total[cells][:, inside].mean(1)
-                row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean[:, None])[0])
+                mean = block.values[cells, None]
+                row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean)[0])
             if np.isnan(row["spearman_curve"]):
                 reasons["spearman_curve"] = "the mean over cases does not change" if moved.any() else NO_CHANGE
             row |= {"n": int(moved.sum()), "flat": int((inside & ~moved).sum()), "clusters": int(estimated["clusters"])}
@@ -185,17 +192,15 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
     """range with its interval, those of random groups, and reasons for missing values."""
     row: dict[str, Any]
     row, reasons = observations.interval_columns("range", observations.bootstrap(block, cells, curve_range))
-    values = block.total[cells]
-    if not (np.ptp(values, axis=0) > block.measure.resolution).any():
+    if not (np.ptp(_of_cases(block, cells), axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}
         reasons = dict.fromkeys(("range_low", "range_high"), NO_CHANGE)
-    inside = np.flatnonzero(block.inside[cells[0]])
     group_cells = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
     scales = block.cells["scale"].to_numpy()[cells]
-    base = block.total[group_cells.index[(group_cells["draw"] == -1) & (group_cells["scale"] == 1)][0], inside].mean()
+    base = block.values[group_cells.index[(group_cells["draw"] == -1) & (group_cells["scale"] == 1)][0]]
     drawn = []
     for _, draw_rows in group_cells[(group_cells["draw"] >= 0) & group_cells["scale"].isin(scales)].groupby("draw"):
-        means = block.total[np.ix_(draw_rows.index, inside)].mean(1)
+        means = block.values[draw_rows.index]
         drawn.append(float(np.ptp([*means, *([base] if 1.0 in scales else [])])))
     row |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NAN) | {"draws": len(drawn)}
     if drawn:

@@ -219,7 +219,8 @@ def add_measure(
     values = [observed.under(cell and cell.edit, parts[part][0]) for cell, part in rows]
     inside = np.stack([parts[part][2] for _, part in rows])
     block = data.blocks[name] = Observations(
-        measure=MEASURES[name], units=units, total=np.where(inside, values, 0.0), size=inside,
+        measure=MEASURES[name], units=units, total=np.where(inside, values * np.asarray(observed.size), 0.0),
+        size=inside * observed.size,
         cells=pd.DataFrame([{**(cell.labels if cell else unedited), "part": part} for cell, part in rows]),
     )  # fmt: skip
     data.contrasts[name] = contrasts

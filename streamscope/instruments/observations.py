@@ -57,6 +57,7 @@ def reasons_of(reasons: Reasons, rows: Iterable[int]) -> Reasons:
 
 
 ONE_UNIT, SAME = "one independent case", "the same in every independent case"
+ZERO = "the denominator is 0 in some resamples"
 NOWHERE = "no unit is in all cells of this contrast"
 NUMBERS = ("value", "sd", "low", "high", "p", "p_holm")
 TESTED = ("low", "high", "p", "p_holm")
@@ -596,8 +597,9 @@ def bootstrap(
     low, high = statistic_interval(
         statistic, *sums, clusters=clusters, confidence=confidence, resamples=resamples, seed=seed
     )
-    row |= {"low": float(low), "high": float(high)}
-    return row, {} if np.isfinite(row["low"]) else dict.fromkeys(("low", "high"), SAME)
+    if np.isfinite([low, high]).all():
+        return {**row, "low": float(low), "high": float(high)}, {}
+    return row, dict.fromkeys(("low", "high"), ZERO if np.isinf(low) else SAME)
 
 
 def interval_columns(

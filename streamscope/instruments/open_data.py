@@ -107,18 +107,20 @@ class _OpenShards(Splittable):
         raise NotImplementedError
 
     def units(self) -> pd.DataFrame:
-        """unit and cluster of every document: its place and the hash of its tokens; documents are independent.
+        """unit and cluster of every document: its place with the hash of its tokens, and the hash, which copies share.
 
-        Windows also have document, window and offset (the first token's position there); those of one document are a
-        cluster. Only the same document in the same tokens has the same name in two models.
+        Windows also have document, window and offset (the first token's position there); those of one document, and of
+        its copies, are a cluster. Only the same document in the same tokens has the same name in two models.
         """
         if isinstance(self.shards, WindowedShards):
             return window_names(self.shards, (i for i, _ in self._read()))
         return unit_names((self.shards.source[i], ids) for i, ids in self._read())
 
     def cases(self) -> pd.DataFrame:
-        """The documents that are read, each a cluster, or their windows."""
-        return pd.DataFrame({"cluster": [str(self.shards.source[i]) for i, _ in self._read()]})
+        """The documents that are read, or their windows; clusters are as in `units`, called by their first place."""
+        first: dict[str, str] = {}
+        places = zip(self.units()["cluster"], self._read(), strict=True)
+        return pd.DataFrame({"cluster": [first.setdefault(key, str(self.shards.source[i])) for key, (i, _) in places]})
 
     def split(self, share: float, seed: int) -> tuple[Any, Any]:
         """Documents to fit on and others to measure on, `share` of all and at least two; windows of one stay together.
@@ -291,19 +293,20 @@ class OpenTokens(_OpenShards):
 
 
 def unit_names(documents: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> pd.DataFrame:
-    """unit and cluster of documents: place and hash of the tokens, so that only the same ones have the same name."""
-    names = [f"{i}:{_hash(ids)}" for i, ids in documents]
-    return pd.DataFrame({"unit": names, "cluster": names})
+    """unit of documents: place and hash of the tokens, so that only the same ones have the same name; cluster: the
+    hash, because copies of a document are not independent."""
+    names = [(i, _hash(ids)) for i, ids in documents]
+    return pd.DataFrame({"unit": [f"{i}:{text}" for i, text in names], "cluster": [text for _, text in names]})
 
 
 def window_names(shards: WindowedShards, rows: Iterable[int]) -> pd.DataFrame:
-    """unit, cluster, document, window and offset of windows: a document is a cluster, named as the whole."""
+    """unit, cluster, document, window and offset of windows: a document and its copies are a cluster, the hash."""
     clusters: dict[int, str] = {}
     names = []
     for i in rows:
         document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
         if document not in clusters:
-            clusters[document] = f"{document}:{_hash(shards.documents.document(document))}"
+            clusters[document] = _hash(shards.documents.document(document))
         unit = f"{document}.{window}:{_hash(shards.document(i))}"
         names.append((unit, clusters[document], document, window, offset))
     return pd.DataFrame(names, columns=["unit", "cluster", "document", "window", "offset"])
@@ -470,11 +473,13 @@ class OpenTasks(Splittable):
 
 
 def task_block(
-    measure: Measure, units: Mapping[str, pd.DataFrame], rows: Sequence[tuple[Mapping[str, Any], np.ndarray | None]]
-) -> Observations:
-    """Observations over the cases of several tasks, from (labels of a cell with its task, values [its cases]).
+    measure: Measure, units: Mapping[str, pd.DataFrame], rows: Sequence[tuple[Mapping[str, Any], np.ndarray | None]],
+    sizes: Mapping[str, np.ndarray | float] | None = None,
+) -> Observations:  # fmt: skip
+    """Observations over the cases of several tasks, from (labels of a cell with its task, totals [its cases]).
 
-    `units` are those of each task. A cell without values is there, but not measured.
+    `units` are those of each task, `sizes` the sizes of its cases, 1 by default. A cell without values is there, but
+    not measured.
     """
     all_units = pd.concat([frame.assign(task=task) for task, frame in units.items()], ignore_index=True)
     all_units["unit"] = all_units["task"] + ":" + all_units["unit"]
@@ -482,7 +487,8 @@ def task_block(
     total, size = np.zeros((2, len(rows), len(all_units)))
     for i, (labels, values) in enumerate(rows):
         if values is not None:
-            total[i, places[labels["task"]]], size[i, places[labels["task"]]] = values, 1.0
+            task = labels["task"]
+            total[i, places[task]], size[i, places[task]] = values, 1.0 if sizes is None else sizes[task]
     cells = pd.DataFrame([labels for labels, _ in rows])
     return Observations(measure=measure, cells=cells, units=all_units, total=total, size=size)
 
@@ -509,8 +515,8 @@ class OpenText(Splittable):
         return "".join(f"; {note}" for note in self.cut)
 
     def cases(self) -> pd.DataFrame:
-        """The texts, each a cluster."""
-        return pd.DataFrame({"cluster": self.names})
+        """The texts, each with its copies a cluster."""
+        return pd.DataFrame({"cluster": [name.partition(":")[2] for name in self.names]})
 
     def only(self, rows: Sequence[int]) -> "OpenText":
         return replace(self, rows=[self.rows[i] for i in rows], names=[self.names[i] for i in rows])

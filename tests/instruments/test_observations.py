@@ -380,6 +380,21 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     assert (found["low"], found["high"]) == pytest.approx([float(end) for end in want])
 
 
+@pytest.mark.parametrize("moving", [1, 3, 10])
+def test_a_ratio_whose_denominator_is_0_in_some_resamples_has_no_interval(moving: int) -> None:
+    def ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(y[0].sum(axis) / y[1].sum(axis))
+
+    x = np.stack([np.arange(1.0, 11.0), np.arange(10) < moving])
+    found, why = bootstrap(block(x), [0, 1], ratio, resamples=500)
+    assert found["value"] == pytest.approx(55 / moving)
+    assert np.isfinite([found["low"], found["high"]]).all() == (moving == 10) == (not why)
+    assert set(why.values()) <= {"the denominator is 0 in some resamples"}
+    same = bootstrap(block(np.stack([x[0], 2 * x[0]])), [0, 1], ratio)
+    assert set(same[1].values()) == {"the same in every independent case"}
+
+
 def test_a_statistic_of_several_cells_has_an_interval_where_cases_share_words() -> None:
     """Cells as rows of one column are what they are as columns of their own."""
     rng = np.random.default_rng(0)

@@ -166,6 +166,19 @@ def test_windows_of_a_document_are_one_cluster(model: Any, text: Path) -> None:
     assert set(pd.concat(halves)["unit"]) == set(units["unit"])
 
 
+@pytest.mark.parametrize("data", [Documents(stride=0), Documents(stride=16), Tokens(stride=0), Tokens(stride=16)])
+def test_copies_of_a_document_are_one_cluster(model: Any, text: Path, tmp_path: Path, data: Any) -> None:
+    copies, separator = tmp_path / "copies.txt", "\n<|endoftext|>\n"
+    copies.write_text(separator.join([text.read_text()] * 4))
+    one, four = (open_data(replace(data, data=str(path)), model) for path in (text, copies))
+    units = four.units()
+    assert units["unit"].nunique() == len(units) == 4 * len(one.units())
+    assert units["cluster"].nunique() == four.cases()["cluster"].nunique() == one.units()["cluster"].nunique() == 3
+    assert one.cases()["cluster"].unique().tolist() == ["0", "1", "2"]
+    halves = [set(four.half(side).units()["cluster"]) for side in (0, 1)]
+    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 3
+
+
 def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -> None:
     """Enough documents are cut; too few are read whole, in no more windows than documents were wanted."""
     cut = open_data(Documents(str(text), max_documents=3), model)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,19 @@ from scipy import stats
 
 import streamscope.models
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, with_reasons
+from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.selection import Group
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.interventions.steer_heads.measure import leverage, ranges, spearman
+from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from tests.interventions import copiers
@@ -160,6 +164,19 @@ def test_half_the_copying_is_less_leverage(found: Result) -> None:
         other[name] = replace(block, units=block.units.assign(unit=renamed))
     with pytest.raises(InputError, match="fewer than two cases"):
         leverage(found.blocks, other, (0.0, 1.5))
+
+
+def test_the_loss_is_per_token_as_that_of_ablate(tmp_path: Path) -> None:
+    model, text = load("lfa"), tmp_path / "t.txt"
+    text.write_text("\n<|endoftext|>\n".join("Leo saw the dog. " * k for k in range(1, 10)))
+    documents = Documents(str(text))
+    ablated = Ablate(heads=("L0.H0",), draws=0).measure(model, documents).table().frame.iloc[0]
+    result = SteerHeads(groups=("L0.H0",), scales=(0.0, 1.0), measures=("loss",), draws=2).measure(model, documents)
+    levels = result.table("loss").frame.set_index("scale")
+    assert levels["level"][1.0] == pytest.approx(ablated["baseline"], abs=1e-6)
+    assert levels["change"][0.0] == pytest.approx(ablated["delta"], abs=1e-6) and levels["n"][0.0] == 9
+    curve = result.table("curves").frame.iloc[0]
+    assert curve["range"] == pytest.approx(abs(ablated["delta"]), abs=1e-6) and curve["random_range"] < 1
 
 
 def test_spearman_is_scipys_with_ties() -> None:

@@ -23,7 +23,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import estimate
-from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.open_data import given_prompts, open_data
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
@@ -39,7 +39,6 @@ from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.models.make import build
-from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.pds import Pds
 from tests.probes import planted
 
@@ -275,14 +274,17 @@ def test_relations_have_rows_and_holm_counts_them(found: tuple) -> None:
     assert hard["n"].tolist() == [12, 12, 24, 24]
 
 
-def test_loss_of_documents_is_a_measure_like_the_others() -> None:
-    how, model = Suppress(k=(1,), gates=(0.0,), measures=("loss",), draws=2), load("lfa")
-    row = rows(how.measure(model, Documents(max_documents=9)).table().frame, group="selected").iloc[0]
+def test_loss_of_documents_is_a_measure_like_the_others(tmp_path: Path) -> None:
+    how, model, text = Suppress(k=(1,), gates=(0.0,), measures=("loss",), draws=2), load("lfa"), tmp_path / "t.txt"
+    text.write_text("\n<|endoftext|>\n".join("Leo saw the dog. " * k for k in range(1, 10)))
+    data = Documents(str(text))
+    row = rows(how.measure(model, data).table().frame, group="selected").iloc[0]
     chosen = Head(*map(int, row["heads"].removeprefix("L").split(".H")))
-    shards = evaluation_shards(model.run, model.tokenizer, None)
-    observed = observe_loss(model, [scale_heads([chosen], 0.0)], shards, max_documents=9)
+    observed = observe_loss(model, [scale_heads([chosen], 0.0)], open_data(data, model).shards)
     assert row["n"] == row["clusters"] == 9
-    assert row["delta"] == pytest.approx((observed.edited[0] - observed.baseline).mean())
+    change = (observed.edited[0] - observed.baseline)[0]
+    assert row["delta"] == pytest.approx((change * observed.size).sum() / np.sum(observed.size)) != change.mean()
+    assert row["d_z"] == pytest.approx(change.mean() / change.std(ddof=1)), "over documents"
     assert row["measure"] == "loss"
 
 

@@ -235,7 +235,7 @@ def cluster_bootstrap(
 
     `columns` are [..., D]: per cluster a count, a sum, a sum of squares, …; `statistic(*columns, axis)` reduces the
     last axis. Leading axes (heads, scales) share the resamples. Returns (low, high) of shape [...]; NaN where the
-    statistic does not vary over resamples.
+    statistic does not vary over resamples, −∞ and ∞ where an end has no value because it is not finite in some.
 
     The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because
     a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa is the
@@ -265,8 +265,9 @@ def cluster_bootstrap(
             batch=max(1, _BATCH_CELLS // data[0].size),
             rng=np.random.default_rng(seed),
         )
-    interval = result.confidence_interval
-    return np.asarray(interval.low), np.asarray(interval.high)
+    low, high = map(np.asarray, result.confidence_interval)
+    is_lost = ~np.isfinite(low + high) & ~np.isfinite(result.bootstrap_distribution).all(-1)
+    return np.where(is_lost, -np.inf, low), np.where(is_lost, np.inf, high)
 
 
 def statistic_interval(
@@ -332,10 +333,11 @@ def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Kind = "pooled") -
 def d_columns(total: np.ndarray, size: np.ndarray | None = None) -> list[np.ndarray]:
     """What `d_of_totals` sums over the cases of two conditions [2, …, cases]: 1, x1, x0, x1², x0², each […, cases].
 
-    The origin is the row's grand mean, so that squares do not swallow small differences. `size`, all 1, is not read:
-    these are the columns of `observations.bootstrap`.
+    x is total / size, or the total. The origin is the row's grand mean, so that squares do not swallow small
+    differences. These are the columns of `observations.bootstrap`.
     """
-    a, b = total - total.mean((0, -1), keepdims=True)
+    x = total if size is None else total / size
+    a, b = x - x.mean((0, -1), keepdims=True)
     return [np.ones_like(a), a, b, a * a, b * b]
 
 
