@@ -221,12 +221,12 @@ def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocumen
 def trained_on(by_label: Mapping[str, Dictionary], opened: OpenDocuments, measured: OpenDocuments) -> str:
     """How many of the measured documents a dictionary was trained on, for the title; "" if none is known to be."""
     origin = {name: opened.shards.meta.get(name) for name in ("corpus", "tokenizer", "rule")} | {"part": opened.part}
-    place, text = opened.units()["cluster"].str.split(":", expand=True).to_numpy().T
-    measured_texts, n = measured.units()["cluster"].str.split(":").str[1].drop_duplicates(), 0
+    units, measured_texts, n = opened.units(), measured.units()["cluster"].drop_duplicates(), 0
+    place = units["document"] if "document" in units else units["unit"].str.partition(":")[0].astype(int)
     for about in (dictionary.about for dictionary in by_label.values()):
         data = about.get("data")
         if isinstance(data, Mapping) and origin.items() <= data.items():
-            n = max(n, measured_texts.isin(text[place.astype(int) < about["documents"]]).sum())
+            n = max(n, measured_texts.isin(units["cluster"][place < about["documents"]]).sum())
     return f"{n} of {counted(len(measured_texts), 'document')} were trained on: give other --data" if n else ""
 
 
