@@ -37,7 +37,7 @@ def plan(options: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
-    """`CELLS` and `difference` = last − first of every head on every pair, and mean attention to BOS [heads]."""
+    """`CELLS` and `difference` = last − first of every head on every pair, and attention to the first token [heads]."""
     targets = [spans["target"] for spans in query.aligned.positions]
     prompts = roles.role_table(
         captures, query, lambda i, rows: {"target": roles.attention_to(rows, targets[i]), "bos": rows[..., 0]}
@@ -71,7 +71,8 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
         about["threshold"] = mean_plus_sd(reference_result.table().frame)
     query = plan(options, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
-    about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1))
+    has_bos = opened.tokenizer.adds_bos  # without, position 0 is a word
+    about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1)) if has_bos else []
     about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target')}"
     about["title"] += roles.sinks_sentence(about["sinks"], bos.size)
     names = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]

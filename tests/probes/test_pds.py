@@ -21,6 +21,7 @@ from streamscope.instruments.table import Table
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.suppress import Suppress
 from streamscope.models import load
+from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.pds import Pds
@@ -105,6 +106,17 @@ def test_titles_say_that_twins_with_another_answer_are_left_out(instrument: Any,
     )  # fmt: skip
     found = instrument.measure(net, given_prompts(replace(suite, prompts=(*suite.prompts, *twins)), net))
     assert ", 8 left out whose text up to the query also occurs with another answer" in found.table(table).title
+
+
+@pytest.mark.parametrize("bos", ["yes", "no"])
+def test_without_bos_no_head_is_a_bos_sink(bos: Any) -> None:
+    """Every head attends to the first token alone, which is a word without BOS."""
+    net = planted.model()
+    net.tokenizer = net.tokenizer.with_bos(bos)
+    with edit(net, planted.set_pattern(lambda n: torch.eye(n)[0])):
+        found = Pds().measure(net, given_prompts(planted.suite(), net))
+    assert found.about["sinks"] == ([f"L0.H{h}" for h in range(5)] if bos == "yes" else [])
+    assert ("BOS sinks" in found.table("heads").title) == (bos == "yes")
 
 
 def test_thresholds(result: Result) -> None:
