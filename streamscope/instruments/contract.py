@@ -407,7 +407,7 @@ def recipe_of(model: Any) -> dict[str, Any]:
         config, step = read_json(run / "config.json", Config), snapshot_step(run)
         trained = seeds_share(config)
     digest = hashlib.sha256((config_text + tokens + trained).encode()).hexdigest()[:16]
-    if step is None:
+    if run is None or step is None:
         return {"recipe": digest, "step": None}
     recipe = {"recipe": digest, "step": step, "training": run_label(run).rpartition("@")[0]}
     return recipe | ({"tokens": tokens_seen(config["training"], model.config.n_ctx, step)} if "data" in config else {})
