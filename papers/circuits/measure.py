@@ -1,5 +1,6 @@
 """Abilities, circuits and their overlap: run by run, each task an instrument's result that is kept in a file."""
 
+import json
 import sys
 import time
 from collections import Counter
@@ -156,7 +157,7 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
     for task, file in files.items():
         circuits = Circuits(task=task, pairs=options.pairs, method=options.method)
         old_result = Result.load(file) if file.is_file() else None
-        wanted_about = {"options": asdict(circuits), "checkpoint": checkpoint["checkpoint"]}
+        wanted_about = {"options": json.loads(json.dumps(asdict(circuits))), "checkpoint": checkpoint["checkpoint"]}
         if old_result and wanted_about.items() <= old_result.about.items():
             results[task] = old_result
         else:
