@@ -790,8 +790,11 @@ def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
         const { color, backgroundColor } = getComputedStyle(e); return [color, backgroundColor]; })"""
     for scheme in ("dark", "light"):
         page.page.emulate_media(color_scheme=scheme)
-        page.page.wait_for_timeout(300)
-        assert min(contrast(*pair) for pair in page.do(script)) > 4.5, scheme
+        for _ in range(10):  # cells are drawn anew, which takes a while on a busy machine
+            page.page.wait_for_timeout(300)
+            if (lowest := min(contrast(*pair) for pair in page.do(script))) > 4.5:
+                break
+        assert lowest > 4.5, scheme
 
 
 def test_bars_of_two_models_have_one_scale(page: Page) -> None:
