@@ -9,9 +9,11 @@ Holm over the paper's claims. Verdicts:
 
     reproduced     significant, with the printed sign; an equivalence: both one-sided tests against ± the margin
     contradicted   significant, with the other sign; an equivalence: the interval lies outside the margin
-    no effect      not significant, and the interval lies within ± the margin; here and above that of 1 − .05 / claims
+    no effect      not significant, and the interval lies within ± the margin
     too weak       an arm does not show what the claim needs (its interval reaches the limit)
     inconclusive   none of these; `shown` says what difference these seeds show with 80 % power
+
+Intervals of verdicts are those at level 1 − .05 / number of claims; the table shows those at 95 %.
 """
 
 import math
