@@ -278,14 +278,13 @@ def test_intervals_of_shares_hold_where_one_document_has_most_of_the_tokens(docu
     total = size * np.random.default_rng(0).uniform(0.2, 0.8, size.shape)
     measure = Measure(name="share", unit="share of tokens", resolution=0.0, limits=(0.0, 1.0))
     frame = estimates_of(measure, total, size)
-    assert frame["low"].between(0, 0.5).mean() > 0.5 > 1 - frame["high"].between(0.5, 1).mean()
     assert ((frame["low"] <= 0.5) & (frame["high"] >= 0.5)).mean() > 0.85
 
 
 @pytest.mark.parametrize(("heads", "signed"), [(1, True), (2, False)])
 def test_the_best_head_of_noise_is_no_more_often_significant_than_by_chance(heads: int, signed: bool) -> None:
-    """The cases of each half also choose the head (or its sign) that judges the other; without the factor a true null
-    is rejected in 9 to 13 % of the samples."""
+    """The cases of each half also choose the head (or its sign) that judges the other; without the factor more than 8 %
+    of true nulls are rejected at .05."""
     rng, n, scores = np.random.default_rng(1), 40, []
     table = pd.DataFrame({"head": [f"L0.H{h}" for h in range(heads)] * n, "case": np.repeat(np.arange(n), heads)})
     side, signs = table["case"].to_numpy() % 2, ("below", "above") if signed else None
