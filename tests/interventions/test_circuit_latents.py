@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.circuits import Circuits
+from streamscope.interventions.circuits import Circuits, measure
 from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import score_edges
@@ -134,6 +134,14 @@ def test_what_the_latents_do_not_write_is_worth_nothing(make: Any, tmp_path: Pat
     assert rest < 1e-5 < 1e-3 < latents
 
 
+def test_the_cost_is_that_of_the_graph_with_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = load("stories/lfa"), list[Any]()
+    how = Circuits(latents=(latents_in(tmp_path / "d", model, 1, "hook_mlp_out"),), pairs=8, method="eap")
+    monkeypatch.setattr(measure, "graph_of", lambda *args: asked.append(args[1:]) or graph_of(*args))
+    measure.seconds_of(how, model, *measure.task_pairs(how, model)[:2])
+    assert asked == [(how.latents,)]
+
+
 def test_the_instrument_takes_latents_and_refuses_what_is_no_part_of_the_graph(tmp_path: Path) -> None:
     model = load("stories/lfa")
     spec = latents_in(tmp_path / "d", model, 1, "hook_mlp_out")
@@ -144,6 +152,9 @@ def test_the_instrument_takes_latents_and_refuses_what_is_no_part_of_the_graph(t
     assert "m1" in {*frame["reader"]}
     result.save(tmp_path / "circuit.json", figure=tmp_path / "circuit.html")
     assert "m1.21" in (tmp_path / "circuit.html").read_text()
+    parts = next(trace for trace in result.figure().data if trace.mode == "markers+text")
+    spots = {name: spot for name, *spot in zip(parts.text, parts.x, parts.y, strict=True) if name.startswith("m1")}
+    assert len(spots) == len({*map(tuple, spots.values())}) == 6, "none hides another"
     write_dictionary_of(tmp_path / "stream", model, "blocks.1.hook_context_post", stream="context")
     write_dictionary_of(tmp_path / "across", model, "blocks.0.hook_mlp_in", "blocks.1.hook_mlp_out")
     cases = {

@@ -13,7 +13,7 @@ from streamscope.instruments.observations import Measure, estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import held_out
+from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, held_out
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.pds import Pds
@@ -136,6 +136,7 @@ def test_categories_work_with_controls_several_runs_and_figures(how: Any, result
         by = next(one for one in how.figures if one.table == "categories")
         panels = [panel for (panel,) in run.figure(by.name).layout.meta]
         assert panels == run.table("categories").frame["category"].unique().tolist()
+        assert run.blocks["best"].measure.inflation == (SIGNED if how.name == "pds" else CHOSEN)
     contrasts = estimate(run.blocks[name], run.contrasts[name])
     assert {c.labels["category"] for c in contrasts.contrasts} == set(rows["category"])
 

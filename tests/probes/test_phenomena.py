@@ -17,7 +17,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import best_head_held_out
+from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out
 from streamscope.models import hooks
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.train import main as train
@@ -365,6 +365,13 @@ def test_position_is_pds_of_the_stories(one: object) -> None:
     assert (found["value"], found["head"], found["n"]) == (
         pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),
     )  # fmt: skip
+
+
+def test_a_head_that_the_cases_chose_has_a_wider_interval(one: object) -> None:
+    """`held_out.SIGNED` where the sign is chosen as well, `CHOSEN` where the head is, 1 of what chooses nothing."""
+    wanted = {"position": SIGNED, "coreference": CHOSEN, "induction-6": CHOSEN, "loss": 1.0}
+    found = Phenomena(only=tuple(wanted), n=60).measure(one, Documents(max_documents=8))
+    assert {name: found.blocks[name].measure.inflation for name in wanted} == wanted
 
 
 def test_a_model_without_such_a_thing_has_no_verdict() -> None:
