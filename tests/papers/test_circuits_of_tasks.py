@@ -35,7 +35,7 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
     )
     monkeypatch.setattr(body, "seconds_of", seconds)
     monkeypatch.setattr(instrument, "LONG_SECONDS", 0.0)
-    argv = ["stories/lfa", "--tasks", "letter-case", "capitals", "name-copying", "--method", "eap", "--pairs", "24"]
+    argv = ["stories/lfa", "--tasks", "letter-case", "capitals", "name-copying", "--method", "eap", "--pairs", "16"]
     main([*argv, "--out", str(tmp_path)])
     lines = [line for line in capsys.readouterr().err.splitlines() if "about" in line]
     assert lines[0].endswith("for what it can do")

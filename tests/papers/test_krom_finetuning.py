@@ -129,6 +129,7 @@ def test_the_probability_of_a_refusal_by_hand(runs: list[Path], short: list[Pair
     assert 0 < expected == pytest.approx(safety.refusal(model, short, "harmful"), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_planted_contrast_is_learned_and_not_from_exchanged_responses(
     short: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ SMALLER: dict[str, list[str]] = {  # the same commands, so small that they end i
     "features.cluster": ["--no-umap"],
     "features.predict_effects": ["--shuffles", "1", "--resamples", "100", "--folds", "3"],
     "interventions.token_effects": ["--max-tokens", "2500"],
-    "interventions.circuits": ["--pairs", "8", "--steps", "2", "--draws", "1"],
+    "interventions.circuits": ["--pairs", "8", "--method", "eap", "--draws", "1"],
     "interventions.suppress": ["--draws", "4", "--k", "1", "--gates", "0", "--measures", "sps"],
 }
 
