@@ -166,10 +166,17 @@ def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
 
 def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums [..., D] of values [..., n] by cluster code, and the counts [D]."""
-    order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    counts = np.diff(np.append(starts, len(codes))).astype(float)
-    return np.add.reduceat(values[..., order], starts, axis=-1), counts
+    order, starts, counts = _sorted_clusters(codes.tobytes(), codes.dtype.str)
+    return np.add.reduceat(values[..., order], starts, axis=-1), counts.copy()
+
+
+@lru_cache(maxsize=32)  # a table is summarised cell by cell, with the same codes
+def _sorted_clusters(codes: bytes, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The order [n] that puts clusters one after the other, where each starts [D], and its size [D]."""
+    array = np.frombuffer(codes, dtype)
+    order = np.argsort(array, kind="stable")
+    starts = np.flatnonzero(np.diff(array[order], prepend=-1))
+    return order, starts, np.diff(np.append(starts, len(array))).astype(float)
 
 
 def ratio_and_error(
