@@ -1,4 +1,4 @@
-"""Every test runs with jaxtyping shapes checked by beartype and a cache of its own."""
+"""Every test runs with the shapes that annotations name checked, and a cache of its own."""
 
 import gc
 import os

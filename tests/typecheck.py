@@ -1,10 +1,10 @@
-"""The type checks of the tests: beartype with Python's numeric tower, where an int is a float, and shapes."""
+"""The checks of shapes in the tests: jaxtyping's, by beartype with Python's numeric tower, where an int is a float."""
 
-import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Hashable
-from types import CodeType, FunctionType, NoneType
+from types import CodeType, NoneType
 from typing import Any, get_args, get_type_hints
 
 import jaxtyping
@@ -17,20 +17,16 @@ _shapes_too = jaxtyping.jaxtyped
 
 
 def jaxtyped(fn: Any = None, *, typechecker: Callable) -> Any:
-    """`jaxtyping.jaxtyped` for what names shapes, beartype alone for all else.
-
-    The import hook wraps every function, and binding the arguments of those without shapes took a third of the tests'
-    time. Shapes that a body checks by isinstance need the whole: there are none here. The shapes of a function are held
-    against its annotation once for each kind of call, `once_per_kind`.
-    """
+    """`jaxtyping.jaxtyped` of what names shapes; the rest is as it was, since mypy has checked it (`make lint`)."""
     if fn is None:
         return lambda one: jaxtyped(one, typechecker=typechecker)
-    if inspect.isfunction(fn):
-        return _checked(fn) or once_per_kind(fn, typechecker)
-    if dataclasses.is_dataclass(fn) and inspect.isfunction(fn.__init__) and (checked_init := _checked(fn.__init__)):
-        fn.__init__ = checked_init
+    where = _place(fn) if inspect.isfunction(fn) else fn
+    if where not in _has_shapes:
+        names = vars(sys.modules[fn.__module__])
+        _has_shapes[where] = any(_has_array(_known(a, names)) for a in fn.__annotations__.values())
+    if not _has_shapes[where]:
         return fn
-    return _shapes_too(fn, typechecker=typechecker)
+    return once_per_kind(fn, typechecker) if inspect.isfunction(fn) else _shapes_too(fn, typechecker=typechecker)
 
 
 Place = tuple[str, str, CodeType]
@@ -41,11 +37,11 @@ def _place(fn: Callable) -> Place:
     return fn.__module__, fn.__qualname__, fn.__code__
 
 
+_has_shapes: dict[Hashable, bool] = {}
+"""Whether an annotation of a function, or of a class, names an array."""
+
 _passed: dict[Place, tuple[set[Hashable], set[Hashable]]] = {}
 """Per function, or per place where closures are made: the kinds of calls and of (call, result) that passed."""
-
-_wrappers: dict[Place, Callable | None] = {}
-"""Per function, or per place where closures are made: its check by beartype, None where shapes are named."""
 
 
 def once_per_kind(fn: Callable, typechecker: Callable) -> Callable:
@@ -108,31 +104,6 @@ def _how(cls: type) -> str:
     if issubclass(cls, dict):
         return "mapping"
     return "members" if issubclass(cls, list | tuple | set | frozenset) else "type"
-
-
-def _checked(fn: Callable) -> Callable | None:
-    """`fn` behind beartype, None where an annotation has an array in it.
-
-    What is imported for type checkers only is not known when the function runs, and not checked. Beartype compiles a
-    wrapper; a closure made a thousand times gets the wrapper of the first, with itself in the place of the function.
-    """
-    place = _place(fn)
-    if place not in _wrappers:
-        written = fn.__annotations__
-        known = {name: _known(a, fn.__globals__) for name, a in written.items()}
-        if any(_has_array(a) for a in known.values()):
-            _wrappers[place] = None
-        else:
-            fn.__annotations__ = known
-            _wrappers[place] = checked(fn)
-            fn.__annotations__ = written
-        return _wrappers[place]
-    first = _wrappers[place]
-    if first is None or first.__code__ is fn.__code__:  # without annotations beartype gives the function back
-        return first and fn
-    again = FunctionType(first.__code__, first.__globals__, first.__name__, first.__defaults__)
-    again.__kwdefaults__ = {**first.__kwdefaults__, "__beartype_func": fn}
-    return functools.update_wrapper(again, fn)
 
 
 def _has_array(annotation: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The import hook of the tests checks the shapes and types of the rooms, not only those of what names shapes."""
+"""The import hook of the tests checks the shapes that the rooms name, and mypy reads the README as a user's code."""
 
 import re
 import subprocess
@@ -11,7 +11,6 @@ from jaxtyping import Float, TypeCheckError
 
 from streamscope.models.head_spec import parse_heads
 from streamscope.models.readout import token_losses
-from streamscope.models.training.config import Training
 
 Rows = Float[torch.Tensor, "B T"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,8 +52,7 @@ def test_shapes_are_held_against_each_other() -> None:
         token_losses(h, head, targets[:2])
 
 
-def test_so_are_types_without_shapes() -> None:
-    with pytest.raises(TypeCheckError, match="n_layers"):
-        parse_heads("all", "6", 6)  # type: ignore[arg-type]
-    with pytest.raises(TypeCheckError, match="steps"):
-        Training(steps="many")  # type: ignore[arg-type]
+def test_what_names_no_shapes_is_left_as_it_is() -> None:
+    """Mypy has read it, and a wrapper around every function took a fifth of the tests' time."""
+    assert parse_heads.__code__.co_filename.endswith("models/head_spec.py") and not hasattr(parse_heads, "__wrapped__")
+    assert hasattr(token_losses, "__wrapped__")
