@@ -9,7 +9,7 @@ from typing import Any
 
 from streamscope.cli.disk import Manifest, TrainedManifest, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
-from streamscope.models.checkpoint import bundled_folder, run_label
+from streamscope.models.run_names import bundled_folder, run_label
 from streamscope.text import SplitAt
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus, MixtureCorpus, open_corpus

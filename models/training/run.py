@@ -13,7 +13,7 @@ from streamscope.cli.disk import Manifest, read_json, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.locks import give_back, take
 from streamscope.cli.provenance import now
-from streamscope.models.checkpoint import read_metrics
+from streamscope.models.run_names import read_metrics
 from streamscope.models.tensors import (
     CONFIG,
     DIGEST,
