@@ -31,7 +31,6 @@ class Times(dict[str, list[float]]):
     """Seconds of every computation in every round."""
 
     def median(self, name: str) -> float:
-        """Median seconds."""
         return median(self[name])
 
     def ratio(self, first: str, second: str) -> Ratio:
@@ -90,7 +89,6 @@ def _with_memory(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
 
 
 def synchronize(device: str) -> None:
-    """Wait until a GPU has finished."""
     if device == "cuda":
         torch.cuda.synchronize()
 

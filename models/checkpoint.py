@@ -39,8 +39,8 @@ from streamscope.models.run_names import (  # noqa: F401  most callers know them
     ZOO,
     SnapshotPath,
     bundled,
-    bundled_folder,
     foreign_name,
+    read_manifest,
     run_folder,
     run_label,
     runs_of,
@@ -101,21 +101,9 @@ def write_snapshot(folder: Path, tensors: dict[str, Tensor], step: int, dtype: s
     write_text(folder / "snapshots" / "snapshots.json", json.dumps(rows, indent=1))
 
 
-def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
-    """Read manifest.json. For a snapshot, `step` and `steps` are its own, `of_steps` the run's, `outcome`
-    "snapshot"."""
-    manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
-    step = snapshot_step(folder)
-    if step is None:
-        return manifest
-    return manifest | {"step": step, "steps": step, "of_steps": manifest.get("steps"), "outcome": "snapshot"}
-
-
 def model_config(folder: Path) -> ModelConfig:
-    """The model configuration of a run."""
     path = folder / "config.json"
-    model_type = read_json(path, dict[str, Any]).get("model_type") if path.is_file() else None
-    if model_type is not None:
+    if path.is_file() and (model_type := read_json(path, dict[str, Any]).get("model_type")) is not None:
         from streamscope.models.interop.huggingface.families import FAMILIES
 
         if str(model_type) in FAMILIES:
@@ -151,7 +139,6 @@ def load(
 
 
 def _load(folder: Path, name: str, device: str) -> StreamTransformer:
-    """`load` of a run folder."""
     config = model_config(folder)
     weights, step = folder / "model.safetensors", snapshot_step(folder)
     tensors, metadata = read_tensors(weights)
@@ -162,10 +149,7 @@ def _load(folder: Path, name: str, device: str) -> StreamTransformer:
     tokenizer = Tokenizer.load(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
     _check_parts(folder, manifest, metadata, tokenizer)
     if tokenizer is not None and tokenizer.d_vocab > config.d_vocab:
-        raise InputError(
-            f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}: "
-            "they belong to different runs"
-        )
+        raise InputError(f"{folder / 'tokenizer.json'} has {tokenizer.d_vocab} entries, the model {config.d_vocab}")
     model = StreamTransformer(config, tokenizer, seed=None)
     if name == "bf16":
         model.to(torch.bfloat16)
@@ -190,10 +174,7 @@ def load_for_instruments(
     run_or_path: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype = "fp32"
 ) -> Any:
     """Load a model for an instrument: by `load`, or TransformerLens' bridge for hf:FOLDER of a family that we do not
-    read.
-
-    Raises `InputError` like `load` and `models.interop.huggingface.bridged.bridge`.
-    """
+    read. Raises `InputError` like `load` and `models.interop.huggingface.bridged.bridge`."""
     if (name := foreign_name(run_or_path)) is not None:
         from streamscope.models.interop.huggingface.convert import foreign
 
@@ -226,9 +207,8 @@ def _check_parts(
     config_sha256 = config_digest(read_json(folder / "config.json", Config)["model"])
     if was not in (None, config_sha256):
         raise InputError(
-            f"{folder / 'config.json'} is not the configuration of these weights (its model has sha256 "
-            f"{config_sha256[:12]}… where {was[:12]}… was written): restore it; for another "
-            "architecture train a run with --set"
+            f"{folder / 'config.json'} is not the configuration of these weights (sha256 {config_sha256[:12]}…, not "
+            f"{was[:12]}…): restore it; for another architecture train a run with --set"
         )
     final = manifest.get("weights") if snapshot_step(folder) is None else None
     if final is not None and metadata.get(DIGEST) != final:

@@ -24,30 +24,29 @@ def check_new(folder: Path) -> None:
 
 def parent_of(folder: Path) -> dict[str, Any]:
     """A derived run's record of its parent: name, sha256 of the weights, preset and step if known."""
-    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
-    entries: dict[str, Any] = {key: manifest[key] for key in ("preset", "step", "parent") if key in manifest}
+    entries = _recorded(folder, "preset", "step", "parent")
     return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **entries}
 
 
-def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a derived run copies from its parent: (from config.json: data; from manifest.json: preset, scale, seed,
-    data, step, steps, bos), without those that the parent lacks.
+def _recorded(folder: Path, *names: str) -> dict[str, Any]:
+    """What the manifest of a run, if it has one, says of these names."""
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
+    return {name: manifest[name] for name in names if name in manifest}
 
-    `evaluation_shards` needs them to find the validation data of the original run.
-    """
-    manifest = read_manifest(parent) if (parent / "manifest.json").is_file() else {}
+
+def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a derived run copies from its parent, which `evaluation_shards` needs to find its validation data: (from
+    config.json: data; from manifest.json: preset, scale, seed, data, step, steps, bos), as far as the parent has
+    them."""
     config = read_json(parent / "config.json", Config)
-    names = ("preset", "scale", "seed", "data", "step", "steps", "bos")
-    entries = {name: manifest[name] for name in names if name in manifest}
-    return {name: config[name] for name in ("data",) if name in config}, entries
+    entries = _recorded(parent, "preset", "scale", "seed", "data", "step", "steps", "bos")
+    return {"data": config["data"]} if "data" in config else {}, entries
 
 
 def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens: int, **about: Any) -> None:
-    """Write a run folder like the parent's with these weights, atomically.
-
-    metrics.jsonl gets one evaluation row: `loss` in nats per token over `tokens` tokens. `about` and the parent go into
-    the manifest. Raises `InputError` for a folder that is not empty or cannot be written.
-    """
+    """Write a run folder like the parent's with these weights, atomically. metrics.jsonl gets one evaluation row:
+    `loss` in nats per token over `tokens` tokens. `about` and the parent go into the manifest. Raises `InputError` for
+    a folder that is not empty or cannot be written."""
     check_new(folder)
     config, manifest = inherited(parent)
     part = folder.with_name(f".{folder.name}.part")

@@ -7,7 +7,7 @@ python -m models.describe hf:FOLDER
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -45,23 +45,16 @@ def parameters_by_part(model: "StreamTransformer") -> list[tuple[str, int]]:
     """(part, parameters) summed over layers; the rows add up to `model.n_params()`."""
     rows: dict[str, int] = {}
     for name, p in model.named_parameters():
-        parts = name.split(".")
-        if parts[0] == "blocks":
-            depth = 4 if parts[2] in ("attn", "mlp") else 3
-            part = "blocks.*." + ".".join(parts[2:depth])
-        else:
-            part = parts[0]
+        part, *inside = name.split(".")
+        if part == "blocks":
+            part = ".".join(["blocks.*", *inside[1 : 3 if inside[1] in ("attn", "mlp") else 2]])
         rows[part] = rows.get(part, 0) + p.numel()
     return list(rows.items())
 
 
 def hook_rows(config: "ModelConfig", scope: str) -> list[tuple[str, str, str, str]]:
     """(name, shape with numbers, access, meaning) of the hooks; with scope="layer", only of layer 0."""
-    from streamscope.models.hooks import Hook, concrete_shape, expected_hooks
-
-    def access(row: Hook) -> str:
-        words = ["edit" if row.edit(config) else "observe only"]
-        return ", ".join([*words, "on demand"] if row.on_demand else words)
+    from streamscope.models.hooks import concrete_shape, expected_hooks
 
     rows = []
     for name, row in expected_hooks(config):
@@ -69,12 +62,12 @@ def hook_rows(config: "ModelConfig", scope: str) -> list[tuple[str, str, str, st
             if not name.startswith("blocks.0."):
                 continue
             name = name.replace("blocks.0.", "blocks.L.", 1)
-        rows.append((name, concrete_shape(row, name, config), access(row), row.meaning))
+        access = ("edit" if row.edit(config) else "observe only") + (", on demand" if row.on_demand else "")
+        rows.append((name, concrete_shape(row, name, config), access, row.meaning))
     return rows
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse and print."""
     options = parse(Options, argv, __doc__)
     if not options.preset and options.run is None:
         if options != Options():
@@ -84,43 +77,30 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if options.preset and options.run is not None:
         raise InputError("give a preset or --run, not both")
-    if options.preset and Path(options.preset).is_dir() and options.preset not in PRESETS:
-        options = replace(options, preset="", run=Path(options.preset))
-    if options.run is not None and (options.set or options.scale != Options.scale):
-        raise InputError("--scale and --set only change a preset: leave them out with a run")
-
-    if options.run is not None:
-        run_folder(options.run)
-    elif foreign_name(options.preset) is None:
-        preset(options.preset, options.scale, **parse_set(options.set))
+    model = _model(options)
     from rich.console import Console
     from rich.table import Table
 
     from streamscope.models.flops import flops_per_token, training_flops_per_token
 
-    model = _model(options)
     config = model.config
-    console = Console(width=None if Console().is_terminal else 150, markup=False, emoji=False)
-    total = model.n_params()
+    console = Console(width=None if Console().is_terminal else 150, markup=False, emoji=False, highlight=False)
     console.print(
         f"{visible(config.name)}: {counted(config.n_layers, 'layer')}, {counted(config.n_heads, 'head')}, "
         f"width {config.d_model}, vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
         f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}"
-        + (f"   canon {config.canon.places}" if config.canon is not None else ""),
-        highlight=False,
+        + (f"   canon {config.canon.places}" if config.canon is not None else "")
     )
-    table = Table(title="parameters", title_justify="left")
-    table.add_column("part")
+    table = Table("part", title="parameters", title_justify="left")
     table.add_column("count", justify="right")
-    for part, count in [*parameters_by_part(model), ("total", total)]:
+    for part, count in [*parameters_by_part(model), ("total", model.n_params())]:
         table.add_row(part, f"{count:,}")
     console.print(table)
     flops = flops_per_token(model)
     parts = ", ".join(f"{name} {value:,}" for name, value in flops.items())
     console.print(
         f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts}); "
-        f"training: {sum(training_flops_per_token(model).values()):,}\n",
-        highlight=False,
+        f"training: {sum(training_flops_per_token(model).values()):,}\n"
     )
     if options.hooks != "none":
         table = Table(title="hooks, in firing order", title_justify="left")
@@ -132,23 +112,29 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _model(options: Options) -> "StreamTransformer":
-    if options.run is not None:
+    is_folder = options.preset not in PRESETS and Path(options.preset).is_dir()
+    run = Path(options.preset) if options.preset and is_folder else options.run
+    foreign = None if run is not None else foreign_name(options.preset)
+    if run is None and foreign is None:
+        config = preset(options.preset, options.scale, **parse_set(options.set))
+        from streamscope.models.make import build
+
+        return build(config)
+    if options.set or options.scale != Options.scale:
+        model_name = "a run" if foreign is None else "hf:NAME"
+        raise InputError(f"--scale and --set only change a preset: leave them out with {model_name}")
+    if foreign is None:
+        folder = run_folder(str(run))
         from streamscope.models.checkpoint import load
 
-        return load(options.run)
-    if (name := foreign_name(options.preset)) is not None:
-        import torch
+        return load(folder)
+    import torch
 
-        from streamscope.models.interop.huggingface.convert import read_config, source_folder
-        from streamscope.models.transformer import StreamTransformer
+    from streamscope.models.interop.huggingface.convert import read_config, source_folder
+    from streamscope.models.transformer import StreamTransformer
 
-        if options.set or options.scale != Options.scale:
-            raise InputError("--scale and --set only change a preset: leave them out with hf:NAME")
-        with torch.device("meta"):
-            return StreamTransformer(read_config(source_folder(name))[0], seed=None)
-    from streamscope.models.make import build
-
-    return build(preset(options.preset, options.scale, **parse_set(options.set)))
+    with torch.device("meta"):
+        return StreamTransformer(read_config(source_folder(foreign))[0], seed=None)
 
 
 if __name__ == "__main__":

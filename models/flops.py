@@ -21,27 +21,23 @@ PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 40
 
 
 def peak_flops(device: str) -> float | None:
-    """Peak FLOPs per second of a device by its name from `torch.cuda.get_device_name`; None if unknown, as for a
-    CPU."""
+    """Peak FLOPs per second of a device by its name from `torch.cuda.get_device_name`; None if unknown."""
     return next((peak for name, peak in PEAKS.items() if name in device), None)
 
 
 def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
-    """Forward FLOPs per token of a sequence of n tokens (default: the context), by part.
-
-    Projections, scores and A V, the head (2 D V), gates, hyper-connections.
-    """
+    """Forward FLOPs per token of a sequence of n tokens (default: the context), by part: projections, scores and A V,
+    the head (2 D V), gates, hyper-connections."""
     c = model.config
     n = n or c.n_ctx
-    projections = sum(m.flops() for m in model.modules() if isinstance(m, Projection))
-    gates = sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate))
     out = {
-        "projections": projections,
+        "projections": sum(m.flops() for m in model.modules() if isinstance(m, Projection)),
         "attention": 4 * n * c.n_heads * c.d_head * c.n_layers,
         "head": 2 * c.d_model * c.d_vocab,
+        "gates": sum(2 * m.weight.numel() for m in model.modules() if isinstance(m, HeadGate)),
+        "hyper-connections": sum(m.flops() for m in model.modules() if isinstance(m, HyperConnection)),
     }
-    streams = sum(m.flops() for m in model.modules() if isinstance(m, HyperConnection))
-    return out | ({"gates": gates} if gates else {}) | ({"hyper-connections": streams} if streams else {})
+    return {part: flops for part, flops in out.items() if flops or part not in ("gates", "hyper-connections")}
 
 
 def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
@@ -55,5 +51,7 @@ def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -
     supervision = c.readout.supervision
     out["head"] *= 1 + (len(supervision.layer_weights(c.n_layers)) if supervision is not None else 0)
     out["projections"] += sum(3 * 2 * m.d_in * m.rank for m in model.modules() if isinstance(m, HdplProjection))
-    constant = sum(m.constant_flops() for m in model.modules() if isinstance(m, HyperConnection))
-    return out | ({"hyper-connections": out["hyper-connections"] - constant} if constant else {})
+    for m in model.modules():
+        if isinstance(m, HyperConnection):
+            out["hyper-connections"] -= m.constant_flops()
+    return out

@@ -47,21 +47,18 @@ def generate(
     seeded `seed + i`, so its text does not depend on other prompts. Raises `InputError` if prompt and continuation
     exceed the context, and for logits that are NaN or +∞.
     """
-    if max_new_tokens < 0:
-        raise InputError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
     good = 0 <= temperature < math.inf and (top_k is None or top_k >= 1) and (top_p is None or 0 < top_p <= 1)
-    if not good or not 0 < repetition_penalty < math.inf or not 0 <= min_p <= 1:
+    if not good or not 0 < repetition_penalty < math.inf or not 0 <= min_p <= 1 or max_new_tokens < 0:
         raise InputError(
-            "sampling needs temperature >= 0, top_k >= 1, 0 < top_p <= 1, 0 <= min_p <= 1 and repetition_penalty > 0"
+            "sampling needs temperature >= 0, top_k >= 1, 0 < top_p <= 1, 0 <= min_p <= 1, repetition_penalty > 0 and "
+            "max_new_tokens >= 0"
         )
     if beyond := [token for token in suppress_tokens if not 0 <= token < model.config.d_vocab]:
         raise InputError(f"suppress_tokens has {beyond[0]}, but token ids are 0 to {model.config.d_vocab - 1}")
     rows = _ids(model, prompts)
-    longest = max(map(len, rows)) + max_new_tokens
-    if longest > model.config.n_ctx:
-        raise InputError(
-            f"prompt and {max_new_tokens} new tokens are {longest} tokens, but the context has {model.config.n_ctx}"
-        )
+    longest, n_ctx = max(map(len, rows)) + max_new_tokens, model.config.n_ctx
+    if longest > n_ctx:
+        raise InputError(f"prompt and {max_new_tokens} new tokens are {longest} tokens, but the context has {n_ctx}")
     ends = model.eos_ids if stop_at_eos else ()
     generators = [torch.Generator().manual_seed(seed + i) for i in range(len(rows))]
     at_end = [False] * len(rows)
@@ -77,19 +74,17 @@ def generate(
         logits = logits.index_fill(-1, torch.tensor(suppress_tokens, dtype=torch.int64), -torch.inf)
         chosen = _sample(logits, temperature, top_k, top_p, min_p, generators).tolist()
         for i, token in enumerate(chosen):
+            at_end[i] = at_end[i] or token in ends
             if not at_end[i]:
-                at_end[i] = token in ends
-                if not at_end[i]:
-                    rows[i].append(token)
+                rows[i].append(token)
     return rows
 
 
 def can_keep(model: "StreamTransformer", edits: Edits) -> bool:
     """Whether a step of `generate` may read only the new tokens: nobody else edits or reads, and no Canon layer mixes
     positions."""
-    if not hasattr(model, "segment") or model.training or model.config.canon is not None:
-        return False
-    alone = not edited_at(model) and not hooked_at(model) and all(map(quiet, model.hook_dict.values()))
+    ours = hasattr(model, "segment") and not model.training and model.config.canon is None
+    alone = ours and not edited_at(model) and not hooked_at(model) and all(map(quiet, model.hook_dict.values()))
     return alone and keeps_positions(model, edits)
 
 
@@ -151,10 +146,8 @@ def continuations(
 def _ids(
     model: "StreamTransformer", prompts: str | Sequence[str] | Sequence[Sequence[int]] | Int[Tensor, "B T"]
 ) -> list[list[int]]:
-    """Convert prompts to lists of ids; texts get the tokenizer's BOS."""
-    if isinstance(prompts, Tensor):
-        prompts = prompts.tolist()
-    items: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else list(prompts)
+    items: Any = prompts.tolist() if isinstance(prompts, Tensor) else prompts
+    items = [items] if isinstance(items, str) else list(items)
     if not items:
         raise InputError("there is nothing to continue: give at least one prompt")
     if any(isinstance(p, int) for p in items):
@@ -169,7 +162,6 @@ def _sample(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, min_p: float,
     generators: list[torch.Generator],
 ) -> Tensor:  # fmt: skip
-    """Sample token ids [B] from logits [B, V]."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits / temperature

@@ -34,12 +34,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from streamscope.cli.bounds import Count
 from streamscope.cli.disk import Manifest, read_json, read_rows, read_toml, write_text
@@ -49,9 +53,11 @@ from streamscope.cli.locks import Held, locked
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid
 from streamscope.cli.terminal import visible as printable
+from streamscope.models.config.presets import PRESETS, preset
+from streamscope.models.config.serialization import from_dict, parse_set, to_dict
+from streamscope.models.training.config import Options as Train
+from streamscope.models.training.config import Training, check_given, with_recipe
 
-SCALE = "small"
-"""Default scale of `models.train`."""
 ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(10**9),
     "MALLOC_TRIM_THRESHOLD_": str(2 * 10**9),
@@ -60,6 +66,9 @@ ALLOCATOR = {
 """Settings for glibc, unless the caller sets them: memory freed by a step is kept for the next one, in large pages. By
 default every step maps and zeroes new memory, which takes a tenth of a step of pls. Other C libraries ignore them."""
 KEYS = ("presets", "seeds", "train", "settings", "parts")
+TRAINING = {field.name for field in fields(Training)}
+OPTIONS = {*TRAINING, *(field.name for field in fields(Train))} - {"preset", "out", "resume", "training", "seed"}
+"""The options of `models.train` that a grid may set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,20 +100,18 @@ class Cell:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, check all cells, train what is open, print the table."""
     options = parse(Options, argv, __doc__)
     if options.out is None:
         raise InputError("--out FOLDER is missing: name the folder for the runs")
-    out = options.out
+    out, worker = options.out, is_worker(options)
     cells = _cells(options.grid, out, options.train, write=not options.status)
     if not options.status:
-        for cell in cells if options.retry and not is_worker(options) else ():
+        for cell in cells if options.retry and not worker else ():
             failure_file(out, cell.name).unlink(missing_ok=True)
-        launch(
-            options, "streamscope.models.grid", sys.argv[1:] if argv is None else argv, logs=out / ".ledger" / "logs"
-        )
-        train_open(cells, out, threads=options.threads, visible=not is_worker(options))
-    if not is_worker(options):
+        words = sys.argv[1:] if argv is None else argv
+        launch(options, "streamscope.models.grid", words, logs=out / ".ledger" / "logs")
+        train_open(cells, out, threads=options.threads, visible=not worker)
+    if not worker:
         print_status(out, cells)
 
 
@@ -113,12 +120,11 @@ class Stopped(Exception):
 
 
 def failure_file(out: Path, name: str) -> Path:
-    """Where the error of a run that failed is kept."""
     return out / ".ledger" / f"{name}.failed"
 
 
 def state_of(out: Path, name: str) -> str:
-    """done, failed, running or open: what the run's manifest, its error and its lock say."""
+    """done, failed, running or open."""
     if _completed(out / name):
         return "done"
     if failure_file(out, name).is_file():
@@ -133,11 +139,9 @@ def state_of(out: Path, name: str) -> str:
     return "open"
 
 
-def train_open(cells: Sequence[Cell], out: Path, *, threads: int = 1, visible: bool = True) -> None:
-    """Train the open cells; with `visible`, show a bar and also wait for the cells of other processes.
-
-    On SIGINT and SIGTERM the current run is saved, and the process exits with 130.
-    """
+def train_open(cells: Sequence[Cell], out: Path, *, threads: int, visible: bool) -> None:
+    """Train the open cells; with `visible`, show a bar and also wait for the cells of other processes. On SIGINT and
+    SIGTERM the current run is saved, and the process exits with 130."""
     by_name = {cell.name: cell for cell in cells}
 
     def stop(number: int, frame: Any) -> None:
@@ -147,15 +151,17 @@ def train_open(cells: Sequence[Cell], out: Path, *, threads: int = 1, visible: b
         return _completed(out / name) or failure_file(out, name).is_file()
 
     handlers = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
-        with _bar(lambda: sum(map(done, by_name)), len(by_name), visible=visible) as update:
+        with Progress(*columns, console=Console(file=sys.stderr), disable=not visible) as bar:
+            task = bar.add_task("runs", total=len(by_name), completed=sum(map(done, by_name)))
 
             def do(name: str) -> None:
                 try:
                     train(by_name[name], out, threads)
                 except InputError as error:
                     write_text(failure_file(out, name), json.dumps(str(error)))
-                update()
+                bar.update(task, completed=sum(map(done, by_name)))
 
             work(list(by_name), do, done, out / ".ledger", wait=visible)
     except Stopped:
@@ -172,12 +178,8 @@ def read_grid(path: Path) -> dict[str, Any]:
 
 
 def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
-    """The cells, presets × settings × seeds of every part, in this order.
-
-    Raises `InputError` for an unknown key, preset or option.
-    """
-    from streamscope.models.config.presets import PRESETS
-
+    """The cells, presets × settings × seeds of every part, in this order. Raises `InputError` for an unknown key,
+    preset or option."""
     for key in grid:
         if key not in KEYS:
             raise unknown("key of a grid", key, list(KEYS))
@@ -185,8 +187,7 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
         parts = grid["parts"]
         if not isinstance(parts, list) or not all(isinstance(part, dict) and "parts" not in part for part in parts):
             raise InputError("[[parts]] of a grid are tables with changes to the grid")
-        cells = [cell for part in parts for cell in cells_of(_part(grid, part))]
-        return _distinct(cells)
+        return _distinct([cell for part in parts for cell in cells_of(_part(grid, part))])
     presets, seeds, settings = grid.get("presets"), grid.get("seeds", [0]), grid.get("settings") or {"": {}}
     if not isinstance(presets, list) or not presets or not isinstance(seeds, list) or not seeds:
         raise InputError('a grid needs lists of presets and seeds, such as presets = ["lfa"] and seeds = [0, 1]')
@@ -196,47 +197,60 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
     for seed in seeds:
         if type(seed) is not int or seed < 0:
             raise InputError(f"seeds of a grid are whole numbers from 0, got {seed!r}")
-    tables = {"train": grid.get("train", {}), **{f"settings.{k}": v for k, v in settings.items()}}
-    for where, table in tables.items():
+    usual = grid.get("train", {})
+    for where, table in {"train": usual, **{f"settings.{k}": v for k, v in settings.items()}}.items():
         if not isinstance(table, dict):
             raise InputError(f"[{where}] of a grid is a table of options of python -m models.train, got {table!r}")
     cells = []
-    for preset in presets:
+    for name in presets:
         for setting, changes in settings.items():
-            train, sets = tables["train"] | changes, [*tables["train"].get("set", []), *changes.get("set", [])]
-            words = _words({**train, "set": sets} if sets else train)
-            _check("-".join([preset, *([setting] if setting else []), f"s{seeds[0]}"]), preset, train, sets)
-            for seed in seeds:
-                name = "-".join([preset, *([setting] if setting else []), f"s{seed}"])
-                cells.append(Cell(name, (preset, *words, "--seed", str(seed))))
+            runs = ["-".join(filter(None, (name, setting, f"s{seed}"))) for seed in seeds]
+            options = _merged(usual, changes)
+            words = _words(options)
+            with _named(runs[0]):
+                _check(name, options)
+            cells += [Cell(run, (name, *words, "--seed", str(seed))) for run, seed in zip(runs, seeds, strict=True)]
     return _distinct(cells)
 
 
-def _check(name: str, preset_name: str, train: Mapping[str, Any], sets: Sequence[str]) -> None:
-    """Raise `InputError` for options that would be ignored (`models.training.config.check_given`)."""
-    from streamscope.models.config.presets import preset
-    from streamscope.models.config.serialization import from_dict, parse_set
-    from streamscope.models.training.config import Training, check_given, with_recipe
+def _merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Options, of which later ones replace earlier ones; those of `set` are added."""
+    options: dict[str, Any] = {name.replace("-", "_"): value for table in tables for name, value in table.items()}
+    sets = [table["set"] for table in tables if "set" in table]
+    if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in sets):
+        raise InputError('set of a grid is a list of texts, such as ["n_layers=4"]')
+    return options | ({"set": list(chain(*sets))} if any(sets) else {})
 
-    scale, names = train.get("scale", SCALE), {f.name for f in fields(Training)}
-    options = {key.replace("-", "_"): value for key, value in train.items()}
-    training = from_dict(Training, {key: value for key, value in options.items() if key in names}, "train")
+
+@contextlib.contextmanager
+def _named(run: str) -> Iterator[None]:
+    """Errors of the block name the run."""
     try:
-        config = preset(preset_name, scale, **parse_set(sets))
-        check_given(training, with_recipe(training, preset_name, scale), config, Training())
+        yield
     except InputError as error:
-        raise InputError(f"{name} of a grid: {error}") from None
+        raise InputError(f"{run} of a grid: {error}") from None
+
+
+def _training(options: Mapping[str, Any]) -> Training:
+    """The options of the training. Raises `InputError` for an unknown option or a value of another type."""
+    for name in options:
+        if name not in OPTIONS:
+            raise unknown("option of a grid", name, sorted(OPTIONS))
+    return from_dict(Training, {name: value for name, value in options.items() if name in TRAINING}, "train")
+
+
+def _check(name: str, options: Mapping[str, Any]) -> None:
+    """Raise `InputError` for options that would be ignored (`models.training.config.check_given`)."""
+    training, scale = _training(options), options.get("scale", Train.scale)
+    config = preset(name, scale, **parse_set(options.get("set", [])))
+    check_given(training, with_recipe(training, name, scale), config, Training())
 
 
 def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a part's changes to the grid: options of `train` replace the grid's, those of `set` are added."""
+    """Apply a part's changes to the grid."""
     result = {key: value for key, value in grid.items() if key != "parts"} | dict(part)
     tables = [table.get("train", {}) for table in (grid, part)]
-    if all(isinstance(table, dict) for table in tables):
-        result["train"] = tables[0] | tables[1]
-        if any("set" in table for table in tables):
-            result["train"]["set"] = [word for table in tables for word in table.get("set", [])]
-    return result
+    return result | ({"train": _merged(*tables)} if all(isinstance(table, dict) for table in tables) else {})
 
 
 def _distinct(cells: list[Cell]) -> list[Cell]:
@@ -252,9 +266,6 @@ def _distinct(cells: list[Cell]) -> list[Cell]:
 
 def _identity(cell: Cell) -> str:
     """The options that determine a run: the model's configuration, and the other options in any order."""
-    from streamscope.models.config.presets import preset
-    from streamscope.models.config.serialization import parse_set, to_dict
-
     name, *words = cell.argv
     options: list[list[str]] = []
     for word in words:
@@ -262,34 +273,20 @@ def _identity(cell: Cell) -> str:
             options.append([])
         options[-1].append(word)
     sets = [option[1] for option in options if option[0] == "--set"]
-    scale = next((option[1] for option in options if option[0] == "--scale"), SCALE)
-    try:
+    scale = next((option[1] for option in options if option[0] == "--scale"), Train.scale)
+    with _named(cell.name):
         config = to_dict(preset(name, scale, **parse_set(sets)))
-    except InputError as error:
-        raise InputError(f"{cell.name} of a grid: {error}") from None
     return json.dumps([config, sorted(option for option in options if option[0] != "--set")], default=str)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
     """Options of `models.train` as command-line words, checked by name and type."""
-    from streamscope.models.config.serialization import from_dict
-    from streamscope.models.training.config import Options as Train
-    from streamscope.models.training.config import Training
-
-    train_fields = {f.name for f in fields(Train)} - {"preset", "out", "resume", "training"}
-    names = {*train_fields, *(f.name for f in fields(Training))} - {"seed"}
-    by_name = {name.replace("-", "_"): value for name, value in options.items()}
-    for name in by_name:
-        if name not in names:
-            raise unknown("option of a grid", name, sorted(names))
-    from_dict(Training, {k: v for k, v in by_name.items() if k not in train_fields}, "train")
-    of_recipe = {f.name for f in fields(Training) if f.default is None}  # these take True and False
+    _training(options)
+    of_recipe = {field.name for field in fields(Training) if field.default is None}  # these take True and False
     words: list[str] = []
-    for name, value in by_name.items():
+    for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool) and name in of_recipe:
-            words += [flag, str(value)]
-        elif isinstance(value, bool):
+        if isinstance(value, bool) and name not in of_recipe:
             words += [flag] * value
         elif isinstance(value, list):
             words += [word for item in value for word in (flag, str(item))]
@@ -301,12 +298,8 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def with_options(cell: Cell, words: Sequence[str]) -> Cell:
-    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text.
-
-    Raises `InputError` for a word of another form, an unknown option and a value of another type.
-    """
-    import tomllib
-
+    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text. Raises `InputError` for a word
+    of another form, an unknown option and a value of another type."""
     argv = list(cell.argv)
     for word in words:
         key, equals, text = word.partition("=")
@@ -316,7 +309,7 @@ def with_options(cell: Cell, words: Sequence[str]) -> Cell:
             value = tomllib.loads(f"value = {text}")["value"]
         except (tomllib.TOMLDecodeError, RecursionError):
             value = text
-        new, flag = _words({key: value}), f"--{key.replace('_', '-')}"
+        new, flag = _words(_merged({key: value})), f"--{key.replace('_', '-')}"
         if flag in argv:
             index = argv.index(flag)
             alone = argv[index + 1].startswith("--")  # true
@@ -333,13 +326,14 @@ def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bo
         return begin([with_options(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
     if not (existing_cells := _read_cells(out)):
         raise InputError(f"{out} holds no grid yet: give GRID.toml")
-    return [Cell(name, tuple(argv)) for name, argv in existing_cells.items()]
+    return existing_cells
 
 
-def _read_cells(out: Path) -> dict[str, list[str]]:
-    """Arguments of the cells that `out` was started with, by name."""
+def _read_cells(out: Path) -> list[Cell]:
+    """The cells that `out` was started with."""
     memory = out / "grid.json"
-    return read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
+    rows = read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
+    return [Cell(name, tuple(argv)) for name, argv in rows.items()]
 
 
 def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]:
@@ -348,40 +342,28 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     A training is in a folder once: if it is already there, under another name or with its options in another order,
     that cell is used. Raises `InputError` if `out` has another training of a name, or cannot be created.
     """
-    if not write:
-        return _match_cells(cells, _read_cells(out), out)
-    with locked(out / ".grid.lock"):  # simultaneous commands see each other's cells
-        existing_cells = _read_cells(out)
-        matched = _match_cells(cells, existing_cells, out)
-        if any(cell.name not in existing_cells for cell in matched):
-            all_cells = existing_cells | {cell.name: list(cell.argv) for cell in matched}
-            write_text(out / "grid.json", json.dumps(all_cells, indent=1))
-    return matched
-
-
-def _match_cells(cells: Sequence[Cell], existing_cells: Mapping[str, list[str]], out: Path) -> list[Cell]:
-    """The cells; a training that is among `existing_cells` gets its name and arguments from there."""
-    by_identity: dict[str, Cell] = {}
-    for name, argv in existing_cells.items():
-        with contextlib.suppress(InputError):  # a cell of another version, with unknown parts
-            by_identity.setdefault(_identity(Cell(name, tuple(argv))), Cell(name, tuple(argv)))
-    arguments, matched = dict(existing_cells), []
-    for cell in cells:
-        first_cell = by_identity.setdefault(_identity(cell), cell)
-        if first_cell is cell and list(cell.argv) != arguments.setdefault(cell.name, list(cell.argv)):
-            raise InputError(
-                f"{out / cell.name} was started with other options ({' '.join(arguments[cell.name])}): "
-                "choose another --out"
-            )
-        matched.append(first_cell)
+    with locked(out / ".grid.lock") if write else contextlib.nullcontext():  # commands see each other's cells
+        existing_cells, matched = _read_cells(out), list[Cell]()
+        by_identity: dict[str, Cell] = {}
+        for cell in existing_cells:
+            with contextlib.suppress(InputError):  # a cell of another version, with unknown parts
+                by_identity.setdefault(_identity(cell), cell)
+        arguments = {cell.name: cell.argv for cell in existing_cells}
+        for cell in cells:
+            first_cell = by_identity.setdefault(_identity(cell), cell)
+            if first_cell is cell and cell.argv != (started := arguments.setdefault(cell.name, cell.argv)):
+                raise InputError(
+                    f"{out / cell.name} was started with other options ({' '.join(started)}): choose another --out"
+                )
+            matched.append(first_cell)
+        if write and len(arguments) > len(existing_cells):
+            write_text(out / "grid.json", json.dumps({name: list(argv) for name, argv in arguments.items()}, indent=1))
     return matched
 
 
 def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
-    """Train a cell to its end in its own process, or resume it; returns its last evaluation.
-
-    Raises `InputError` with the error line of a failed training, and `Stopped` when a signal stops it.
-    """
+    """Train a cell to its end in its own process, or resume it; returns its last evaluation. Raises `InputError` with
+    the error line of a failed training, and `Stopped` when a signal stops it."""
     folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     if not _completed(folder):
@@ -414,39 +396,21 @@ def _completed(folder: Path) -> bool:
 
 
 def _error_line(log: Path, code: int) -> str:
-    """The error line of a failed training."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     if code < 0:
         return f"killed by signal {-code}"
     return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
 
 
-@contextlib.contextmanager
-def _bar(count: Callable[[], int], total: int, *, visible: bool) -> Iterator[Callable[[], None]]:
-    """A progress bar of the runs that are done or failed; the function counts them."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr), disable=not visible) as bar:
-        task = bar.add_task("runs", total=total)
-
-        def update() -> None:
-            bar.update(task, completed=count())
-
-        update()
-        yield update
-
-
-def print_status(out: Path, cells: Sequence[Cell], notes: Mapping[str, str] | None = None) -> None:
-    """Print a line per run: its state, its step, its last validation loss, or its error, or else its note by name."""
+def print_status(out: Path, cells: Sequence[Cell]) -> None:
+    """Print a line per run: its state, its step, its last validation loss or its error."""
     rows_printed = []
     for cell in cells:
         state, log = state_of(out, cell.name), out / cell.name / "metrics.jsonl"
         rows = read_rows(log, strict=False) if log.is_file() else []
         losses = [row["loss"] for row in rows if row["kind"] == "eval"]
         step = str(max((row["step"] for row in rows), default=0))
-        detail = (notes or {}).get(cell.name, "")
+        detail = ""
         if state == "failed":
             detail = read_json(failure_file(out, cell.name), str, "delete it, and the run is tried again")
         rows_printed.append((cell.name, state, step, f"{losses[-1]:.4f}" if losses else "", detail))

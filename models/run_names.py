@@ -1,8 +1,8 @@
-"""Names of runs: folders, bundled models, snapshots and models of other libraries; found without importing torch.
+"""Names of runs (folders, bundled models, snapshots, models of other libraries) and their records, without torch.
 
     run_folder("stories/lfa"), run_folder("runs/lfa@512"), run_folder("hf:FOLDER")
 
-`models.checkpoint` reads what is in the folders.
+`models.checkpoint` reads the weights.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Snapshot, read_json
+from streamscope.cli.disk import Manifest, Snapshot, read_json, read_rows
 from streamscope.cli.errors import InputError
 from streamscope.text.cache import cache_root
 
@@ -26,16 +26,13 @@ STORIES = "stories/"
 AMBIGUOUS_NAMES = {"gpt2": "hf:gpt2 is OpenAI's", "llama": "hf:FOLDER is the model of a Hugging Face folder"}
 """Bundled models that need the prefix, because their short name is also that of a well-known model."""
 HUGGING_FACE = "hf:"
-"""Prefix of the names of Hugging Face folders, of models in the hub's cache, and of GGUF files."""
-PREFIXES = (HUGGING_FACE, "gguf:")
-"""Both mean the same."""
+"""Prefix of the names of Hugging Face folders, models in the hub's cache and GGUF files; gguf: means the same."""
 
 
 def foreign_name(run_or_path: str | Path) -> str | None:
     """NAME of hf:NAME or gguf:NAME; None for other names."""
-    name = str(run_or_path)
-    prefix = next((candidate for candidate in PREFIXES if name.startswith(candidate)), None)
-    return None if prefix is None else name.removeprefix(prefix)
+    prefix, colon, name = str(run_or_path).partition(":")
+    return name if colon and prefix in ("hf", "gguf") else None
 
 
 def bundled() -> tuple[str, ...]:
@@ -44,15 +41,12 @@ def bundled() -> tuple[str, ...]:
 
 
 def bundled_folder(name: str) -> Path | None:
-    """The folder of the bundled model stories/NAME, or NAME for short; None for other names.
-
-    Raises `InputError` for an ambiguous short name, and for a bundled model that this installation lacks.
-    """
+    """The folder of the bundled model stories/NAME, or NAME for short; None for other names. Raises `InputError` for an
+    ambiguous short name, and for a bundled model that this installation lacks."""
     short = name.removeprefix(STORIES)
     if short not in NAMES:
         return None
-    if name in AMBIGUOUS_NAMES:
-        meaning = AMBIGUOUS_NAMES[name]
+    if meaning := AMBIGUOUS_NAMES.get(name):
         raise InputError(f"{name} is ambiguous: {STORIES}{name} is the bundled story model, {meaning}")
     if not (ZOO / short / "config.json").is_file():
         raise InputError(
@@ -85,9 +79,7 @@ def run_folder(run_or_path: str | Path) -> Path:
     name, separator, step = str(run_or_path).rpartition("@")
     if separator and name:
         folder = run_folder(name)
-        steps = [row["step"] for row in snapshots(folder)]
-        if not steps:
-            raise InputError(f"{name} has no snapshots, so {path} does not exist: {_snapshot_source(folder)}")
+        steps = _snapshot_steps(folder, name, f"so {path} does not exist")
         if not step.isdecimal() or int(step) not in steps:
             every = f"{name}@all stands for all snapshots where a command measures several runs: give one of"
             no = every if step == "all" else f"{name} has no snapshot {step!r}; it has"
@@ -99,40 +91,34 @@ def run_folder(run_or_path: str | Path) -> Path:
         raise InputError(
             f"{path} is a file, but a run is a folder; files belong to options: --data, --features, --suite"
         )
+    names = f" or bundled model ({', '.join(bundled())})" if bundled() else ""
     raise InputError(
-        f"{path} is not a run folder{f' or bundled model ({names})' if (names := ', '.join(bundled())) else ''}; "
-        f"train one with python -m models.train PRESET --data SOURCE --out {path}"
+        f"{path} is not a run folder{names}; train one with python -m models.train PRESET --data SOURCE --out {path}"
     )
 
 
-def _snapshot_source(folder: Path) -> str:
-    """How to get snapshots of a run that has none."""
+def _snapshot_steps(folder: Path, name: str, consequence: str = "") -> list[int]:
+    """The steps of a run's snapshots. Raises `InputError` if it has none."""
+    if rows := snapshots(folder):
+        return [row["step"] for row in rows]
     names = " and ".join(f"{STORIES}{name}" for name in WITH_SNAPSHOTS)
     clone = f"; among the bundled models {names} have snapshots, in a clone" if folder.parent == ZOO else ""
-    return f"train with --snapshots log{clone}"
+    line = ", ".join(filter(None, (f"{name} has no snapshots", consequence)))
+    raise InputError(f"{line}: train with --snapshots log{clone}")
 
 
 def runs_of(names: Sequence[str]) -> list[str]:
-    """Expand the names of runs: RUN@all becomes RUN@STEP for every snapshot, in order.
-
-    Raises `InputError` for a run that does not exist, has no snapshots, or is named twice.
-    """
-    runs: list[str] = []
+    """Expand the names of runs: RUN@all becomes RUN@STEP for every snapshot, in order. Raises `InputError` for a run
+    that does not exist, has no snapshots, or is named twice."""
+    folders: dict[str, str] = {}
     for name in names:
-        run, separator, step = name.rpartition("@")
-        if separator and step == "all" and not Path(name).is_dir():
-            folder = run_folder(run)
-            steps = [row["step"] for row in snapshots(folder)]
-            if not steps:
-                raise InputError(f"{run} has no snapshots: {_snapshot_source(folder)}")
-            runs += [f"{run}@{step}" for step in steps]
-        else:
-            run_folder(name)
-            runs.append(name)
-    folders = [str(run_folder(name)) for name in runs]
-    if twice := [name for i, name in enumerate(runs) if folders[i] in folders[:i]]:
-        raise InputError(f"{twice[0]} is named twice")
-    return runs
+        run, _, step = name.rpartition("@")
+        several = run and step == "all" and not Path(name).is_dir()
+        for one in [f"{run}@{n}" for n in _snapshot_steps(run_folder(run), run)] if several else [name]:
+            if (folder := str(run_folder(one))) in folders:
+                raise InputError(f"{one} is named twice")
+            folders[folder] = one
+    return list(folders.values())
 
 
 class SnapshotPath(type(Path())):  # type: ignore[misc]
@@ -170,6 +156,23 @@ def snapshots(folder: Path) -> list[dict[str, Any]]:
     path = folder / "snapshots" / "snapshots.json"
     rows = read_json(path, list[Snapshot]) if path.is_file() else []
     return sorted(rows, key=lambda row: row["step"])
+
+
+def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
+    """Read manifest.json. For a snapshot, `step` and `steps` are its own, `of_steps` the run's, `outcome`
+    "snapshot"."""
+    manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
+    step = snapshot_step(folder)
+    if step is None:
+        return manifest
+    return manifest | {"step": step, "steps": step, "of_steps": manifest.get("steps"), "outcome": "snapshot"}
+
+
+def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
+    """Rows of metrics.jsonl, for a snapshot up to its step. A damaged last line is dropped unless `strict`."""
+    rows = read_rows(folder / "metrics.jsonl", strict=strict)
+    step = snapshot_step(folder)
+    return rows if step is None else [row for row in rows if row["step"] <= step]
 
 
 def run_label(folder: Path) -> str:

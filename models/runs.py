@@ -13,10 +13,11 @@ from typing import Any
 
 import tyro
 
-from streamscope.cli.disk import ListedManifest, TrainedManifest
+from streamscope.cli.disk import Config, ListedManifest, TrainedManifest, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid, visible
+from streamscope.models.run_names import read_manifest, read_metrics, run_folder, snapshots
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class Diff:
 
 
 def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested JSON to dotted names."""
     if not isinstance(data, dict):
         return {prefix: data}
     out: dict[str, Any] = {}
@@ -56,20 +56,15 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The evaluation rows of a run's metrics."""
-    from streamscope.models.checkpoint import run_folder
-    from streamscope.models.training.run import read_metrics
-
     return [row for row in read_metrics(run_folder(folder)) if row["kind"] == "eval"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse and print."""
     options: Any = parse(List | Show | Diff, argv, __doc__)
     if isinstance(options, List):
         _list(options.folder)
     elif isinstance(options, Show):
-        _show(options.run)
+        _show(run_folder(options.run))
     else:
         _diff(options.first, options.second)
 
@@ -78,10 +73,10 @@ def _list(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
     os.listdir(folder)  # raises for one that may not be read, where rglob finds nothing
-    runs = sorted(path.parent for path in folder.rglob("manifest.json"))
-    if not runs:
+    rows = [_row(path.parent, folder) for path in sorted(folder.rglob("manifest.json"))]
+    if not rows:
         raise InputError(f"{folder} contains no run: train one with python -m models.train")
-    _print([_row(run, folder) for run in runs])
+    print_grid(list(rows[0]), (list(row.values()) for row in rows))
 
 
 def _row(run: Path, below: Path) -> dict[str, Any]:
@@ -89,70 +84,50 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
     row = dict.fromkeys(("run", "preset", "scale", "parameters", "step", "validation loss", "outcome"), "")
     row["run"] = str(run.relative_to(below))
     try:
-        manifest, last = _manifest(run, ListedManifest), (evaluations(run) or [{}])[-1]
+        manifest, last = read_manifest(run, ListedManifest), _last_loss(run)
     except InputError as error:
         return row | {"outcome": str(error)}
     return row | {
         "preset": manifest["preset"], "scale": manifest["scale"] or "", "parameters": f"{manifest['parameters']:,}",
-        "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}",
-        "validation loss": f"{last['loss']:.4f}" if last else "",
+        "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}", "validation loss": last,
         "outcome": manifest.get("outcome", "running or killed"),
     }  # fmt: skip
 
 
 def _show(run: Path) -> None:
-    from streamscope.models.checkpoint import run_folder, snapshots
-    from streamscope.models.training.run import read_metrics
     from streamscope.text.shards import document_count
 
-    manifest, metrics = _manifest(run, TrainedManifest), read_metrics(run_folder(run))
+    manifest, metrics = read_manifest(run, TrainedManifest), read_metrics(run)
     data = manifest["data"]["train"]
     names = "preset scale parameters seed commit device started ended wall_seconds outcome"
-    for name in names.split():
-        print(visible(f"{name:13s} {manifest.get(name, '')}"))
-    if steps := [str(row["step"]) for row in snapshots(run_folder(run))]:
-        print(f"{'snapshots':13s} {', '.join(steps)}")
-    print(visible(f"{'command':13s} {' '.join(manifest['argv'])}"))
+    lines = {name: manifest.get(name, "") for name in names.split()}
+    if rows := snapshots(run):
+        lines["snapshots"] = ", ".join(str(row["step"]) for row in rows)
+    lines["command"] = " ".join(manifest["argv"])
     if "parent" in manifest:  # fine-tuned or edited: the data below are the parent's
-        print(visible(f"{'made from':13s} {manifest['parent']['run']}"))
+        lines["made from"] = manifest["parent"]["run"]
     documents = document_count(data["n_documents"], manifest["data"]["valid"])
-    print(visible(f"{'data':13s} {data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"))
+    lines["data"] = f"{data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"
+    for name, value in lines.items():
+        print(visible(f"{name:13s} {value}"))
     losses = [(row["step"], f"{row['loss']:.4f}", f"{row['perplexity']:.2f}") for row in evaluations(run)]
     print_grid(["step", "loss", "perplexity"] if losses else [], losses)
-    samples = [row["text"] for row in metrics if row["kind"] == "sample"]
-    if samples:
+    if samples := [row["text"] for row in metrics if row["kind"] == "sample"]:
         print(visible(f"last sample: {samples[-1]}", keep="\n"))
 
 
-def _diff(first: Path, second: Path) -> None:
-    from streamscope.cli.disk import Config, read_json
-    from streamscope.models.checkpoint import run_folder
-
-    first_config, second_config = (
-        flatten(read_json(run_folder(run) / "config.json", Config)) for run in (first, second)
-    )
-    names = [name for name in {**first_config, **second_config} if first_config.get(name) != second_config.get(name)]
-    rows = [
-        {"field": n, str(first): str(first_config.get(n, "-")), str(second): str(second_config.get(n, "-"))}
-        for n in names
-    ]
-    ends = [(evaluations(run) or [{}])[-1].get("loss") for run in (first, second)]
-    rows.append({"field": "validation loss", str(first): _number(ends[0]), str(second): _number(ends[1])})
-    _print(rows)
+def _diff(*runs: Path) -> None:
+    first, second = (flatten(read_json(run_folder(run) / "config.json", Config)) for run in runs)
+    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+    rows = [(name, str(first.get(name, "-")), str(second.get(name, "-"))) for name in names]
+    losses = (_last_loss(run) or "-" for run in runs)
+    print_grid(("field", *map(str, runs)), [*rows, ("validation loss", *losses)])
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
-def _manifest(run: Path, kind: Any) -> dict[str, Any]:
-    from streamscope.models.checkpoint import read_manifest, run_folder
-
-    return read_manifest(run_folder(run), kind)
-
-
-def _print(rows: list[dict[str, Any]]) -> None:
-    print_grid(list(rows[0]) if rows else [], (list(row.values()) for row in rows))
+def _last_loss(run: Path) -> str:
+    """The last validation loss; "" before the first evaluation."""
+    rows = evaluations(run)
+    return f"{rows[-1]['loss']:.4f}" if rows else ""
 
 
 if __name__ == "__main__":

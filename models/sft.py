@@ -20,7 +20,7 @@ the run's weights; the manifest names the parent run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +30,7 @@ from streamscope.cli.bounds import Count, Positive
 from streamscope.cli.errors import InputError, near_files
 from streamscope.cli.parse import command, parse
 from streamscope.models.run_names import run_folder
-from streamscope.models.training.config import Training
+from streamscope.models.training.config import Training, destination
 
 
 def recipe() -> Training:
@@ -73,10 +73,8 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, check everything, train."""
     options = parse(Options, argv, __doc__)
-    if options.out is None:
-        raise InputError("--out RUN is missing: name the run folder")
+    out, resuming = destination(options, "tune its weights anew by naming it as RUN")
     for path in filter(None, (options.data, options.valid)):
         if not path.exists():
             raise InputError(f"{path} does not exist; {near_files(path) or 'check the path'}")
@@ -85,12 +83,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     from streamscope.models.training.tuning import resume, start
 
-    if options.resume:
-        if options != replace(Options(), out=options.out, resume=True):
-            raise InputError("--resume takes all options from the run in --out: leave out the others")
-        resume(options.out)
+    if resuming:
+        resume(out)
     else:
-        start(options, options.out)
+        start(options, out)
 
 
 if __name__ == "__main__":

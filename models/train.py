@@ -15,7 +15,7 @@ With torchrun, each process computes a part of every batch (`models.training.par
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,47 +25,32 @@ from streamscope.cli.provenance import check_device, pick_device
 from streamscope.cli.terminal import counted, visible
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
-from streamscope.models.config.serialization import from_dict, override, parse_set, to_dict
+from streamscope.models.config.serialization import override, parse_set, to_dict
 from streamscope.models.run_names import run_folder
 from streamscope.models.training.config import (
     Options,
     Training,
     check_given,
+    destination,
     late_positions_message,
     phases_of,
-    recorded_dtype,
+    saved_training,
     with_recipe,
 )
 from streamscope.text.corpus import open_corpus
 
 SOURCE = ("data", "valid", "text_field", "max_documents", "split_at", "valid_fraction", "valid_blocks")
-"""Options of the data."""
 LEAST_VOCABULARY = 300
 """Minimum number of entries of a tokenizer that is trained here; bytes alone need 256."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, check everything, train."""
     options = parse(Options, argv, __doc__)
-    if options.out is None:
-        raise InputError("--out RUN is missing: name the run folder")
-    if options.resume:
-        plain = replace(Options(), out=options.out, resume=True)
-        pairs = ((options, plain), (options.training, plain.training))
-        names = [f.name for a, b in pairs for f in fields(a) if getattr(a, f.name) != getattr(b, f.name)]
-        if flags := [_flag(name) for name in names if name != "training"]:
-            raise InputError(
-                f"--resume takes all options from the run in --out: leave out {', '.join(flags)}, "
-                "or begin a new run from its weights with --start"
-            )
-        _resume(options.out)
+    out, resume = destination(options, "begin a new run from its weights with --start")
+    if resume:
+        _resume(out)
     else:
-        _start(options, options.out)
-
-
-def _flag(name: str) -> str:
-    """An option as it is typed."""
-    return "PRESET" if name == "preset" else f"--{name.replace('_', '-')}"
+        _start(options, out)
 
 
 def _start(options: Options, out: Path) -> None:
@@ -88,22 +73,18 @@ def _start(options: Options, out: Path) -> None:
     tokenizer = options.tokenizer or (options.start and str(run_folder(options.start) / "tokenizer.json"))
     d_vocab = config.d_vocab if "d_vocab" in changes else max(config.d_vocab, LEAST_VOCABULARY)
     data, group, device = _prepare(training, {name: getattr(options, name) for name in SOURCE}, tokenizer, d_vocab)
-    if tokenizer is None and (reached := data.tokenizer.d_vocab) < d_vocab:
-        if "d_vocab" in changes:
-            raise InputError(
-                f"the data fills a vocabulary of {reached}, not {d_vocab}: give more text, or --set d_vocab={reached}"
-            )
+    reached, given = data.tokenizer.d_vocab, "d_vocab" in changes
+    if tokenizer is None and reached < d_vocab:
+        line = f"the data fills a vocabulary of {reached}"
+        if given:
+            raise InputError(f"{line}, not {d_vocab}: give more text, or --set d_vocab={reached}")
         if group.leader:
-            print(
-                f"the data fills a vocabulary of {reached}, less than {d_vocab}: d_vocab is {reached}", file=sys.stderr
-            )
-    if data.tokenizer.d_vocab != config.d_vocab:
-        if "d_vocab" in changes and data.tokenizer.d_vocab > config.d_vocab:
-            raise InputError(f"the tokenizer has {data.tokenizer.d_vocab} entries, but d_vocab is {config.d_vocab}")
-        if "d_vocab" not in changes:
-            config = override(config, {"d_vocab": data.tokenizer.d_vocab})
-    trainer = _trainer(config, training, data, out, data.source, options.scale, group, device, options.start)
-    _fit(trainer, data)
+            print(f"{line}, less than {d_vocab}: d_vocab is {reached}", file=sys.stderr)
+    if not given:
+        config = override(config, {"d_vocab": reached})
+    elif reached > config.d_vocab:
+        raise InputError(f"the tokenizer has {reached} entries, but d_vocab is {config.d_vocab}")
+    _fit(_trainer(config, training, data, out, options.scale, group, device, options.start), data)
 
 
 def _resume(out: Path) -> None:
@@ -115,13 +96,8 @@ def _resume(out: Path) -> None:
     if "sft" in read_json(folder / "config.json", Config):
         raise InputError(f"{folder} is a fine-tuning: use python -m models.sft --resume --out {folder}")
     saved = read_json(folder / "config.json", TrainedConfig)
-    training = from_dict(Training, saved["training"])
-    on_cpu = pick_device(training.device) == "cpu"
-    training = replace(training, dtype=recorded_dtype(training.dtype, on_cpu, config.d_model))
-    source: dict[str, Any] = saved["data"]
-    data, group, device = _prepare(
-        replace(training, device=pick_device(training.device)), source, str(folder / "tokenizer.json"), config.d_vocab
-    )
+    training, source = saved_training(saved["training"], config.d_model), saved["data"]
+    data, group, device = _prepare(training, source, str(folder / "tokenizer.json"), config.d_vocab)
     manifest = read_json(folder / "manifest.json", TrainedManifest)
     for part, dataset in (("train", data.train), ("valid", data.valid)):
         was = manifest["data"][part]["corpus"]
@@ -129,10 +105,8 @@ def _resume(out: Path) -> None:
             raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
     if manifest["data"]["tokenizer"]["sha256"] != data.tokenizer.sha256:
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or train a new run")
-    trainer = _trainer(config, training, data, folder, source, None, group, device)
+    trainer = _trainer(config, training, data, folder, None, group, device)
     trainer.resume()
-    if group.leader:
-        print(trainer.resume_line(), file=sys.stderr)
     _fit(trainer, data)
 
 
@@ -144,30 +118,29 @@ def _prepare(training: Training, source: dict[str, Any], tokenizer: str | None, 
     group, device = ranks(training.device, training.parallel)
     if group.leader:
         print(visible(f"reading {source['data']}"), file=sys.stderr)
-    options = {name: value for name, value in source.items() if name not in ("data", "valid")}
     with group.leader_first():
-        return prepare(source["data"], source["valid"], tokenizer, d_vocab, **options), group, device
+        return prepare(tokenizer=tokenizer, d_vocab=d_vocab, **source), group, device
 
 
 def _trainer(
-    config: ModelConfig, training: Training, data: Any, out: Path, source: dict[str, Any], scale: str | None,
-    group: Any, device: str, start: str | None = None,
+    config: ModelConfig, training: Training, data: Any, out: Path, scale: str | None, group: Any, device: str,
+    start: str | None = None,
 ) -> Any:  # fmt: skip
-    """Make the model, the windows and, after all checks, the run folder."""
+    """Make the model, the windows and, after all checks and unless it is resumed (`scale` None), the run folder."""
     from streamscope.cli.provenance import provenance
     from streamscope.models.derived import parent_of
     from streamscope.models.training.data import windows
     from streamscope.models.training.loop import Trainer
+    from streamscope.models.training.parallel import Reader
     from streamscope.models.training.run import Run
     from streamscope.models.transformer import StreamTransformer
 
-    group.seed_noise(training.seed_of("noise"))
-    model = StreamTransformer(config, data.tokenizer, seed=training.seed_of("weights"))
+    group.seed_noise(training.seeds["noise"])
+    model = StreamTransformer(config, data.tokenizer, seed=training.seeds["weights"])
     if start is not None:
         model.load_state_dict(_same_model(start, config, data.tokenizer).state_dict())
-    train = windows(data.train, config.n_ctx, training.packing)
-    valid = windows(data.valid, config.n_ctx, training.packing)
-    trainer = Trainer(model, training, train, valid, group.run(Run(out)), device, group)
+    train, valid = (windows(shards, config.n_ctx, training.packing) for shards in (data.train, data.valid))
+    trainer = Trainer(model, training, train, valid, Run(out) if group.leader else Reader(out), device, group)
     if scale is not None and group.leader:
         manifest = {
             "preset": config.name, "scale": scale, "seed": training.seed, "seeds": training.seeds,
@@ -175,7 +148,7 @@ def _trainer(
             **({} if start is None else {"parent": parent_of(run_folder(start))}),
             **provenance(device),
         }  # fmt: skip
-        saved = {"model": to_dict(config), "training": asdict(trainer.training), "data": source}
+        saved = {"model": to_dict(config), "training": asdict(trainer.training), "data": data.source}
         trainer.run = Run.create(out, saved, data.tokenizer, manifest)
     return trainer
 
@@ -201,7 +174,6 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from streamscope.models.training.config import steps_given
     from streamscope.models.training.data import repeated_documents
     from streamscope.models.training.loop import run_to_end
     from streamscope.text.shards import document_count
@@ -222,8 +194,9 @@ def _fit(trainer: Any, data: Any) -> None:
         if data.source["valid"] is not None and (repeated := repeated_documents(data)):
             print(f"{repeated:,} of {data.valid.n_documents:,} validation documents are also in the training text: "
                   "their loss says nothing of unseen text", file=sys.stderr)  # fmt: skip
-        if lost := [step for step in steps_given(trainer.training.snapshots) if step > trainer.steps]:
-            print(f"--snapshots: no step {', '.join(map(str, lost))}, the run ends at {trainer.steps}", file=sys.stderr)
+        steps = trainer.training.snapshots.split(",")
+        if lost := [step for step in steps if step.isdecimal() and int(step) > trainer.steps]:
+            print(f"--snapshots: no step {', '.join(lost)}, the run ends at {trainer.steps}", file=sys.stderr)
     run_to_end(trainer)
 
 

@@ -53,10 +53,8 @@ class WeightsMixin:
 
     @property
     def logit_bias(self) -> Float[Tensor, " V"]:
-        """β W_U + b_U, the part of the logits from the final norm's bias β; zeros after an RMSNorm.
-
-        In TransformerLens it is b_U after folding the norm into the head. Raises `InputError` for capped logits.
-        """
+        """β W_U + b_U, the part of the logits from the final norm's bias β (zeros after an RMSNorm); in TransformerLens
+        it is b_U after folding the norm into the head. Raises `InputError` for capped logits."""
         self.no_cap()
         bias = self.ln_final.bias  # type: ignore[attr-defined]
         return self.b_U if bias is None else bias @ self.W_U + self.b_U
@@ -145,10 +143,8 @@ class WeightsMixin:
             raise Undefined(
                 "V-composition is undefined, because the values read the frozen token stream, to which no head writes"
             )
-        left_maps = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
-        if mode == "V":
-            right_maps = left_maps
-        else:
+        left_maps = right_maps = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
+        if mode != "V":
             right_maps = FactoredMatrix(self._reading("q", self.QK.A), self._reading("k", self.QK.B.mT).mT)
         # a product of all heads with all at once would expand both sides: 10.7 GB for 270 heads of width 576
         A, B = left_maps.collapse_l(), (right_maps.T if mode == "K" else right_maps).collapse_r()
@@ -180,10 +176,8 @@ class WeightsMixin:
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " D"]:
-        """Sum of the output biases before a layer; with `mlp_input` including its attention's.
-
-        Raises `InputError` for a layer beyond the last, and if updates do not add up to the stream.
-        """
+        """Sum of the output biases before a layer; with `mlp_input` including its attention's. Raises `InputError` for
+        a layer beyond the last, and if updates do not add up to the stream."""
         self.adds_up()
         self.no_norm_after()
         n = self.config.n_layers

@@ -16,13 +16,12 @@ With --run the case is `losses`, ours is `document_losses` and the peer a bridge
 document at a time. The table has the seconds and the largest memory of each side's process, and the ratio peer / ours.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count, Only
 from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
 
 Case = Literal["answers", "losses", "pairs"]
 
@@ -64,9 +63,4 @@ class Options:
                 raise InputError(f"--{name if name != 'peer' else 'no-peer'} has no effect with --run: leave it out")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, then import what measures."""
-    options = parse(Options, argv, __doc__)
-    from streamscope.benchmarks.ablation_sweep.measure import measure
-
-    measure(options)
+main = main_of(Options, __name__)

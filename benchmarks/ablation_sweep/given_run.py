@@ -24,7 +24,6 @@ from streamscope.models.interop.export.write import export
 
 
 def compare(options: Options) -> None:
-    """Measure both sides in turn and print."""
     with tempfile.TemporaryDirectory() as folder:
         source, _ = in_a_process(transformers_folder, options.run, Path(folder))
         cells, losses = compare_sides(measured, options.rounds, options, source)
@@ -40,7 +39,6 @@ def transformers_folder(run: str, folder: Path) -> str:
     """
     if run.startswith(HUGGING_FACE):
         return run.removeprefix(HUGGING_FACE)
-
     export(run, folder / "model", native=True)
     return str(folder / "model")
 
@@ -53,35 +51,26 @@ def measured(side: str, options: Options, source: str) -> tuple[float, np.ndarra
     config = model_config(run_folder(str(options.run)))
     tokens, _ = random_tokens(config.d_vocab, options.batch, options.length + 1)
     heads = parse_heads("all", config.n_layers, config.n_heads)[:: options.every]
-    sweep = _ours(options, tokens, heads) if side == "ours" else _peer(tokens, heads, source)
-    start = CLOCKS[options.clock]()
-    losses = sweep()
-    return CLOCKS[options.clock]() - start, losses
-
-
-def _ours(options: Options, tokens: Tensor, heads: list[Head]) -> Callable[[], np.ndarray]:
-    model, folder = load(str(options.run)), tempfile.TemporaryDirectory()
-    starts = np.arange(len(tokens) + 1) * tokens.shape[1]
-    shards = write_shards(Path(folder.name), tokens.numpy(), starts, model.config.d_vocab)
-    sweep = [scale_heads([head], 0.0) for head in heads]
-
-    def losses() -> np.ndarray:
-        with folder:
+    clock = CLOCKS[options.clock]
+    if side == "ours":
+        model, sweep = load(str(options.run)), [scale_heads([head], 0.0) for head in heads]
+        with tempfile.TemporaryDirectory() as folder:
+            starts = np.arange(len(tokens) + 1) * tokens.shape[1]
+            shards = write_shards(Path(folder), tokens.numpy(), starts, model.config.d_vocab)
+            start = clock()
             sums = document_losses(model, shards, sweep, budget=options.budget)
-        return sums.edited / sums.tokens
+            losses = sums.edited / sums.tokens
+    else:
+        from streamscope.models.interop.huggingface.bridged import bridge
 
-    return losses
+        peer = bridge(source)
+        start = clock()
+        losses = np.array([_peer_losses(peer, row, heads) for row in tokens]).T
+    return clock() - start, losses
 
 
-def _peer(tokens: Tensor, heads: list[Head], source: str) -> Callable[[], np.ndarray]:
-    from streamscope.models.interop.huggingface.bridged import bridge
-
-    model = bridge(source)
-
-    def losses(row: Tensor) -> list[float]:
-        return ablated(model, row[None, :-1], heads, lambda x: float(torch.nn.functional.cross_entropy(x[0], row[1:])))
-
-    return lambda: np.array([losses(row) for row in tokens]).T
+def _peer_losses(bridge: Any, row: Tensor, heads: list[Head]) -> list[float]:
+    return ablated(bridge, row[None, :-1], heads, lambda x: float(torch.nn.functional.cross_entropy(x[0], row[1:])))
 
 
 @torch.no_grad()

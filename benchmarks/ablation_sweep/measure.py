@@ -36,7 +36,6 @@ CHECKED = 24
 
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
-    """One row of the table."""
     shape: dict[str, Any] = {
         "n_layers": options.layers, "n_heads": options.heads, "d_model": options.width, "d_vocab": vocab,
         "n_ctx": options.length, "init_std": 0.1,
@@ -50,11 +49,10 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         starts = np.arange(len(tokens) + 1) * tokens.shape[1]
         shards = write_shards(Path(folder), tokens.numpy(), starts, vocab) if case == "losses" else None
-        evaluate = _sweep(model, tokens, sweep, shards, options)
         outputs: list[np.ndarray] = []
         steps: dict[str, Callable[[], object]] = {
             "forward": lambda: [model(x) for _ in range(UNITS)],
-            "sweep": lambda: outputs.append(evaluate()),
+            "sweep": lambda: outputs.append(_swept(model, tokens, sweep, shards, options)),
         }
         if options.peer and case != "pairs":
             steps |= _peers(model, tokens, heads, losses=case == "losses")
@@ -63,28 +61,21 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
         difference = _difference(model, tokens, sweep, outputs[0], losses=case == "losses")
     for name in {"forward", "peer"} & set(times):
         times[name] = [s / UNITS for s in times[name]]
-    peer = faster = "–"
-    if "peer" in times:
-        peer, faster = str(times.ratio("peer sweep", "peer")), str(times.ratio("peer sweep", "sweep"))
+    pairs = [("sweep", "forward"), ("peer sweep", "peer"), ("peer sweep", "sweep")]
+    ratios = [str(times.ratio(*pair)) if set(pair) <= set(times) else "–" for pair in pairs]
     seconds = (f"{times.median(name):.3f} s" for name in ("forward", "sweep"))
-    forwards = str(times.ratio("sweep", "forward"))
-    return [case, f"{vocab:,}", str(len(sweep)), *seconds, forwards, peer, faster, f"{difference:.1e}"]
+    return [case, f"{vocab:,}", str(len(sweep)), *seconds, *ratios, f"{difference:.1e}"]
 
 
-def _sweep(
+def _swept(
     model: StreamTransformer, tokens: Tensor, sweep: list, shards: TokenShards | None, options: Options
-) -> Callable[[], np.ndarray]:
-    """The sweep: ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
-    prompts, last = tokens[:, :-1].tolist(), [tokens.shape[1] - 2] * len(tokens)
-
-    def answers() -> np.ndarray:
-        return answer_log_probs(model, prompts, last, tokens[:, -1:].tolist(), sweep)[..., 0]
-
-    def losses(shards: TokenShards) -> np.ndarray:
-        sums = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
-        return np.concatenate([sums.baseline[None], sums.edited]) / sums.tokens
-
-    return answers if shards is None else lambda: losses(shards)
+) -> np.ndarray:
+    """ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
+    if shards is None:
+        last = [tokens.shape[1] - 2] * len(tokens)
+        return answer_log_probs(model, tokens[:, :-1].tolist(), last, tokens[:, -1:].tolist(), sweep)[..., 0]
+    sums = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
+    return np.concatenate([sums.baseline[None], sums.edited]) / sums.tokens
 
 
 def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, output: np.ndarray, *, losses: bool) -> float:
@@ -118,10 +109,9 @@ def _peers(
 def as_bridge(model: Any) -> Any:
     """A `TransformerBridge` around GPT-2 with the weights of a `std-t`, as an export writes them."""
     kind, gpt2_config, target_config = native(model.config)
-    config = GPT2Config(**gpt2_config)
+    config, family = GPT2Config(**gpt2_config), FAMILIES[kind]
     gpt2 = GPT2LMHeadModel(config).eval()
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    family = FAMILIES[kind]
     converted = give(family.names(target_config, family.prefix), weights, shapes_of(target_config))
     missing, _ = gpt2.load_state_dict(converted, strict=False)
     assert missing in ([], ["lm_head.weight"])  # tied
@@ -129,7 +119,6 @@ def as_bridge(model: Any) -> Any:
 
 
 def measure(options: Options) -> None:
-    """Measure and print."""
     if options.run is not None:
         compare(options)
         return

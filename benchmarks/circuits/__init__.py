@@ -11,12 +11,11 @@ Each side and method runs in a process of its own, round by round, so that memor
 not timed.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count
-from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +38,4 @@ class Options:
     """wall time, or cpu seconds for a machine that others keep busy."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, then import what measures."""
-    options = parse(Options, argv, __doc__)
-    from streamscope.benchmarks.circuits.measure import measure
-
-    measure(options)
+main = main_of(Options, __name__)

@@ -23,13 +23,11 @@ GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 def plain_gpt2(model: Any) -> PlainGpt2:
-    """The peer with the weights of a model."""
     c = model.config
     return PlainGpt2(model.state_dict(), c.n_layers, c.n_heads, GELU[c.mlp.activation])
 
 
 def measure(options: Options) -> None:
-    """Time both sides and print a row per method."""
     _, pairs, graph = opened(options)
     rows = []
     for method in options.methods:

@@ -27,11 +27,9 @@ class PlainGpt2:
         return self.w["embed.weight"][ids] + self.w["pos_embed.weight"][: ids.shape[-1]]
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        """A layer norm by its name."""
         return layer_norm(x, x.shape[-1:], self.w[f"{name}.weight"], self.w.get(f"{name}.bias"), 1e-5)
 
     def linear(self, x: Tensor, name: str, rows: slice = slice(None)) -> Tensor:
-        """A projection by its name, or some of its rows."""
         y, bias = x @ self.w[f"{name}.weight"][rows].T, self.w.get(f"{name}.bias")
         return y if bias is None else y + bias[rows]
 

@@ -14,14 +14,13 @@ is not a lower bound: the extraction keeps only the logits it needs, tile by til
 50,257. --memory measures the largest memory of an extracting process, by the number of tokens.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count
-from streamscope.cli.parse import parse
 from streamscope.features.schema import Tier
 
 
@@ -53,9 +52,4 @@ class Options:
     """Width of the model."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, then import what measures."""
-    options = parse(Options, argv, __doc__)
-    from streamscope.benchmarks.features.measure import measure
-
-    measure(options)
+main = main_of(Options, __name__)

@@ -40,7 +40,6 @@ def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
 
 
 def _measure(options: Options, vocab: int) -> list[str]:
-    """One row of the table of times."""
     model, extract = _model(options, vocab), Extract(tier=options.tier)
     lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
@@ -153,7 +152,6 @@ def of_a_length(options: Options, vocab: int, n: int) -> None:
 
 
 def measure(options: Options) -> None:
-    """Measure and print."""
     print(
         f"{machine()}, float32; {options.preset}, {options.layers} layers, 6 heads, width {options.width}, "
         f"context {options.length}; tier {options.tier}"

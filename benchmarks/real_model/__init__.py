@@ -7,12 +7,11 @@ Each instrument runs as a command of its own, with the data named in its row. Pe
 the process, CPU seconds are user plus system time, and silence is the longest wait between two outputs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Names, Positive
-from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +28,4 @@ class Options:
     """Write the table here as .parquet."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, then import what measures."""
-    options = parse(Options, argv, __doc__)
-    from streamscope.benchmarks.real_model.measure import measure
-
-    measure(options)
+main = main_of(Options, __name__)

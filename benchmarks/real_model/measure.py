@@ -76,7 +76,6 @@ COLUMNS = (
 
 
 def measure(options: Options) -> None:
-    """Print one row per instrument, and write them."""
     discover()
     names = options.only or tuple(sorted(ARGUMENTS))
     for name in names:
@@ -88,12 +87,10 @@ def measure(options: Options) -> None:
         check_writable(options.out)
     rows: list[dict[str, Any]] = []
     if options.only and options.out is not None and options.out.is_file():
-        old_result = Result.load(options.out)
-        if old_result.about.get("run") != options.run:
-            raise InputError(
-                f"{options.out} has the costs on {old_result.about.get('run')}: name another file for --out"
-            )
-        rows = [row for row in old_result.table().frame.to_dict("records") if row["instrument"] not in names]
+        old = Result.load(options.out)
+        if (run := old.about.get("run")) != options.run:
+            raise InputError(f"{options.out} has the costs on {run}: name another file for --out")
+        rows = [row for row in old.table().frame.to_dict("records") if row["instrument"] not in names]
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             arguments = ARGUMENTS[name].replace("FOLDER", folder).split()
@@ -112,12 +109,8 @@ def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
     began = last = time.monotonic()
     silence, outcome, stderr = 0.0, "completed", b""
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamscope", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-    )
+    argv = [sys.executable, "-m", "streamscope", *command]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     assert process.stdout is not None
     with process.stdout, selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)

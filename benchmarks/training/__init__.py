@@ -18,13 +18,12 @@ the rounds, with the smallest and largest. --clock cpu counts processor seconds;
 machine.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count, Whole
 from streamscope.cli.errors import InputError
-from streamscope.cli.parse import parse
 
 Part = Literal["hooks", "gpt", "presets", "supervision", "pairs", "mfu", "profile"]
 PARTS: tuple[Part, ...] = ("hooks", "gpt", "presets", "supervision", "pairs", "mfu", "profile")
@@ -67,9 +66,4 @@ class Options:
                 raise InputError(f"--pairs {pair}: give PRESET:PEER, for example hdpl:llama")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, then import what measures."""
-    options = parse(Options, argv, __doc__)
-    from streamscope.benchmarks.training.measure import measure
-
-    measure(options)
+main = main_of(Options, __name__)

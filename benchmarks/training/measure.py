@@ -54,8 +54,8 @@ def supervision(o: Options) -> Iterator[str]:
         configs = {name: shape(name, o, width, vocabulary) for name in ("pls", "c2")}
         flops = [sum(training_flops_per_token(build(c)).values()) for c in configs.values()]
         predicted = flops[0] / flops[1]
-        steps = [training_step(c, name, o) for name, c in configs.items()]
-        times = interleaved(dict(zip(configs, steps, strict=True)), rounds=o.rounds, warmup=2, clock=o.clock)
+        steps = {name: training_step(c, name, o) for name, c in configs.items()}
+        times = interleaved(steps, rounds=o.rounds, warmup=2, clock=o.clock)
         r = times.ratio("pls", "c2")
         yield (
             f"pls, width {width}, V {vocabulary:,}: {r} times c2's step, FLOPs predict {predicted:.3f}: "
@@ -128,17 +128,8 @@ def ratio(peer: str, peer_step: Step, name: str, step: Step, o: Options) -> str:
 
 
 def forward_backward(model: StreamTransformer, o: Options) -> Step:
-    """Forward and backward pass on random tokens."""
     x, y = random_tokens(model.config.d_vocab, o.batch, o.context, o.device)
-
-    def step() -> None:
-        with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
-            loss = model.loss(x, y)[0]
-        loss.backward()
-        model.zero_grad(set_to_none=True)
-        synchronize(o.device)
-
-    return step
+    return optimizer_step(model, None, lambda: model.loss(x, y)[0], o)
 
 
 def training_step(c: ModelConfig, name: str, o: Options) -> Step:
@@ -151,9 +142,7 @@ def training_step(c: ModelConfig, name: str, o: Options) -> Step:
 
 
 def plain_step(c: ModelConfig, o: Options) -> Step:
-    """A whole training step of the plain GPT with AdamW."""
-    shape = {"d_vocab": c.d_vocab, "n_ctx": c.n_ctx, "d": c.d_model, "heads": c.n_heads, "layers": c.n_layers}
-    plain = PlainGPT(**shape, d_mlp=c.d_mlp).to(o.device)
+    plain = PlainGPT(c).to(o.device)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=3e-4, fused=True)
     blocks: Any = [torch.compile(block.forward) for block in plain.blocks] if o.compile else None
     x, y = random_tokens(c.d_vocab, o.batch, o.context, o.device)
@@ -161,15 +150,16 @@ def plain_step(c: ModelConfig, o: Options) -> Step:
 
 
 def optimizer_step(model: Any, optimizer: Any, loss: Callable[[], Any], o: Options) -> Step:
-    """Forward (in autocast, by --dtype), backward, clipping to 1, the optimiser, zeroed gradients."""
+    """Forward (in autocast, by --dtype), backward, with an optimiser clipping to 1 and its step; zeroed gradients."""
 
     def step() -> None:
         with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
             value = loss()
         value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        if optimizer is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
         synchronize(o.device)
 
     return step
@@ -191,7 +181,6 @@ def matmul_ceiling(o: Options) -> float:
 
 
 def measure(options: Options) -> None:
-    """Measure and print."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch finds no CUDA device here")
     print(

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
+from streamscope.models.config import ModelConfig
 from streamscope.models.hooks import observe, read_point
 from streamscope.models.transformer import StreamTransformer
 
@@ -37,25 +38,21 @@ class PlainBlock(nn.Module):
 class PlainGPT(nn.Module):
     """Learned positions, tied head, loss by `F.cross_entropy` over all logits at once."""
 
-    def __init__(self, *, d_vocab: int, n_ctx: int, d: int, heads: int, layers: int, d_mlp: int) -> None:
+    def __init__(self, c: ModelConfig) -> None:
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(d_vocab, d), nn.Embedding(n_ctx, d)
-        self.blocks = nn.ModuleList([PlainBlock(d, heads, d_mlp) for _ in range(layers)])
-        self.ln_f = nn.LayerNorm(d)
+        self.wte, self.wpe = nn.Embedding(c.d_vocab, c.d_model), nn.Embedding(c.n_ctx, c.d_model)
+        self.blocks = nn.ModuleList([PlainBlock(c.d_model, c.n_heads, c.d_mlp) for _ in range(c.n_layers)])
+        self.ln_f = nn.LayerNorm(c.d_model)
         for p in self.parameters():
             if p.ndim == 2:
                 nn.init.normal_(p, std=0.02)
 
-    def hidden(self, tokens: Tensor, blocks: list | None = None) -> Tensor:
-        """The normed residual stream after all layers."""
+    def loss(self, tokens: Tensor, targets: Tensor, *, blocks: list | None = None) -> Tensor:
+        """Mean cross-entropy in nats per token."""
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in blocks or self.blocks:
             x = block(x)
-        return self.ln_f(x)
-
-    def loss(self, tokens: Tensor, targets: Tensor, *, blocks: list | None = None) -> Tensor:
-        """Mean cross-entropy in nats per token."""
-        logits = F.linear(self.hidden(tokens, blocks), self.wte.weight)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
@@ -80,11 +77,11 @@ def without_hooks(model: StreamTransformer) -> StreamTransformer:
 @contextmanager
 def hooks_disabled() -> Iterator[None]:
     """`read_point` and `observe` do nothing inside this context."""
-    disabled = {"read_point": (read_point, lambda point, x: x), "observe": (observe, lambda point, readout: None)}
     modules = [module for name, module in sys.modules.items() if name.startswith("streamscope.models.")]
     with ExitStack() as stack:
         for module in modules:
-            for name, (real, bare) in disabled.items():
-                if vars(module).get(name) is real:
-                    stack.enter_context(patch.object(module, name, bare))
+            if vars(module).get("read_point") is read_point:
+                stack.enter_context(patch.object(module, "read_point", lambda point, x: x))
+            if vars(module).get("observe") is observe:
+                stack.enter_context(patch.object(module, "observe", lambda point, readout: None))
         yield

@@ -9,14 +9,13 @@ thread; draw: drawing it. server: the answer to an edit on 32 tokens, in torch, 
 and extremes of `rounds`. Pause background work: the page has one thread, and a busy machine shows in every number.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
 
+from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count
-from streamscope.cli.parse import parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +34,4 @@ class Options:
     """Threads of torch at the server."""
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, then import what measures."""
-    options = parse(Options, argv, __doc__)
-    from streamscope.benchmarks.viewer.measure import measure
-
-    measure(options)
+main = main_of(Options, __name__)

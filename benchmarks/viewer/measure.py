@@ -24,7 +24,6 @@ AT_THE_SERVER = 32
 
 
 def measure(options: Options) -> None:
-    """Time and print."""
     torch.set_num_threads(options.threads)
     rows = [*page_rows(options), server_row(options)]
     print(f"load of this machine: {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores; medians of {options.rounds}")

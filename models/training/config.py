@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,9 @@ from annotated_types import Ge, Gt, Lt
 
 from streamscope.cli.bounds import Count, NotNegative, Positive, Seed, Share, Whole, check
 from streamscope.cli.errors import InputError
+from streamscope.cli.provenance import pick_device
 from streamscope.models.config import Hyper, ModelConfig
+from streamscope.models.config.serialization import from_dict
 from streamscope.text import SplitAt
 
 Decay = Annotated[float, Ge(0), Lt(1)]
@@ -139,29 +141,23 @@ class Training:
         if steps and (self.epochs is not None or self.steps not in (None, steps)):
             raise InputError(f"--phases sets the number of steps ({steps}): leave out --steps and --epochs")
 
-    def seed_of(self, source: Literal["weights", "data", "noise"]) -> int:
-        """The seed of one source of randomness; `seed` if it has no seed of its own."""
-        seed: int | None = getattr(self, f"seed_{source}")
-        return self.seed if seed is None else seed
-
     @property
     def seeds(self) -> dict[str, int]:
-        """The three seeds by what they determine."""
-        return {source: self.seed_of(source) for source in ("weights", "data", "noise")}
+        """The seeds of weights, data and noise; `seed` where one has no seed of its own."""
+        own_seeds = {"weights": self.seed_weights, "data": self.seed_data, "noise": self.seed_noise}
+        return {source: self.seed if seed is None else seed for source, seed in own_seeds.items()}
 
 
 SEED_OR_RECORD = {
     *("seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "parallel", "snapshots"),
     *("log_every", "eval_every", "eval_batches", "sample_every", "checkpoint_every", "snapshot_dtype"),
 }  # fmt: skip
-"""The settings in which seeds of one recipe may differ: seeds, where it runs, and what is recorded."""
+"""The settings in which seeds of one recipe may differ."""
 
 
 def seeds_share(config: Mapping[str, Any]) -> str:
     """The training and data of a run's config.json as text, the same for all seeds of one recipe; "" without any.
-
-    Fields that an older version did not write have their default.
-    """
+    Fields that an older version did not write have their default."""
     parts = {name: config[name] for name in ("training", "data", "sft") if config.get(name)}
     if "training" in parts:
         settings = {**asdict(Training()), **USUAL, **Training.from_older(parts["training"])}
@@ -173,7 +169,7 @@ def seeds_share(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of a run: `steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`."""
+    """`steps` steps of `batch_size` sequences of `n_ctx` tokens, from step `first`."""
 
     first: int
     steps: int
@@ -184,10 +180,7 @@ class Phase:
 
 
 def phases_of(spec: str | None) -> list[Phase]:
-    """Parse the phases of `--phases`, in order; [] for None.
-
-    Raises `InputError` unless they are STEPS:BATCHxCONTEXT[:W/W…], separated by commas.
-    """
+    """The phases of `--phases`; [] for None. Raises `InputError` unless they are STEPS:BATCHxCONTEXT[:W/W…], …"""
     phases: list[Phase] = []
     for text in spec.split(",") if spec is not None else ():
         match = re.fullmatch(r"\s*(\d+):(\d+)x(\d+)(?::([\d./e-]+))?\s*", text, re.ASCII)
@@ -208,49 +201,42 @@ def phases_of(spec: str | None) -> list[Phase]:
 
 
 def late_positions_message(phases: Sequence[Phase], n_ctx: int) -> str:
-    """One line about learned positions that the first phases do not train; "" if there are none.
-
-    Validation always reads windows of the whole context, so earlier losses include untrained positions.
-    """
-    short = phases[0].n_ctx if phases else n_ctx
-    if short >= n_ctx:
+    """One line about learned positions that the first phases do not train; "" if there are none. Validation always
+    reads windows of the whole context."""
+    lengths = [phase.n_ctx for phase in phases] or [n_ctx]
+    if max(lengths) < n_ctx:
+        unused = f"learned positions {max(lengths)} to {n_ctx - 1}"
+        return f"{unused} are never trained: no phase has windows of {n_ctx} tokens"
+    if lengths[0] >= n_ctx:
         return ""
-    full_step = next((phase.first for phase in phases if phase.n_ctx >= n_ctx), None)
-    longest = max(phase.n_ctx for phase in phases)
-    if full_step is None:
-        return f"learned positions {longest} to {n_ctx - 1} are never trained: no phase has windows of {n_ctx} tokens"
+    full_step = next(phase.first for phase in phases if phase.n_ctx >= n_ctx)
     return (
-        f"learned positions {short} to {n_ctx - 1} are not all trained before step {full_step:,}: earlier validation "
-        "losses include untrained positions"
+        f"learned positions {lengths[0]} to {n_ctx - 1} are not all trained before step {full_step:,}: earlier "
+        "validation losses include untrained positions"
     )
 
 
-def recorded_dtype(dtype: str, on_cpu: bool, d_model: int) -> Any:
-    """The dtype of a run's matrix products. Where an older run says auto, it was bf16 on CUDA and from width 128."""
-    return dtype if dtype != "auto" else "fp32" if on_cpu and d_model < 128 else "bf16"
+def saved_training(data: dict[str, Any], d_model: int) -> Training:
+    """The options of a run to resume, with its device and dtype, from its config.json. Where an older run says auto,
+    its dtype was bf16 on CUDA and from width 128."""
+    training = from_dict(Training, data)
+    device = pick_device(training.device)
+    older: Literal["fp32", "bf16"] = "fp32" if device == "cpu" and d_model < 128 else "bf16"
+    return replace(training, device=device, dtype=older if training.dtype == "auto" else training.dtype)
 
 
 def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
-    """Training tokens after `step` steps, including repetitions: Σ sequences × tokens per sequence.
-
-    `training` comes from a run's config.json; `n_ctx` is the context of its model.
-    """
+    """Training tokens after `step` steps, Σ sequences × tokens per sequence, of the training in a config.json and its
+    model's context."""
     phases = phases_of(training.get("phases"))
     if not phases:
         return int(step * training["batch_size"] * n_ctx)
     return sum(min(max(step - p.first, 0), p.steps) * p.batch_size * p.n_ctx for p in phases)
 
 
-def steps_given(spec: str) -> list[int]:
-    """The steps that `--snapshots` names one by one; [] for a rule such as log."""
-    return [int(word) for word in spec.split(",")] if re.fullmatch(r"\d+(,\d+)*", spec) else []
-
-
 def snapshot_steps(spec: str, steps: int) -> list[int]:
-    """The steps that `--snapshots` saves in a run of `steps` steps, in order; [] for "none".
-
-    Raises `InputError` unless it is log, log:N, every:N, numbers separated by commas, or none.
-    """
+    """The steps that `--snapshots` saves in a run of `steps` steps. Raises `InputError` unless it is log, log:N,
+    every:N, numbers separated by commas, or none."""
     kind, _, number = spec.partition(":")
     try:
         if spec == "none":
@@ -265,9 +251,8 @@ def snapshot_steps(spec: str, steps: int) -> list[int]:
         if stride < 1 or min(selection) < 0:
             raise ValueError
     except (ValueError, ZeroDivisionError):
-        raise InputError(
-            f"--snapshots {spec}: give log, log:N (0, 1, 2, 4 … 512, then every N), every:N, steps (0,100,500) or none"
-        ) from None
+        rules = "give log, log:N, every:N, steps such as 0,100,500, or none"
+        raise InputError(f"--snapshots {spec}: {rules}") from None
     return sorted(n for n in {*selection, steps} if n <= steps)
 
 
@@ -295,8 +280,7 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
     ),
     "hdpl": dict(lr_floor=0.0),
 }  # fmt: skip
-"""Optimiser and shape of the schedule of a family, at every scale. Rates, lengths, batch, clipping and storage follow
-the paper only at scale paper."""
+"""Optimiser and shape of the schedule of a family, at every scale; the rest follows the paper only at scale paper."""
 
 FAMILIES = {"std-t": "lfa", "d-cas": "lfa", "lfa": "lfa", "cfm": "lfa", "pls": "pls", "c2": "pls"}
 FAMILIES |= {"llama": "hdpl", "hdpl": "hdpl"}
@@ -320,11 +304,8 @@ def with_recipe(training: Training, preset: str, scale: str) -> Training:
 
 
 def check_given(training: Training, filled: Training, model: ModelConfig, usual: Training) -> None:
-    """Raise `InputError` for a training option that this model or the other options would ignore.
-
-    `training` are the user's options, `filled` those after `with_recipe`, `usual` the defaults. A default value is
-    never refused.
-    """
+    """Raise `InputError` for a training option that this model or the other options would ignore, if it is not the
+    default. `training` are the user's options, `filled` those after `with_recipe`, `usual` the defaults."""
     hyper, muon, canon = isinstance(model.residual, Hyper), filled.optimizer == "muon", model.canon is not None
     rules: list[tuple[str, bool, str]] = [
         ("hc_", hyper, f"{model.name} has no hyper-connections"),
@@ -381,3 +362,18 @@ class Options:
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with its own options."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
+
+
+def destination(options: Any, instead: str) -> tuple[Path, bool]:
+    """(--out, --resume). Raises `InputError` without --out, and for other options with --resume."""
+    if options.out is None:
+        raise InputError("--out RUN is missing: name the run folder")
+    usual = type(options)()
+    pairs = ((options, usual), (options.training, usual.training))
+    names = [field.name for a, b in pairs for field in fields(a) if getattr(a, field.name) != getattr(b, field.name)]
+    names = [name for name in names if name not in ("out", "resume", "training")]
+    if options.resume and names:
+        typed = {"preset": "PRESET", "run": "RUN"}
+        flags = ", ".join(typed.get(name, f"--{name.replace('_', '-')}") for name in names)
+        raise InputError(f"--resume takes all options from the run in --out: leave out {flags}, or {instead}")
+    return options.out, options.resume

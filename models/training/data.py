@@ -9,7 +9,7 @@ from typing import Any
 
 from streamscope.cli.disk import Manifest, TrainedManifest, ValidatedConfig, read_json
 from streamscope.cli.errors import InputError
-from streamscope.models.checkpoint import bundled_folder, run_label
+from streamscope.models.run_names import bundled_folder, run_label
 from streamscope.text import SplitAt
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus, MixtureCorpus, open_corpus
@@ -37,7 +37,7 @@ class Data:
 
 
 def prepare(
-    source: str, valid: str | None, tokenizer: str | None, d_vocab: int, *, text_field: str = "text",
+    data: str, valid: str | None, tokenizer: str | None, d_vocab: int, *, text_field: str = "text",
     max_documents: int | None = None, split_at: SplitAt = "separator", valid_fraction: float | None = None,
     valid_blocks: int | None = None,
 ) -> Data:  # fmt: skip
@@ -48,10 +48,8 @@ def prepare(
     of a mixture are packed separately; their held-out parts are mixed by weight into one text.
     """
     if valid is not None and (valid_fraction is not None or valid_blocks is not None):
-        raise InputError(
-            "--valid already names the validation data: leave out --valid-fraction and --valid-blocks, or --valid"
-        )
-    corpus = open_corpus(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
+        raise InputError("--valid names the validation data: leave out --valid-fraction and --valid-blocks, or --valid")
+    corpus = open_corpus(data, text_field=text_field, max_documents=max_documents, split_at=split_at)
     held_out = open_corpus(valid, text_field=text_field, split_at=split_at) if valid is not None else None
     fraction = VALID_FRACTION if valid_fraction is None else valid_fraction
     if held_out is None and valid_blocks is None and not _divisible(corpus, fraction):
@@ -68,7 +66,7 @@ def prepare(
         "tokenizer": {"sha256": tok.sha256, "d_vocab": tok.d_vocab, "source": tokenizer or "BPE trained on the data"},
     }
     source_options = {
-        "data": source, "valid": valid, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
+        "data": data, "valid": valid, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
         "valid_fraction": valid_fraction, "valid_blocks": valid_blocks,
     }  # fmt: skip
     return Data(tok, train, val, description, source_options)
@@ -94,18 +92,15 @@ def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: 
 
 def _divisible(corpus: Corpus, fraction: float) -> bool:
     """Whether splitting whole documents leaves both sides non-empty; reads until both are."""
-    sides = set()
-    for document in corpus.documents():
-        sides.add(in_validation(document, fraction))
-        if len(sides) == 2:
-            return True
-    return False
+    sides = (in_validation(document, fraction) for document in corpus.documents())
+    first = next(sides, None)
+    return first is not None and any(side != first for side in sides)
 
 
 def windows(shards: TokenShards | Mixture, n_ctx: int, packing: str = "stream") -> Windows | MixedWindows:
     """Training windows of `n_ctx` tokens."""
-    kind = MixedWindows if isinstance(shards, Mixture) else Windows
-    return kind(shards, n_ctx, packing=packing)  # type: ignore[arg-type]
+    kind: Any = MixedWindows if isinstance(shards, Mixture) else Windows
+    return kind(shards, n_ctx, packing=packing)
 
 
 def train_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
@@ -119,34 +114,25 @@ def train_bpe(corpus: Corpus, d_vocab: int) -> Tokenizer:
 
 
 def _tokenizer_path(name: str) -> Path:
-    path = Path(name)
-    if not path.exists() and (folder := bundled_folder(name)) is not None:
-        return folder
-    if not name or not path.exists():
-        raise InputError(
-            f"tokenizer {name or repr(name)} does not exist: give a tokenizer.json, a folder with one, a run, or a "
-            "bundled model"
-        )
+    path = Path(name) if Path(name).exists() else bundled_folder(name)
+    if not name or path is None:
+        raise InputError(f"tokenizer {name or repr(name)} does not exist: give a file, a run or a bundled model")
     return path
 
 
 def evaluation_shards(
     folder: Path, tokenizer: Tokenizer, source: str | None, *, text_field: str = "text", split_at: SplitAt = "separator"
 ) -> TokenShards:
-    """Documents to measure a run on: `source`, or the run's own validation data with its own options.
-
-    A model that was trained elsewhere is measured on the built-in stories, which a line on stderr says.
-
-    Raises `InputError` if the run's validation data is missing or has changed.
-    """
+    """Documents to measure a run on: `source`, or the run's own validation data with its own options; for a model that
+    was trained elsewhere the built-in stories, which a line on stderr says. Raises `InputError` if the run's validation
+    data is missing or has changed."""
     if source is not None:
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
     for name, value, usual in (("text-field", text_field, "text"), ("split-at", split_at, "separator")):
         if value != usual:
             raise InputError(f"--{name} {value} is for --data SOURCE; the run's own data are read as in its training")
-    saved = read_json(folder / "config.json", ValidatedConfig).get("data")
-    path = folder / "manifest.json"
-    if saved is None and path.is_file() and "source" in read_json(path, Manifest):
+    saved, manifest = read_json(folder / "config.json", ValidatedConfig).get("data"), folder / "manifest.json"
+    if saved is None and manifest.is_file() and "source" in read_json(manifest, Manifest):
         print(
             f"{run_label(folder)} was trained elsewhere; measured on {ELSEWHERE} (--data for others)", file=sys.stderr
         )
@@ -164,7 +150,6 @@ def evaluation_shards(
             shards = pack(corpus, tokenizer, part="valid", valid_fraction=share, valid_blocks=blocks)
     except InputError as error:
         raise InputError(f"the run's own validation data cannot be read ({error}); give --data SOURCE") from None
-    manifest = folder / "manifest.json"
     if manifest.exists() and read_json(manifest, TrainedManifest)["data"]["valid"]["corpus"] != shards.meta["corpus"]:
         raise InputError(f"the validation data of {folder} changed since it was trained; give --data SOURCE")
     return shards

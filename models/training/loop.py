@@ -12,20 +12,21 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import visible
+from streamscope.models.checkpoint import write_snapshot
 from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
@@ -45,113 +46,63 @@ BF16_WIDTH = 96
 
 
 def fastest_dtype(device: str, d_model: int) -> Literal["fp32", "bf16"]:
-    """The dtype of matrix products for --dtype auto.
+    """The dtype of matrix products for --dtype auto: bf16 on CUDA, and from a width of `BF16_WIDTH` on a CPU with bf16
+    instructions (AVX-512 BF16), else fp32.
 
-    bf16 on CUDA, and from a width of `BF16_WIDTH` on a CPU with bf16 instructions (AVX-512 BF16), else fp32. A step in
-    bf16 took 5 to 17 times as long as in fp32 on a CPU without them (EPYC with AVX2, widths 32 to 128), and on
-    earlier machines 1 to 2/3 of it at width 96, 1/2 at 192 and 1/3 at 384. The rule takes no time itself, so that the
-    same command on the same machine gives the same run.
+    A step in bf16 took 5 to 17 times as long as in fp32 on a CPU without them (EPYC with AVX2, widths 32 to 128), and
+    with them 1 to 2/3 of it at width 96, 1/2 at 192 and 1/3 at 384.
     """
     fast = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)  # not part of torch's public interface
     return "bf16" if torch.device(device).type == "cuda" or (d_model >= BF16_WIDTH and fast()) else "fp32"
 
 
-@runtime_checkable
-class Batches(Protocol):
-    """Windows to train on: `text.shards.Windows`, `text.pairs.PairWindows`."""
-
-    def __len__(self) -> int:
-        """Number of windows."""
-
-    def batch(self, indices: Any) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [B, T]; −100 marks positions without a target."""
-
-
 Batch = tuple[Tensor, Tensor]
 
 
-class Feed:
-    """Yields gather(indices) for each `indices` of an iterator; a thread gathers up to `ahead` batches in advance.
+def gather_ahead(
+    gather: Callable[[Any], Batch], order: Iterator[Any], *, ahead: int = 3, pin: bool = False
+) -> Generator[Batch, None, None]:
+    """Yield gather(indices) for each `indices` of `order`; a thread, which `close` ends, gathers up to `ahead` batches
+    in advance. With `pin` the tensors lie in page-locked memory, from which a GPU copies without blocking the host."""
 
-    Batches come in the order of the indices, so the data of a run does not depend on the thread. With `pin` the tensors
-    lie in page-locked memory, from which a GPU copies without blocking the host. Errors of the thread are raised by
-    `__next__`. `close` ends the thread; it may be called at any time and repeatedly.
-    """
+    def work(indices: Any) -> Batch:
+        tokens, targets = gather(indices)
+        return (tokens.pin_memory(), targets.pin_memory()) if pin else (tokens, targets)
 
-    def __init__(
-        self, gather: Callable[[Any], Batch], order: Iterator[Any], *, ahead: int = 3, pin: bool = False
-    ) -> None:
-        self._gather, self._order, self._ahead, self._pin = gather, order, ahead, pin
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self._waiting: deque[Future[Batch]] = deque()
-        self._fill()
-
-    def __iter__(self) -> "Feed":
-        return self
-
-    def __next__(self) -> Batch:
-        if not self._waiting:
-            self.close()
-            raise StopIteration
-        try:
-            batch = self._waiting.popleft().result()
-            self._fill()
-        except BaseException:
-            self.close()
-            raise
-        return batch
-
-    def close(self) -> None:
-        """End the thread and drop the remaining batches."""
-        self._waiting.clear()
-        self._pool.shutdown(cancel_futures=True)
-
-    def _fill(self) -> None:
-        while len(self._waiting) < self._ahead and (indices := next(self._order, None)) is not None:
-            self._waiting.append(self._pool.submit(self._work, indices))
-
-    def _work(self, indices: Any) -> Batch:
-        tokens, targets = self._gather(indices)
-        return (tokens.pin_memory(), targets.pin_memory()) if self._pin else (tokens, targets)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+    try:
+        waiting = deque(pool.submit(work, indices) for indices in itertools.islice(order, ahead))
+        while waiting:
+            batch = waiting.popleft().result()
+            waiting.extend(pool.submit(work, indices) for indices in itertools.islice(order, 1))
+            yield batch
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-class Progress:
-    """Step, loss, tokens per second and time left: a bar on a terminal or in a notebook, lines if standard error is a
-    file, nothing without `shown`."""
+class Progress(Bar):
+    """Step, loss, tokens per second and time left: a bar on a terminal or in a notebook, about twenty lines if standard
+    error is a file, nothing without `shown`."""
 
     def __init__(self, steps: int, first: int = 0, shown: bool = True) -> None:
-        self.steps, self.console = steps, Console(file=sys.stderr, quiet=not shown)
-        self.every = max(1, steps // 20)
+        console = Console(file=sys.stderr, quiet=not shown)
+        super().__init__(
+            "training", BarColumn(), MofNCompleteColumn(),
+            "loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} tokens/s", TimeElapsedColumn(), "left",
+            TimeRemainingColumn(), console=console,
+            disable=not shown or not (console.is_terminal or console.is_jupyter),
+        )  # fmt: skip
+        self.steps, self.every = steps, max(1, steps // 20)
         self.lines = first // self.every
-        self.bar = Bar(
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} tokens/s"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not shown or not (self.console.is_terminal or self.console.is_jupyter),
-        )
-        self.task = self.bar.add_task("training", total=steps, completed=first, loss=float("nan"), rate=0.0)
+        self.task = self.add_task("training", total=steps, completed=first, loss=float("nan"), rate=0.0)
 
-    def __enter__(self) -> "Progress":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self.bar.stop()
-
-    def update(self, step: int, loss: float, rate: float) -> None:
-        """Move the bar; without a terminal, print about twenty lines per run."""
-        self.bar.update(self.task, completed=step, loss=loss, rate=rate)
-        if self.bar.disable and step // self.every > self.lines:
+    def move(self, step: int, loss: float, rate: float) -> None:
+        self.update(self.task, completed=step, loss=loss, rate=rate)
+        if self.disable and step // self.every > self.lines:
             self.lines = step // self.every
             self.say(f"step {step}/{self.steps}: loss {loss:.4f}, {rate:,.0f} tokens/s")
 
     def say(self, text: str) -> None:
-        """Print a line above the bar."""
         with contextlib.suppress(BrokenPipeError):  # a closed pipe must not end a training
             self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
@@ -162,7 +113,7 @@ class TrainingPhase(NamedTuple):
     first: int
     batch: int
     n_ctx: int
-    windows: Batches
+    windows: Any
     flops: int
 
 
@@ -171,10 +122,13 @@ class Stopped(Exception):
 
 
 class Trainer:
-    """The state of a training. `fit` runs to the end, to a signal, or to a loss that is not finite."""
+    """The state of a training. `fit` runs to the end, to a signal, or to a loss that is not finite.
+
+    `train` and `valid` are windows: of a text, a mixture or pairs (`batch(indices)` gives inputs and targets [B, T]).
+    """
 
     def __init__(
-        self, model: StreamTransformer, training: Training, train: Batches, valid: Batches, run: Run, device: str,
+        self, model: StreamTransformer, training: Training, train: Any, valid: Any, run: Run, device: str,
         ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
         if training.dtype == "auto":
@@ -182,9 +136,7 @@ class Trainer:
         self.model, self.training, self.train, self.valid, self.run = model.to(device), training, train, valid, run
         self.device, self.ranks = torch.device(device), ranks or Ranks()
         if training.compile == "step" and self.device.type != "cuda":
-            raise InputError(
-                "--compile step needs a CUDA device, because on a CPU it is not deterministic: give --compile blocks"
-            )
+            raise InputError("--compile step needs a CUDA device (a CPU's is not deterministic): give --compile blocks")
         self.batch = training.batch_size or 1
         self.ranks.check(training, self.batch)
         store_parameters(model, training)
@@ -205,7 +157,7 @@ class Trainer:
         self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
         self.seconds, self.tokens, self.flops = 0.0, 0, 0.0  # of the steps since the last log row
         self.positions = 0  # of the last step's batch, with padding
-        self.feed: Feed | None = None
+        self.feed: Iterator[Batch] | None = None
         self._stop = False
         self._mixes, self._warned = has_mixing(model), False
 
@@ -216,43 +168,34 @@ class Trainer:
 
     def _phases(self) -> list[TrainingPhase]:
         """The phases of the run, one by default. Raises `InputError` for impossible ones."""
-        t, model, declared = self.training, self.model, phases_of(self.training.phases)
-        if not declared:
-            n_ctx = getattr(self.train, "n_ctx", model.config.n_ctx)
-            flops = sum(training_flops_per_token(model, n_ctx).values())
-            return [TrainingPhase(0, self.batch, n_ctx, self.train, flops)]
-        if not isinstance(self.train, Windows | MixedWindows):
-            raise InputError("phases need a training on text: leave out --phases")
-        phases = []
-        for phase in declared:
-            if phase.n_ctx > model.config.n_ctx:
-                raise InputError(f"a phase has {phase.n_ctx} tokens, but the model's context is {model.config.n_ctx}")
-            if phase.batch_size % t.accumulate:
-                raise InputError(f"{t.accumulate} micro-batches do not divide a phase's batch of {phase.batch_size}")
-            self.ranks.check(t, phase.batch_size)
-            if isinstance(self.train, MixedWindows):
-                windows: Windows | MixedWindows = self.train.at(phase.n_ctx, phase.weights)
-            elif phase.weights is None:
-                windows = self.train.at(phase.n_ctx)
-            else:
+
+        def made(first: int, batch: int, n_ctx: int, windows: Any) -> TrainingPhase:
+            flops = sum(training_flops_per_token(self.model, n_ctx).values())
+            return TrainingPhase(first, batch, n_ctx, windows, flops)
+
+        context, phases = self.model.config.n_ctx, list[TrainingPhase]()
+        for phase in phases_of(self.training.phases):
+            if not isinstance(self.train, Windows | MixedWindows):
+                raise InputError("phases need a training on text: leave out --phases")
+            if phase.n_ctx > context:
+                raise InputError(f"a phase has {phase.n_ctx} tokens, but the model's context is {context}")
+            self.ranks.check(self.training, phase.batch_size)
+            if phase.weights is not None and isinstance(self.train, Windows):
                 raise InputError("weights in --phases need a mixture: give --data with parts, A*.5 + B*.5")
+            windows = self.train.at(phase.n_ctx, *([] if phase.weights is None else [phase.weights]))
             if len(windows) < phase.batch_size:
                 raise InputError(f"the data has {len(windows)} windows, but a phase's batch needs {phase.batch_size}")
-            flops = sum(training_flops_per_token(model, phase.n_ctx).values())
-            phases.append(TrainingPhase(phase.first, phase.batch_size, phase.n_ctx, windows, flops))
-        return phases
+            phases.append(made(phase.first, phase.batch_size, phase.n_ctx, windows))
+        return phases or [made(0, self.batch, getattr(self.train, "n_ctx", context), self.train)]
 
     def phase(self, step: int) -> int:
-        """The number of the phase of a step."""
         return bisect.bisect_right(self.phases, step, key=lambda phase: phase.first) - 1
 
     def indices(self, step: int) -> Any:
-        """Windows of a step: a slice of the epoch's permutation, or the draws of a mixture.
-
-        Every phase starts its own order; the first phase has the order of a run without phases.
-        """
+        """Windows of a step: a slice of the epoch's permutation, or the draws of a mixture. Every phase starts its own
+        order, the first that of a run without phases."""
         number = self.phase(step)
-        phase, seed = self.phases[number], self.training.seed_of("data")
+        phase, seed = self.phases[number], self.training.seeds["data"]
         if isinstance(phase.windows, MixedWindows):
             return phase.windows.draw(seed, (step - phase.first) * phase.batch, phase.batch, number)
         epoch, place = divmod(step - phase.first, len(phase.windows) // phase.batch)
@@ -261,24 +204,17 @@ class Trainer:
         return self._order[place * phase.batch : (place + 1) * phase.batch]
 
     def autocast(self) -> Any:
-        """bf16 autocast on CUDA, and on a CPU if the model is wide enough to gain from it.
+        """bf16 autocast with --dtype bf16.
 
         Weights, gradients, moments, the residual stream and its norms are fp32. Under autocast, matrix products and
         attention are bf16 with fp32 sums; the softmax of the loss, hyper-connection coefficients, RoPE tables and KL
         are fp32. With --dtype fp32, and in every analysis, products are true fp32: TF32 is never used.
         """
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
-
-    @property
-    def bf16(self) -> bool:
-        """Whether matrix products are bf16."""
-        return self.training.dtype == "bf16"
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.training.dtype == "bf16")
 
     def update(self) -> dict[str, Tensor | float]:
-        """Run one optimiser step; returns its losses (means over all its targets) on the device.
-
-        It waits for a GPU only to check for finite values, at steps that log or save.
-        """
+        """Run one optimiser step; returns its losses (means over all its targets) on the device. It waits for a GPU
+        only to check for finite values, at steps that log or save."""
         t = self.training
         assert t.lr_floor is not None, "with_recipe fills it"
         if not self.ranks.trained_model.training:  # .train() visits hundreds of modules
@@ -306,26 +242,24 @@ class Trainer:
         if (due or self.device.type == "cpu") and not torch.isfinite(sums["loss"]) & torch.isfinite(norm):
             raise Stopped(self._nan_message(float(sums["loss"]), float(norm)))
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.step += 1
         return {**sums, "grad_norm": norm, "lr": lr}
 
-    def _shares(self, batches: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        """(share of the step's targets, share of its positions) of each micro-batch, times the number of processes.
+    def _shares(self, batches: list[Batch]) -> list[Tensor]:
+        """[share of the step's targets, share of its positions] of each micro-batch, times the number of processes.
 
         A sum over micro-batches, averaged over processes like the gradients, is then a mean over the step's targets;
         for HDPL's KL, which padding also has, a mean over its positions.
         """
-        counts = [((targets != IGNORE).sum().double(), targets.numel()) for _, targets in batches]
-        sums = torch.stack([torch.stack([n, torch.tensor(float(places)).double()]) for n, places in counts]).sum(0)
-        of_targets, of_places = self.ranks.total(sums).clamp(min=1)
-        size = self.ranks.size
-        return [(size * n / of_targets, size * places / of_places) for n, places in counts]
+        counts = [torch.stack([(targets != IGNORE).sum(), torch.tensor(targets.numel())]) for _, targets in batches]
+        total = self.ranks.total(torch.stack(counts).double().sum(0)).clamp(min=1)
+        return [self.ranks.size * count.double() / total for count in counts]
 
     def _nan_message(self, loss: float, norm: float) -> str:
         last = self.run.folder / "checkpoint.safetensors"
         state = f"the last good state is {last}" if last.exists() else "no checkpoint was written yet"
-        hint = " or --dtype fp32" if self.bf16 else ""
+        hint = " or --dtype fp32" if self.training.dtype == "bf16" else ""
         return (
             f"step {self.step + 1}: loss {loss}, gradient norm {norm}: not finite; {state}; "
             f"try a lower --lr, a lower --clip{hint}, and another --out or delete {self.run.folder}"
@@ -337,13 +271,12 @@ class Trainer:
         size = len(order) // self.training.accumulate
         return [order[i * size : (i + 1) * size] for i in range(self.training.accumulate)]
 
-    def open_feed(self) -> Feed:
-        """Start to gather the micro-batches of all remaining steps."""
+    def open_feed(self) -> Generator[Batch, None, None]:
         steps = range(self.step, self.steps)
         order = ((self.phases[self.phase(step)].windows, part) for step in steps for part in self.micro_batches(step))
-        return Feed(lambda item: item[0].batch(item[1]), order, pin=self.device.type == "cuda")
+        return gather_ahead(lambda item: item[0].batch(item[1]), order, pin=self.device.type == "cuda")
 
-    def _move(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def _move(self, batch: Batch) -> Batch:
         tokens, targets = batch
         return tokens.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
 
@@ -363,7 +296,7 @@ class Trainer:
             with self.autocast():
                 sums.append(self.model.token_losses(tokens, targets).sum())
         local_sum = float(sum(torch.stack(sums).tolist())) if sums else 0.0
-        total, counted = self.ranks.sum(local_sum, float(tokens_seen))
+        total, counted = self.ranks.total(torch.tensor([local_sum, tokens_seen], dtype=torch.float64)).tolist()
         loss = total / counted
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "tokens": counted}
 
@@ -379,33 +312,18 @@ class Trainer:
             progress.say(f"step {self.step}: {warning}")
         self._warned = bool(warning)
 
-    def sample(self) -> str:
-        """Sample one continuation of the empty prompt."""
-        self.model.eval()
-        tokenizer = self.model.tokenizer
-        assert tokenizer is not None
-        new = min(60, self.model.config.n_ctx - 1)
-        (ids,) = generate(self.model, [[tokenizer.bos_id]], max_new_tokens=new, temperature=0.8, seed=self.step)
-        return tokenizer.decode(ids)
-
     def resume(self) -> None:
-        """Load the last checkpoint; `fit` then drops later rows of metrics.jsonl.
-
-        A run that was killed before its first checkpoint restarts from step 0.
-        """
-        seed = self.training.seed_of("noise")
+        """Load the last checkpoint, or restart a run that was killed before its first one at step 0, and print the
+        step. `fit` then drops later rows of metrics.jsonl."""
         with self.run.locked():
-            if none_yet(self.run.folder, self.training.checkpoint_every):
-                return
-            self.step, state = load_checkpoint(self.run.folder, self.ranks.trained_model, self.optimizer)
-            self.ranks.restore_noise(state.get("noise", {}), seed, self.step)
-            self.ranks.refresh(self.model)
-        self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
-
-    def resume_line(self) -> str:
-        """One line about the step at which a resumed run continues."""
-        complete = " (the run is complete)" if self.step == self.steps else ""
-        return f"resuming at step {self.step} of {self.steps}{complete}"
+            if not none_yet(self.run.folder, self.training.checkpoint_every):
+                self.step, state = load_checkpoint(self.run.folder, self.ranks.trained_model, self.optimizer)
+                self.ranks.restore_noise(state.get("noise", {}), self.training.seeds["noise"], self.step)
+                self.ranks.refresh(self.model)
+                self.best, self.window = state["best"] if state["best"] is not None else math.inf, state["window"]
+        if self.ranks.leader:
+            complete = " (the run is complete)" if self.step == self.steps else ""
+            print(f"resuming at step {self.step} of {self.steps}{complete}", file=sys.stderr)
 
     def fit(self) -> None:
         """Train to the end. Raises `Stopped` on SIGINT, SIGTERM (after saving) and on a loss that is not finite."""
@@ -435,9 +353,7 @@ class Trainer:
                     if self.step % t.checkpoint_every == 0 or at_end or self._stop:
                         self._save()
                     if self._stop and not at_end:
-                        raise Stopped(
-                            f"stopped at step {self.step} of {self.steps}; saved; --resume continues from here"
-                        )
+                        raise Stopped(f"stopped at step {self.step} of {self.steps}; saved; --resume continues it")
             final = {"weights": self.run.save_final(merged(self.model), self.step)}
             outcome = "completed"
         except Stopped as stop:
@@ -478,7 +394,7 @@ class Trainer:
         if not due:
             return
         rate = self.tokens / self.seconds
-        progress.update(self.step, self.mean_loss or 0.0, rate)
+        progress.move(self.step, self.mean_loss or 0.0, rate)
         n = self.window.pop("n")
         means = {name: value / n for name, value in self.window.items()}
         hardware = self._hardware(self.flops / self.seconds)
@@ -502,16 +418,21 @@ class Trainer:
         self.best = min(self.best, result["loss"])
 
     def _sample(self, progress: Progress) -> None:
+        """Log one continuation of the empty prompt."""
         self.ranks.refresh(self.model)
         if self.ranks.leader:
-            text = self.sample()
+            self.model.eval()
+            tokenizer, new = self.model._text(), min(60, self.model.config.n_ctx - 1)
+            (ids,) = generate(self.model, [[tokenizer.bos_id]], max_new_tokens=new, temperature=0.8, seed=self.step)
+            text = tokenizer.decode(ids)
             self.run.log(self.step, "sample", text=text)
             progress.say(f"step {self.step}: {text!r}")
 
     def _snapshot(self) -> None:
         if self.step in self.snapshots:
             self.ranks.refresh(self.model)
-            self.run.save_snapshot(merged(self.model), self.step, self.training.snapshot_dtype)
+            if self.ranks.leader:
+                write_snapshot(self.run.folder, merged(self.model), self.step, self.training.snapshot_dtype)
 
     def _save(self) -> None:
         self._read_values()

@@ -29,17 +29,13 @@ class Lora(nn.Module):
         self.b = nn.Parameter(weight.new_zeros(rows, rank))
 
     def forward(self, weight: Float[Tensor, "o i"]) -> Float[Tensor, "o i"]:
-        """W'."""
         with torch.autocast(weight.device.type, enabled=False):
             return torch.addmm(weight, self.b.to(weight.dtype), self.a.to(weight.dtype), alpha=self.scale)
 
 
 def add_lora(model: nn.Module, rank: int, alpha: float, names: Sequence[str], seed: int) -> int:
-    """Freeze the model and add adapters to its dense projections with these names; returns their parameters.
-
-    "all" names every dense projection. Raises `InputError` for a name that no dense projection has, and for a rank
-    above the smaller side of a matrix.
-    """
+    """Freeze the model and add adapters to its dense projections with these names (or "all"); returns their parameters.
+    Raises `InputError` for a name that no dense projection has, and for a rank above the smaller side of a matrix."""
     dense = {path: m for path, m in model.named_modules() if isinstance(m, DenseProjection)}
     suffixes = sorted({path.rpartition(".")[2] for path in dense})
     names = suffixes if list(names) == ["all"] else names

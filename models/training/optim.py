@@ -10,7 +10,7 @@ follow, rounds after every operation.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,36 +24,27 @@ from streamscope.models.layers.positions import PositionTable
 from streamscope.models.training.config import Training
 
 
-def decays(name: str, p: nn.Parameter) -> bool:
-    """Whether weight decay applies: to tensors with two or more axes, not to biases, γ and β."""
-    return p.ndim >= 2
-
-
-def roles(model: nn.Module) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Trainable parameters with their names, by role: "hyper", "matrix", "kernel" or "rest"."""
+def roles(model: nn.Module) -> dict[str, str]:
+    """The roles of the trainable parameters by name: "hyper", "matrix", "kernel" or "rest"."""
     kinds = {HyperConnection: "hyper", CanonLayer: "kernel", Embedding: "rest", PositionTable: "rest"}
     inside = {
-        id(p): role
+        p: role
         for module in model.modules()
         for kind, role in kinds.items()
         if isinstance(module, kind)
         for p in module.parameters()
     }
-    by_role: dict[str, list[tuple[str, nn.Parameter]]] = {"hyper": [], "matrix": [], "kernel": [], "rest": []}
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            by_role[inside.get(id(p), "matrix" if p.ndim == 2 else "rest")].append((name, p))
-    return by_role
+    trained = ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+    return {name: inside.get(p, "matrix" if p.ndim == 2 else "rest") for name, p in trained}
 
 
 def store_parameters(model: nn.Module, training: Training) -> None:
-    """Store the parameters in `training.param_dtype`, except hyper-connections (`residual.hc_dtype`).
-
-    Call it before `make_optimizer`: gradients and moments take the dtype of their parameter.
-    """
-    by_role = roles(model)
-    for _, p in by_role["matrix"] + by_role["kernel"] + by_role["rest"]:
-        p.data = p.data.to(DTYPES[training.param_dtype or "fp32"])
+    """Store the parameters in `training.param_dtype`, except hyper-connections (`residual.hc_dtype`). Gradients and
+    moments take the dtype of their parameter, so call it before `make_optimizer`."""
+    for name, role in roles(model).items():
+        if role != "hyper":
+            p = model.get_parameter(name)
+            p.data = p.data.to(DTYPES[training.param_dtype or "fp32"])
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -62,38 +53,35 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def round_stochastically(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Round fp32 to bf16, up or down with the probability that makes the expectation x.
-
-    A bf16 number is the upper half of an fp32 number: add 16 uniform random bits and cut off the lower half.
-    """
+    """Round fp32 to bf16, up or down with the probability that makes the expectation x: a bf16 number is the upper half
+    of an fp32 number, so add 16 uniform random bits and cut off the lower half."""
     noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32, device=x.device, generator=generator)
     return ((x.view(torch.int32) + noise) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
 
 
 class _WideOptimizer(torch.optim.Optimizer):
-    """Base of optimisers that compute in fp32 and round when they store.
+    """Base of optimisers that compute in fp32 and round when they store: stochastically with a seed.
 
-    With `stochastic_seed`, bf16 values are rounded stochastically. The random numbers depend only on seed, step and
-    group, so a resumed run and every rank of a distributed run draw the same.
+    The random numbers depend only on seed, `place` (of the class), group and step, so a resumed run and every rank of a
+    distributed run draw the same.
     """
 
     moments: tuple[str, ...]
+    usual: dict[str, Any]
+    """Defaults of the options of a group."""
     place: int
-    """Number of the class, which separates its random numbers from those of others."""
 
-    def __init__(self, params: Any, defaults: dict[str, Any], stochastic_seed: int | None) -> None:
-        super().__init__(params, defaults)
+    def __init__(self, params: Any, *, stochastic_seed: int | None = None, **options: Any) -> None:
+        super().__init__(params, self.usual | options)
         self.seed = stochastic_seed
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every group."""
         for i, group in enumerate(self.param_groups):
             if params := [p for p in group["params"] if p.grad is not None]:
                 self._update(i, group, params, [self._state(p) for p in params])
 
     def _update(self, i: int, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]]) -> None:
-        """Update the parameters of group i and store them."""
         raise NotImplementedError
 
     def _state(self, p: Tensor) -> dict[str, Any]:
@@ -128,13 +116,7 @@ class AdamW(_WideOptimizer):
     """
 
     moments, place = ("exp_avg", "exp_avg_sq"), 0
-
-    def __init__(
-        self, params: Any, *, lr: float, betas: tuple[float, float], bias_correction: bool = True, eps: float = 1e-8,
-        weight_decay: float = 0.0, stochastic_seed: int | None = None,
-    ) -> None:  # fmt: skip
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "bias_correction": bias_correction}, stochastic_seed)
+    usual = {"eps": 1e-8, "weight_decay": 0.0, "bias_correction": True}
 
     def _update(self, i: int, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]]) -> None:
         t, lr, (beta1, beta2) = states[0]["step"], group["lr"], group["betas"]
@@ -197,13 +179,7 @@ class Muon(_WideOptimizer):
     """
 
     moments, place = ("momentum_buffer",), 1
-
-    def __init__(
-        self, params: Any, *, lr: float, momentum: float, weight_decay: float, coupled: bool = False,
-        dtype: torch.dtype = torch.bfloat16, stochastic_seed: int | None = None,
-    ) -> None:  # fmt: skip
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "coupled": coupled, "dtype": dtype}
-        super().__init__(params, defaults, stochastic_seed)
+    usual = {"coupled": False, "dtype": torch.bfloat16}
 
     def _update(self, i: int, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]]) -> None:
         lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
@@ -233,63 +209,53 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of all parts."""
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:
-        """Step every part."""
         for part in self.parts:
             part.step()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
+    def zero_grad(self) -> None:
         for part in self.parts:
-            part.zero_grad(set_to_none)
+            part.zero_grad()
+
+    def _indices(self) -> Iterator[tuple[range, torch.optim.Optimizer]]:
+        first = 0
+        for part in self.parts:
+            indices = range(first, first + sum(len(group["params"]) for group in part.param_groups))
+            yield indices, part
+            first = indices.stop
 
     def state_dict(self) -> dict[str, Any]:
         """{"state": {index: tensors}, "param_groups"} as in torch; indices count through all parts."""
-        state: dict[int, Any] = {}
-        first = 0
-        for part in self.parts:
-            state |= {first + i: moments for i, moments in part.state_dict()["state"].items()}
-            first += _size(part)
+        state = {indices[i]: x for indices, part in self._indices() for i, x in part.state_dict()["state"].items()}
         return {"state": state, "param_groups": self.param_groups}
 
     def load_state(self, state: dict[int, dict[str, torch.Tensor]]) -> None:
         """Load `state_dict()["state"]`; rates, betas and decays stay those of the options."""
-        first = 0
-        for part in self.parts:
-            states = {i - first: moments for i, moments in state.items() if 0 <= i - first < _size(part)}
-            part.load_state_dict({"state": states, "param_groups": part.state_dict()["param_groups"]})
-            first += _size(part)
-
-
-def _size(optimizer: torch.optim.Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+        for indices, part in self._indices():
+            own_state = {i: state[index] for i, index in enumerate(indices) if index in state}
+            part.load_state_dict({"state": own_state, "param_groups": part.state_dict()["param_groups"]})
 
 
 def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     """Make the optimisers of all roles. `group["peak_lr"]` is a group's peak rate; AdamW's groups come first."""
-    t, by_role = training, roles(model)
+    t, role = training, roles(model)
     assert t.lr is not None and t.beta2 is not None and t.clip is not None, "with_recipe fills them"
-    order = {id(p): i for i, p in enumerate(model.parameters())}
-    matrices = by_role["matrix"] + (by_role["kernel"] if t.muon_kernels is not False else [])
-    remainder = by_role["rest"] + (by_role["kernel"] if t.muon_kernels is False else [])
-    muon = matrices if t.optimizer == "muon" else []
-    remainder += [] if muon else matrices
-    muon.sort(key=lambda entry: order[id(entry[1])])
-    remainder.sort(key=lambda entry: order[id(entry[1])])  # a checkpoint identifies parameters by their index
-    hyper = {"params": [p for _, p in by_role["hyper"]], "lr": t.hc_lr, "weight_decay": t.hc_decay}
+    by_muon = {"matrix", *(["kernel"] if t.muon_kernels is not False else [])} if t.optimizer == "muon" else set()
+
+    def of(wanted: Collection[str]) -> list[nn.Parameter]:
+        return [p for name, p in model.named_parameters() if role.get(name) in wanted]  # their order is a checkpoint's
+
+    muon, hyper, remainder = of(by_muon), of({"hyper"}), of({"matrix", "kernel", "rest"} - by_muon)
+    hyper_group: dict[str, Any] = {"params": hyper, "lr": t.hc_lr, "weight_decay": t.hc_decay}
     groups: list[dict[str, Any]] = [
-        {"params": [p for n, p in remainder if decays(n, p)], "weight_decay": t.weight_decay},
-        {
-            "params": [p for n, p in remainder if not decays(n, p)],
-            "weight_decay": t.weight_decay * bool(t.decay_vectors),
-        },
+        {"params": [p for p in remainder if p.ndim >= 2], "weight_decay": t.weight_decay},
+        {"params": [p for p in remainder if p.ndim < 2], "weight_decay": t.weight_decay * bool(t.decay_vectors)},
     ]
-    if by_role["hyper"] and t.hc_optimizer == "adamw":
-        groups.append({**hyper, "betas": (t.hc_beta1, t.hc_beta2)})
-    seed = _rounding_seed(model, training, bool(by_role["hyper"]))
+    if hyper and t.hc_optimizer == "adamw":
+        groups.append({**hyper_group, "betas": (t.hc_beta1, t.hc_beta2)})
+    seed = _rounding_seed(model, training, bool(hyper))
     adamw: dict[str, Any] = {"lr": t.lr, "betas": (t.beta1, t.beta2)}
     parts: list[torch.optim.Optimizer] = []
     if t.bias_correction is False or seed is not None:
@@ -299,9 +265,9 @@ def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     if muon:
         options: dict[str, Any] = {"lr": t.muon_lr, "momentum": t.muon_momentum, "weight_decay": t.muon_decay}
         options |= {"coupled": t.muon_decay_mode == "coupled", "dtype": DTYPES[t.muon_dtype]}
-        parts.append(Muon([p for _, p in muon], **options, stochastic_seed=seed))
-    if by_role["hyper"] and t.hc_optimizer == "sgd":
-        parts.append(torch.optim.SGD([hyper]))
+        parts.append(Muon(muon, **options, stochastic_seed=seed))
+    if hyper and t.hc_optimizer == "sgd":
+        parts.append(torch.optim.SGD([hyper_group]))
     optimizer = Optimizers(parts)
     for group in optimizer.param_groups:
         group["peak_lr"] = group["lr"]

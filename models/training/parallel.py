@@ -4,11 +4,10 @@
     torchrun --nproc-per-node 8 -m models.train lfa --data stories --out runs/lfa --parallel fsdp
     torchrun --nproc-per-node 2 -m models.train --resume --out runs/lfa        with another number of processes
 
-A step of n processes trains on the same windows as a step of one. Each process takes an n-th of the batch, gradients
-are averaged (torch's DistributedDataParallel, or FSDP2), clipping uses the whole gradient, and the log has means over
-all processes. So n processes with `--accumulate a` equal one with `--accumulate n·a`, up to the order of floating-point
-sums. Each process draws dropout and HDPL's noise for its own windows: with noise, runs on different numbers of
-processes agree only in distribution; on the same number they repeat exactly.
+Each process takes an n-th of every batch, gradients are averaged (torch's DistributedDataParallel, or FSDP2), clipping
+uses the whole gradient, and the log has means over all processes. So n processes with `--accumulate a` equal one with
+`--accumulate n·a`, up to the order of floating-point sums. Each process draws dropout and HDPL's noise for its own
+windows: with noise, runs on different numbers of processes agree only in distribution.
 
 Process 0 writes the run folder, samples, and holds the model that is evaluated. Tensors on CUDA use nccl, tensors in
 memory gloo. The stop signal is in memory, so that checking it never waits for a GPU.
@@ -22,7 +21,8 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,11 +45,9 @@ class Ranks:
         self.syncing: Callable[[bool], Any] = lambda last: contextlib.nullcontext()
         """Context for the backward pass of a micro-batch; only the last one of a step exchanges gradients."""
         self._trained: nn.Module | None = None
-        self._parameters: list[nn.Parameter] = []
 
     @property
     def leader(self) -> bool:
-        """Whether this process writes."""
         return self.rank == 0
 
     def check(self, training: Training, batch: int) -> None:
@@ -68,7 +66,6 @@ class Ranks:
             raise InputError("Muon orthogonalises whole matrices, but --parallel fsdp splits them: use --parallel ddp")
 
     def own_part(self, order: Any) -> Any:
-        """This process' windows of a step: the rank-th of `size` equal slices."""
         share = len(order) // self.size
         return order[self.rank * share : (self.rank + 1) * share]
 
@@ -80,15 +77,13 @@ class Ranks:
         return every[self.rank :: self.size]
 
     def seed_noise(self, seed: int) -> None:
-        """Seed dropout and HDPL's noise: process 0 like a single process, every other process differently."""
+        """Seed dropout and HDPL's noise, of process 0 as without others."""
         torch.manual_seed(seed if self.leader else (seed * 1_000_003 + self.rank) % 2**63)
 
     def loss_of(self, model: Any, blocks: Any) -> Callable[[Tensor, Tensor], Any]:
-        """A function for the training loss of `model`, whose gradients are averaged over the processes.
-
-        With sharding, `trained_model` is a copy of the model, and `refresh` copies its weights back.
-        """
-        self._trained, self._parameters = model, []
+        """A function for the training loss of `model`, whose gradients are averaged over the processes. With sharding,
+        `trained_model` is a copy of the model, and `refresh` copies its weights back."""
+        self._trained = model
         if not self.sharded and self.size == 1:
             return lambda tokens, targets: model.loss(tokens, targets, blocks=blocks)
         wrapped = _Loss(model, blocks)
@@ -96,10 +91,8 @@ class Ranks:
             return self._shard(wrapped)
 
         device = next(model.parameters()).device
-        parameters = inspect.signature(DistributedDataParallel).parameters
-        buffers = (
-            "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
-        )  # all are constant
+        names = inspect.signature(DistributedDataParallel).parameters.keys()
+        buffers = next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in names)  # are constant
         options: dict[str, Any] = {buffers: False, "device_ids": [device] if device.type == "cuda" else None}
         ddp = DistributedDataParallel(wrapped, **options)
         self.syncing = lambda last: contextlib.nullcontext() if last else ddp.no_sync()
@@ -126,19 +119,20 @@ class Ranks:
 
     @property
     def trained_model(self) -> nn.Module:
-        """The model whose parameters the optimiser changes."""
         assert self._trained is not None, "loss_of comes first"
         return self._trained
 
     def clip(self, largest: float) -> Tensor:
         """Scale the whole gradient down to norm `largest`; returns its norm over all parameters and shards."""
-        if not self._parameters:  # cached, because collecting them takes as long as their norms
-            self._parameters = list(self.trained_model.parameters())
         return _whole(torch.nn.utils.clip_grad_norm_(self._parameters, largest))
+
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.trained_model.parameters())  # collecting them takes as long as their norms
 
     def refresh(self, model: nn.Module) -> None:
         """Copy the sharded weights into `model` on process 0, which evaluates and saves it."""
-        state = model.state_dict() if self.sharded else {}
+        state = model.state_dict()
         for name, value in self.trained_model.state_dict().items() if self.sharded else ():
             full_value = _whole(value)
             if self.leader:
@@ -161,10 +155,6 @@ class Ranks:
         torch.distributed.all_reduce(stacked)
         return dict(zip(values, stacked / self.size, strict=True))
 
-    def sum(self, *values: float) -> list[float]:
-        """Sums over the processes."""
-        return list(values) if self.size == 1 else self.total(torch.tensor(values, dtype=torch.float64)).tolist()
-
     def total(self, values: Tensor) -> Tensor:
         """Sum a tensor in memory over the processes, in place."""
         if self.size > 1:
@@ -173,14 +163,12 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process, so that a signal to one stops all at the same step."""
-        return flag if self.size == 1 else self.sum(float(flag))[0] > 0
+        return bool(self.total(torch.tensor(float(flag))) > 0)
 
     @contextlib.contextmanager
     def leader_first(self) -> Iterator[None]:
-        """Let process 0 run the block before the others, for example to fill a cache.
-
-        If it raises there, the others exit silently, because process 0 prints the error.
-        """
+        """Let process 0 run the block before the others, for example to fill a cache. If it raises there, the others
+        exit silently, because process 0 prints the error."""
         if not self.leader and self.any(False):
             sys.exit(2)
         try:
@@ -193,13 +181,8 @@ class Ranks:
             self.any(False)
 
     def close(self) -> None:
-        """Leave the process group."""
         if self.size > 1 and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-    def run(self, run: Run) -> Run:
-        """`run` for process 0; for the others a run that only reads the folder."""
-        return run if self.leader else _Reader(run.folder)
 
     def noise_states(self) -> dict[str, str]:
         """Random states of all processes except the first, by rank, as text for a checkpoint."""
@@ -226,19 +209,14 @@ class Ranks:
 
 
 def ranks(device: str, parallel: str = "ddp") -> tuple[Ranks, str]:
-    """(processes started by torchrun, device of this one); a single process without torchrun.
-
-    `device` is cpu or cuda; each process takes the CUDA device of its local rank. Raises `InputError` if a machine has
-    fewer GPUs than processes.
-    """
+    """(processes started by torchrun, device of this one): with CUDA, that of its local rank. Raises `InputError` if a
+    machine has fewer GPUs than processes."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return Ranks(), device
     local, rank, size = (int(os.environ[name]) for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"))
     if device.startswith("cuda"):
-        if local >= torch.cuda.device_count():
-            raise InputError(
-                f"{local + 1} processes for {torch.cuda.device_count()} CUDA devices: lower --nproc-per-node"
-            )
+        if local >= (n := torch.cuda.device_count()):
+            raise InputError(f"{local + 1} processes for {n} CUDA devices: lower --nproc-per-node")
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
     if not torch.distributed.is_initialized():
@@ -258,21 +236,12 @@ class _Loss(nn.Module):
         return self.model.loss(tokens, targets, blocks=self.blocks)
 
 
-class _Reader(Run):
+class Reader(Run):
     """The run folder of a process that must not write."""
 
-    def open_metrics(self, step: int) -> None: ...
-    def log(self, step: int, kind: str, **values: Any) -> None: ...
-    def log_rows(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None: ...
-    def lock(self) -> None: ...
-    def save_model(self, weights: Mapping[str, Tensor], step: int) -> str:
-        return ""
+    def _skip(self, *_: Any, **__: Any) -> Any: ...
 
-    def save_final(self, weights: Mapping[str, Tensor], step: int) -> str:
-        return ""
-
-    def save_snapshot(self, weights: Any, step: int, dtype: str) -> None: ...
-    def finish(self, outcome: str, seconds: float, **values: Any) -> None: ...
+    open_metrics = log = log_rows = lock = save_model = save_final = finish = _skip
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -4,17 +4,16 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from filelock import FileLock
 
-from streamscope.cli.disk import Manifest, read_json, read_rows, write_text
+from streamscope.cli.disk import Manifest, read_json, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.locks import give_back, take
 from streamscope.cli.provenance import now
-from streamscope.models.checkpoint import snapshot_step, write_snapshot
+from streamscope.models.run_names import read_metrics
 from streamscope.models.tensors import (
     CONFIG,
     DIGEST,
@@ -31,8 +30,6 @@ from streamscope.text.tokenizer import Tokenizer
 
 MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
 """Values in a row of metrics.jsonl that depend on the machine and its load."""
-
-
 LOCK = "lock"
 """The file in a run folder that its writer locks."""
 
@@ -49,12 +46,9 @@ class Run:
     @classmethod
     def create(
         cls, folder: Path, config: dict[str, Any], tokenizer: Tokenizer, manifest: dict[str, Any],
-        generation: Mapping[str, Any] = MappingProxyType({}),
+        generation: Mapping[str, Any] | None = None,
     ) -> "Run":  # fmt: skip
-        """Create the folder; the manifest is written last. Raises `InputError` if it is not empty.
-
-        `generation` is the content of its generation_config.json, if it has one.
-        """
+        """Create the folder; the manifest is written last. Raises `InputError` if it is not empty."""
         check_startable(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +74,6 @@ class Run:
                 part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
-        """Allow other processes to write."""
         if self._lock is not None:
             give_back(self._lock)
             self._lock = None
@@ -113,8 +106,7 @@ class Run:
 
     def log(self, step: int, kind: str, **values: Any) -> None:
         """Write one row of metrics.jsonl, and its numbers to TensorBoard where that is installed."""
-        self._metrics.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
-        self._metrics.flush()
+        self._write(step, kind, [values])
         for name, value in values.items() if self._board is not None else ():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
@@ -123,21 +115,19 @@ class Run:
 
     def log_rows(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
         """Write rows of {"module", "metric", "part", "value"} to metrics.jsonl, and as curves to TensorBoard."""
-        lines = (json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows)
-        self._metrics.write("".join(lines))
-        self._metrics.flush()
+        self._write(step, kind, rows)
         for row in rows if self._board is not None else ():
             if row["value"] is not None:
                 tag = "/".join(filter(None, (kind, row["metric"], row["module"], row["part"].replace(" ", "_"))))
                 self._board.add_scalar(tag, row["value"], step)
 
+    def _write(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
+        self._metrics.write("".join(json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows))
+        self._metrics.flush()
+
     def save_model(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
         """Write model.safetensors; returns the digest of the weights."""
         return write_tensors(self.folder / "model.safetensors", weights, {"step": str(step)})
-
-    def save_snapshot(self, weights: Mapping[str, torch.Tensor], step: int, dtype: str) -> None:
-        """Write snapshots/step-NNNNNN.safetensors, then its line in snapshots/snapshots.json."""
-        write_snapshot(self.folder, dict(weights), step, dtype)
 
     def save_final(self, weights: Mapping[str, torch.Tensor], step: int) -> str:
         """`save_model`, unless model.safetensors already holds these weights undamaged."""
@@ -164,18 +154,8 @@ class Run:
 def check_startable(folder: Path) -> None:
     """Raise `InputError` if the folder is not empty, except for files of a start that was killed before the
     manifest."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
+    if folder.is_file():
         raise InputError(f"{folder} is a file: a run is a folder, name another --out")
-    files = {path.name for path in folder.iterdir()}
     start_files = {LOCK, "config.json", "tokenizer.json", TEMPLATE, MAP, GENERATION}
-    if {name for name in files if not name.endswith(".part")} - start_files:
+    if any(path.name not in start_files and path.suffix != ".part" for path in folder.glob("*")):
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")
-
-
-def read_metrics(folder: Path, *, strict: bool = True) -> list[dict[str, Any]]:
-    """Rows of metrics.jsonl, for a snapshot up to its step. A damaged last line is dropped unless `strict`."""
-    rows = read_rows(folder / "metrics.jsonl", strict=strict)
-    step = snapshot_step(folder)
-    return rows if step is None else [row for row in rows if row["step"] <= step]

@@ -13,12 +13,12 @@ from streamscope.cli.disk import Config, TunedConfig, TunedManifest, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
-from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.config.serialization import to_dict
 from streamscope.models.derived import inherited, parent_of
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.generation import read_eos, read_generation
 from streamscope.models.training.checkpoints import none_yet
-from streamscope.models.training.config import Training, check_given, recorded_dtype, with_recipe
+from streamscope.models.training.config import Training, check_given, saved_training, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.lora import add_lora
 from streamscope.models.training.run import Run, check_startable
@@ -46,9 +46,14 @@ def start(options: Any, out: Path) -> None:
     folder = run_folder(options.run)
     check_given(options.training, training, model_config(folder), plain.training)
     names = [name.strip() for name in options.lora_on.split(",")]
+    template = None if options.template is None else options.template.replace("\\n", "\n")
+    if template is not None:
+        check_template(template)
+    elif not read_template(folder):  # else None: the model's chat template
+        template = TEMPLATE
     sft = {
         "data": str(options.data), "valid": None if options.valid is None else str(options.valid),
-        "template": _template(options.template, folder), "masked": not options.unmasked, "context": options.context,
+        "template": template, "masked": not options.unmasked, "context": options.context,
         "lora": options.lora and {"rank": options.lora, "alpha": options.lora_alpha, "names": names},
     }  # fmt: skip
     trainer, counts = _trainer(folder, out, sft, training)
@@ -63,28 +68,17 @@ def start(options: Any, out: Path) -> None:
     _fit(trainer, counts)
 
 
-def _template(text: str | None, folder: Path) -> str | None:
-    """The template of the pairs; None is the model's chat template."""
-    if text is None:
-        return None if read_template(folder) else TEMPLATE
-    template = text.replace("\\n", "\n")
-    check_template(template)
-    return template
-
-
 def resume(out: Path) -> None:
     """Continue the fine-tuning in `out`; raises `InputError` if its data, parent or tokenizer changed."""
     folder = whole_run(out)
     if "sft" not in read_json(folder / "config.json", Config):
-        raise InputError(
-            f"{folder} is not a fine-tuning: resume it with python -m models.train --resume --out {folder}"
-        )
+        raise InputError(f"{folder} is not a fine-tuning: resume it with python -m models.train --resume --out {out}")
     saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
-    training = from_dict(Training, saved["training"])
-    on_cpu, width = pick_device(training.device) == "cpu", model_config(folder).d_model
-    training = replace(training, dtype=recorded_dtype(training.dtype, on_cpu, width))
+    training = saved_training(saved["training"], model_config(folder).d_model)
     restarts = none_yet(folder, training.checkpoint_every)
-    start = _parent(manifest) if restarts else folder
+    start = run_folder(manifest["parent"]["run"]) if restarts else folder
+    if restarts and parent_of(start)["sha256"] != manifest["parent"]["sha256"]:
+        raise InputError(f"the weights of {start} changed since the fine-tuning began: start it again")
     trainer, counts = _trainer(start, folder, saved["sft"], training, load_weights=restarts)
     if counts["tokenizer"] != manifest["sft"].get("tokenizer", counts["tokenizer"]):
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or tune a new run")
@@ -92,15 +86,12 @@ def resume(out: Path) -> None:
         if counts[name] != manifest["sft"][name]:
             raise InputError(f"the {name} pairs changed since the run began: a resumed run would not be the same run")
     trainer.resume()
-    print(trainer.resume_line(), file=sys.stderr)
     _fit(trainer, counts)
 
 
 def with_micro_batches(training: Training, row: int) -> Training:
     """Split a batch into micro-batches if its rows, each of `row` values (tokens · layers · width), exceed `AT_ONCE`.
-
-    The gradient is the same up to rounding, and so is the number of steps.
-    """
+    The gradient is the same up to rounding."""
     batch = training.batch_size
     if batch is None or training.accumulate > 1 or training.phases:
         return training
@@ -108,24 +99,13 @@ def with_micro_batches(training: Training, row: int) -> Training:
     return replace(training, accumulate=next(parts))
 
 
-def _parent(manifest: dict[str, Any]) -> Path:
-    """The run that the fine-tuning started from. Raises `InputError` if its weights have changed."""
-    parent = run_folder(manifest["parent"]["run"])
-    if parent_of(parent)["sha256"] != manifest["parent"]["sha256"]:
-        raise InputError(f"the weights of {parent} changed since the fine-tuning began: start it again")
-    return parent
-
-
 def _trainer(
     start: Path, out: Path, sft: dict[str, Any], training: Training, *, load_weights: bool = True
 ) -> tuple[Any, dict[str, Any]]:
     """(trainer, counts of the pairs) for the model of `start`, with or without its weights."""
-    pairs = read_pairs(Path(sft["data"]))
-    if sft["valid"] is not None:
-        train, valid = pairs, read_pairs(Path(sft["valid"]))
-    else:
-        train, valid = hold_out(pairs, VALID_FRACTION)
-    torch.manual_seed(training.seed_of("noise"))
+    pairs, valid_file = read_pairs(Path(sft["data"])), sft["valid"]
+    train, valid = hold_out(pairs, VALID_FRACTION) if valid_file is None else (pairs, read_pairs(Path(valid_file)))
+    torch.manual_seed(training.seeds["noise"])
     if load_weights:
         model = load(start)
         check_weights(model)
@@ -136,24 +116,23 @@ def _trainer(
     if n_ctx > model.config.n_ctx:
         raise InputError(f"--context {n_ctx} is more than the context of the model, {model.config.n_ctx}")
     windows: dict[str, PairWindows] = {}
-    counts: dict[str, Any] = {"template": sft["template"], "masked": sft["masked"]}
-    counts["tokenizer"], counts["parameters"], counts["context"] = tokenizer.sha256, model.n_params(), n_ctx
+    counts: dict[str, Any] = {
+        "template": sft["template"], "masked": sft["masked"], "tokenizer": tokenizer.sha256,
+        "parameters": model.n_params(), "context": n_ctx,
+    }  # fmt: skip
     for name, examples in (("data", train), ("valid", valid)):
         rows = encode_pairs(examples, tokenizer, n_ctx, sft["template"], model.eos_ids)
-        options: dict[str, Any] = {
-            "packing": training.packing,
-            "masked": sft["masked"],
-            "fixed": training.compile != "off",
-        }
-        w = PairWindows(rows, n_ctx, tokenizer.pad_id, **options)
-        windows[name] = w
+        w = windows[name] = PairWindows(
+            rows, n_ctx, tokenizer.pad_id,
+            packing=training.packing, masked=sft["masked"], fixed=training.compile != "off",
+        )  # fmt: skip
         counts[name] = {
             "pairs": len(examples), "used": len(rows.rows), "truncated": rows.truncated, "dropped": rows.dropped,
             "targets": w.n_targets, "windows": len(w),
             "sha256": hashlib.sha256(json.dumps(list(examples)).encode()).hexdigest(),
         }  # fmt: skip
     if lora := sft.get("lora"):
-        adapters = add_lora(model, lora["rank"], lora["alpha"], lora["names"], training.seed_of("weights"))
+        adapters = add_lora(model, lora["rank"], lora["alpha"], lora["names"], training.seeds["weights"])
         counts["lora"] = {**lora, "parameters": adapters}
     longest = max(w.n_ctx for w in windows.values())
     training = with_micro_batches(training, longest * model.config.n_layers * model.config.d_model)

@@ -4,9 +4,17 @@ import pytest
 import torch
 
 from streamscope.benchmarks.training import PARTS, Options, main
-from streamscope.benchmarks.training.measure import matmul_ceiling, optimizer_step, shape, training_step
+from streamscope.benchmarks.training.measure import (
+    forward_backward,
+    matmul_ceiling,
+    optimizer_step,
+    shape,
+    training_step,
+)
+from streamscope.benchmarks.training.peers import PlainGPT, hooks_disabled, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build
+from tests.tiny import randomise
 
 SMALL = ["--layers", "1", "--batch", "1", "--context", "8", "--rounds", "1", "--widths", "48", "--vocabularies", "64"]
 
@@ -31,11 +39,8 @@ def test_bad_options_raise() -> None:
 
 
 def test_both_sides_have_the_same_parameters() -> None:
-    from streamscope.benchmarks.training.peers import PlainGPT
-
     c = shape("std-t", Options(context=16), 48, 300)
-    plain = PlainGPT(d_vocab=300, n_ctx=16, d=48, heads=c.n_heads, layers=c.n_layers, d_mlp=c.d_mlp)
-    assert sum(p.numel() for p in plain.parameters()) == build(c).n_params()
+    assert sum(p.numel() for p in PlainGPT(c).parameters()) == build(c).n_params()
 
 
 def test_a_step_trains() -> None:
@@ -59,3 +64,32 @@ def test_a_step_trains() -> None:
 
 def test_a_ceiling_is_positive() -> None:
     assert 1e6 < matmul_ceiling(Options(rounds=1)) < 1e16
+
+
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])
+def test_without_hooks_it_is_the_same_model_and_nothing_is_called(preset: str) -> None:
+    model = randomise(build(preset, "tiny").eval(), std=0.2)
+    tokens = torch.arange(6)[None]
+    seen: list[str] = []
+    model.blocks[0].hook_attn_in.add_hook(lambda x, hook: seen.append(hook.name))
+    want = model(tokens)
+    assert seen
+    seen.clear()
+    with hooks_disabled():
+        assert torch.equal(without_hooks(model)(tokens), want)
+        assert torch.equal(model(tokens), want) and not seen, "no hook is called"
+    model(tokens)
+    assert seen, "hooks are back"
+
+
+def test_the_timed_pass_is_the_same_with_and_without_hooks() -> None:
+    """Both sides compute the gradients that a plain backward pass gives; the step clears them again."""
+    o = Options(batch=2, context=8, dtype="fp32")
+    model = randomise(build("lfa", "tiny", **{"dropout": 0.0, "attention.dropout": 0.0}).train(), std=0.2)
+    bare, seen = without_hooks(model), list[torch.Tensor]()
+    for one in (model, bare):
+        one.embed.weight.register_hook(seen.append)
+    forward_backward(model, o)()
+    hooks_disabled()(forward_backward(bare, o))()
+    assert seen[0].abs().max() > 0 and torch.equal(*seen)
+    assert all(p.grad is None for p in (*model.parameters(), *bare.parameters()))

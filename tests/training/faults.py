@@ -1,20 +1,20 @@
 """Kill commands at awkward moments, continue them, and compare the result with an unbroken run.
 
 Each case runs in its own process: a tiny training (dropout, so that the random state matters; validation), a
-fine-tuning, an extraction of features in several parts and a grid of two trainings. A process dies by
-SIGKILL after a random time, or at the n-th `os.replace`, the call that gives every file its name. The command is then
-resumed, or started again if no run exists yet, until it completes. Weights, metrics and feature rows must then equal
-those of the uninterrupted run, bit for bit.
+fine-tuning, an extraction of features in several parts and a grid of two trainings. A process dies at the n-th
+`os.replace`, the call that gives every file its name. The command is then resumed, or started again if no run exists
+yet. Weights, metrics and feature rows must then equal those of the uninterrupted run, bit for bit.
 """
 
 import gc
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,14 @@ class Case:
         return ["--resume", *out] if self.resumes and (folder / "manifest.json").exists() else [*self.argv, *out]
 
 
-def training(folder: Path, *more: str) -> Case:
+def training() -> Case:
     """A tiny PLS: 9 steps, a checkpoint every 3, an evaluation every 4."""
     argv = (
         "pls --data stories:0:30 --valid stories:1:4 --scale tiny --set d_vocab=300 "
         f"--steps {STEPS} --batch-size 4 --log-every 2 --eval-every 4 --eval-batches 2 "
         "--checkpoint-every 3 --sample-every 0 --snapshots 0 --device cpu"
     )
-    return Case(" ".join(("training", *more)), "models.train", (*argv.split(), *more))
+    return Case("training", "models.train", tuple(argv.split()))
 
 
 def tuning(folder: Path, base: Path) -> Case:
@@ -85,7 +85,7 @@ def extraction(folder: Path, base: Path) -> Case:
 
 def grid(folder: Path) -> Case:
     """A grid of two trainings with the options of `training`."""
-    preset, *train = training(folder).argv
+    preset, *train = training().argv
     options = {name[2:].replace("-", "_"): value for name, value in zip(train[::2], train[1::2], strict=True)}
     words = {"set": [options.pop("set")], "snapshots": options.pop("snapshots")}
     values = {**words, **{name: int(value) if value.isdigit() else value for name, value in options.items()}}
@@ -95,32 +95,17 @@ def grid(folder: Path) -> Case:
     return Case("grid", "models.grid", (str(path),), resumes=False)
 
 
-@dataclass(frozen=True)
-class Death:
-    """When a process dies: at the n-th rename (before or after it), or a time after its start."""
-
-    replace: int = 0
-    after: bool = False
-    seconds: float | None = None
-
-
-NEVER = Death()
-
-
-def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
-    """Run the command on one thread, with its output in a file; the process dies as `death` says."""
+def _work(module: str, argv: Sequence[str], death: int, log: str) -> None:
+    """Run the command on one thread, with its output in a file; the process dies before its rename number `death`."""
     gc.freeze()  # what the server has imported is not garbage: a collection over it took a third of a second
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-    replace, count = os.replace, 0
+    replace, count = os.replace, itertools.count(1)
 
     def counted(*names: Any) -> None:
-        nonlocal count
-        count += 1
-        if count != death.replace or death.after:
-            replace(*names)
-        if count == death.replace:
+        if next(count) == death:
             os._exit(KILLED)
+        replace(*names)
 
     os.replace = counted  # type: ignore[assignment]
     if module == "features.extract":
@@ -134,7 +119,7 @@ def _work(module: str, argv: Sequence[str], death: Death, log: str) -> None:
         os._exit(2)
 
 
-def run(module: str, argv: Sequence[str], log: Path, death: Death = NEVER) -> int:
+def run(module: str, argv: Sequence[str], log: Path, death: int = 0) -> int:
     """Exit code of the command in a process, negative for a signal. Raises `InputError` if it does not end in time.
 
     The process is forked from a server that has already imported the libraries.
@@ -143,33 +128,22 @@ def run(module: str, argv: Sequence[str], log: Path, death: Death = NEVER) -> in
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=_work, args=(module, tuple(argv), death, str(log)))
     process.start()
-    process.join(TIMEOUT if death.seconds is None else death.seconds)
+    process.join(TIMEOUT)
     if process.is_alive():
         process.kill()
         process.join()
-        if death.seconds is None:
-            raise InputError(f"{module} did not end within {TIMEOUT:g} s; see {log}")
+        raise InputError(f"{module} did not end within {TIMEOUT:g} s; see {log}")
     return int(process.exitcode or 0)
 
 
-def uninterrupted(case: Case, folder: Path) -> None:
-    """Run the case to its end in `folder`. Raises `InputError` when it fails."""
-    code = run(case.module, case.arguments(folder), folder.with_suffix(".log"))
-    if code != 0:
-        raise InputError(f"{case.name} ended with {code}; see {folder.with_suffix('.log')}")
-
-
-def killed(case: Case, folder: Path, deaths: Iterator[Death]) -> int:
-    """Run the case with these deaths, one per process, until it completes; the number of kills."""
-    log, kills = folder.with_suffix(".log"), 0
-    while True:
-        argv, death = case.arguments(folder), next(deaths, NEVER)
-        code = run(case.module, argv, log, death)
-        if code == 0:
-            return kills
-        if death is NEVER or code not in (KILLED, -9):
-            raise InputError(f"{case.name}: {' '.join(argv)} ended with {code}; see {log}")
-        kills += 1
+def killed(case: Case, folder: Path, death: int) -> bool:
+    """Run the case to its end in `folder`, after a death at this rename; whether there was one."""
+    log, died = folder.with_suffix(".log"), False
+    while code := run(case.module, case.arguments(folder), log, 0 if died else death):
+        if died or code != KILLED:
+            raise InputError(f"{case.name} ended with {code}; see {log}")
+        died = True
+    return died
 
 
 def final_state(folder: Path) -> dict[str, Any]:

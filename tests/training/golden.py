@@ -28,12 +28,8 @@ def fingerprint() -> dict[str, Any]:
         lines = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line)
         fields = {k.strip(): v.strip() for k, v in lines.items()}
         cpu = " ".join(fields.get(k, "") for k in ("vendor_id", "cpu family", "model", "model name")).strip() or cpu
-    return {
-        "torch": torch.__version__,
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "cpu": cpu,
-        "threads": 1,
-    }
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"torch": torch.__version__, "capability": capability, "cpu": cpu, "threads": 1}
 
 
 def losses(preset: str) -> list[float]:
@@ -54,16 +50,8 @@ def losses(preset: str) -> list[float]:
             train.write_text(corpus_text(40, 0))
             valid.write_text(corpus_text(8, 1))
             data = prepare(str(train), str(valid), None, 300)
-            given = Training(
-                steps=STEPS,
-                muon_dtype="fp32",
-                batch_size=8,
-                accumulate=2,
-                warmup=2,
-                seed=3,
-                device="cpu",
-                dtype="fp32",
-            )
+            common: dict[str, Any] = {"steps": STEPS, "batch_size": 8, "accumulate": 2, "warmup": 2, "seed": 3}
+            given = Training(**common, device="cpu", dtype="fp32", muon_dtype="fp32")
             training = with_recipe(given, preset, "tiny")
             torch.manual_seed(training.seed)
             model = build(preset, "tiny", tokenizer=data.tokenizer, d_vocab=300, seed=training.seed)
@@ -76,13 +64,12 @@ def losses(preset: str) -> list[float]:
 
 
 def main() -> None:
-    """Write, or compare and print the largest difference."""
+    """Write, and print the largest differences."""
+    from streamscope.models.config.presets import PRESETS
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the files anew")
     write = parser.parse_args().write
-    from streamscope.models.config.presets import PRESETS
-
-    FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:
         os.environ["STREAMSCOPE_CACHE"] = cache
         for preset in PRESETS:

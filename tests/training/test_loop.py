@@ -15,12 +15,12 @@ from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main
+from streamscope.models.training import config
 from streamscope.models.training.checkpoints import load_checkpoint
-from streamscope.models.training.config import Training, recorded_dtype, with_recipe
-from streamscope.models.training.data import prepare
+from streamscope.models.training.config import Training, saved_training, with_recipe
+from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Stopped, Trainer, fastest_dtype, run_to_end
 from streamscope.models.training.run import Run, read_metrics
-from streamscope.text.shards import Windows
 from tests.tiny import arguments
 
 
@@ -31,7 +31,7 @@ def trainer(corpus, out: Path, preset: str = "lfa", **changes) -> Trainer:
     training = with_recipe(Training(**{"batch_size": 8, "steps": 12, "device": "cpu", **changes}), preset, "tiny")
     model = build(preset, "tiny", tokenizer=data.tokenizer, d_vocab=300)
     run = Run.create(out, {"model": {}, "training": {}, "data": {}}, data.tokenizer, {})
-    return Trainer(model, training, Windows(data.train, 32), Windows(data.valid, 32), run, "cpu")
+    return Trainer(model, training, windows(data.train, 32), windows(data.valid, 32), run, "cpu")
 
 
 def test_evaluation_is_the_mean_over_tokens(corpus, tmp_path: Path) -> None:
@@ -56,11 +56,13 @@ def test_the_dtype_is_chosen_by_the_processor_recorded_and_kept(corpus, tmp_path
     assert json.loads((out / "config.json").read_text())["training"]["dtype"] == wide
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: not fast)
     seen = []
-    monkeypatch.setattr(Trainer, "resume_line", lambda self: seen.append(self.bf16) or "")
+    monkeypatch.setattr(Trainer, "resume", lambda self: seen.append(self.training.dtype))
     main(["--resume", "--out", str(out)])
-    assert seen == [fast], "another machine goes on as the first began"
-    runs = [("auto", True, 127), ("auto", True, 128), ("auto", False, 32), ("fp32", False, 512)]
-    assert [recorded_dtype(*run) for run in runs] == ["fp32", "bf16", "bf16", "fp32"], "older runs, by the older rule"
+    assert seen == [wide], "another machine goes on as the first began"
+    monkeypatch.setattr(config, "pick_device", str)
+    older = [("auto", "cpu", 127), ("auto", "cpu", 128), ("auto", "cuda", 32), ("fp32", "cuda", 512)]
+    found = [saved_training({"dtype": dtype, "device": device}, width) for dtype, device, width in older]
+    assert [training.dtype for training in found] == ["fp32", "bf16", "bf16", "fp32"], "older runs, by the older rule"
 
 
 def test_the_best_loss_is_the_lowest_and_not_the_last(corpus, tmp_path: Path, capsys) -> None:
@@ -91,7 +93,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_state(corpus, t
     assert json.loads((tmp_path / "a" / "manifest.json").read_text())["outcome"].startswith("step 6")
     fresh = trainer(corpus, tmp_path / "b")
     fresh.run.folder = tmp_path / "a"
-    assert load_checkpoint(tmp_path / "a", fresh.model, fresh.optimizer).step == 4
+    assert load_checkpoint(tmp_path / "a", fresh.model, fresh.optimizer)[0] == 4
     assert all(torch.equal(v, good[k]) for k, v in fresh.model.state_dict().items())
 
 
@@ -153,8 +155,3 @@ def test_run_folder_is_complete_and_loads(tiny_run: Path, corpus) -> None:
     model = load(tiny_run)
     assert not model.training
     assert model.to_string(model.to_tokens("the cat")[0]) == "the cat"
-
-
-def test_document_packing_trains(corpus, tmp_path: Path) -> None:
-    main(arguments(corpus, tmp_path / "a", "--packing", "document", "--accumulate", "2"))
-    assert load(tmp_path / "a").config.name == "lfa"

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import streamscope.models.training.loop
 from streamscope.cli.errors import InputError
 from streamscope.models import build, load
 from streamscope.models.interop.export.write import export
@@ -18,6 +17,7 @@ from streamscope.text.pairs import PairWindows, encode_pairs, read_pairs
 from streamscope.text.special_tokens import SpecialTokens
 from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import PARTS, WORDS, corpus_text, randomise, some
+from tests.training.runs import cut, same_weights, weights
 
 CHAT = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -75,21 +75,6 @@ def test_only_the_turns_of_the_assistant_and_their_ends_are_targets(chat_run: Pa
     assert targets[0, : len(reply) - 1].eq(-100).all() and targets[0, len(reply) - 1] == ids[len(reply)]
     own = encode_pairs([("on", "to")], tokenizer, 128, "Q {prompt} A {response}", model.eos_ids).rows[0][0]
     assert own[-1] == model.eos_ids[0] != tokenizer.bos_id, "a pair ends at a token where generation stops"
-
-
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        ("hello", "1: messages must be a list"), ([{"role": "user"}], "1: messages must be a list"),
-        ([{"role": "user", "content": "a"}], "need a turn of the assistant"),
-        ([{"role": "assistant", "content": "a"}], "need a turn of the assistant"),
-        ([{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}], "neither of them empty"),
-    ],
-)  # fmt: skip
-def test_bad_chats_are_named(messages: object, message: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_text(json.dumps({"messages": messages}))
-    with pytest.raises(InputError, match=message):
-        read_pairs(tmp_path / "bad.jsonl")
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused(chat_run: Path) -> None:
@@ -176,31 +161,18 @@ def test_a_merged_model_computes_the_same(name: str) -> None:
         assert (p.grad is not None) == path.endswith((".0.a", ".0.b")), path
 
 
-@pytest.mark.parametrize("killed_at", [2, 5])
-def test_a_killed_lora_resumes_to_the_same_weights(
-    killed_at: int, chat_run: Path, chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_lora_resumes_to_the_same_weights(chat_run: Path, chats: Path, tmp_path: Path) -> None:
     """After a checkpoint, and before the first."""
     common = ["--data", str(chats), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-2"]
     common += ["--lora", "2", "--eval-every", "2", "--snapshots", "8"]
     main([str(chat_run), *common, "--out", str(tmp_path / "whole")])
-    update = streamscope.models.training.loop.Trainer.update
-
-    def killed(self):
-        if self.step == killed_at:
-            raise KeyboardInterrupt
-        return update(self)
-
-    monkeypatch.setattr(streamscope.models.training.loop.Trainer, "update", killed)
-    with pytest.raises(KeyboardInterrupt):
-        main([str(chat_run), *common, "--out", str(tmp_path / "cut")])
-    monkeypatch.undo()
-    main(["--resume", "--out", str(tmp_path / "cut")])
-    one, two, start = load(tmp_path / "whole"), load(tmp_path / "cut"), load(chat_run)
-    assert one.state_dict().keys() == start.state_dict().keys()
-    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True))
-    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), start.parameters(), strict=True))
-    load(f"{tmp_path / 'cut'}@8")
+    for step in (2, 5):
+        out = tmp_path / str(step)
+        cut(step, main, [str(chat_run), *common, "--out", str(out)], killed=True)
+        main(["--resume", "--out", str(out)])
+        assert same_weights(tmp_path / "whole", out) and not same_weights(chat_run, out)
+        assert weights(out).keys() == weights(chat_run).keys()
+        load(f"{out}@8")
 
 
 def test_end_of_turn_template_and_context_survive_tuning_and_export(

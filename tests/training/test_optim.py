@@ -42,8 +42,9 @@ def step(model: Any, optimizer: Optimizers, factor: float = 1.0) -> None:
 def test_roles() -> None:
     """Every parameter has one: hyper-connections whole, tables apart, matrices with two axes, Canon's kernels."""
     model = build("kromcanon", "tiny", **{"attention.v": "ind", "readout.tied": False})
-    found = {role: {name for name, _ in named} for role, named in roles(model).items()}
-    assert sum(map(len, found.values())) == len(set.union(*found.values())) == len(list(model.parameters()))
+    role = roles(model)
+    found = {kind: {name for name in role if role[name] == kind} for kind in role.values()}
+    assert len(role) == len(list(model.parameters()))
     assert found["hyper"] == {n for n, _ in model.named_parameters() if "_hc." in n}
     assert {"embed.weight", "pos_embed.weight", "unembed.weight", "blocks.0.attn.v.weight"} <= found["rest"]
     assert {"blocks.1.attn.q.weight", "blocks.1.mlp.up.weight"} <= found["matrix"]
@@ -72,11 +73,14 @@ def test_the_groups_of_krom() -> None:
 
 
 COMMON = dict(weight_decay=0.1, beta1=0.9, accumulate=1, rounding="nearest")
-ADAMW = dict(optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled")
-ADAMW |= dict(muon_kernels=False)
-MLX = dict(muon_kernels=True) | dict(
-    optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled"
-)
+ADAMW = dict(
+    optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled",
+    muon_kernels=False,
+)  # fmt: skip
+MLX = dict(
+    optimizer="muon", beta2=0.999, bias_correction=False, decay_vectors=True, muon_decay_mode="coupled",
+    muon_kernels=True,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_three_steps_by_formula(case: str) -> None:
     model = build(name, "tiny")
     optimizer = make_optimizer(model, t)
     start = {n: p.detach().double().numpy().copy() for n, p in model.named_parameters()}
-    role = {n: r for r, named in roles(model).items() for n, _ in named}
+    role = roles(model)
     rng = np.random.default_rng(0)
     grads: dict[str, list[Any]] = {n: [] for n in start}
     set_lr(optimizer, 0.5)
@@ -263,7 +267,7 @@ def test_bf16_storage_rounds_once_a_step() -> None:
     t = training(param_dtype="bf16", muon_dtype="fp32")
     store_parameters(model, t)
     optimizer = make_optimizer(model, t)
-    names = {n: r for r, named in roles(model).items() for n, _ in named}
+    names = roles(model)
     start = {n: p.detach().double().numpy() for n, p in model.named_parameters()}
     generator = torch.Generator().manual_seed(0)
     for p in model.parameters():
@@ -299,7 +303,8 @@ def test_stochastic_rounding_is_right_on_average() -> None:
 
 
 def test_stochastic_rounding_thaws_a_bias_of_minus_eight() -> None:
-    """Where rounding to the nearest loses every step (SPEC §1.10 d), it moves as far as fp32, on average."""
+    """SPEC §1.10 d: a step of lr 0.005, decay included, is less than half the distance to the next bf16 number, so
+    rounding to the nearest loses all of them. Stochastically it moves as far as fp32, on average."""
     ends = {}
     for stored, rounding in (("fp32", "nearest"), ("bf16", "nearest"), ("bf16", "stochastic")):
         model = build("kromhc", "tiny", **{"residual.hc_dtype": stored})
@@ -359,12 +364,6 @@ def test_a_model_stored_in_bf16_learns(name: str) -> None:
 # ---- rates and state ---------------------------------------------------------------------------
 
 
-def test_every_group_follows_the_schedule_from_its_own_peak() -> None:
-    optimizer = make_optimizer(build("kromcanon", "tiny"), training(hc_lr=1e-2, muon_lr=0.1))
-    assert set_lr(optimizer, 0.5) == 0.5e-3
-    assert [g["lr"] for g in optimizer.param_groups] == [0.5e-3, 0.5e-3, 0.5e-2, 0.05]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -387,48 +386,11 @@ def test_state_survives_a_round_trip(stored: str, changes: dict[str, Any]) -> No
     for _ in range(2):
         step(whole, one)
         step(cut, two)
-    saved = {
-        int(i): {k: torch.as_tensor(v).clone() for k, v in moments.items()}
-        for i, moments in two.state_dict()["state"].items()
-    }
+    moments = two.state_dict()["state"]
+    saved = {i: {k: torch.as_tensor(v).clone() for k, v in state.items()} for i, state in moments.items()}
     again = make_optimizer(cut, t)
     again.load_state(saved)
     step(whole, one)
     step(cut, again)
     for (name, p), q in zip(whole.named_parameters(), cut.parameters(), strict=True):
         assert torch.equal(p, q), name
-
-
-@pytest.mark.parametrize("stored", ["fp32", "bf16"])
-def test_a_bias_of_minus_eight_stored_in_bf16_never_moves(stored: str) -> None:
-    """SPEC §1.10 d: a step of lr 0.005, decay included, is less than half the distance to the next bf16 number."""
-    model = build("kromhc", "tiny", **{"residual.hc_dtype": stored})
-    optimizer, b = make_optimizer(model, training("kromhc")), model.blocks[0].mlp_hc.b["res"]
-    for _ in range(200):
-        b.grad = torch.tensor([[0.0, -1e-3]] * 2, dtype=b.dtype)  # a constant pull to mix
-        optimizer.step()
-    moved = (b.detach()[:, 1].float() + 8.0).tolist()
-    assert moved == [0.0, 0.0] if stored == "bf16" else min(moved) > 1.0
-
-
-def test_state_goes_back_to_its_own_part() -> None:
-    """Three parts with state, counted through: the moments of each parameter are its own again."""
-    params = [torch.nn.Parameter(torch.ones(2, 2)) for _ in range(5)]
-
-    def parts() -> Optimizers:
-        return Optimizers([
-            torch.optim.AdamW(params[:2]), Muon(params[2:3], lr=0.1, momentum=0.9, weight_decay=0.0),
-            torch.optim.AdamW(params[3:]),
-        ])  # fmt: skip
-
-    one, two = parts(), parts()
-    for i, p in enumerate(params):
-        p.grad = torch.full_like(p, 1.0 + i)
-    one.step()
-    state = one.state_dict()["state"]
-    assert sorted(state) == [0, 1, 2, 3, 4]
-    two.load_state(state)
-    for i, p in enumerate(params):
-        (mine,) = [part.state[p] for part in two.parts if p in part.state]
-        momentum = mine["momentum_buffer" if i == 2 else "exp_avg"]
-        torch.testing.assert_close(momentum, torch.full_like(p, 0.1 * (1.0 + i)))

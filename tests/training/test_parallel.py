@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.distributed.run import main as torchrun
 
 from streamscope.cli.errors import InputError
@@ -15,14 +14,10 @@ from streamscope.models.checkpoint import load, snapshots
 from streamscope.models.train import main
 from streamscope.models.training.config import Training
 from streamscope.models.training.parallel import Ranks
-from streamscope.models.training.run import MACHINE_METRICS, read_metrics
 from tests.tiny import arguments
+from tests.training.runs import rows, same_weights, weights
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def rows(folder: Path, kind: str = "train") -> list[dict]:
-    return [{k: v for k, v in r.items() if k not in MACHINE_METRICS} for r in read_metrics(folder) if r["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +65,7 @@ def reached(runs: Path) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "documents"])
 def test_two_processes_give_the_losses_of_one(runs: Path, name: str) -> None:
-    one, two = rows(runs / name), rows(runs / f"{name}-2")
+    one, two = (rows(runs / n, "train") for n in (name, f"{name}-2"))
     assert [r["step"] for r in two] == list(range(1, 9)), "one row per step: only process 0 writes"
     for a, b in zip(one, two, strict=True):
         assert a.keys() == b.keys()
@@ -78,9 +73,7 @@ def test_two_processes_give_the_losses_of_one(runs: Path, name: str) -> None:
             assert b[key] == pytest.approx(a[key], rel=2e-5, abs=1e-6), key
     for a, b in zip(rows(runs / name, "eval"), rows(runs / f"{name}-2", "eval"), strict=True):
         assert b["tokens"] == a["tokens"] and b["loss"] == pytest.approx(a["loss"], rel=1e-5)
-    first, second = (load_file(runs / n / "model.safetensors") for n in (name, f"{name}-2"))
-    for key, value in first.items():
-        torch.testing.assert_close(second[key], value, rtol=1e-3, atol=2e-5, msg=key)
+    torch.testing.assert_close(weights(runs / f"{name}-2"), weights(runs / name), rtol=1e-3, atol=2e-5)
     assert len(list((runs / f"{name}-2" / "tb").iterdir())) == 1
     assert json.loads((runs / f"{name}-2" / "manifest.json").read_text())["processes"] == 2
 
@@ -96,8 +89,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(runs: Path) -> None:
 @pytest.mark.slow
 def test_noise_repeats_on_as_many_processes(runs: Path) -> None:
     # pls has dropout: each process' random state is in the checkpoint, so stopping at step 3 changes nothing
-    whole, cut = (load_file(runs / n / "model.safetensors") for n in ("noise-2", "stopped-2"))
-    assert all(torch.equal(v, cut[k]) for k, v in whole.items())
+    assert same_weights(runs / "noise-2", runs / "stopped-2")
     assert rows(runs / "noise-2") == rows(runs / "stopped-2")
 
 
@@ -116,13 +108,10 @@ def test_sharded_on_two_processes_goes_on_in_one(runs: Path) -> None:
     """A checkpoint has whole tensors, however many processes wrote it."""
     out = runs / "sharded-2"
     main(["--resume", "--out", str(out)])
-    losses, expected = ([r["loss"] for r in rows(n)] for n in (out, runs / "plain"))
-    assert losses == pytest.approx(expected, rel=2e-5)
-    norms, expected = ([r["grad_norm"] for r in rows(n)] for n in (out, runs / "plain"))
-    assert norms == pytest.approx(expected, rel=1e-4)
-    one, two = (load_file(n / "model.safetensors") for n in (runs / "plain", out))
-    for key, value in one.items():
-        torch.testing.assert_close(two[key], value, rtol=1e-3, atol=2e-5, msg=key)
+    for name, close in (("loss", 2e-5), ("grad_norm", 1e-4)):
+        found, expected = ([r[name] for r in rows(n, "train")] for n in (out, runs / "plain"))
+        assert found == pytest.approx(expected, rel=close)
+    torch.testing.assert_close(weights(out), weights(runs / "plain"), rtol=1e-3, atol=2e-5)
     assert [row["step"] for row in snapshots(out)] == [0, 1, 2, 4, 8]
     torch.testing.assert_close(load(f"{out}@4").embed.weight, load(f"{runs / 'plain'}@4").embed.weight)
 
@@ -130,22 +119,19 @@ def test_sharded_on_two_processes_goes_on_in_one(runs: Path) -> None:
 @pytest.mark.slow
 def test_shards_of_weights_moments_and_noise_are_resumed(runs: Path) -> None:
     """Without moments, or with those of another parameter, the steps after the checkpoint would differ."""
-    assert [found["cut"] for found in reached(runs)] == [6, 6] and [found["continued"] for found in reached(runs)] == [
-        8,
-        8,
-    ]
-    whole, cut = (load_file(runs / name / "model.safetensors") for name in ("whole-2", "cut-2"))
-    assert all(torch.equal(v, cut[k]) for k, v in whole.items())
+    assert [(found["cut"], found["continued"]) for found in reached(runs)] == [(6, 8)] * 2
+    assert same_weights(runs / "whole-2", runs / "cut-2")
     assert rows(runs / "whole-2") == rows(runs / "cut-2")
 
 
 def test_what_cannot_be_dealt_out_is_told() -> None:
-    with pytest.raises(InputError, match="8 sequences is not divisible by 3 processes × 1 micro-batches"):
-        Ranks(0, 3).check(Training(), 8)
-    with pytest.raises(InputError, match="Muon orthogonalises whole matrices"):
-        Ranks(0, 2, sharded=True).check(Training(optimizer="muon"), 8)
-    with pytest.raises(InputError, match="leave out --compile"):
-        Ranks(0, 2, sharded=True).check(Training(compile="blocks"), 8)
+    for size, sharded, options, line in (
+        (3, False, {}, "8 sequences is not divisible by 3 processes × 1 micro-batches"),
+        (2, True, {"optimizer": "muon"}, "Muon orthogonalises whole matrices"),
+        (2, True, {"compile": "blocks"}, "leave out --compile"),
+    ):
+        with pytest.raises(InputError, match=line):
+            Ranks(0, size, sharded).check(Training(**options), 8)
 
 
 def test_slices_are_the_batch() -> None:

@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, late_positions_message, phases_of, tokens_seen, with_recipe
-from streamscope.models.training.data import prepare, windows
+from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Progress, Trainer
-from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows, epoch_order
 from tests.tiny import arguments, corpus_text, refused, some, with_options
-from tests.training.test_mixture import rows, same_weights, stop_at
+from tests.training import test_loop
+from tests.training.runs import cut, rows, same_weights
 
 LENGTHS = "5:8x8,4:4x16,3:2x32"
 
@@ -42,10 +41,8 @@ def phased(corpus: tuple[Path, Path], out: Path, phases: str, *more: str, data: 
 
 
 def trainer(corpus: tuple[Path, Path], folder: Path, data: str | None = None, **given: Any) -> Trainer:
-    prepared = prepare(data or str(corpus[0]), str(corpus[1]), None, 300)
-    training = with_recipe(Training(device="cpu", batch_size=4, warmup=2, **given), "lfa", "tiny")
-    model = build("lfa", "tiny", tokenizer=prepared.tokenizer, d_vocab=300)
-    return Trainer(model, training, windows(prepared.train, 32), windows(prepared.valid, 32), Run(folder), "cpu")
+    usual, out = {"batch_size": 4, "warmup": 2, "steps": None}, folder / str(len(list(folder.iterdir())))
+    return test_loop.trainer((data or corpus[0], corpus[1]), out, **usual | given)
 
 
 def test_the_spelling() -> None:
@@ -140,25 +137,13 @@ def whole(corpus, source, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("step", some([3, 5, 7, 9, 11], [5, 7]))
-def test_stopped_inside_and_at_the_end_of_a_phase_it_goes_on_bit_equal(
-    corpus, source, whole, tmp_path, step: int, monkeypatch
-) -> None:
-    stop_at(monkeypatch, step, phased(corpus, tmp_path / "cut", THREE, data=source))
+def test_stopped_inside_and_at_the_end_of_a_phase_it_goes_on_bit_equal(corpus, source, whole, tmp_path, step) -> None:
+    cut(step, main, phased(corpus, tmp_path / "cut", THREE, data=source))
     assert max(row["step"] for row in rows(tmp_path / "cut")) <= step
     main(["--resume", "--out", str(tmp_path / "cut")])
     assert same_weights(whole, tmp_path / "cut")
     assert rows(whole)[-1] == rows(tmp_path / "cut")[-1]
     assert json.loads((tmp_path / "cut/config.json").read_text())["training"]["phases"] == THREE
-
-
-def test_two_processes_share_every_batch(corpus, source, tmp_path) -> None:
-    t = trainer(corpus, tmp_path, source, phases="5:8x8:1/0,4:4x16")
-    whole = [t.indices(step).tolist() for step in range(9)]
-    parts = []
-    for rank in range(2):
-        t.ranks.rank, t.ranks.size = rank, 2
-        parts.append([t.micro_batches(step)[0].tolist() for step in range(9)])
-    assert [a + b for a, b in zip(*parts, strict=True)] == whole
 
 
 def test_tokens_are_counted_by_phase(corpus, tmp_path) -> None:
@@ -190,7 +175,7 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
         ("5:8x9999", [], "the model's context is"),
         ("5:8x8:.5/.5", [], "need a mixture"),
         ("5:100000x8", [], "a phase's batch needs 100000"),
-        ("5:6x8", ["--accumulate", "4"], "do not divide a phase's batch of 6"),
+        ("5:6x8", ["--accumulate", "4"], "a batch of 6 sequences is not divisible by 1 processes × 4 micro-batches"),
         ("5:8", [], "write STEPS:BATCHxCONTEXT"),
         ("5:8x8", ["--steps", "9"], "leave out --steps"),
     ],
@@ -199,8 +184,3 @@ def test_bad_phases_are_one_line_and_write_nothing(corpus, tmp_path, phases: str
     with refused(line):
         main(phased(corpus, tmp_path / "out", phases, *more))
     assert not (tmp_path / "out").exists()
-
-
-def test_weights_are_one_for_each_part(corpus, source, tmp_path) -> None:
-    with pytest.raises(InputError, match="one number from 0 for each of the 2 parts"):
-        trainer(corpus, tmp_path, source, phases="5:8x8:1/1/1")

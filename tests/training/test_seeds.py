@@ -12,8 +12,8 @@ from streamscope.cli.errors import InputError
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.train import main
 from streamscope.models.training.config import Training, with_recipe
-from streamscope.models.training.run import read_metrics
 from tests.tiny import arguments
+from tests.training.runs import rows, same_weights
 
 
 def test_one_seed_sets_all_and_the_config_says_which() -> None:
@@ -28,22 +28,18 @@ def test_one_seed_sets_all_and_the_config_says_which() -> None:
         Training(seed_noise=-1)
 
 
-def first_loss(run: Path) -> float:
-    return next(row["loss"] for row in read_metrics(run) if row["kind"] == "train")
-
-
 def test_each_seed_decides_its_own(corpus, tmp_path: Path) -> None:
     # pls has dropout; what is looked at: the weights before the first step, and the loss of that step
-    runs = {"base": [], "all": ["--seed", "3"], "weights": ["--seed-weights", "3"], "data": ["--seed-data", "3"]}
-    runs |= {"noise": ["--seed-noise", "3"], "together": [w for k in ("weights", "data", "noise")
-                                                          for w in (f"--seed-{k}", "3")]}  # fmt: skip
+    sources = ("weights", "data", "noise")
+    runs = {"base": [], "all": ["--seed", "3"], **{source: [f"--seed-{source}", "3"] for source in sources}}
+    runs["together"] = [word for source in sources for word in runs[source]]
     weights, losses = {}, {}
     for name, more in runs.items():
         out = tmp_path / name
         fast = ["--steps", "1", "--log-every", "1", "--snapshots", "0", "--sample-every", "0"]
         main(arguments(corpus, out, *fast, *more, preset="pls"))
         weights[name] = load_file(out / "snapshots" / "step-000000.safetensors")
-        losses[name] = first_loss(out)
+        losses[name] = rows(out, "train")[0]["loss"]
 
     def same(a: str, b: str) -> bool:
         return all(torch.equal(v, weights[b][k]) for k, v in weights[a].items())
@@ -58,5 +54,4 @@ def test_each_seed_decides_its_own(corpus, tmp_path: Path) -> None:
 def test_without_noise_its_seed_changes_nothing(corpus, tmp_path: Path) -> None:
     for name, more in (("a", []), ("b", ["--seed-noise", "9"])):
         main(arguments(corpus, tmp_path / name, "--steps", "2", "--sample-every", "0", *more))
-    a, b = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
-    assert all(torch.equal(v, b[k]) for k, v in a.items())
+    assert same_weights(tmp_path / "a", tmp_path / "b")

@@ -1,6 +1,7 @@
 """Fine-tuning: what is a target and what is not, counted and by hand; a killed run resumes to the same weights."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-import streamscope.models.training.loop
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture
@@ -21,6 +21,7 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.models.training.tuning import with_micro_batches
 from streamscope.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
 from tests.tiny import WORDS
+from tests.training.runs import cut, same_weights
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 
@@ -66,20 +67,15 @@ def test_masked_loss_by_hand_and_no_gradient_where_masked(tiny_run: Path) -> Non
     inputs, targets = w.batch([0, 1])
     with capture(model, "ln_final.hook_normalized", grad=True) as found:
         loss, _ = model.loss(inputs, targets)
-    total, count = 0.0, 0
     with torch.no_grad():
         log_p = model(inputs).double().log_softmax(-1)
-    for b in range(2):
-        for t in range(targets.shape[1]):
-            if targets[b, t] != -100:
-                total -= float(log_p[b, t, targets[b, t]])
-                count += 1
-    assert float(loss.detach()) == pytest.approx(total / count, rel=1e-5)
+    places = (targets != -100).nonzero().tolist()
+    total = -sum(float(log_p[b, t, targets[b, t]]) for b, t in places)
+    assert float(loss.detach()) == pytest.approx(total / len(places), rel=1e-5)
     (gradient,) = torch.autograd.grad(loss, found["ln_final.hook_normalized"])
     size = gradient.abs().sum(-1)
     assert (size[targets == -100] == 0).all() and (size[targets != -100] > 0).all()
-    prompt = targets[:, :3]
-    assert (prompt == -100).all(), "the prompt is masked"
+    assert (targets[:, :3] == -100).all(), "the prompt is masked"
 
 
 def test_packing_keeps_pairs_whole_and_their_targets(tiny_run: Path) -> None:
@@ -124,16 +120,21 @@ def test_hold_out_keeps_a_prompt_on_one_side() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[1]", "bad.jsonl:2: expected"), ('{"prompt": "a"}', "bad.jsonl:2: 'response' is missing"),
-        ('{"prompt": "a", "response": " "}', "2: 'response' is empty or not a text"),
-        ('{"prompt": 3, "response": "b"}', "2: 'prompt' is empty or not a text"),
-        ('{"prompt": "a", "response": "\\ud800"}', "lone surrogate"), ("{", "bad.jsonl:2"),
+        ("[1]", "expected"), ('{"prompt": "a"}', "'response' is missing"), ("{", ""),
+        ('{"prompt": "a", "response": " "}', "'response' is empty or not a text"),
+        ('{"prompt": 3, "response": "b"}', "'prompt' is empty or not a text"),
+        ('{"prompt": "a", "response": "\\ud800"}', ".*lone surrogate"),
+        ('{"messages": "hello"}', "messages must be a list"),
+        ('{"messages": [{"role": "user"}]}', "messages must be a list"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', ".*need a turn of the assistant"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', ".*need a turn of the assistant"),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}]}', ".*neither"),
     ],
 )  # fmt: skip
 def test_bad_rows_are_named(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(f'{{"prompt": "a", "response": "b"}}\n{line}\n')
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"bad.jsonl:2: ?{message}"):
         read_pairs(path)
 
 
@@ -156,42 +157,27 @@ def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
         read_pairs(tmp_path / "empty.jsonl")
 
 
-def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    common = ["--data", str(pairs), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-3"]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, capsys) -> None:
+    copy = Path(shutil.copy(pairs, tmp_path / "pairs.jsonl"))
+    common = ["--data", str(copy), "--steps", "8", "--batch-size", "4", "--checkpoint-every", "3", "--lr", "1e-3"]
+    whole, out = tmp_path / "whole", tmp_path / "cut"
     main([str(tiny_run), *common, "--out", str(whole)])
     assert r"each pair is written as 'User: {prompt}\nAssistant: {response}'; --template" in capsys.readouterr().err
-    update = streamscope.models.training.loop.Trainer.update
-
-    def killed(self):
-        if self.step == 5:
-            raise KeyboardInterrupt
-        return update(self)
-
-    monkeypatch.setattr(streamscope.models.training.loop.Trainer, "update", killed)
-    with pytest.raises(KeyboardInterrupt):
-        main([str(tiny_run), *common, "--out", str(cut)])
-    monkeypatch.undo()
+    cut(5, main, [str(tiny_run), *common, "--out", str(out)], killed=True)
     with pytest.raises(InputError, match="models.sft --resume"):
-        train(["--resume", "--out", str(cut)])
-    main(["--resume", "--out", str(cut)])
-    one, two, start = load(whole), load(cut), load(tiny_run)
-    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True))
-    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), start.parameters(), strict=True))
+        train(["--resume", "--out", str(out)])
+    main(["--resume", "--out", str(out)])
+    assert same_weights(whole, out) and not same_weights(whole, tiny_run)
     manifest = json.loads((whole / "manifest.json").read_text())
     assert manifest["parent"]["run"] == str(tiny_run) and len(manifest["parent"]["sha256"]) == 64
     assert manifest["sft"]["data"]["pairs"] + manifest["sft"]["valid"]["pairs"] == 60 and manifest["step"] == 8
-    evaluation_shards(whole, one.tokenizer, None)  # the corpus of the parent is known
+    evaluation_shards(whole, load(whole).tokenizer, None)  # the corpus of the parent is known
     capsys.readouterr()
     runs(["show", str(whole)])
     assert f"made from     {tiny_run}" in capsys.readouterr().out
-    changed = pairs.read_text()
-    try:
-        pairs.write_text(changed.replace("cat", "cow"))
-        with pytest.raises(InputError, match="pairs changed"):
-            main(["--resume", "--out", str(cut)])
-    finally:
-        pairs.write_text(changed)
+    copy.write_text(pairs.read_text().replace("cat", "cow"))
+    with pytest.raises(InputError, match="pairs changed"):
+        main(["--resume", "--out", str(out)])
 
 
 def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:

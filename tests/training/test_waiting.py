@@ -15,10 +15,11 @@ from streamscope.cli.errors import InputError
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.training import loop
 from streamscope.models.training.config import Training
-from streamscope.models.training.loop import Feed, Trainer
+from streamscope.models.training.loop import Trainer, gather_ahead
 from streamscope.models.training.run import read_metrics
 from tests.tiny import some
 from tests.training import test_loop
+from tests.training.runs import rows
 
 
 def trainer(corpus: Any, out: Path, preset: str = "lfa", **changes: Any) -> Trainer:
@@ -89,16 +90,12 @@ def test_the_log_is_the_mean_of_its_steps(corpus: Any, tmp_path: Path) -> None:
     """Values that are read late are those of their steps: compared with values read at once."""
     late, now = trainer(corpus, tmp_path / "a", log_every=5), trainer(corpus, tmp_path / "b")
     late.fit()
-    rows = [r for r in read_metrics(tmp_path / "a") if r["kind"] == "train"]
-    losses, rates = [], []
-    for _ in range(12):
-        values = now.update()
-        losses.append(float(values["loss"]))
-        rates.append(values["lr"])
-    for row, (a, b) in zip(rows, [(0, 5), (5, 10), (10, 12)], strict=True):
+    assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
+    values = [now.update() for _ in range(12)]
+    for row, (a, b) in zip(rows(tmp_path / "a", "train"), [(0, 5), (5, 10), (10, 12)], strict=True):
         assert row["step"] == b
-        assert row["loss"] == pytest.approx(sum(losses[a:b]) / (b - a), abs=0)
-        assert row["lr"] == pytest.approx(sum(rates[a:b]) / (b - a), abs=0)
+        for name in ("loss", "lr"):
+            assert row[name] == pytest.approx(sum(float(v[name]) for v in values[a:b]) / (b - a), abs=0)
 
 
 def test_speed_leaves_evaluation_and_saving_out(corpus: Any, tmp_path: Path) -> None:
@@ -106,23 +103,18 @@ def test_speed_leaves_evaluation_and_saving_out(corpus: Any, tmp_path: Path) -> 
     t = trainer(corpus, tmp_path / "a", log_every=1, eval_every=1, checkpoint_every=1, steps=4)
     evaluate, save, update, spent = t.evaluate, t._save, t.update, []
 
-    def slow(fn: Any) -> Any:
-        def run() -> Any:
-            time.sleep(0.2)
-            return fn()
-
-        return run
-
     def timed() -> Any:
         start = time.perf_counter()
         values = update()
         spent.append(time.perf_counter() - start)
         return values
 
-    t.evaluate, t._save, t.update = slow(evaluate), slow(save), timed  # type: ignore[method-assign]
+    t.evaluate = lambda: (time.sleep(0.2), evaluate())[1]  # type: ignore[method-assign]
+    t._save = lambda: (time.sleep(0.2), save())[1]  # type: ignore[method-assign]
+    t.update = timed  # type: ignore[method-assign]
     t.fit()
-    rows = [r for r in read_metrics(tmp_path / "a") if r["kind"] == "train"]
-    for row, seconds in zip(rows, spent, strict=True):
+    logged = [r for r in read_metrics(tmp_path / "a") if r["kind"] == "train"]
+    for row, seconds in zip(logged, spent, strict=True):
         assert 4 * 32 / row["tokens_per_second"] < seconds + 0.1
         assert row["peak_memory"] > 0.01, "GB of this process"
 
@@ -151,7 +143,7 @@ def test_gathering_runs_ahead_and_no_further() -> None:
         gathered.append(i)
         return torch.tensor([i]), torch.tensor([i])
 
-    feed = Feed(gather, iter(range(100)), ahead=2)
+    feed = gather_ahead(gather, iter(range(100)), ahead=2)
     assert next(feed)[0].item() == 0
     deadline = time.monotonic() + 5
     while len(gathered) < 3 and time.monotonic() < deadline:
@@ -159,10 +151,7 @@ def test_gathering_runs_ahead_and_no_further() -> None:
     time.sleep(0.05)
     assert gathered == [0, 1, 2], "one given, two waiting"
     feed.close()
-    feed.close()
     assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
-    with pytest.raises(StopIteration):
-        next(feed)
 
 
 def test_what_the_thread_raises_reaches_the_step(corpus: Any, tmp_path: Path) -> None:
@@ -182,18 +171,6 @@ def test_what_the_thread_raises_reaches_the_step(corpus: Any, tmp_path: Path) ->
     assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
 
 
-def test_no_thread_is_left(corpus: Any, tmp_path: Path) -> None:
-    trainer(corpus, tmp_path / "a").fit()
-    assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory needs CUDA")
-def test_batches_are_page_locked() -> None:
-    feed = Feed(lambda i: (torch.tensor([i]), torch.tensor([i])), iter(range(3)), pin=True)
-    assert all(t.is_pinned() for t in next(feed))
-    feed.close()
-
-
 # ---- compilation -------------------------------------------------------------------------------
 
 
@@ -206,8 +183,3 @@ def test_runs_with_the_old_flag_load() -> None:
     assert from_dict(Training, {"keep": "last"}) == Training()
     with pytest.raises(InputError, match="this run keeps its best weights"):
         from_dict(Training, {"keep": "best"})
-
-
-def test_a_whole_compiled_step_is_for_cuda(corpus: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--compile step needs a CUDA device"):
-        trainer(corpus, tmp_path / "a", compile="step")
