@@ -38,12 +38,10 @@ class Only:
         self.name, self.values = name, values
 
     def acts(self, setting: Any) -> bool:
-        """Whether it has an effect with this value (or these values) of the other option."""
         several = setting if isinstance(setting, tuple) else (setting,)
         return any(value in self.values for value in several) if self.values else setting not in (None, (), "", 0)
 
     def line(self, option: str, setting: Any) -> str:
-        """The message for an option without effect."""
         option, name = (f"--{field.replace('_', '-')}" for field in (option, self.name))
         if not self.values:
             return f"{option} has no effect without {name}: leave it out, or give {name} too"
@@ -112,10 +110,10 @@ def _valid(adapter: Any, name: str, value: Any, spelled: Callable[[str], str]) -
         first = error.errors()[0]
         if first["type"] == "too_short":
             raise InputError(f"{spelled(name)}: give at least one") from None
+        line = f": {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}"
         if first["type"] in LINES:
-            line = LINES[first["type"]].format(**first.get("ctx", {}))
-            raise InputError(f"{spelled(name)} {line}, got {first['input']}") from None
-        raise InputError(f"{spelled(name)}: {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}") from None
+            line = f" {LINES[first['type']].format(**first.get('ctx', {}))}, got {first['input']}"
+        raise InputError(f"{spelled(name)}{line}") from None
     for number in value if isinstance(value, tuple) else (value,):
         largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
         if isinstance(number, int | float) and abs(number) > largest:
@@ -148,7 +146,6 @@ def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
 
 def _parts(hint: Any) -> Iterator[Any]:
     """A type hint, its origin, and both of everything inside it."""
-    yield hint
-    yield typing.get_origin(hint)
+    yield from (hint, typing.get_origin(hint))
     for inner in typing.get_args(hint):
         yield from _parts(inner)

@@ -33,7 +33,6 @@ class Generation(Extension):
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The node of a block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)

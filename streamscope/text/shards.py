@@ -17,7 +17,6 @@ B batch, T position, D documents. Targets are the inputs' next tokens, or -100 w
 
 import array
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -78,12 +77,10 @@ class TokenShards:
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens, including BOS."""
         return int(self.starts[-1])
 
     @property
     def n_documents(self) -> int:
-        """Number of documents."""
         return len(self.begins)
 
     @property
@@ -108,17 +105,12 @@ def pack(
     corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path | None = None, part: Part = "all",
     valid_fraction: float = 0.05, valid_blocks: int | None = None,
 ) -> TokenShards:  # fmt: skip
-    """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`).
+    """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`) in `cache_dir`.
 
-    Args:
-        cache_dir: root of the cache; default `$STREAMSCOPE_CACHE`, else `~/.cache/streamscope`.
-        part: "all" documents, or the "train" or "valid" side of the split of `in_validation`.
-        valid_fraction: expected share of documents on the validation side; unused for part "all".
-        valid_blocks: split every document into this number of equal blocks instead, and hold out their ends (`pieces`);
-            the rest of each block becomes a document.
-
-    Raises:
-        InputError: a part without documents, a cache that cannot be written, or an unreadable corpus.
+    `part` is "all" documents, or the "train" or "valid" side of the split of `in_validation`, with `valid_fraction` as
+    the expected share of the latter. With `valid_blocks`, every document is split into this number of equal blocks
+    instead, whose ends are held out (`pieces`). Raises `InputError` for a part without documents, a cache that cannot
+    be written, and an unreadable corpus.
     """
     rule = _rule(part, valid_fraction, valid_blocks)
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
@@ -196,7 +188,6 @@ class Windows:
             )
 
     def at(self, n_ctx: int) -> "Windows":
-        """The same corpus with another window length."""
         return Windows(self.shards, n_ctx, packing=self.packing)
 
     def __len__(self) -> int:
@@ -278,32 +269,25 @@ def _write(
     """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
     starts = array.array("q", [0])
-    digest = hashlib.sha256()
     with open(folder / "tokens.bin", "wb") as file:
-        for group in _groups(document for document in corpus.documents() if keep(document)):
+        for group in _groups(filter(keep, corpus.documents())):
             for ids in chain.from_iterable(map(cut, tokenizer.encode_batch(group))):
-                tokens = np.asarray(ids, dtype=dtype).tobytes()
-                digest.update(tokens)
-                file.write(tokens)
+                file.write(np.asarray(ids, dtype=dtype).tobytes())
                 starts.append(starts[-1] + len(ids))
     if len(starts) == 1:
-        raise InputError(
-            f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "
-            "--valid-blocks, or give --valid"
-        )
-    index = io.BytesIO()
-    np.save(index, np.asarray(starts, dtype=np.int64))
-    (folder / "starts.npy").write_bytes(index.getvalue())
+        raise InputError(f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "
+                         "--valid-blocks, or give --valid")  # fmt: skip
+    np.save(folder / "starts.npy", np.asarray(starts, dtype=np.int64))
+    files = ("tokens.bin", "starts.npy")
     return {
         "dtype": dtype.name, "d_vocab": tokenizer.d_vocab, "bos_id": tokenizer.bos_id, "pad_id": tokenizer.pad_id,
         "n_documents": len(starts) - 1, "n_tokens": starts[-1],
-        "bytes": {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")},
-        "sha256": {"tokens.bin": digest.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
+        "bytes": {name: (folder / name).stat().st_size for name in files},
+        "sha256": {name: sha256(folder / name) for name in files},
     }  # fmt: skip
 
 
 def _groups(documents: Iterator[str]) -> Iterator[list[str]]:
-    """Group consecutive documents to tokenize at once."""
     group, characters = list[str](), 0
     for document in documents:
         group.append(document)

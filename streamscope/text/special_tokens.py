@@ -39,19 +39,16 @@ class SpecialTokens:
 def special_tokens(folder: Path) -> SpecialTokens:
     """Read the files of a folder. Raises `InputError` for a damaged one."""
     config, token_map = (_read(folder / name) for name in (CONFIG, MAP))
+    decoded = "added_tokens_decoder" in config
     # as in the library: a configuration with added_tokens_decoder has priority over the map
-    files = (token_map, config) if "added_tokens_decoder" in (config or {}) else (config, token_map)
-    named_in = [(role, _contents((fields or {}).get(role))) for fields in files for role in ROLES]
+    files = (token_map, config) if decoded else (config, token_map)
+    named_in = [(role, _contents(fields.get(role))) for fields in files for role in ROLES]
     roles = {role: names[0] for role, names in named_in if len(names) == 1}
-    rows: dict[Any, Any] = {}
-    if config is not None and "added_tokens_decoder" in config:
-        rows = config["added_tokens_decoder"]
-    else:
-        special = {
-            name for fields in (token_map, config) for value in (fields or {}).values() for name in _contents(value)
-        }
-        for name, i in (_read(folder / ADDED) or {}).items():
-            rows[i] = {"content": name, "special": name in special, "normalized": name not in special}
+    special = {name for fields in files for value in fields.values() for name in _contents(value)}
+    rows: Any = config["added_tokens_decoder"] if decoded else {
+        i: {"content": name, "special": name in special, "normalized": name not in special}
+        for name, i in _read(folder / ADDED).items()
+    }  # fmt: skip
     try:
         added = {
             int(i): AddedToken(row["content"], **{name: row[name] for name in PROPERTIES if name in row})
@@ -61,14 +58,13 @@ def special_tokens(folder: Path) -> SpecialTokens:
         raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
     return SpecialTokens(
         roles=roles, added=added,
-        source=next((name for name, fields in ((CONFIG, config), (MAP, token_map)) if fields is not None), ""),
-        prefix_space=(config or {}).get("add_prefix_space") is True,
+        source=next((name for name in (CONFIG, MAP) if (folder / name).is_file()), ""),
+        prefix_space=config.get("add_prefix_space") is True,
     )  # fmt: skip
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The fields of a file, or None if it does not exist."""
-    return read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else None
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else {}
 
 
 def _contents(value: Any) -> list[str]:

@@ -182,7 +182,7 @@ def test_killed_and_racing_processes_leave_one_sound_entry(source, tokenizer, tm
     tokenizer.save(tmp_path)
     (said := tmp_path / "said").mkdir()
     argv = [sys.executable, "-c", PACK, source, str(tmp_path), str(tmp_path / "cache"), str(said)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     killed, *live = map(int, done.stdout.split())
     assert live == [0, 0], done.stderr
     found = [path.read_text() for path in sorted(said.iterdir())]

@@ -136,27 +136,23 @@ class _Cursor:
     """A place in a file, from which values are read that must lie inside of it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.at = path, 0
+        self.at = 0
         self.data = np.memmap(path, mode="r", dtype=np.uint8).data
 
     def take(self, n: int) -> bytes:
-        """The next n bytes, which lie inside of the file: a damaged count allocates nothing."""
         if n > len(self.data) - self.at:
             raise ValueError(f"damaged: its header asks for {n:,} bytes beyond its end")
         self.at += n
         return self.data[self.at - n : self.at].tobytes()
 
     def number(self, kind: int) -> Any:
-        """The next number."""
         (value,) = struct.unpack(f"<{SCALARS[kind]}", self.take(struct.calcsize(f"<{SCALARS[kind]}")))
         return value
 
     def text(self) -> str:
-        """The next text."""
         return self.take(self.number(10)).decode("utf-8", errors="replace")
 
     def value(self, kind: int) -> Any:
-        """The next value: a number, a text or an array of these."""
         if kind in SCALARS:
             return self.number(kind)
         if kind == TEXT:
@@ -223,7 +219,6 @@ def _place(file: Gguf) -> tuple[int, int]:
 
 
 def _read_file(path: Path) -> Gguf:
-    """The header of one file."""
     cursor = _Cursor(path)
     if cursor.take(4) != b"GGUF":
         raise InputError(f"{path} is not a GGUF file")
@@ -237,12 +232,18 @@ def _read_file(path: Path) -> Gguf:
         if (name := cursor.text()) in fields:
             raise ValueError(f"damaged: it names the field {name} twice")
         fields[name] = cursor.value(cursor.number(4))
-    rows = [_entry(cursor) for _ in range(n_tensors)]
+    tensors: dict[str, Entry] = {}
+    for _ in range(n_tensors):
+        name, n_axes = cursor.text(), cursor.number(4)
+        shape = tuple(cursor.number(10) for _ in range(n_axes))[::-1]
+        if not math.prod(shape) or not shape:
+            raise ValueError(f"damaged: {name} has the shape {list(shape)}")
+        if name in tensors:
+            raise ValueError(f"damaged: it names the tensor {name} twice")
+        tensors[name] = Entry(path, shape, cursor.number(4), cursor.number(10))
     alignment = fields.get("general.alignment", 32)
     start = -(-cursor.at // alignment) * alignment
-    tensors = {name: Entry(path, shape, kind, start + offset) for name, shape, kind, offset in rows}
-    if len(tensors) < len(rows):
-        raise ValueError("damaged: it names a tensor twice")
+    tensors = {name: replace(entry, start=start + entry.start) for name, entry in tensors.items()}
     file = Gguf(path, fields, tensors)
     for name, entry in tensors.items():
         if entry.start + _bytes(file, name) > len(cursor.data):
@@ -256,17 +257,7 @@ def _read_file(path: Path) -> Gguf:
     return file
 
 
-def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    """(name, shape, kind, offset) of a tensor. Raises `InputError` without axes, and for an axis of size 0."""
-    name, n = cursor.text(), cursor.number(4)
-    shape = tuple(cursor.number(10) for _ in range(n))[::-1]
-    if not math.prod(shape) or not shape:
-        raise ValueError(f"damaged: {name} has the shape {list(shape)}")
-    return name, shape, cursor.number(4), cursor.number(10)
-
-
 def _package() -> Any:
-    """The package gguf. Raises `InputError` without it."""
     try:
         import gguf
     except ImportError:
@@ -275,7 +266,6 @@ def _package() -> Any:
 
 
 def _kind_name(file: Gguf, kind: int) -> str:
-    """The name of a kind of tensor. Raises `InputError` for an unknown one."""
     if kind in PLAIN:
         return PLAIN[kind][0]
     with reading(file.path, HOW):
@@ -324,7 +314,6 @@ class Weights:
         self.how = ARCHITECTURES[_architecture(file)]
 
     def keys(self) -> list[str]:
-        """The names."""
         return list(self.names)
 
     def get_tensor(self, name: str) -> Tensor:
@@ -341,17 +330,15 @@ class Weights:
 
 
 def _architecture(file: Gguf) -> str:
-    """The architecture. Raises `InputError` if it is not read."""
     name = file.field("general.architecture", str)
     if name not in ARCHITECTURES:
-        raise InputError(
-            f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; {HOW}"
-        )
+        raise InputError(f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; "
+                         f"{HOW}")  # fmt: skip
     return name
 
 
 def their_config(file: Gguf) -> dict[str, Any]:
-    """The config.json that describes a file. Raises `InputError` for fields that no part computes."""
+    """The config.json that describes a file."""
     kind = _architecture(file)
     start = f"{kind}."
     kind_fields = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
@@ -374,9 +361,8 @@ def their_config(file: Gguf) -> dict[str, Any]:
     rotated = () if kind == "phi3" else ("rope.dimension_count",)
     for name in ("attention.value_length", *rotated):
         if values.get(name, width) != width:
-            raise InputError(
-                f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width {width}"
-            )
+            raise InputError(f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width "
+                             f"{width}")  # fmt: skip
     if not rotated:
         config["partial_rotary_factor"] = values.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
@@ -398,7 +384,7 @@ def their_config(file: Gguf) -> dict[str, Any]:
 
 
 def _of_all_layers(file: Gguf, name: str) -> Any:
-    """A field; of an array by layer its number. Raises `InputError` if the layers differ."""
+    """A field; of an array by layer its number."""
     value = file.fields[name]
     if not isinstance(value, list) or name.partition(".")[2] not in BY_LAYER or not value:
         return value
@@ -427,10 +413,9 @@ def _rope_rule(file: Gguf, scaling: Mapping[str, Any], config: Mapping[str, Any]
     return {"rope_type": "llama3", "factor": largest, **constants, **base}
 
 
-SAMPLING = {
-    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty",
-}  # fmt: skip
-"""Fields general.sampling.NAME, by the library's names."""
+SAMPLING = {f"{OTHER_SAMPLING}{name}": name for name in ("top_k", "top_p", "min_p")}
+SAMPLING |= {f"{OTHER_SAMPLING}temp": "temperature", f"{OTHER_SAMPLING}penalty_repeat": "repetition_penalty"}
+"""Fields of sampling, and the library's names."""
 
 
 def generation(file: Gguf) -> dict[str, Any]:
@@ -438,22 +423,17 @@ def generation(file: Gguf) -> dict[str, Any]:
 
     Fields of sampling that the library does not know keep their names.
     """
-    names = [name for role in ENDS if (name := f"tokenizer.ggml.{role}_token_id") in file.fields]
-    ends = [file.field(name, int) for name in names]
-    key_of = {name: f"{OTHER_SAMPLING}{key}" for key, name in SAMPLING.items()}
-    sampling = {name: file.fields[key] for name, key in key_of.items() if key in file.fields}
-    drawn = {"do_sample": True} if sampling else {}
-    other_fields = [name for name in file.fields if name.startswith(OTHER_SAMPLING) and name not in key_of.values()]
-    return (
-        drawn
-        | sampling
-        | {name: file.fields[name] for name in other_fields}
-        | ({"eos_token_id": list(dict.fromkeys(ends))} if ends else {})
-    )
+    sampling = {name: x for name, x in file.fields.items() if name.startswith(OTHER_SAMPLING)}
+    fields = {name: sampling.pop(key) for key, name in SAMPLING.items() if key in sampling}
+    fields |= ({"do_sample": True} if fields else {}) | sampling
+    ends = [f"tokenizer.ggml.{role}_token_id" for role in ENDS]
+    if ids := [file.field(name, int) for name in ends if name in file.fields]:
+        fields["eos_token_id"] = list(dict.fromkeys(ids))
+    return fields
 
 
 def read_tokenizer(file: Gguf) -> Tokenizer | None:
-    """The tokenizer of a file, or None. Raises `InputError` for a kind or a rule of words that is not read."""
+    """The tokenizer of a file, or None."""
     if "tokenizer.ggml.model" not in file.fields:
         return None
     remedy = "put the model's tokenizer.json into the folder of the file"
@@ -475,19 +455,12 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
     for token, mark in zip(tokens, marks, strict=False):  # 3: control, 4: of the user
         if mark in (3, 4):
             backend.add_tokens([AddedToken(token, normalized=False, special=mark == 3)])
-    names = {
-        "bos_token": "bos",
-        "eos_token": "eos",
-        "unk_token": "unknown",
-        "sep_token": "seperator",
-        "pad_token": "padding",
-    }
-    ids = {role: file.fields.get(f"tokenizer.ggml.{name}_token_id") for role, name in names.items()}
+    names = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
+    ids = {f"{role}_token": file.fields.get(f"tokenizer.ggml.{name}_token_id") for role, name in names.items()}
     roles = {role: tokens[i] for role, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}
-    adds = file.fields.get("tokenizer.ggml.add_bos_token")  # if not said, llama.cpp decides by the kind
-    if (words == "llama-bpe" if adds is None else adds) and (
-        bos := roles.get("bos_token")
-    ):  # the default is llama.cpp's
+    adds = file.fields.get("tokenizer.ggml.add_bos_token")
+    adds_bos = words == "llama-bpe" if adds is None else adds  # if not said, llama.cpp decides by the kind
+    if adds_bos and (bos := roles.get("bos_token")):
         first = [(bos, backend.token_to_id(bos))]
         backend.post_processor = processors.TemplateProcessing(single=[bos, "$A"], special_tokens=first)
     tokenizer = Tokenizer(backend, SpecialTokens(roles=roles, source=file.path.name))

@@ -8,8 +8,7 @@ log-uniform from 2 to 60 words, because long distances alone teach nothing.
 import math
 from random import Random
 
-from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, TEXT
-from streamscope.text.stories.template import capital, expand, pick
+from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, TEXT, capital, expand, pick
 
 WORDS = tuple(dict.fromkeys(
     [noun.form for source in ("known", "guests") for nouns in NOUNS[source].values() for noun in nouns]
@@ -34,8 +33,7 @@ def document(rng: Random) -> str:
         return _game(rng, size)
     words = list[str]()
     if kind == 1:
-        phrase = _fresh(rng, log_uniform(rng, SHORTEST, LONGEST))
-        words = phrase * math.ceil(size / len(phrase))
+        words = _fresh(rng, log_uniform(rng, SHORTEST, LONGEST)) * size
     while len(words) < size:
         words += _fresh(rng, log_uniform(rng, SHORTEST, 12))
         distance, length = min(len(words), log_uniform(rng, SHORTEST, LONGEST)), log_uniform(rng, 3, 24)
