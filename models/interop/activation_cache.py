@@ -184,6 +184,5 @@ class Cache(NormedCache):
         return super()._scale(layer, mlp_input, pos_slice, batch_slice)
 
     def logit_lens(self, **kwargs: Any) -> Any:
-        """Raise `InputError`: TransformerLens' logit_lens only supports bridges."""
         use = "cache.accumulated_resid(apply_ln=True) @ model.W_U, or model.layer_logits(tokens)"
         raise InputError(f"TransformerLens' logit_lens only supports bridges: use {use}")

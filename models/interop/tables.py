@@ -35,20 +35,16 @@ class Conversion:
     """All of ours that one of theirs contains, in our order -> theirs."""
 
 
-Table = Mapping[str, tuple[str, Conversion]]
-"""Our name -> (their name, conversion)."""
-Names = Mapping[str, str | tuple[str, Conversion]]
-"""Our module -> theirs, perhaps with a conversion."""
+Table = Mapping[str, tuple[str, Conversion]]  # our name -> (their name, conversion)
+Names = Mapping[str, str | tuple[str, Conversion]]  # our module -> theirs, perhaps with a conversion
 
 
 def _turned(x: Sequence[Tensor], shape: Sequence[int] = ()) -> Tensor:
     return x[0].mT if x[0].ndim == 2 else x[0]
 
 
-WHOLE = Conversion(lambda x, shape: x[0])
-"""The identical tensor."""
-TRANSPOSED = Conversion(_turned, _turned)
-"""A map [d_in, d_out]; ours is [d_out, d_in]. Biases are identical."""
+WHOLE = Conversion(lambda x, shape: x[0])  # the identical tensor
+TRANSPOSED = Conversion(_turned, _turned)  # a map [d_in, d_out], ours is [d_out, d_in]; biases are identical
 
 
 def modules(blocks: str, outer: Names, inner: Names) -> Table:

@@ -47,8 +47,6 @@ def _one_row(ids: Any, caller: str) -> Tensor:
 
 
 class LensConfig:
-    """TransformerLens' flat field names, read-only, from a model and its configuration (`FIELDS`)."""
-
     attn_only = False
     default_prepend_bos = True
     use_split_qkv_input = use_attn_in = False
@@ -99,7 +97,6 @@ class LensMixin(WeightsMixin):
 
     @property
     def cfg(self) -> LensConfig:
-        """The configuration under TransformerLens' flat names."""
         return LensConfig(self)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
@@ -210,7 +207,6 @@ class LensMixin(WeightsMixin):
 
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
-        """Attention weights of the chosen layers."""
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]
         with capture(self, names) as captured:

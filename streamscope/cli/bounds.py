@@ -21,8 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from streamscope.cli.errors import InputError
 
 Declared = TypeVar("Declared")
-LARGEST_FLOAT = float(2**127)
-"""Half of the largest float32, the dtype of weights and activations."""
+LARGEST_FLOAT = float(2**127)  # half of the largest float32, the dtype of weights and activations
 LARGEST_INT = 2**63 - 1
 SplitAt = Literal["separator", "blank", "file"]
 """End of a document in a text file: after a line `<|endoftext|>`, before a blank line, or the end of the file."""
@@ -53,12 +52,9 @@ class Only:
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
-Count = Annotated[int, Ge(1)]
-"""1, 2, 3, …"""
-Whole = Annotated[int, Ge(0)]
-"""0, 1, 2, …"""
-Seed = Annotated[int, Ge(0), Lt(2**31)]
-"""Seed of a generator; the upper limit allows to add to it."""
+Count = Annotated[int, Ge(1)]  # 1, 2, 3, …
+Whole = Annotated[int, Ge(0)]  # 0, 1, 2, …
+Seed = Annotated[int, Ge(0), Lt(2**31)]  # seed of a generator; the upper limit allows to add to it
 
 if TYPE_CHECKING:
     Names = str | Sequence[str]

@@ -12,8 +12,7 @@ from typing import Any
 from streamscope.cli.errors import InputError, unknown
 
 ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "benchmarks")
-MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
-"""What makes a package a command (`aliases`)."""
+MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)  # what makes a package a command (`aliases`)
 
 SYNONYMS = {
     "induction": "heads", "previous-token": "heads", "lens": "logit_lens lenses",

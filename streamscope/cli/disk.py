@@ -236,8 +236,7 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-STALE = 3600.0
-"""Seconds after its last change at which a temporary file is one that a killed process left."""
+STALE = 3600.0  # seconds after its last change at which a temporary file is one that a killed process left
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:

@@ -38,8 +38,7 @@ SCRIPT = "streamscope "
 COLLECTED: list[Any] | None = None
 """Where `parse` puts the options of a command instead of reading them, for `streamscope completion`."""
 DEFECT = "This is a defect of streamscope: please report it, with the lines above and the command."
-LONGEST = 160
-"""Characters of an argument that an error repeats."""
+LONGEST = 160  # characters of an argument that an error repeats
 OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
 """An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
 
@@ -138,7 +137,6 @@ def check_words(words: Sequence[str], options: Any) -> None:
 
 
 def _more(spec: Any) -> str:
-    """Where to read the rest of a module's documentation."""
     module = commands().get(sys.argv[0].removeprefix(SCRIPT)) if sys.argv[0].startswith(SCRIPT) else None
     module = module or (spec.name.removesuffix(".__main__") if spec is not None else None)
     return f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""
@@ -210,7 +208,6 @@ def _values(hint: Any) -> str:
 
 
 def _either(words: Sequence[str]) -> str:
-    """a, b or c."""
     return " or ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 

@@ -16,8 +16,7 @@ from typing import Any
 from streamscope.cli.disk import read_bytes, read_json
 from streamscope.cli.errors import InputError
 
-TEMPLATE = "chat_template.jinja"
-"""File of a run or Hugging Face folder with its template."""
+TEMPLATE = "chat_template.jinja"  # file of a run or Hugging Face folder with its template
 REMEDY = "download it again"
 SECONDS = 60.0
 """Longest wait for the text of a conversation, on a busy machine too; `chat_process.SECONDS` limits CPU time."""

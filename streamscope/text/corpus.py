@@ -167,7 +167,6 @@ class HubCorpus(Corpus):
         return (record_text(row, self.text_field, self.source) for row in self.records())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The rows with all their fields."""
         if self._local:
             for path in visible_files(Path(self.name)):
                 check_content(path)

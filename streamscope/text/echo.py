@@ -17,8 +17,7 @@ VERSION = 2
 WORDS = tuple(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
 """The words that occur at least 30 times in stories:0:5000:0, "the" and "of" among them: a model that is trained on
 the nouns and verbs alone does not find the others when they are repeated."""
-LEAST, MOST = 60, 140
-"""Number of words in a document."""
+LEAST, MOST = 60, 140  # number of words in a document
 
 
 def _log_uniform(rng: random.Random, low: int, high: int) -> int:
@@ -30,7 +29,6 @@ def _fresh(rng: random.Random, least: int, most: int) -> list[str]:
 
 
 def document(seed: int, index: int) -> str:
-    """Document number `index` of `seed`."""
     rng = random.Random(f"echo-{VERSION}-{seed}-{index}")
     size, words = rng.randint(LEAST, MOST), list[str]()
     if rng.random() < 0.5:
@@ -44,5 +42,4 @@ def document(seed: int, index: int) -> str:
 
 
 def documents(seed: int, n: int) -> Iterator[str]:
-    """The first n documents of `seed`."""
     return (document(seed, index) for index in range(n))

@@ -22,10 +22,8 @@ from streamscope.cli.errors import InputError
 from streamscope.text.corpus import MixtureCorpus
 from streamscope.text.shards import Packing, TokenShards, Windows, epoch_order
 
-BLOCK = 1000
-"""Number of draws in which the shares are exact."""
-_BLOCKS = 2**31
-"""Stream of the random order of parts; the orders of windows have streams from 1."""
+BLOCK = 1000  # number of draws in which the shares are exact
+_BLOCKS = 2**31  # stream of the random order of parts; the orders of windows have streams from 1
 _order = lru_cache(maxsize=16)(epoch_order)  # an epoch of a part lasts for many blocks
 
 
@@ -87,7 +85,6 @@ class MixedWindows:
         return int(self.first[-1])
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-        """Inputs and targets (int64) of the windows `indices`, each in 0..len-1, else IndexError."""
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise IndexError(f"windows {chosen.min()} to {chosen.max()} of {len(self)}")

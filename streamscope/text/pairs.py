@@ -28,8 +28,7 @@ from streamscope.text.tokenizer import Tokenizer
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 Pair = tuple[str, str]
-Chat = list[dict[str, str]]
-"""Messages {"role", "content"}."""
+Chat = list[dict[str, str]]  # messages {"role", "content"}
 Row = Pair | Chat
 MESSAGE = ("role", "content")
 
@@ -198,7 +197,6 @@ class PairWindows:
         return len(self.windows)
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-        """Inputs and targets (int64) of the windows `indices`, else IndexError."""
         windows = [self.windows[int(index)] for index in indices]
         shape = len(windows), self.n_ctx if self.fixed else max(map(_length, windows), default=0)
         inputs, targets = torch.full(shape, self.pad_id), torch.full(shape, NO_TARGET)

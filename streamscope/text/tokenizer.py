@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -26,18 +27,83 @@ from typing import Any, SupportsInt
 import tokenizers
 import torch
 from jaxtyping import Bool, Int
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from streamscope.cli.disk import write_text
+from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, BosChoice
 from streamscope.text.chat import TEMPLATE, read_template, render
 from streamscope.text.readers import first_line
-from streamscope.text.special_tokens import MAP, ROLES, SpecialTokens, special_tokens
 
+CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""The roles that a special token can have."""
+REMEDY = "download it again"
+PROPERTIES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """Special tokens, and tokens outside the vocabulary file."""
+
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Tokens by role (bos_token begins a text, eos_token ends it)."""
+    source: str = ""
+    """The file that should name them, or ""."""
+    added: Mapping[int, AddedToken] = field(default_factory=dict)
+    """Additional tokens by id."""
+    prefix_space: bool = False
+    """Whether a space is added before a text (for a pair of files; tokenizer.json has its own setting)."""
+
+
+def special_tokens(folder: Path) -> SpecialTokens:
+    """Read the transformers library's files about special tokens in a folder.
+
+    tokenizer_config.json      `ROLES`, added_tokens_decoder, add_prefix_space
+    special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
+    added_tokens.json          tokens besides vocab.json, if the first file does not list them
+
+    Raises `InputError` for a damaged one.
+    """
+    config, token_map = (_read(folder / name) for name in (CONFIG, MAP))
+    decoded = "added_tokens_decoder" in config
+    # as in the library: a configuration with added_tokens_decoder has priority over the map
+    files = (token_map, config) if decoded else (config, token_map)
+    named_in = [(role, _contents(fields.get(role))) for fields in files for role in ROLES]
+    roles = {role: names[0] for role, names in named_in if len(names) == 1}
+    special = {name for fields in files for value in fields.values() for name in _contents(value)}
+    rows: Any = config["added_tokens_decoder"] if decoded else {
+        i: {"content": name, "special": name in special, "normalized": name not in special}
+        for name, i in _read(folder / ADDED).items()
+    }  # fmt: skip
+    try:
+        added = {
+            int(i): AddedToken(row["content"], **{name: row[name] for name in PROPERTIES if name in row})
+            for i, row in rows.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
+    return SpecialTokens(
+        roles=roles, added=added,
+        source=next((name for name in (CONFIG, MAP) if (folder / name).is_file()), ""),
+        prefix_space=config.get("add_prefix_space") is True,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else {}
+
+
+def _contents(value: Any) -> list[str]:
+    """The tokens in a field: a name, a token with properties, or a list of either."""
+    if isinstance(value, list):
+        return [name for item in value for name in _contents(item)]
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return [value] if isinstance(value, str) else []
 
 
 @contextmanager
@@ -61,7 +127,7 @@ class Tokenizer:
         bos_id: the token that starts every document and prompt; also `pad_id`, because padding is masked.
         eos_id: the token that ends a text according to its files, or None.
         note: deviations from the files, or "".
-        roles: the special tokens of a chat template by role (`special_tokens.ROLES`), as its files name them.
+        roles: the special tokens of a chat template by role (`ROLES`), as its files name them.
         bos_policy: the token that begins every text, and whether its own files add it.
         adds_bos: whether `encode` puts BOS first, which `with_bos` turns off.
         chat_template: the Jinja template of a conversation, or None; it and its roles are saved next to tokenizer.json.

@@ -470,7 +470,7 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
     noisy = {name: x + 0.3 * torch.randn(x.shape, generator=generator) for name, x in tensors.items()}
     save_file(noisy, folder / "model.safetensors", {"format": "pt"})
     model = load_for_instruments(f"hf:{folder}")
-    free = [generate(model, [[start, 3]], max_new_tokens=12, temperature=0)[0] for start in range(40)]
+    free = (generate(model, [[start, 3]], max_new_tokens=12, temperature=0)[0] for start in range(40))
     row = next(row for row in free if len(set(row[2:])) > 2)
     end = list(dict.fromkeys(row[2:]))[2]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [259, end], "temperature": 0.5}))

@@ -20,8 +20,7 @@ from streamscope.cli.disk import read_json
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.interop.tables import opened
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""Files of an adapter."""
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # files of an adapter
 AGAIN = "download it again"
 REMEDY = "merge the adapter with PEFT (merge_and_unload) and save the model"
 PLAIN: dict[str, tuple[Any, ...]] = {

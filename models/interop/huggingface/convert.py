@@ -37,8 +37,7 @@ READ = (
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Suffixes of buffers in older files: causal masks and wavelengths."""
 DEQUANTISE = "dequantise them (in transformers: model.dequantize()) and save the model as bf16 or fp32"
-READER = 7
-"""Version of the reading rules; cached runs of other versions are not used."""
+READER = 7  # version of the reading rules; cached runs of other versions are not used
 
 
 class Index(TypedDict):
@@ -107,7 +106,6 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
 
 
 def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """(file, fields) of the configuration of a folder or GGUF file."""
     if (file := gguf_file(folder)) is not None:
         return file, gguf.their_config(gguf.read_header(file))
     path = folder / "config.json"
@@ -197,7 +195,6 @@ def _untied(config: ModelConfig) -> ModelConfig:
 
 
 def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack) -> Iterator[Any]:
-    """The open files of weights, with `keys()` and `get_tensor(name)` under the library's names."""
     if (path := gguf_file(folder)) is not None:
         names = [their for _, their, _ in rows(family.names(config, family.prefix), shapes_of(_untied(config)))]
         yield gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])

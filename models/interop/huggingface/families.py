@@ -82,7 +82,6 @@ class Family:
     """Our configuration as a config.json, for an export; None: an export does not write this class."""
 
     def names(self, config: ModelConfig, prefix: str) -> Table:
-        """The table with full names."""
         table = self.table(config) if callable(self.table) else self.table
         return {
             name: (their[1:] if their.startswith("/") else prefix + their, conversion)
@@ -317,8 +316,7 @@ INNER: dict[str, str] = {
     **{f"attn.{name}": f"self_attn.{name}_proj" for name in "qkvo"},
     **{f"mlp.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }  # fmt: skip
-LLAMA = modules("layers", OUTER, INNER)
-"""The weights of Llama and its relatives, with the same layout as ours."""
+LLAMA = modules("layers", OUTER, INNER)  # the weights of Llama and its relatives, with the same layout as ours
 AFTER: dict[str, str] = {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"}
 """The norms of what the branches write."""
 OLMO2 = modules("layers", OUTER, INNER | AFTER)
@@ -398,7 +396,6 @@ def exported(fields: Theirs) -> ModelConfig:
 
 
 def exported_table(config: ModelConfig) -> Table:
-    """The weights of an export, which are ours."""
     names = (LAYER.sub("blocks.{l}.", name) for name in (*shapes_of(config), "unembed.weight"))
     return {name: (name, WHOLE) for name in names}
 

@@ -22,8 +22,8 @@ def gguf_file(source: Path) -> Path | None:
     safetensors; else None. Raises `InputError` for a folder with several."""
     if source.suffix == ".gguf" and source.is_file():
         return source
-    files = sorted(source.glob("*.gguf"))
-    if not files or any((source / name).is_file() for name in ("model.safetensors", INDEX)):
+    is_safe = any((source / name).is_file() for name in ("model.safetensors", INDEX))  # of a snapshot's folder too
+    if is_safe or not (files := sorted(source.glob("*.gguf"))):
         return None
     from streamscope.models.interop.huggingface.gguf import parts  # for such files only
 

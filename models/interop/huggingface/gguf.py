@@ -26,8 +26,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.tensors import OTHER_SAMPLING
-from streamscope.text.special_tokens import SpecialTokens
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import SpecialTokens, Tokenizer
 
 HOW = "convert it yourself: transformers' from_pretrained(FOLDER, gguf_file=FILE), save_pretrained(OUT), then hf:OUT"
 """What to do with a file that is not read."""
@@ -42,16 +41,14 @@ FIELDS = {
     "attention.key_length": "head_dim", "rope.freq_base": "rope_theta",
 }  # fmt: skip
 """Fields of an architecture, and their names in config.json."""
-ENDS = ("eos", "eot", "eom")
-"""Tokens that end a text or a turn."""
+ENDS = ("eos", "eot", "eom")  # tokens that end a text or a turn
 READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
 """Fields that must agree with others."""
 BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 """Fields that may be arrays with a number for each layer."""
 WITHOUT_EFFECT = {"expert_count": 0, "expert_used_count": 0}
 """Fields that change nothing if they have this value."""
-ROPE = "rope.scaling."
-"""Beginning of the fields that are the rule of rotary positions."""
+ROPE = "rope.scaling."  # beginning of the fields that are the rule of rotary positions
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,8 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "llama-bpe": _by_rule(LLAMA3), "qwen2": _by_rule(LLAMA3.replace("{1,3}", "")),
 }  # fmt: skip
 """How tokenizers of the kind gpt2 split a text into words, by `tokenizer.ggml.pre`."""
-NORMALISERS = {"qwen2": normalizers.NFC()}
-"""What they do to a text before that."""
-SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
-"""The name of one of several files of a model."""
+NORMALISERS = {"qwen2": normalizers.NFC()}  # what they do to a text before that
+SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")  # the name of one of several files of a model
 
 
 @dataclass(frozen=True)
@@ -273,7 +268,6 @@ def _kind_name(file: Gguf, kind: int) -> str:
 
 
 def _bytes(file: Gguf, name: str) -> int:
-    """Bytes of a tensor in the file."""
     entry = file.tensors[name]
     if entry.kind in PLAIN:
         return math.prod(entry.shape) * PLAIN[entry.kind][1].itemsize

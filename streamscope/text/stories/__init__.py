@@ -21,14 +21,11 @@ from streamscope.text.stories import repeats
 from streamscope.text.stories.lexicon import LISTS, NOUNS, Span, capital, expand, parse, pick
 from streamscope.text.stories.passages import CATEGORIES, FRAME, HELD_OUT, NAMES, Label, draw, passage, two
 
-REPEATS = 0.1
-"""Share of the words of the corpus in texts of repeats, by default."""
-ASIDE = 0.05
-"""Share of the passages without a label."""
+REPEATS = 0.1  # share of the words of the corpus in texts of repeats, by default
+ASIDE = 0.05  # share of the passages without a label
 LENGTHS = (102.0, 163.3)
 """Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
-MISSES = 1000
-"""Draws without a new minimal pair after which there are no more."""
+MISSES = 1000  # draws without a new minimal pair after which there are no more
 _CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
 
 
@@ -80,7 +77,6 @@ def story(seed: int, index: int, held_out: str = "") -> Story:
 
 
 def labelled(seed: int, n: int, held_out: str = "") -> Iterator[Story]:
-    """The first `n` stories of `seed`."""
     return (story(seed, i, held_out) for i in range(n))
 
 

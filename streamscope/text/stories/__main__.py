@@ -20,8 +20,7 @@ from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 
-STORIES = 20_000
-"""Number of stories for --pays."""
+STORIES = 20_000  # number of stories for --pays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,6 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse and print."""
     options = parse(Options, argv, __doc__)
     from streamscope.text import stories
 

@@ -22,8 +22,7 @@ from streamscope.cli.disk import read_toml
 
 T = TypeVar("T")
 TEXT: dict[str, Any] = read_toml(Path(__file__).with_name("text.toml"), dict[str, Any])
-HELD_OUT_PART = 8
-"""One pair of nouns in `HELD_OUT_PART` is held out."""
+HELD_OUT_PART = 8  # one pair of nouns in `HELD_OUT_PART` is held out
 _CHOICE = re.compile(r"<([^<>]*)>")
 _SLOT = re.compile(r"\{(\^?)(\w+)\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=(?:\[\w+ )?(?:[aeioAEIO](?!ne\b)|[uU](?!ni|se|ku)|hour))")
@@ -56,16 +55,14 @@ def _of_source(source: str) -> dict[str, tuple[Noun, ...]]:
     return {**kinds, "groups": _nouns(animals, plural=True)}
 
 
-NOUNS = {source: _of_source(source) for source in ("known", "guests", "reserved")}
-"""Source -> kind -> nouns."""
+NOUNS = {source: _of_source(source) for source in ("known", "guests", "reserved")}  # source -> kind -> nouns
 _VERBS = {
     pool: {past or base: base for base, _, past in (entry.partition(":") for entry in text.split())}
     for pool, text in TEXT["pools"].items()
 }
 BASES = {habit: base for verbs in _VERBS.values() for habit, base in verbs.items()}
 """Habit -> the verb's base form (of an adverb, itself)."""
-HABITS = {pool: tuple(verbs) for pool, verbs in _VERBS.items()}
-"""Pool -> the habits that its kinds may have."""
+HABITS = {pool: tuple(verbs) for pool, verbs in _VERBS.items()}  # pool -> the habits that its kinds may have
 LISTS = {name: tuple(text.split("," if name == "events" else None)) for name, text in TEXT["lists"].items()}
 
 
@@ -102,7 +99,6 @@ def capital(text: str) -> str:
 
 
 def parse(marked: str) -> tuple[str, list[tuple[str, Span]]]:
-    """The text without marks, and (key, span) of each mark in order."""
     marked = _ARTICLE.sub(r"\1n ", marked)
     text, spans, last = "", list[tuple[str, Span]](), 0
     for mark in _MARK.finditer(marked):

@@ -16,8 +16,7 @@ CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
 KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]
 HELD_OUT = ("", "pairs", "told", "words")
 """Training; held-out pairs of known nouns; guests, whose habits the text tells; reserved nouns, likewise."""
-GUESTS = 0.1
-"""Share of the passages that tell the habits."""
+GUESTS = 0.1  # share of the passages that tell the habits
 NAMES = ("girls", "boys")
 PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
 """Categories whose scene says nothing that decides; a told passage may leave it out."""
@@ -79,7 +78,6 @@ def draw(rng: Random, kinds: tuple[str, str], held_out: str, guests: bool) -> tu
 
 
 def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
-    """Two different entries."""
     first = pick(rng, options)
     return first, pick(rng, [option for option in options if option != first])
 
@@ -172,7 +170,6 @@ def _scene(rng: Random, env: Values, category: str, order: Members, members: Mem
 
 
 def _ask(rng: Random, env: Values, category: str, member: Member, mark: str, short: bool) -> str:
-    """The sentence with the pronoun, whose next word is the habit."""
     asks = CATEGORIES[category]["asks"][member.side]
     about = {
         "p": KINDS[member.kind]["pronoun"], "h": member.habit, "base": BASES[member.habit],

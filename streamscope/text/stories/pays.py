@@ -26,8 +26,7 @@ from streamscope.cli.errors import InputError
 from streamscope.text.readers import json_lines, strings
 
 WORD = re.compile(r"\w+|[^\w\s]")
-SHUFFLES = 5
-"""Shuffles that the control is averaged over."""
+SHUFFLES = 5  # shuffles that the control is averaged over
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ class Gain:
 
 
 def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
-    """The cases of built-in stories."""
     for i, tale in enumerate(stories):
         for case in tale.cases:
             query, target = ((span.start, span.end) for span in (case.pronoun, case.antecedent))

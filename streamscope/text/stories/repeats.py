@@ -15,14 +15,11 @@ WORDS = tuple(dict.fromkeys(
     + [*BASES, *BASES.values(), *LISTS["places"], *LISTS["goods"], *LISTS["elders"], *LISTS["adjectives"]]
 ))  # fmt: skip
 """The words that are repeated: nouns, names, habits and places of the stories; no reserved word."""
-LEAST, MOST = 60, 140
-"""Number of words in a document."""
-SHORTEST, LONGEST = 2, 60
-"""Periods and distances, in words."""
+LEAST, MOST = 60, 140  # number of words in a document
+SHORTEST, LONGEST = 2, 60  # periods and distances, in words
 
 
 def log_uniform(rng: Random, low: int, high: int) -> int:
-    """An integer from `low` to `high` with a uniform logarithm."""
     return min(high, int(low * math.exp(rng.random() * math.log((high + 1) / low))))
 
 
@@ -47,7 +44,6 @@ def _fresh(rng: Random, n: int) -> list[str]:
 
 
 def _game(rng: Random, size: int) -> str:
-    """Lines in which someone says one list."""
     chant = pick(rng, (" ", ", ")).join(_fresh(rng, log_uniform(rng, SHORTEST, 20)))
     people, lines = [noun.form for kind in ("girls", "boys") for noun in NOUNS["known"][kind]], list[str]()
     while len(lines) < 2 or len(" ".join(lines).split()) < size:
