@@ -18,7 +18,6 @@ from streamscope.cli.provenance import version
 
 
 def listed(room: str, modules: Mapping[str, str]) -> None:
-    """Print the commands of a room, a line each."""
     width = max(map(len, modules))
     print(f"{room}:")
     for name, module in modules.items():
@@ -56,21 +55,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         words[:2] = modules
     elif words[0] in ROOMS and not (words[0] in modules and words[1].startswith("-")):
         prefix = f"streamscope.{words[0]}."
-        raise unknown(
-            f"command of {words[0]}", words[1], [m.removeprefix(prefix) for m in modules.values() if prefix in m]
-        )
-    called = words[0]
-    if is_own(called):
-        words.insert(0, "user_instrument")
-    words[0] = whole_name(words[0], modules)
-    if words[0] not in modules:
-        raise unknown_command(words[0], modules)
-    sys.argv = [f"streamscope {called if is_own(called) else words[0]}", *words[1:]]
-    entry(modules[words[0]])(words[1:])
+        names = [module.removeprefix(prefix) for module in modules.values() if prefix in module]
+        raise unknown(f"command of {words[0]}", words[1], names)
+    if is_own(called := words[0]):
+        name, arguments = "user_instrument", words
+    else:
+        called = name = whole_name(called, modules)
+        arguments = words[1:]
+    if name not in modules:
+        raise unknown_command(name, modules)
+    sys.argv = [f"streamscope {called}", *arguments]
+    entry(modules[name])(arguments)
 
 
 def script() -> None:
-    """The entry point `streamscope`."""
     from streamscope.cli.parse import command
 
     command(main)

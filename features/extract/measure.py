@@ -35,8 +35,7 @@ from streamscope.instruments.table import (
 )
 from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
-from streamscope.text.shards import TokenShards
-from streamscope.text.strides import WindowedShards
+from streamscope.text.shards import TokenShards, WindowedShards
 
 PART_ROWS = 8192
 """Rows of a part: the rows held in memory, and one row group of the file."""

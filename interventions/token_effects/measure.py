@@ -35,7 +35,7 @@ from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes,
 from streamscope.models.hooks import Edits, batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.sweep import prefix_of
-from streamscope.text.strides import WindowedShards
+from streamscope.text.shards import WindowedShards
 
 AT_ONCE = 128
 """Documents in memory at a time; one row group of the file."""

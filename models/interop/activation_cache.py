@@ -17,7 +17,6 @@ LAYER = re.compile(r"(blocks\.)\d+\.")
 
 
 def _slice(chosen: Any) -> Slice:
-    """Convert to TransformerLens' slice; an int drops the axis."""
     return chosen if isinstance(chosen, Slice) else Slice(chosen)
 
 
@@ -67,7 +66,6 @@ class NormedCache(ActivationCache):
         return super().logit_attrs(*args, **kwargs) * scale
 
     def apply_slice_to_batch_dim(self, batch_slice: Any) -> "NormedCache":
-        """As in TransformerLens, with a cache of this class."""
         part = super().apply_slice_to_batch_dim(batch_slice)
         return type(self)(part.cache_dict, self.model, has_batch_dim=part.has_batch_dim)
 
@@ -83,8 +81,7 @@ class NormedCache(ActivationCache):
         """
         if has_batch_dim:
             residual_stack = _slice(batch_slice).apply(residual_stack, dim=1)
-        final = layer in (None, -1, self.model.cfg.n_layers)
-        if recompute_ln and final:
+        if recompute_ln and self._is_final(layer):
             return self.model.ln_final(residual_stack)
         scale = self._scale(layer, mlp_input, pos_slice, batch_slice)
         groups, centred, weight, _ = self._norm(layer, mlp_input)
@@ -92,23 +89,20 @@ class NormedCache(ActivationCache):
         x = x - x.mean(-1, keepdim=True) if centred else x
         return (x / scale).flatten(-2) * weight
 
+    def _is_final(self, layer: int | None) -> bool:
+        return layer in (None, -1, self.model.cfg.n_layers)
+
     def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
         """(groups with their own statistics, whether the mean is subtracted, γ, β) of the norm before a layer."""
-        norm = self._norm_module(layer, mlp_input)
+        norm = self.model.get_submodule(self._norm_name(layer, mlp_input))
         return norm.groups, norm.centred, norm.weight, norm.bias
 
-    def _norm_module(self, layer: int | None, mlp_input: bool) -> Any:
-        if layer in (None, -1, self.model.cfg.n_layers):
-            return self.model.ln_final
-        return getattr(self.model.blocks[layer], "ln2" if mlp_input else "ln1")
+    def _norm_name(self, layer: int | None, mlp_input: bool) -> str:
+        return "ln_final" if self._is_final(layer) else f"blocks.{layer}.ln{2 if mlp_input else 1}"
 
     def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
         """s of the norm before a layer [*batch and position, groups, 1]."""
-        if layer in (None, -1, self.model.cfg.n_layers):
-            name = "ln_final.hook_scale"
-        else:
-            name = f"blocks.{layer}.ln{2 if mlp_input else 1}.hook_scale"
-        scale = self[name]
+        scale = self[f"{self._norm_name(layer, mlp_input)}.hook_scale"]
         groups = self._norm(layer, mlp_input)[0]
         scale = scale if groups > 1 else scale.unsqueeze(-2)
         scale = _slice(pos_slice).apply(scale, dim=-3)
@@ -145,16 +139,13 @@ class NormedCache(ActivationCache):
         readout of every layer has its own norm, it reads the states of that layer, so a state times W_U is
         `model.layer_logits`. The embedding, which no readout reads, goes through the final one.
         """
-        n = self.model.cfg.n_layers
-        final = layer in (None, -1, n)
+        n, final = self.model.cfg.n_layers, self._is_final(layer)
         own_norms = apply_ln and final and len(getattr(self.model, "layer_norms", ())) > 0
         normed = apply_ln and not own_norms
         stack, labels = super().accumulated_resid(layer, incl_mid, normed, pos_slice, mlp_input, return_labels=True)
         if own_norms:
-            layers = [
-                n if label == "final_post" else int(label.split("_")[0]) + label.endswith("mid") for label in labels
-            ]
-            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in layers]
+            after = (n if name == "final_post" else int(name.split("_")[0]) + name.endswith("mid") for name in labels)
+            norms = [self.model.layer_norm(i - 1) if i else self.model.ln_final for i in after]
             stack = torch.stack([norm(x) for norm, x in zip(norms, stack, strict=True)])
         elif apply_ln and not final:
             bias = self._norm(layer, mlp_input)[3]
@@ -166,7 +157,6 @@ class Cache(NormedCache):
     """The cache of one of our models: short names, and errors for quantities that its architecture does not define."""
 
     def __repr__(self) -> str:
-        """Number of activations, and their hooks without layers."""
         kinds = dict.fromkeys(LAYER.sub(r"\1*.", name) for name in self.keys())
         return f"Cache of {len(self)} activations: {', '.join(kinds)}"
 
@@ -183,20 +173,16 @@ class Cache(NormedCache):
     def _scale(self, layer: int | None, mlp_input: bool, pos_slice: Any, batch_slice: Any = None) -> Tensor:
         """Raises `InputError` if the norm of a middle layer does not read the sum of all earlier updates."""
         residual = self.model.config.residual
-        if layer not in (None, -1, self.model.cfg.n_layers):
+        if not self._is_final(layer):
             if isinstance(residual, Hyper):
                 raise InputError("apply_ln only supports the final norm: the blocks norm a mix of streams (hook_pre)")
             if self.model.config.norm_place == "after":
                 raise InputError("apply_ln only supports the final norm: this model's layers read the stream itself")
             if mlp_input and getattr(residual, "order", "") == "parallel":
-                raise InputError(
-                    "the branches of this model are parallel, so its FFN reads attention's input: leave out mlp_input"
-                )
+                raise InputError("the branches of this model are parallel, so its FFN reads attention's input: leave "
+                                 "out mlp_input")  # fmt: skip
         return super()._scale(layer, mlp_input, pos_slice, batch_slice)
 
     def logit_lens(self, **kwargs: Any) -> Any:
-        """Raise `InputError`: TransformerLens' logit_lens only supports bridges."""
-        raise InputError(
-            "TransformerLens' logit_lens only supports bridges: use cache.accumulated_resid(apply_ln=True) @ "
-            "model.W_U, or model.layer_logits(tokens)"
-        )
+        use = "cache.accumulated_resid(apply_ln=True) @ model.W_U, or model.layer_logits(tokens)"
+        raise InputError(f"TransformerLens' logit_lens only supports bridges: use {use}")

@@ -35,22 +35,16 @@ class Conversion:
     """All of ours that one of theirs contains, in our order -> theirs."""
 
 
-Table = Mapping[str, tuple[str, Conversion]]
-"""Our name -> (their name, conversion)."""
+Table = Mapping[str, tuple[str, Conversion]]  # our name -> (their name, conversion)
+Names = Mapping[str, str | tuple[str, Conversion]]  # our module -> theirs, perhaps with a conversion
 
 
 def _turned(x: Sequence[Tensor], shape: Sequence[int] = ()) -> Tensor:
     return x[0].mT if x[0].ndim == 2 else x[0]
 
 
-WHOLE = Conversion(lambda x, shape: x[0])
-"""The identical tensor."""
-TRANSPOSED = Conversion(_turned, _turned)
-"""A map [d_in, d_out]; ours is [d_out, d_in]. Biases are identical."""
-
-
-Names = Mapping[str, str | tuple[str, Conversion]]
-"""Our module -> theirs, perhaps with a conversion."""
+WHOLE = Conversion(lambda x, shape: x[0])  # the identical tensor
+TRANSPOSED = Conversion(_turned, _turned)  # a map [d_in, d_out], ours is [d_out, d_in]; biases are identical
 
 
 def modules(blocks: str, outer: Names, inner: Names) -> Table:
@@ -95,21 +89,18 @@ def take(
         several = [their.replace("{k}", str(k)) for k in range(factors)] if "{k}" in their else [their]
         if lacking := [name for name in several if name not in names]:
             raise InputError(f"{lacking[0]} is missing, which {our_name} needs")
-        tensors[our_name] = _convert(conversion, {name: reader(name) for name in several}, our_name, shapes[our_name])
+        x, shape = {name: reader(name) for name in several}, torch.Size(shapes[our_name])
+        with reading(f"{', '.join(several)} for {our_name}", "the file belongs to another configuration"):
+            converted = conversion.take(list(x.values()), shape)
+        if converted.shape != shape:
+            shapes_read = ", ".join(f"{name} {list(part.shape)}" for name, part in x.items())
+            raise InputError(f"{shapes_read} cannot become {our_name} {list(shape)}")
+        tensors[our_name] = converted.contiguous()
         used_names.update(several)
     if extra := [name for name in names if name not in used_names and name not in unread]:
         more = f" and {len(extra) - 1} more are" if len(extra) > 1 else " is"
         raise InputError(f"{extra[0]} {list(reader(extra[0]).shape)}{more} not used by any part")
     return tensors
-
-
-def _convert(conversion: Conversion, x: Mapping[str, Tensor], our_name: str, shape: Sequence[int]) -> Tensor:
-    with reading(f"{', '.join(x)} for {our_name}", "the file belongs to another configuration"):
-        converted = conversion.take(list(x.values()), shape)
-    if converted.shape == torch.Size(shape):
-        return converted.contiguous()
-    shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in x.items())
-    raise InputError(f"{shapes} cannot become {our_name} {list(shape)}")
 
 
 def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
@@ -121,11 +112,8 @@ def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[st
         raise InputError(f"{extra[0]} has no counterpart")
     parts: dict[str, tuple[Conversion, list[Tensor]]] = {}
     for our_name, their, conversion in rows(table, shapes):
-        x = (
-            tensors[our_name]
-            if our_name in tensors
-            else torch.zeros(shapes[our_name], dtype=tensors["embed.weight"].dtype)
-        )
+        if (x := tensors.get(our_name)) is None:
+            x = torch.zeros(tuple(shapes[our_name]), dtype=tensors["embed.weight"].dtype)
         parts.setdefault(their, (conversion, []))[1].append(x)
     return {name: conversion.join(pieces).contiguous() for name, (conversion, pieces) in parts.items()}
 

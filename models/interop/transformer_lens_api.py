@@ -34,14 +34,19 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
 
 
 def check_padding(padding_side: str | None) -> None:
-    """Raise `InputError` for padding on the left."""
     if padding_side not in (None, "right"):
         raise InputError(f"padding_side={padding_side!r}: padding is on the right, where it changes no real position")
 
 
-class LensConfig:
-    """TransformerLens' flat field names, read-only, from a model and its configuration (`FIELDS`)."""
+def _one_row(ids: Any, caller: str) -> Tensor:
+    """Ids [T] or [1, T] as [T]."""
+    rows = torch.as_tensor(ids)
+    if rows.ndim > 2 or (rows.ndim == 2 and len(rows) != 1):
+        raise InputError(f"{caller} takes one sequence of ids, got {list(rows.shape)}: call it row by row")
+    return rows.reshape(-1)
 
+
+class LensConfig:
     attn_only = False
     default_prepend_bos = True
     use_split_qkv_input = use_attn_in = False
@@ -57,7 +62,6 @@ class LensConfig:
         return FIELDS[name](self._model)
 
     def __dir__(self) -> list[str]:
-        """All fields that have a value, for tools that list them."""
         return sorted({*FIELDS, *super().__dir__()} - {"normalization_type"})
 
     def __repr__(self) -> str:
@@ -67,8 +71,7 @@ class LensConfig:
     def normalization_type(self) -> str:
         """Raises `InputError`: TransformerLens' own `ActivationCache` asks for this in order to apply a norm.
 
-        It is no `AttributeError`, because tools that read it with a default would then apply no norm or another one. In
-        TransformerLens 4 only that cache and `logit_lens` read it. The latter refuses our models before it does.
+        It is no `AttributeError`, because tools that read it with a default would then apply no norm or another one.
         """
         raise InputError(
             "TransformerLens' ActivationCache omits the norm's weight: use Cache(cache_dict, model) of "
@@ -94,7 +97,6 @@ class LensMixin(WeightsMixin):
 
     @property
     def cfg(self) -> LensConfig:
-        """The configuration under TransformerLens' flat names."""
         return LensConfig(self)
 
     def run_with_cache(self, *args: Any, return_cache_object: bool = True, pos_slice: Any = None, **kwargs: Any) -> Any:
@@ -109,10 +111,9 @@ class LensMixin(WeightsMixin):
             raise InputError(f"remove_batch_dim needs one text, got {len(args[0])}")
         out, cache = super().run_with_cache(*args, **kwargs)  # type: ignore[misc]
         chosen = kwargs.get("names_filter")
-        if isinstance(chosen, str | list | tuple):
-            silent = [name for name in match(self, chosen) if name not in cache]
-            if silent:
-                raise InputError(f"hooks that did not fire before stop_at_layer: {', '.join(silent[:5])}")
+        by_name = match(self, chosen) if isinstance(chosen, str | list | tuple) else ()
+        if silent := [name for name in by_name if name not in cache]:
+            raise InputError(f"hooks that did not fire before stop_at_layer: {', '.join(silent[:5])}")
         cut, batch = Slice.unwrap(pos_slice), 0 if single else 1
         for name, x in cache.items():
             for axis in time_axes(name.removesuffix("_grad"), x.ndim + 1 - batch)[:1]:
@@ -187,18 +188,17 @@ class LensMixin(WeightsMixin):
 
     def set_use_attn_result(self, use_attn_result: bool) -> None:
         """Always compute `hook_result`, so that a cache of all hooks has it."""
-        if not self.result_points():
+        points = self.result_points()
+        if not points:
             raise InputError("this model has no hook_result, because its output projection is not linear")
-        for point in self.result_points():
+        for point in points:
             point.wanted = use_attn_result
 
     def set_use_split_qkv_input(self, use_split_qkv_input: bool) -> None:
         """Raise `InputError` for True: the heads of a layer share one input."""
         if use_split_qkv_input:
-            raise InputError(
-                "heads share one input, hook_attn_in (and hook_attn_v_in): to change a single head, edit its hook_q, "
-                "hook_k or hook_v"
-            )
+            raise InputError("heads share one input, hook_attn_in (and hook_attn_v_in): to change a single head, edit "
+                             "its hook_q, hook_k or hook_v")  # fmt: skip
 
     set_use_attn_in = set_use_split_qkv_input
 
@@ -207,7 +207,6 @@ class LensMixin(WeightsMixin):
 
     @torch.no_grad()
     def patterns(self, tokens: Int[Tensor, "B T"], layers: Sequence[int] | None = None) -> Float[Tensor, "B l H T T"]:
-        """Attention weights of the chosen layers."""
         chosen = range(self.config.n_layers) if layers is None else layers
         names = [f"blocks.{layer}.attn.hook_pattern" for layer in chosen]
         with capture(self, names) as captured:
@@ -264,18 +263,13 @@ class LensMixin(WeightsMixin):
         if isinstance(input, str):
             ids = self._text().encode(input, bos=prepend_bos is not False)
         else:
-            rows = torch.as_tensor(input)
-            if rows.ndim > 2 or (rows.ndim == 2 and len(rows) != 1):
-                raise InputError(f"to_str_tokens takes one sequence of ids, got {list(rows.shape)}: call it row by row")
-            ids = rows.reshape(-1).tolist()
+            ids = _one_row(input, "to_str_tokens").tolist()
         return self._text().pieces(ids)
 
     def to_single_str_token(self, int_token: int) -> str:
-        """The text of one id."""
         return self._text().pieces([int_token])[0]
 
     def to_single_token(self, string: str) -> int:
-        """The id of a text that is a single token; `InputError` otherwise."""
         ids = self._text().encode(string, bos=False)
         if len(ids) != 1:
             raise InputError(f"{string!r} is {len(ids)} tokens, not one")
@@ -289,13 +283,12 @@ class LensMixin(WeightsMixin):
 
         Raises `InputError` if it is not there, and for another mode or several rows.
         """
-        tokens = self.to_tokens(input, prepend_bos, padding_side) if isinstance(input, str) else torch.as_tensor(input)
+        tokens = self.to_tokens(input, prepend_bos, padding_side) if isinstance(input, str) else input
         if mode not in ("first", "last"):
             raise unknown("mode", str(mode), ["first", "last"])
-        if tokens.ndim > 2 or (tokens.ndim == 2 and len(tokens) != 1):
-            raise InputError(f"get_token_position takes one sequence, got {list(tokens.shape)}: call it row by row")
+        tokens = _one_row(tokens, "get_token_position")
         token = self.to_single_token(single_token) if isinstance(single_token, str) else int(single_token)
-        places = (tokens.reshape(-1) == token).nonzero()[:, 0].tolist()
+        places = (tokens == token).nonzero()[:, 0].tolist()
         if not places:
             raise InputError(f"the token {single_token!r} is not in this sequence of {tokens.numel()} tokens")
         return int(places[0 if mode == "first" else -1])

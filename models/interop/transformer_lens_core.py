@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 __all__ = ["FactoredMatrix", "HookPoint", "HookedRootModule", "Slice", "lm_cross_entropy_loss"]
-_BARE: dict[str, ModuleType] = {}
-"""Packages whose `__init__` has not run."""
+_BARE: dict[str, ModuleType] = {}  # packages whose `__init__` has not run
 
 
 class _SameModule(SourceFileLoader):

@@ -25,8 +25,7 @@ from streamscope.models.tensors import (
     write_tensors,
 )
 from streamscope.text.chat import TEMPLATE
-from streamscope.text.special_tokens import MAP
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import MAP, Tokenizer
 
 MACHINE_METRICS = ("tokens_per_second", "mfu", "peak_memory")
 """Values in a row of metrics.jsonl that depend on the machine and its load."""

@@ -21,8 +21,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from streamscope.cli.errors import InputError
 
 Declared = TypeVar("Declared")
-LARGEST_FLOAT = float(2**127)
-"""Half of the largest float32, the dtype of weights and activations."""
+LARGEST_FLOAT = float(2**127)  # half of the largest float32, the dtype of weights and activations
 LARGEST_INT = 2**63 - 1
 SplitAt = Literal["separator", "blank", "file"]
 """End of a document in a text file: after a line `<|endoftext|>`, before a blank line, or the end of the file."""
@@ -38,12 +37,10 @@ class Only:
         self.name, self.values = name, values
 
     def acts(self, setting: Any) -> bool:
-        """Whether it has an effect with this value (or these values) of the other option."""
         several = setting if isinstance(setting, tuple) else (setting,)
         return any(value in self.values for value in several) if self.values else setting not in (None, (), "", 0)
 
     def line(self, option: str, setting: Any) -> str:
-        """The message for an option without effect."""
         option, name = (f"--{field.replace('_', '-')}" for field in (option, self.name))
         if not self.values:
             return f"{option} has no effect without {name}: leave it out, or give {name} too"
@@ -55,12 +52,9 @@ class Only:
 Positive = Annotated[float, Gt(0)]
 NotNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Ge(0), Le(1)]
-Count = Annotated[int, Ge(1)]
-"""1, 2, 3, …"""
-Whole = Annotated[int, Ge(0)]
-"""0, 1, 2, …"""
-Seed = Annotated[int, Ge(0), Lt(2**31)]
-"""Seed of a generator; the upper limit allows to add to it."""
+Count = Annotated[int, Ge(1)]  # 1, 2, 3, …
+Whole = Annotated[int, Ge(0)]  # 0, 1, 2, …
+Seed = Annotated[int, Ge(0), Lt(2**31)]  # seed of a generator; the upper limit allows to add to it
 
 if TYPE_CHECKING:
     Names = str | Sequence[str]
@@ -112,10 +106,10 @@ def _valid(adapter: Any, name: str, value: Any, spelled: Callable[[str], str]) -
         first = error.errors()[0]
         if first["type"] == "too_short":
             raise InputError(f"{spelled(name)}: give at least one") from None
+        line = f": {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}"
         if first["type"] in LINES:
-            line = LINES[first["type"]].format(**first.get("ctx", {}))
-            raise InputError(f"{spelled(name)} {line}, got {first['input']}") from None
-        raise InputError(f"{spelled(name)}: {first['msg'][0].lower()}{first['msg'][1:]}, got {value!r}") from None
+            line = f" {LINES[first['type']].format(**first.get('ctx', {}))}, got {first['input']}"
+        raise InputError(f"{spelled(name)}{line}") from None
     for number in value if isinstance(value, tuple) else (value,):
         largest = LARGEST_INT if isinstance(number, int) else LARGEST_FLOAT
         if isinstance(number, int | float) and abs(number) > largest:
@@ -148,7 +142,6 @@ def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
 
 def _parts(hint: Any) -> Iterator[Any]:
     """A type hint, its origin, and both of everything inside it."""
-    yield hint
-    yield typing.get_origin(hint)
+    yield from (hint, typing.get_origin(hint))
     for inner in typing.get_args(hint):
         yield from _parts(inner)

@@ -12,8 +12,7 @@ from typing import Any
 from streamscope.cli.errors import InputError, unknown
 
 ROOMS = ("models", "text", "instruments", "probes", "interventions", "features", "viewer", "benchmarks")
-MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)
-"""What makes a package a command (`aliases`)."""
+MAIN = re.compile(r"^(main = |def main\()", re.MULTILINE)  # what makes a package a command (`aliases`)
 
 SYNONYMS = {
     "induction": "heads", "previous-token": "heads", "lens": "logit_lens lenses",
@@ -42,9 +41,8 @@ def unknown_command(word: str, modules: Mapping[str, str]) -> InputError:
     matches = next((names for synonym, names in SYNONYMS.items() if plain in (synonym, f"{synonym}s")), "").split()
     matches = matches or [name for name in modules if plain in name.split("_")]
     if not matches and len(plain) > 3:
-        matches = [
-            name for name, module in modules.items() if plain in re.findall(r"[\w-]+", first_line(module).lower())
-        ]
+        said = {name: re.findall(r"[\w-]+", first_line(module).lower()) for name, module in modules.items()}
+        matches = [name for name, words in said.items() if plain in words]
     if not matches:
         return unknown("command", word, [*modules, "completion"])
     offer = "; ".join(f"{name} ({first_line(modules[name]).rstrip('.')})" for name in matches[:3])
@@ -73,9 +71,8 @@ def commands() -> dict[str, str]:
             break
     module_of: dict[str, str] = {}
     for name, modules in modules_of.items():
-        own_modules = [m for m in modules if m.split(".")[1] != "benchmarks"]
-        single = modules[0] if len(modules) == 1 else own_modules[0] if len(own_modules) == 1 else None
-        single = f"streamscope.{name}" if name in ROOMS else single
+        candidates = modules if len(modules) == 1 else [m for m in modules if m.split(".")[1] != "benchmarks"]
+        single = f"streamscope.{name}" if name in ROOMS else candidates[0] if len(candidates) == 1 else None
         module_of |= {name if m == single else m.removeprefix("streamscope."): m for m in modules}
     return dict(sorted(module_of.items()))
 
@@ -87,16 +84,13 @@ def whole_name(word: str, modules: dict[str, str]) -> str:
 
 def entry(module: str) -> Callable[[Sequence[str]], None]:
     """`main` of a command: of its module, or of the __main__ of a package that keeps it there."""
-    imported_module = import_module(module)
-    main: Any = imported_module.main if hasattr(imported_module, "main") else import_module(f"{module}.__main__").main
-    return main
+    imported: Any = import_module(module)
+    return (imported if hasattr(imported, "main") else import_module(f"{module}.__main__")).main
 
 
 def first_line(module: str) -> str:
     """The first line of a command's documentation, without importing it: of the module that has its `main`."""
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None
-    path = Path(spec.origin)
+    path = Path(str(getattr(find_spec(module), "origin", "")))
     inner = path.with_name("__main__.py")
     if path.name == "__init__.py" and inner.is_file() and "\ndef main(" in inner.read_text(encoding="utf-8"):
         path = inner

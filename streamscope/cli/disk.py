@@ -17,27 +17,23 @@ import secrets
 import stat
 import time
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NotRequired, Required
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 from streamscope.cli.bounds import LARGEST_INT, SplitAt
 from streamscope.cli.errors import InputError, reading
 
 
 class Source(TypedDict):
-    """The source of documents."""
-
     source: str
 
 
 class PackedCorpus(TypedDict):
-    """A packed corpus: fingerprint, size and source."""
-
     corpus: str
     n_tokens: int
     n_documents: int
@@ -46,14 +42,10 @@ class PackedCorpus(TypedDict):
 
 
 class Digest(TypedDict):
-    """A file, by its sha256."""
-
     sha256: str
 
 
 class DataOf(TypedDict):
-    """The data of a run."""
-
     train: PackedCorpus
     valid: PackedCorpus
     tokenizer: Digest
@@ -86,16 +78,12 @@ class Manifest(TypedDict, total=False):
 
 
 class ListedManifest(Manifest):
-    """The manifest of a run that can be listed."""
-
     preset: Required[str]  # type: ignore[misc]
     scale: Required[str | None]  # type: ignore[misc]
     parameters: Required[int]  # type: ignore[misc]
 
 
 class TrainedManifest(ListedManifest):
-    """The manifest of a run that was trained on packed data."""
-
     argv: Required[list[str]]  # type: ignore[misc]
     data: Required[DataOf]  # type: ignore[misc]
 
@@ -113,8 +101,6 @@ class Sources(TypedDict):
 
 
 class Config(TypedDict):
-    """config.json: format, model, training options and data."""
-
     format: int
     model: dict[str, Any]
     training: NotRequired[dict[str, Any]]
@@ -122,35 +108,25 @@ class Config(TypedDict):
 
 
 class ValidatedConfig(Config):
-    """config.json of a run with its validation data, if known."""
-
     data: NotRequired[Sources]  # type: ignore[misc]
 
 
 class TrainedConfig(Config):
-    """config.json of a training."""
-
     training: Required[dict[str, Any]]  # type: ignore[misc]
     data: Required[Sources]  # type: ignore[misc]
 
 
 class Pairs(TypedDict):
-    """The data options of a fine-tuning."""
-
     data: str
     valid: str | None
 
 
 class TunedConfig(Config):
-    """config.json of a fine-tuning."""
-
     training: Required[dict[str, Any]]  # type: ignore[misc]
     sft: Pairs
 
 
 class TunedManifest(Manifest):
-    """The manifest of a fine-tuning."""
-
     parent: Required[Parent]  # type: ignore[misc]
     sft: Required[dict[str, Any]]
 
@@ -170,8 +146,6 @@ class Row(TypedDict):
 
 
 class Snapshot(TypedDict):
-    """A line of snapshots.json."""
-
     step: int
     sha256: str
 
@@ -180,23 +154,10 @@ class Snapshot(TypedDict):
 def _adapter(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter, with_config
 
-    for typed_dict in _dicts(kind):
-        with_config(ConfigDict(extra="allow", allow_inf_nan=True))(typed_dict)
-    return TypeAdapter(kind)
-
-
-def _dicts(kind: Any) -> Iterator[Any]:
-    """All `TypedDict`s inside a kind."""
-    import typing
-
-    from typing_extensions import is_typeddict
-
+    config = ConfigDict(extra="allow", allow_inf_nan=True)  # also of the `TypedDict`s inside
     if is_typeddict(kind):
-        yield kind
-        for hint in typing.get_type_hints(kind, include_extras=True).values():
-            yield from _dicts(hint)
-    for inner in typing.get_args(kind):
-        yield from _dicts(inner)
+        return TypeAdapter(with_config(config)(kind))
+    return TypeAdapter(kind, config=config)
 
 
 def parse(
@@ -275,15 +236,14 @@ def read_rows(path: Path, *, strict: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-STALE = 3600.0
-"""Seconds after its last change at which a temporary file is one that a killed process left."""
+STALE = 3600.0  # seconds after its last change at which a temporary file is one that a killed process left
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
     """Write a file at `path`: call `write` on a temporary name, sync, rename, sync the folder.
 
-    The file has the mode of the umask. With `keep`, the previous file is renamed to it. Raises `InputError` if the file
-    cannot be written; then, and when the user stops the process, the previous file is unchanged.
+    The file has the mode of the umask. With `keep`, the previous file is renamed to it. Raises `InputError` if it
+    cannot be written; after any error the previous file is unchanged.
     """
     part = path.with_name(f".{path.name[:190]}.{secrets.token_hex(4)}.part")
     try:
@@ -323,8 +283,7 @@ def write_text(path: Path, text: str) -> None:
 def check_writable(path: Path) -> None:
     """Raise `InputError` if a file cannot be written at `path`, in a folder that is there or can be made.
 
-    An empty file is created there and deleted, because permissions do not show whether a file system accepts files; so
-    are the folders that are not there yet.
+    A file, and the folders that are missing, are created and deleted: permissions do not show what a file system takes.
     """
     missing = [folder for folder in path.parents if not os.path.exists(folder)]
     part = path.parent / f".probe.{secrets.token_hex(4)}.part"

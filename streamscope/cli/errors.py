@@ -56,7 +56,6 @@ def did_you_mean(name: str, names: Mapping[str, str] | Iterable[str], n: int = 3
 
 
 def unknown(kind: str, name: str, names: list[str]) -> InputError:
-    """The `InputError` for an unknown name, with the nearest known names."""
     hint = did_you_mean(name, names) or f"known: {', '.join(names[:40])}"
     return InputError(f"unknown {kind} {name!r}: {hint}")
 
@@ -67,8 +66,7 @@ def near_files(path: Path) -> str:
     Suffixes do not count, because all files of a folder may have the same.
     """
     try:
-        return did_you_mean(
-            path.stem, {file.stem: str(file) for file in path.parent.iterdir() if file.is_file()}, cutoff=0.6
-        )
+        files = {file.stem: str(file) for file in path.parent.iterdir() if file.is_file()}
     except OSError:  # no folder, or one that may not be read
         return ""
+    return did_you_mean(path.stem, files, cutoff=0.6)

@@ -20,8 +20,7 @@ from typing import Any, get_args, get_type_hints
 from streamscope.cli.bounds import declared
 
 COMMAND = re.compile(r"(?:python -m|torchrun|streamscope) ")
-COLUMN = 26
-"""Where the meanings of options begin."""
+COLUMN = 26  # where the meanings of options begin
 METAVARS = {"STR": "TEXT", "INT": "N", "FLOAT": "NUMBER"}
 
 

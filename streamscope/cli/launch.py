@@ -11,8 +11,10 @@ the system unlocks when the worker ends (`work`). So workers need no connection 
 killed held is done by the others, by the command itself, or by the same command again.
 """
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -46,7 +48,6 @@ class LaunchOptions:
 
 
 def is_worker(options: LaunchOptions) -> bool:
-    """Whether this process only works, started by a launcher."""
     return options.launch == "worker"
 
 
@@ -65,20 +66,14 @@ def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Pa
         codes = (_submitit if options.launch == "submitit" else _joblib)(options, calls)
     except ImportError as error:
         raise InputError(f"--launch {options.launch} needs {error.name}: pip install 'streamscope[launch]'") from None
-    failed = sum(code != 0 for code in codes)
-    if failed == options.workers:
+    if (failed := sum(code != 0 for code in codes)) == options.workers:
         raise InputError(f"every worker failed; {_last_line(logs)}")
     if failed:
         print(visible(f"{failed} of {options.workers} workers failed; {_last_line(logs)}"), file=sys.stderr)
 
 
 def work(
-    tasks: Sequence[str],
-    do: Callable[[str], object],
-    is_done: Callable[[str], bool],
-    locks: Path,
-    *,
-    wait: bool = False,
+    tasks: Sequence[str], do: Callable[[str], object], is_done: Callable[[str], bool], locks: Path, wait: bool = False
 ) -> None:
     """Do the tasks that are not `is_done` and that no other process holds, by a lock for each in the folder `locks`.
 
@@ -152,10 +147,9 @@ def _submitit(options: LaunchOptions, calls: Sequence[Any]) -> list[int]:
 
 
 def _last_line(logs: Path) -> str:
-    """The last line of a worker's log that says something."""
+    """The last error in a worker's log."""
     for path in sorted(logs.glob("worker-*.log")):
-        lines = [line for line in path.read_text(errors="replace").splitlines() if "error:" in line]
-        if lines:
+        if lines := [line for line in path.read_text(errors="replace").splitlines() if "error:" in line]:
             return f"{path} says {lines[-1]}"
     return f"see {logs}"
 
@@ -165,12 +159,9 @@ def child(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
 
     It has a session of its own, so that Ctrl-C reaches it once, from the worker, and not from the terminal as well.
     """
-    setup = _die_with_parent if sys.platform == "linux" else None
+
+    def die_with_parent() -> None:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+    setup = die_with_parent if sys.platform == "linux" else None
     return subprocess.Popen(command, start_new_session=True, preexec_fn=setup, **options)
-
-
-def _die_with_parent() -> None:
-    import ctypes
-    import signal
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

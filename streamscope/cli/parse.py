@@ -38,8 +38,7 @@ SCRIPT = "streamscope "
 COLLECTED: list[Any] | None = None
 """Where `parse` puts the options of a command instead of reading them, for `streamscope completion`."""
 DEFECT = "This is a defect of streamscope: please report it, with the lines above and the command."
-LONGEST = 160
-"""Characters of an argument that an error repeats."""
+LONGEST = 160  # characters of an argument that an error repeats
 OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
 """An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
 
@@ -78,8 +77,12 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
             raise
         message = _refusal(output.getvalue(), words, options)
         raise InputError(f"{message}; {prog or 'this command'} --help lists the options") from None
-    check(values, lambda name: f"--{name.replace('_', '-')}")
+    check(values, _typed)
     return values
+
+
+def _typed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
@@ -100,13 +103,9 @@ def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
 
     Raises `InputError` for an option without a value where that would mean the same as no option.
     """
-    defaults = {
-        f"--{option.name.replace('_', '-')}": option.default
-        for cls in dataclasses_of(options)
-        for option in fields(cls)
-    }
+    defaults = {_typed(option.name): option.default for cls in dataclasses_of(options) for option in fields(cls)}
     words = list[str]()
-    for word, next_word in zip(argv, [*argv[1:], "--"][: len(argv)], strict=True):
+    for word, next_word in zip(argv, [*argv[1:], "--"], strict=False):
         value = defaults.get(word) if next_word.startswith("--") else None
         if value == ():
             raise InputError(f"{word} has no value: give one, or leave {word} out")
@@ -138,7 +137,6 @@ def check_words(words: Sequence[str], options: Any) -> None:
 
 
 def _more(spec: Any) -> str:
-    """Where to read the rest of a module's documentation."""
     module = commands().get(sys.argv[0].removeprefix(SCRIPT)) if sys.argv[0].startswith(SCRIPT) else None
     module = module or (spec.name.removesuffix(".__main__") if spec is not None else None)
     return f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""
@@ -159,22 +157,16 @@ def spoken(text: str) -> str:
     return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
 
 
-def _flags(options: Any) -> dict[str, Any]:
+def _flags(options: Any, extras: bool = False) -> dict[str, Any]:
     """--option -> its type, of all fields of a dataclass (or several), also of those inside it."""
-    flags: dict[str, Any] = {}
-    for cls in dataclasses_of(options):
-        flags |= {f"--{name.replace('_', '-')}": hint for name, hint in get_type_hints(cls).items()}
-    return flags
+    hints = (get_type_hints(cls, include_extras=extras) for cls in dataclasses_of(options))
+    return {_typed(name): hint for of_class in hints for name, hint in of_class.items()}
 
 
 def _marked(options: Any, marker: Any) -> set[str]:
     """The options, as --option, whose types have this marker of tyro."""
-    return {
-        f"--{name.replace('_', '-')}"
-        for cls in dataclasses_of(options)
-        for name, hint in get_type_hints(cls, include_extras=True).items()
-        if marker in getattr(hint, "__metadata__", ())
-    }
+    flags = _flags(options, extras=True)
+    return {flag for flag, hint in flags.items() if marker in getattr(hint, "__metadata__", ())}
 
 
 def _refusal(text: str, words: Sequence[str], options: Any) -> str:
@@ -190,34 +182,32 @@ def _refusal(text: str, words: Sequence[str], options: Any) -> str:
         hint = flags.get(option, bool)
         several = hint is bool or any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
         if not several and not next_word.startswith("--") and message.startswith(f"Unrecognized options: {next_word}"):
-            return (
-                f"{option} takes one value, but {next_word!r} follows {value!r}: put quotes around a value with spaces"
-            )
+            line = f"{option} takes one value, but {next_word!r} follows {value!r}"
+            return f"{line}: put quotes around a value with spaces"
     if "Unrecognized options" not in message:
         return message
     word = next((word.strip(",") for word in message.split() if word.startswith("--")), "")
     places = _marked(options, tyro.conf.Positional)
     if word in places:
         return f"{message}: give its value without {word}"
-    names = [name.removeprefix("--") for name in flags if name not in places]
-    suggestion = did_you_mean(word.removeprefix("--"), {name: f"--{name}" for name in names}, n=1, cutoff=0.6)
+    names = {flag.removeprefix("--"): flag for flag in flags if flag not in places}
+    suggestion = did_you_mean(word.removeprefix("--"), names, n=1, cutoff=0.6)
     return f"{message}, {suggestion}" if suggestion else message
 
 
 def _values(hint: Any) -> str:
-    """What values an option of this type takes, in words."""
     words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", Path: "a path"}
     inner = [arg for arg in get_args(hint) if arg is not type(None)]
     if get_origin(hint) is Literal:
         return _either(list(map(str, inner)))
+    if get_origin(hint) is tuple and inner[-1] is ...:
+        return f"one or more values, each {_values(inner[0])}"
     if get_origin(hint) is tuple:
-        element_text = f"{len(inner)} values: {', '.join(map(_values, inner))}"
-        return f"one or more values, each {_values(inner[0])}" if inner[-1] is ... else element_text
+        return f"{len(inner)} values: {', '.join(map(_values, inner))}"
     return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
 
 
 def _either(words: Sequence[str]) -> str:
-    """a, b or c."""
     return " or ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
@@ -248,10 +238,7 @@ class _Reader(io.FileIO):
 
 def _until_the_reader_goes(stream: Any) -> Any:
     """`stream` (standard output or error) so that writing never raises because nobody reads any more, or because its
-    encoding lacks a character (`terminal.spelled`).
-
-    A command that prints and then writes files must write them all the same.
-    """
+    encoding lacks a character (`terminal.spelled`): a command that prints and then writes files must write them."""
     try:
         descriptor = stream.fileno()
     except (AttributeError, OSError, ValueError):  # closed from the start, or no file at all, as under test
@@ -263,8 +250,7 @@ def _until_the_reader_goes(stream: Any) -> Any:
 
 
 def _shortened(line: str) -> str:
-    """`line` with the first characters of what was typed, where that is long, and with its two ends if it is long all
-    the same."""
+    """`line` with only the beginnings of long words that were typed, and its two ends if it is long all the same."""
     for word in sorted(sys.argv[1:], key=len, reverse=True):
         for part in (word, *re.split(r"[=:,@#\s]", word)):
             if len(part) > LONGEST:
@@ -276,8 +262,6 @@ def command(main: Callable[[], None]) -> None:
     """Run `main` as a process: bad input prints one line and exits 2, Ctrl-C exits 130, and so does SIGTERM.
 
     --traceback also prints where bad input was noticed. Any other exception is a defect, and stays a traceback.
-
-    When the reader of its output has gone (`| head`), the work and the files are finished without it.
     """
     sys.stdout, sys.stderr = _until_the_reader_goes(sys.stdout), _until_the_reader_goes(sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured is kept, as after Ctrl-C

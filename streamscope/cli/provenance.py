@@ -56,7 +56,6 @@ def check_device(name: str) -> None:
 
 
 def peak_resident_bytes() -> int:
-    """Peak resident memory of this process; 0 if the operating system does not report it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -66,7 +65,6 @@ def peak_resident_bytes() -> int:
 
 
 def now() -> str:
-    """UTC time in seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

@@ -62,7 +62,6 @@ def counted(n: SupportsIndex, noun: str, spec: str = "") -> str:
 
 
 def without_html(text: str) -> str:
-    """Escape HTML in Markdown."""
     return TAG.sub(r"\1\\<", text)
 
 

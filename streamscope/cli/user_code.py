@@ -29,8 +29,9 @@ def split(spec: str) -> tuple[Path, str]:
 
 
 def latents_in(spec: str, complete: bool = False) -> tuple[Path, list[int]] | None:
-    """The folder and the latents of FOLDER:17 or FOLDER:3,17-19, None where it is no folder of a dictionary. Raises
-    `InputError` for a folder without latents, unless that may mean the `complete` dictionary."""
+    """The folder and the latents of FOLDER:17 or FOLDER:3,17-19, None where it is no folder of a dictionary.
+
+    Without latents, it is an error or means the `complete` dictionary."""
     name, _, numbers = spec.rpartition(":") if not Path(spec).is_dir() else (spec, "", "")
     if not (Path(name) / "cfg.json").is_file():
         return None
@@ -89,9 +90,8 @@ def member(spec: str, fits: Callable[[Any], bool], kind: str, hint: str = "") ->
     if member_name in fitting:
         return fitting[member_name]
     if member_name in every:
-        raise InputError(
-            f"{member_name} of {path} is not a valid {kind}: it is a {type(every[member_name]).__name__}{hint}"
-        )
+        kind_of = type(every[member_name]).__name__
+        raise InputError(f"{member_name} of {path} is not a valid {kind}: it is a {kind_of}{hint}")
     if member_name:
         raise unknown(f"{kind} of {path}", member_name, list(fitting))
     if len(fitting) != 1:
@@ -109,5 +109,5 @@ def error_line(error: BaseException, path: Path) -> str:
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno is not None:
         location = f", line {error.lineno}"
-    message = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}{f': {message}' if message else ''}{location}"
+    message = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+    return f"{message.removesuffix(': ')}{location}"

@@ -31,8 +31,7 @@ from streamscope.instruments.stats.held_out import deal
 from streamscope.instruments.table import number
 from streamscope.models.readout import IGNORE
 from streamscope.models.training.data import evaluation_shards
-from streamscope.text.shards import TokenShards, document_batches
-from streamscope.text.strides import WindowedShards, overlapping_windows
+from streamscope.text.shards import TokenShards, WindowedShards, document_batches, overlapping_windows
 
 
 def half_of(cases: pd.DataFrame, side: int, by: str, source: str) -> list[int]:

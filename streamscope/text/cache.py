@@ -22,7 +22,7 @@ def cache_root(root: str | Path | None = None) -> Path:
     return Path(root or os.environ.get("STREAMSCOPE_CACHE") or "~/.cache/streamscope").expanduser()
 
 
-def cached(folder: Path, build: Callable[[Path], None], load: Callable[[Path], Entry]) -> Entry:
+def cached(folder: Path, build: Callable[[Path], object], load: Callable[[Path], Entry]) -> Entry:
     """Return `load(folder)`, after filling a missing or damaged folder by `build`.
 
     `build` writes into an empty folder; an exception leaves no trace. `load` raises `InputError` for a missing or

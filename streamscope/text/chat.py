@@ -16,9 +16,7 @@ from typing import Any
 from streamscope.cli.disk import read_bytes, read_json
 from streamscope.cli.errors import InputError
 
-TEMPLATE = "chat_template.jinja"
-"""File of a run or Hugging Face folder with its template."""
-CHAT = 'a chat is a list of messages such as {"role": "user", "content": "Hello"}'
+TEMPLATE = "chat_template.jinja"  # file of a run or Hugging Face folder with its template
 REMEDY = "download it again"
 SECONDS = 60.0
 """Longest wait for the text of a conversation, on a busy machine too; `chat_process.SECONDS` limits CPU time."""
@@ -45,15 +43,14 @@ def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool,
     documents are none, and roles without a token are undefined. Raises `InputError` for messages of another form and a
     template that fails, needs what the sandbox forbids, or needs too much time or memory.
     """
-    fields = {"role", "content"}
-    chat = [dict(message) if isinstance(message, Mapping) else {} for message in messages]
-    if not chat or not all(fields <= message.keys() for message in chat):
-        raise InputError(CHAT)
-    variables = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": reply, **tokens}
     try:
+        chat = [{**message, **{name: message[name] for name in ("role", "content")}} for message in messages]
+        variables = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": reply, **tokens}
         request = json.dumps({"template": template, "variables": variables})
-    except (TypeError, ValueError):
-        raise InputError(CHAT) from None
+    except (KeyError, TypeError, ValueError):
+        chat = []
+    if not chat:
+        raise InputError('a chat is a list of messages such as {"role": "user", "content": "Hello"}')
     answer = _process.answer(request)
     if "text" not in answer:
         raise InputError(f"the model's chat template cannot write these messages: {answer['error']}")
@@ -69,7 +66,6 @@ class _Process:
         atexit.register(self.end)
 
     def answer(self, request: str) -> dict[str, str]:
-        """The answer to one line of JSON."""
         with self._lock:
             if self._running is None or self._running.poll() is not None:  # a fork does not share its parent's process
                 command = [sys.executable, "-P", str(Path(__file__).with_name("chat_process.py"))]
@@ -94,7 +90,6 @@ class _Process:
             return dict(json.loads(line))
 
     def end(self) -> None:
-        """End the process and close its pipes."""
         if self._running is not None:
             self._running.kill()
             self._running.communicate()

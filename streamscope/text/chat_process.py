@@ -23,8 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY, SECONDS = 2**29, 3
 """Largest address space in bytes, and CPU time of a request. Windows limits neither, macOS only time."""
-LONGEST = 2**20
-"""Longest text of a conversation, in characters."""
+LONGEST = 2**20  # longest text of a conversation, in characters
 
 
 class Generation(Extension):
@@ -33,7 +32,6 @@ class Generation(Extension):
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The node of a block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
@@ -43,7 +41,6 @@ class Generation(Extension):
 
 
 def fail(message: str) -> None:
-    """The function raise_exception of templates."""
     raise TemplateError(message)
 
 
@@ -77,7 +74,6 @@ def limit() -> None:
 
 
 def serve() -> None:
-    """Answer requests until the input ends."""
     for line in sys.stdin:
         limit()
         try:

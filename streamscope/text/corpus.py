@@ -1,7 +1,4 @@
-"""Reads training text from files, folders, Hugging Face datasets and built-in stories.
-
-    for document in open_corpus("stories.txt").documents():
-        ...
+"""Reads training text from files, folders, Hugging Face datasets and built-in stories: `open_corpus(source)`.
 
 A source is one of
 
@@ -34,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, SplitAt
@@ -74,7 +71,6 @@ UNREAD = (
     ".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".tex", ".rst", ".text", ".raw", ".tokens",
 )  # fmt: skip
 """Suffixes of files that may hold text but cannot be read; a folder with one is refused."""
-STORIES_SEED, STORIES_N = 0, 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +137,6 @@ class FileCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """`split_at` for text files, which it splits; `text_field` for records, whose text it names."""
         texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
         return frozenset("split_at" if is_text else "text_field" for is_text in texts)
 
@@ -151,12 +146,8 @@ class FileCorpus(Corpus):
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        split_options = {} if self.split_at == "separator" else {"split_at": self.split_at}
-        return {
-            "text_field": self.text_field,
-            **split_options,
-            "files": [digest(path, self.root) for path in self.files],
-        }
+        split = {} if self.split_at == "separator" else {"split_at": self.split_at}
+        return {"text_field": self.text_field, **split, "files": [digest(path, self.root) for path in self.files]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,17 +161,16 @@ class HubCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """`text_field`: every row has a field that holds the text."""
         return frozenset({"text_field"})
 
     def _texts(self) -> Iterator[str]:
         return (record_text(row, self.text_field, self.source) for row in self.records())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The rows with all their fields."""
-        for path in visible_files(Path(self.name)) if self._local else ():
-            check_content(path)
-        if not self._local:
+        if self._local:
+            for path in visible_files(Path(self.name)):
+                check_content(path)
+        else:
             _ = self._resolved  # reports a wrong name or no network before minutes of retries
         with reading(self.source, "check the files and the names of config and split"):
             yield from self._rows()
@@ -197,8 +187,7 @@ class HubCorpus(Corpus):
             return iter(saved[self.split])
         revision, folder = (None, None) if self._local else self._resolved
         name, revision = (self.name, revision) if folder is None else (str(folder), None)
-        stream = datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision)
-        return cast(Iterator[dict[str, Any]], iter(stream))
+        return iter(datasets.load_dataset(name, self.config, split=self.split, streaming=True, revision=revision))
 
     @property
     def _local(self) -> bool:
@@ -226,15 +215,15 @@ class HubCorpus(Corpus):
 
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        options = {"text_field": self.text_field, "config": self.config, "split": self.split}
+        options: dict[str, Any] = {"text_field": self.text_field, "config": self.config, "split": self.split}
         if self._local:
             root = Path(self.name)
             return options | {"files": [digest(path, root) for path in visible_files(root)]}
         revision, folder = self._resolved
-        files = {}
+        options |= {"id": self.name, "revision": revision}
         if folder is not None:
-            files = {"cached": [path.relative_to(folder).as_posix() for path in visible_files(folder)]}
-        return options | {"id": self.name, "revision": revision, **files}
+            options["cached"] = [path.relative_to(folder).as_posix() for path in visible_files(folder)]
+        return options
 
 
 STORIES = {"stories": "stories", "stories5": "stories", "echo": "echo"}
@@ -242,9 +231,6 @@ STORIES = {"stories": "stories", "stories5": "stories", "echo": "echo"}
 VERSIONS = {"stories": 5, "echo": 2}
 """Module -> its version, incremented whenever it writes another text for the same numbers. Here, because a fingerprint
 must not read the lexicon of the stories."""
-REMOVED = ("stories3", "stories4")
-SHARE = 0.1
-"""Default of the third number of stories, the share of words in texts that repeat themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,9 +239,9 @@ class StoriesCorpus(Corpus):
 
     kind: ClassVar[str] = "stories"
     scheme: str
-    seed: int = STORIES_SEED
-    n: int = STORIES_N
-    share: float = SHARE
+    seed: int = 0
+    n: int = 20_000
+    share: float = 0.1
 
     def _texts(self) -> Iterator[str]:
         from streamscope.text import echo, stories  # which read their words
@@ -285,7 +271,6 @@ class MixtureCorpus(Corpus):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The options that change how any part is read."""
         return frozenset().union(*(part.reads for part in self.parts))
 
     @property
@@ -309,7 +294,6 @@ class MixtureCorpus(Corpus):
         return self._texts()  # the parts have counted and stripped them
 
     def describe(self) -> dict[str, Any]:
-        """Also describe every part, with its weight."""
         parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
         return {**super().describe(), "parts": parts}
 
@@ -323,15 +307,9 @@ def open_corpus(
 ) -> Corpus:
     """Open the corpus that `source` names (see the module); only folder listings are read yet.
 
-    Args:
-        text_field: JSON field or Parquet/dataset column with the text.
-        max_documents: maximum number of documents; None reads all.
-        split_at: separator of documents in a text file (`readers.read_file`).
-
-    Raises:
-        InputError: a path that does not exist, an unsupported file, a folder without usable files, a malformed `hf:` or
-            `stories:` source, a mixture without positive weights, a `text_field` or `split_at` that this source does
-            not use.
+    `text_field` is the JSON field or column with the text, `split_at` the separator of documents in a text file
+    (`readers.read_file`). Raises `InputError` for a source that cannot be read or is malformed, and an option that it
+    does not use.
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     for name, value, default, needs in (
@@ -344,7 +322,6 @@ def open_corpus(
 
 
 def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:
-    """`open_corpus` of a source or of a part of a mixture."""
     common: dict[str, Any] = {
         "source": source, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
     }  # fmt: skip
@@ -353,7 +330,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
     if WEIGHT.search(source) and not Path(source).expanduser().exists():
         return _mixture(source, common)
     scheme, *parts = source.split(":")
-    if scheme in REMOVED:
+    if scheme in ("stories3", "stories4"):
         raise InputError(f"{source}: streamscope 0.1 wrote these; stories are of version 5 now")
     if scheme in STORIES:
         return StoriesCorpus(**common, scheme=scheme, **_stories_options(source, scheme, parts))
@@ -376,10 +353,7 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
 
 
 def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
-    """The files of a folder to read, or of its train split (see the module), each text once.
-
-    Raises `InputError` if they are ambiguous, or there are none.
-    """
+    """The files of a folder to read, or of its train split (see the module), each text once."""
     visible = visible_files(folder)
     if unread := next((p for p in visible if p.name.lower().endswith(UNREAD) and not suffix_of(p)), None):
         raise InputError(f"{unread} cannot be read (only {KINDS}): unpack it, or move it elsewhere")
@@ -405,10 +379,8 @@ def _files_of(source: str, folder: Path) -> tuple[Path, ...]:
     paths: dict[str, Path] = {}
     for path in by_split["train"]:
         if (twin := paths.setdefault(str(path)[: -len(suffix_of(path))], path)) is not path:
-            raise InputError(
-                f"{twin} and {path.name} bear one name, so this may be one text twice: name the file to read, or move "
-                "one elsewhere"
-            )
+            raise InputError(f"{twin} and {path.name} bear one name, so this may be one text twice: name the file to "
+                             "read, or move one elsewhere")  # fmt: skip
     return tuple(by_split["train"])
 
 
@@ -479,7 +451,6 @@ def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
 
 
 def is_records(source: str) -> bool:
-    """Whether the source is a dataset (hf:…) or a file that is there."""
     return source.startswith("hf:") or Path(source).expanduser().is_file()
 
 

@@ -17,35 +17,29 @@ VERSION = 2
 WORDS = tuple(Path(__file__).with_suffix(".txt").read_text("utf-8").split())
 """The words that occur at least 30 times in stories:0:5000:0, "the" and "of" among them: a model that is trained on
 the nouns and verbs alone does not find the others when they are repeated."""
-LEAST, MOST = 60, 140
-"""Number of words in a document."""
+LEAST, MOST = 60, 140  # number of words in a document
 
 
-def log_uniform(rng: random.Random, low: int, high: int) -> int:
-    """Draw an integer from `low` to `high` with a uniform logarithm."""
+def _log_uniform(rng: random.Random, low: int, high: int) -> int:
     return min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
 
 
-def fresh_words(rng: random.Random, n: int) -> list[str]:
-    """Draw n words independently."""
-    return [rng.choice(WORDS) for _ in range(n)]
+def _fresh(rng: random.Random, least: int, most: int) -> list[str]:
+    return [rng.choice(WORDS) for _ in range(_log_uniform(rng, least, most))]
 
 
 def document(seed: int, index: int) -> str:
-    """Document number `index` of `seed`."""
     rng = random.Random(f"echo-{VERSION}-{seed}-{index}")
     size, words = rng.randint(LEAST, MOST), list[str]()
     if rng.random() < 0.5:
-        phrase = fresh_words(rng, log_uniform(rng, 2, 24))
-        words = phrase * math.ceil(size / len(phrase))
+        words = _fresh(rng, 2, 24) * size
     while len(words) < size:
-        words += fresh_words(rng, log_uniform(rng, 1, 10))
-        distance, length = min(len(words), log_uniform(rng, 2, 28)), log_uniform(rng, 3, 14)
+        words += _fresh(rng, 1, 10)
+        distance, length = min(len(words), _log_uniform(rng, 2, 28)), _log_uniform(rng, 3, 14)
         for _ in range(length):
             words.append(words[-distance])
     return " ".join(words[:size])
 
 
 def documents(seed: int, n: int) -> Iterator[str]:
-    """The first n documents of `seed`."""
     return (document(seed, index) for index in range(n))

@@ -9,7 +9,7 @@ random order. The windows of a part come in epochs: each once, in a new order, b
 exact to a thousandth after every block, and a small part is read more often.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,10 +22,9 @@ from streamscope.cli.errors import InputError
 from streamscope.text.corpus import MixtureCorpus
 from streamscope.text.shards import Packing, TokenShards, Windows, epoch_order
 
-BLOCK = 1000
-"""Number of draws in which the shares are exact."""
-_BLOCKS = 2**31
-"""Stream of the random order of parts; the orders of windows have streams from 1."""
+BLOCK = 1000  # number of draws in which the shares are exact
+_BLOCKS = 2**31  # stream of the random order of parts; the orders of windows have streams from 1
+_order = lru_cache(maxsize=16)(epoch_order)  # an epoch of a part lasts for many blocks
 
 
 class Mixture:
@@ -42,12 +41,10 @@ class Mixture:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all parts."""
         return sum(part.n_tokens for part in self.parts)
 
     @property
     def n_documents(self) -> int:
-        """Documents of all parts."""
         return sum(part.n_documents for part in self.parts)
 
 
@@ -82,14 +79,12 @@ class MixedWindows:
         self.counts = round_to_block(shares)
 
     def at(self, n_ctx: int, weights: Sequence[float] | None = None) -> "MixedWindows":
-        """The same corpora with another window length and other weights."""
         return MixedWindows(self.mixture, n_ctx, packing=self.packing, weights=weights)
 
     def __len__(self) -> int:
         return int(self.first[-1])
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-        """Inputs and targets (int64) of the windows `indices`, each in 0..len-1, else IndexError."""
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise IndexError(f"windows {chosen.min()} to {chosen.max()} of {len(self)}")
@@ -110,7 +105,6 @@ class MixedWindows:
         return draws[offset : offset + n]
 
     def _block(self, seed: int, phase: int, block: int) -> np.ndarray:
-        """The windows of one block of draws."""
         key = (seed, phase, block)
         if getattr(self, "_last", (None, None))[0] != key:
             order = epoch_order(BLOCK, seed, block, phase, _BLOCKS)
@@ -125,19 +119,12 @@ class MixedWindows:
         return self._last[1]
 
 
-@lru_cache(maxsize=16)
-def _order(n: int, seed: int, epoch: int, *seeds: int) -> np.ndarray:
-    """`epoch_order`, cached, because a part's epoch lasts for many blocks."""
-    return epoch_order(n, seed, epoch, *seeds)
-
-
-def round_to_block(shares: Iterable[float]) -> np.ndarray:
+def round_to_block(shares: Sequence[float] | np.ndarray) -> np.ndarray:
     """Round shares to integers with sum BLOCK (largest remainders).
 
     Raises `InputError` for a positive share below half a thousandth.
     """
-    exact = np.asarray(list(shares), dtype=np.float64)
-    exact = exact / exact.sum() * BLOCK
+    exact = np.asarray(shares) / np.sum(shares) * BLOCK
     counts = np.floor(exact).astype(np.int64)
     for k in np.argsort(counts - exact, kind="stable")[: BLOCK - int(counts.sum())]:
         counts[k] += 1

@@ -28,8 +28,7 @@ from streamscope.text.tokenizer import Tokenizer
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 Pair = tuple[str, str]
-Chat = list[dict[str, str]]
-"""Messages {"role", "content"}."""
+Chat = list[dict[str, str]]  # messages {"role", "content"}
 Row = Pair | Chat
 MESSAGE = ("role", "content")
 
@@ -41,27 +40,24 @@ def read_pairs(path: Path) -> list[Row]:
     Raises `InputError` with the line that is not an object, lacks a field, has an empty prompt or response, or a chat
     of another form, that begins with the assistant or lacks it.
     """
-    pairs: list[Row] = []
-    for place, row in json_lines(path, '{"prompt": …, "response": …}'):
-        if "messages" in row:
-            pairs.append(_chat(row["messages"], place))
-            continue
-        for name, value in ((name, row.get(name)) for name in ("prompt", "response")):
-            if not isinstance(value, str) or not value.strip():
-                raise InputError(f"{place}: {name!r} is {'missing' if value is None else 'empty or not a text'}")
-            checked_text(value, f"{place}: {name!r}")
-        pairs.append((row["prompt"], row["response"]))
-    return pairs
+    rows = json_lines(path, '{"prompt": …, "response": …}')
+    return [_chat(row["messages"], at) if "messages" in row else _pair(row, at) for at, row in rows]
+
+
+def _pair(row: dict[str, Any], place: str) -> Pair:
+    for name in ("prompt", "response"):
+        if not _has_text(row, name):
+            raise InputError(f"{place}: {name!r} is {'missing' if row.get(name) is None else 'empty or not a text'}")
+        checked_text(row[name], f"{place}: {name!r}")
+    return row["prompt"], row["response"]
+
+
+def _has_text(row: Any, name: str) -> bool:
+    return isinstance(row, dict) and isinstance(row.get(name), str) and bool(row[name].strip())
 
 
 def _chat(messages: Any, place: str) -> Chat:
-    """Check the messages of a row."""
-    good = isinstance(messages, list) and all(
-        isinstance(message, dict)
-        and all(isinstance(message.get(name), str) and message[name].strip() for name in MESSAGE)
-        for message in messages
-    )
-    if not good:
+    if not isinstance(messages, list) or not all(_has_text(row, name) for row in messages for name in MESSAGE):
         raise InputError(f'{place}: messages must be a list of {{"role": …, "content": …}}, neither of them empty')
     chat = [{name: message[name] for name in MESSAGE} for message in messages]
     checked_text("".join(text for message in chat for text in message.values()), f"{place}: 'messages'")
@@ -79,7 +75,7 @@ def check_template(template: str) -> None:
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Rows (token ids, whether each is of a response), and the numbers of truncated and dropped pairs."""
+    """Rows (token ids, whether each is of a response); how many pairs were truncated, and how many dropped."""
 
     rows: list[tuple[list[int], list[bool]]]
     truncated: int
@@ -104,11 +100,9 @@ def encode_pairs(
         if isinstance(row, tuple) and template is not None:
             ids, flags = _encode_pair(row, tokenizer, template, ends)
         else:
-            turns = ("user", "assistant")  # of a pair: a question and its answer
-            chat = (
-                row if isinstance(row, list) else [{"role": r, "content": c} for r, c in zip(turns, row, strict=True)]
-            )
-            ids, flags = _encode_chat(chat, tokenizer, ends)
+            if isinstance(row, tuple):
+                row = [{"role": "user", "content": row[0]}, {"role": "assistant", "content": row[1]}]
+            ids, flags = _encode_chat(row, tokenizer, ends)
         if not any(flags[1 : n_ctx + 1]):
             dropped += 1
             continue
@@ -120,7 +114,6 @@ def encode_pairs(
 
 
 def _encode_pair(pair: Pair, tokenizer: Tokenizer, template: str, ends: Sequence[int]) -> tuple[list[int], list[bool]]:
-    """(ids, whether each is of the response) of a pair in its template."""
     prefix, tail = template.split("{prompt}")
     middle, suffix = tail.split("{response}")
     prompt, response = pair
@@ -143,9 +136,8 @@ def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple
             continue
         start, stop = tokenizer.chat_text(chat[:i]), tokenizer.chat_text(chat[: i + 1], reply=False)
         if not text.startswith(stop) or not stop.startswith(start):
-            raise InputError(
-                f"the chat template writes turn {i + 1} differently in a longer chat: give each answer its own row"
-            )
+            raise InputError(f"the chat template writes turn {i + 1} differently in a longer chat: give each answer "
+                             "its own row")  # fmt: skip
         for k, (first, last) in enumerate(spans):
             if last > len(start) and first < len(stop):
                 flags[k] = True
@@ -198,36 +190,31 @@ class PairWindows:
                 self.windows.append([])
                 room = n_ctx
             self.windows[-1].append((ids, flags))
-            # a truncated row has no end for the next one, but it also fills the window
-            room -= len(ids) - 1
+            room -= len(ids) - 1  # a truncated row has no end for the next one, but it also fills the window
         self.n_ctx = n_ctx if fixed else max(map(_length, self.windows))
 
     def __len__(self) -> int:
         return len(self.windows)
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-        """Inputs and targets (int64) of the windows `indices`, else IndexError."""
         windows = [self.windows[int(index)] for index in indices]
         shape = len(windows), self.n_ctx if self.fixed else max(map(_length, windows), default=0)
         inputs, targets = torch.full(shape, self.pad_id), torch.full(shape, NO_TARGET)
         for row, window in enumerate(windows):
             start = 0
             for ids, flags in window:
-                n = len(ids) - 1
-                inputs[row, start : start + n] = torch.tensor(ids[:-1])
-                next_ids = torch.tensor(ids[1:])
+                end = start + len(ids) - 1
+                inputs[row, start:end] = torch.tensor(ids[:-1])
                 real = torch.tensor(flags[1:]) | (not self.masked)
-                targets[row, start : start + n] = torch.where(real, next_ids, NO_TARGET)
-                start += n
+                targets[row, start:end] = torch.where(real, torch.tensor(ids[1:]), NO_TARGET)
+                start = end
         return inputs, targets
 
     @property
     def n_targets(self) -> int:
         """Number of targets in all windows."""
-        rows = [flags[1:] for window in self.windows for _, flags in window]
-        return sum(sum(flags) if self.masked else len(flags) for flags in rows)
+        return sum(sum(flags[1:]) if self.masked else len(ids) - 1 for window in self.windows for ids, flags in window)
 
 
 def _length(window: list[tuple[list[int], list[bool]]]) -> int:
-    """Inputs of a window."""
     return sum(len(ids) - 1 for ids, _ in window)

@@ -26,9 +26,6 @@ KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
 CHECK = "check the file"
 POINTER = b"version https://git-lfs.github.com/spec/"
-LONGEST_FIELD = 2**31 - 1
-"""Maximum characters in a CSV field; the library's default is 131,072."""
-PARQUET_ROWS = 1024
 BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
 """One or more blank lines, with any line ends (CRLF is already LF)."""
 
@@ -36,12 +33,10 @@ BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
 def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:
     """Read the raw texts of a file with one of `SUFFIXES`.
 
-    The `text_field` of a record (`rows`) is one text. A list of messages there is a chat (`chat_text`), and so is the
-    field messages if there is no field text. A text file is split after lines with `<|endoftext|>`, which stays in the
-    text; with "blank" also at blank lines; with "file" not at all, and a separator becomes a blank line.
-
-    Raises `InputError` with the file and the byte that is not UTF-8 (after decompression) or is NUL, the line that is
-    not a JSON object with the field, or the available columns; also for a Git LFS pointer.
+    The `text_field` of a record (`rows`) is one text, and a list of messages there a chat (`record_text`). A text file
+    is split after lines with `<|endoftext|>`, which stays in the text; with "blank" also at blank lines; with "file"
+    not at all, and a separator becomes a blank line. Raises `InputError` with the file and the byte (after
+    decompression) or line that cannot be read.
     """
     if not suffix_of(path).startswith((".txt", ".md")):
         expected = f"an object with a field {text_field!r}"
@@ -139,14 +134,12 @@ def json_lines(path: Path, expected: str) -> Iterator[tuple[str, dict[str, Any]]
 
 def strings(place: str, row: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
     """The values of `names`, which must be there and be text."""
-    for name in names:
-        if not isinstance(row.get(name), str):
-            raise InputError(f"{place}: expected an object with text under {', '.join(names)}; {name!r} is missing")
+    if lacking := [name for name in names if not isinstance(row.get(name), str)]:
+        raise InputError(f"{place}: expected an object with text under {', '.join(names)}; {lacking[0]!r} is missing")
     return tuple(row[name] for name in names)
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    """The lines of a text file."""
     start = 0
     for raw in _lines(path):
         yield _decode(raw, start, path)
@@ -159,14 +152,11 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> io.BufferedIOBase:
-    """Open a file to read, decompressed by its suffix."""
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path)
     if path.suffix.lower() == ".zst":
         import pyarrow
 
         return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(str(path)), "zstd"))
-    return open(path, "rb")
+    return gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb")
 
 
 def _decode(raw: bytes, start: int, path: Path) -> str:
@@ -221,7 +211,7 @@ def _read_csv(
     path: Path, delimiter: str, columns: Callable[[list[str]], list[str]]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Read CSV as in RFC 4180; the first line names the columns."""
-    csv.field_size_limit(LONGEST_FIELD)
+    csv.field_size_limit(2**31 - 1)  # the library's default is 131,072
     lines = csv.reader(_decoded(path), delimiter=delimiter, strict=True)
     try:
         header = next(lines, [])
@@ -244,7 +234,7 @@ def _read_parquet(path: Path, columns: Callable[[list[str]], list[str]]) -> Iter
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=PARQUET_ROWS, columns=columns(file.schema_arrow.names))
+        yield from file.iter_batches(batch_size=1024, columns=columns(file.schema_arrow.names))
 
 
 def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
@@ -262,8 +252,7 @@ def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterat
 
 
 def record_text(row: Mapping[str, Any], text_field: str, place: str) -> str:
-    """The document of a record: the text, or the chat (a list of messages), in its field. Raises `InputError` like
-    `field_of`, `chat_text` and `checked_text`."""
+    """The document of a record: the text, or the chat (a list of messages), in its field."""
     value = row[field_of(row, text_field, place)]
     return chat_text(value, place) if isinstance(value, list) else checked_text(value, place)
 
@@ -305,7 +294,7 @@ def chat_text(messages: Sequence[Any], place: str) -> str:
 
 
 def checked_text(value: object, place: str) -> str:
-    """Check that a value is a text; null is an empty document."""
+    """A value that is a text; "" for null. Raises `InputError` for others."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -316,5 +305,4 @@ def checked_text(value: object, place: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -17,7 +17,6 @@ B batch, T position, D documents. Targets are the inputs' next tokens, or -100 w
 
 import array
 import hashlib
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -48,9 +47,9 @@ GROUP_DOCUMENTS, GROUP_CHARACTERS = 512, 1_000_000  # bounds the memory of token
 class TokenShards:
     """A packed corpus, memory-mapped: `tokens` [n_tokens], `starts` [n_documents + 1], `meta`.
 
-    `begins` and `ends` [n_documents] are the places of each document in `tokens`. Of windows (`text.strides`) `source`
-    is their document, `window` their number in it, `offset` their first position there and `unscored` their number of
-    leading targets that are only context; a whole document is its only window.
+    `begins` and `ends` [n_documents] are the places of each document in `tokens`. Of windows (`overlapping_windows`)
+    `source` is their document, `window` their number in it, `offset` their first position there and `unscored` their
+    number of leading targets that are only context; a whole document is its only window.
 
     Raises `InputError` unless the folder is a complete entry of this format.
     """
@@ -78,12 +77,10 @@ class TokenShards:
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens, including BOS."""
         return int(self.starts[-1])
 
     @property
     def n_documents(self) -> int:
-        """Number of documents."""
         return len(self.begins)
 
     @property
@@ -98,7 +95,6 @@ class TokenShards:
         return np.array(self.tokens[self.begins[i] : self.ends[i]], dtype=np.int64)
 
     def only(self, documents: Sequence[int]) -> "TokenShards":
-        """Some of the documents, in this order, in memory."""
         rows, selection = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in documents], copy(self)
         selection._hold(np.concatenate([np.zeros(0, self.tokens.dtype), *rows]), np.cumsum([0, *map(len, rows)]))
         return selection
@@ -108,17 +104,12 @@ def pack(
     corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path | None = None, part: Part = "all",
     valid_fraction: float = 0.05, valid_blocks: int | None = None,
 ) -> TokenShards:  # fmt: skip
-    """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`).
+    """Tokenize `corpus`, or read it tokenized from the cache (`text.cache`) in `cache_dir`.
 
-    Args:
-        cache_dir: root of the cache; default `$STREAMSCOPE_CACHE`, else `~/.cache/streamscope`.
-        part: "all" documents, or the "train" or "valid" side of the split of `in_validation`.
-        valid_fraction: expected share of documents on the validation side; unused for part "all".
-        valid_blocks: split every document into this number of equal blocks instead, and hold out their ends (`pieces`);
-            the rest of each block becomes a document.
-
-    Raises:
-        InputError: a part without documents, a cache that cannot be written, or an unreadable corpus.
+    `part` is "all" documents, or the "train" or "valid" side of the split of `in_validation`, with `valid_fraction` as
+    the expected share of the latter. With `valid_blocks`, every document is split into this number of equal blocks
+    instead, whose ends are held out (`pieces`). Raises `InputError` for a part without documents, a cache that cannot
+    be written, and an unreadable corpus.
     """
     rule = _rule(part, valid_fraction, valid_blocks)
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
@@ -196,7 +187,6 @@ class Windows:
             )
 
     def at(self, n_ctx: int) -> "Windows":
-        """The same corpus with another window length."""
         return Windows(self.shards, n_ctx, packing=self.packing)
 
     def __len__(self) -> int:
@@ -225,13 +215,63 @@ def epoch_order(n: int, seed: int, epoch: int, *streams: int) -> np.ndarray:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, *streams]))).permutation(n)
 
 
+class WindowedShards(TokenShards):
+    """Shards whose documents are W windows; attributes are [W].
+
+    `possible` is the number of windows before selection. `tokens`, `starts` and `meta` are those of the documents.
+    """
+
+    def __init__(self, shards: TokenShards, stride: int, windows: dict[str, np.ndarray], possible: int) -> None:
+        self.__dict__.update(vars(shards) | windows)
+        self.documents, self.stride, self.possible, self.windows = shards, stride, possible, windows
+        first = self.starts[self.source]
+        self.begins, self.ends = first + self.offset, first + windows["end"]
+
+    def only(self, documents: Sequence[int] | np.ndarray) -> "WindowedShards":
+        rows = np.asarray(documents, dtype=np.int64)
+        windows = {name: values[rows] for name, values in self.windows.items()}
+        return WindowedShards(self.documents, self.stride, windows, len(rows))
+
+
+def overlapping_windows(
+    shards: TokenShards, n_ctx: int, stride: int, max_documents: int | None = None, most: int | None = None
+) -> WindowedShards:
+    """Split the first `max_documents` documents into overlapping windows, so that every token except the first is
+    scored exactly once.
+
+    With context T = `n_ctx` and stride s ≤ T, window w of a document holds the inputs ws … ws + T − 1 and their next
+    tokens. The first window scores all of its targets, each later one only its last s. So a token is predicted from
+    everything before it, or from at least T − s + 1 tokens. s = T gives separate chunks, as packing "document" in
+    training. If there are more than `most` windows, `most` evenly spread ones are selected. Raises `InputError` for a
+    stride outside 1 … T.
+    """
+    if not 1 <= stride <= n_ctx:
+        raise InputError(f"stride {stride}: give 1 to {n_ctx}, the context; a larger one would skip tokens")
+    targets = shards.lengths[:max_documents] - 1
+    count = 1 + np.maximum(-((n_ctx - targets) // stride), 0)  # 1 + ⌈(targets − n_ctx) / stride⌉
+    source = np.repeat(np.arange(len(targets)), count)
+    window = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
+    offset = window * stride
+    table = {
+        "source": source, "window": window, "offset": offset,
+        "end": np.minimum(offset + n_ctx, targets[source]) + 1,
+        "unscored": np.where(window > 0, n_ctx - stride, 0),
+    }  # fmt: skip
+    every = WindowedShards(shards, stride, table, len(source))
+    if most is None or most >= len(source):
+        return every
+    selection = every.only(np.linspace(0, len(source) - 1, most).round().astype(np.int64))
+    selection.possible = len(source)
+    return selection
+
+
 def document_batches(
     shards: TokenShards, n_ctx: int, batch_size: int, max_documents: int | None = None
 ) -> Iterator[tuple[np.ndarray, Int[Tensor, "B T"], Int[Tensor, "B T"]]]:
     """Yield whole documents for evaluation: (document indices [B], inputs, targets), padded on the right.
 
     These are the first `max_documents` documents, cut to n_ctx + 1 tokens, longest first: there is little padding, and
-    the largest batch comes first. Leading targets that are only context (`text.strides`) are -100.
+    the largest batch comes first. Leading targets that are only context (`overlapping_windows`) are -100.
     """
     lengths = np.minimum(shards.lengths[:max_documents], n_ctx + 1)
     order = np.argsort(-lengths, kind="stable")
@@ -275,35 +315,27 @@ def _write(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, keep: Callable[[str], bool],
     cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `tokens.bin` and `starts.npy`; return the counts and sizes for `meta.json`."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
     starts = array.array("q", [0])
-    digest = hashlib.sha256()
     with open(folder / "tokens.bin", "wb") as file:
-        for group in _groups(document for document in corpus.documents() if keep(document)):
+        for group in _groups(filter(keep, corpus.documents())):
             for ids in chain.from_iterable(map(cut, tokenizer.encode_batch(group))):
-                tokens = np.asarray(ids, dtype=dtype).tobytes()
-                digest.update(tokens)
-                file.write(tokens)
+                file.write(np.asarray(ids, dtype=dtype).tobytes())
                 starts.append(starts[-1] + len(ids))
     if len(starts) == 1:
-        raise InputError(
-            f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "
-            "--valid-blocks, or give --valid"
-        )
-    index = io.BytesIO()
-    np.save(index, np.asarray(starts, dtype=np.int64))
-    (folder / "starts.npy").write_bytes(index.getvalue())
+        raise InputError(f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "
+                         "--valid-blocks, or give --valid")  # fmt: skip
+    np.save(folder / "starts.npy", np.asarray(starts, dtype=np.int64))
+    files = ("tokens.bin", "starts.npy")
     return {
         "dtype": dtype.name, "d_vocab": tokenizer.d_vocab, "bos_id": tokenizer.bos_id, "pad_id": tokenizer.pad_id,
         "n_documents": len(starts) - 1, "n_tokens": starts[-1],
-        "bytes": {name: (folder / name).stat().st_size for name in ("tokens.bin", "starts.npy")},
-        "sha256": {"tokens.bin": digest.hexdigest(), "starts.npy": hashlib.sha256(index.getvalue()).hexdigest()},
+        "bytes": {name: (folder / name).stat().st_size for name in files},
+        "sha256": {name: sha256(folder / name) for name in files},
     }  # fmt: skip
 
 
 def _groups(documents: Iterator[str]) -> Iterator[list[str]]:
-    """Group consecutive documents to tokenize at once."""
     group, characters = list[str](), 0
     for document in documents:
         group.append(document)

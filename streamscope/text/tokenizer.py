@@ -18,6 +18,8 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsInt
@@ -25,26 +27,96 @@ from typing import Any, SupportsInt
 import tokenizers
 import torch
 from jaxtyping import Bool, Int
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 
-from streamscope.cli.disk import write_text
+from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, BosChoice
 from streamscope.text.chat import TEMPLATE, read_template, render
-from streamscope.text.special_tokens import MAP, ROLES, SpecialTokens, special_tokens
+from streamscope.text.readers import first_line
 
+CONFIG, MAP, ADDED = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""The roles that a special token can have."""
+REMEDY = "download it again"
+PROPERTIES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 BOS_NAMES = (END_OF_TEXT, "<s>", "<|bos|>", "<bos>", "<|begin_of_text|>")
 PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}  # vocabulary file: its merges file
-NOT_TEXT = "a text to encode is not a str, or holds lone surrogates, which UTF-8 cannot encode: fix the text"
 
 
-def _unreadable(error: Exception) -> InputError:
-    """Why the library could not turn a text into tokens."""
-    if isinstance(error, TypeError):
-        return InputError(NOT_TEXT)
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return InputError(f"the tokenizer has no token for a part of a text ({reason}); its vocabulary lacks the unk_token")
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """Special tokens, and tokens outside the vocabulary file."""
+
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Tokens by role (bos_token begins a text, eos_token ends it)."""
+    source: str = ""
+    """The file that should name them, or ""."""
+    added: Mapping[int, AddedToken] = field(default_factory=dict)
+    """Additional tokens by id."""
+    prefix_space: bool = False
+    """Whether a space is added before a text (for a pair of files; tokenizer.json has its own setting)."""
+
+
+def special_tokens(folder: Path) -> SpecialTokens:
+    """Read the transformers library's files about special tokens in a folder.
+
+    tokenizer_config.json      `ROLES`, added_tokens_decoder, add_prefix_space
+    special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
+    added_tokens.json          tokens besides vocab.json, if the first file does not list them
+
+    Raises `InputError` for a damaged one.
+    """
+    config, token_map = (_read(folder / name) for name in (CONFIG, MAP))
+    decoded = "added_tokens_decoder" in config
+    # as in the library: a configuration with added_tokens_decoder has priority over the map
+    files = (token_map, config) if decoded else (config, token_map)
+    named_in = [(role, _contents(fields.get(role))) for fields in files for role in ROLES]
+    roles = {role: names[0] for role, names in named_in if len(names) == 1}
+    special = {name for fields in files for value in fields.values() for name in _contents(value)}
+    rows: Any = config["added_tokens_decoder"] if decoded else {
+        i: {"content": name, "special": name in special, "normalized": name not in special}
+        for name, i in _read(folder / ADDED).items()
+    }  # fmt: skip
+    try:
+        added = {
+            int(i): AddedToken(row["content"], **{name: row[name] for name in PROPERTIES if name in row})
+            for i, row in rows.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: its added tokens are damaged ({error}); {REMEDY}") from None
+    return SpecialTokens(
+        roles=roles, added=added,
+        source=next((name for name in (CONFIG, MAP) if (folder / name).is_file()), ""),
+        prefix_space=config.get("add_prefix_space") is True,
+    )  # fmt: skip
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, dict[str, Any], REMEDY, any_int=True) if path.is_file() else {}
+
+
+def _contents(value: Any) -> list[str]:
+    """The tokens in a field: a name, a token with properties, or a list of either."""
+    if isinstance(value, list):
+        return [name for item in value for name in _contents(item)]
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return [value] if isinstance(value, str) else []
+
+
+@contextmanager
+def _encoding() -> Iterator[None]:
+    """The library raises TypeError for what is no text, and bare Exception where a word has no token."""
+    try:
+        yield
+    except TypeError as error:
+        line = "a text to encode is not a str, or holds lone surrogates, which UTF-8 cannot encode: fix the text"
+        raise InputError(line) from error
+    except Exception as error:
+        line = f"the tokenizer has no token for a part of a text ({first_line(error)}); its vocabulary lacks the "
+        raise InputError(f"{line}unk_token") from error
 
 
 class Tokenizer:
@@ -52,23 +124,15 @@ class Tokenizer:
 
     Attributes:
         d_vocab: number of ids, one more than the largest.
-        bos_id: the token that starts every document and prompt.
-        pad_id: the padding of a batch; it equals `bos_id`, because padding is masked and needs no id of its own.
+        bos_id: the token that starts every document and prompt; also `pad_id`, because padding is masked.
         eos_id: the token that ends a text according to its files, or None.
         note: deviations from the files, or "".
-        roles: the special tokens of a chat template by role (`special_tokens.ROLES`), as its files name them.
+        roles: the special tokens of a chat template by role (`ROLES`), as its files name them.
         bos_policy: the token that begins every text, and whether its own files add it.
         adds_bos: whether `encode` puts BOS first, which `with_bos` turns off.
         chat_template: the Jinja template of a conversation, or None; it and its roles are saved next to tokenizer.json.
     """
 
-    d_vocab: int
-    bos_id: int
-    pad_id: int
-    eos_id: int | None
-    note: str
-    roles: dict[str, str]
-    bos_policy: str
     adds_bos: bool = True
     _usual: "Tokenizer"
     chat_template: str | None = None
@@ -76,21 +140,18 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, specials: SpecialTokens | None = None):
         """Wrap `backend`, and write the BOS rule into its post-processor. `specials` comes from other files.
 
-        Raises `InputError` if there is no token for BOS, the post-processor puts several tokens first, or an added
-        token has another id than in the vocabulary.
+        Raises `InputError` for no or several tokens as BOS, and an added token with another id than in the vocabulary.
         """
         backend.no_truncation()
         backend.no_padding()
         specials = specials or SpecialTokens()
         _add(backend, specials)
-        self.bos_id, self.eos_id, self.note, has_bos = _ends(backend, specials)
-        self._own_bos = has_bos
+        self.bos_id, self.eos_id, self.note, self._own_bos = _ends(backend, specials)
         if specials.prefix_space and "add_prefix_space=False" in repr(backend.pre_tokenizer):
             space = f"{specials.source} puts a space before a text, but tokenizer.json does not: none is put"
             self.note = f"{self.note}; {space}" if self.note else space
-        self.bos_policy = f"{backend.id_to_token(self.bos_id)!r}, which its own files {'' if has_bos else 'do not '}add"
-        self.pad_id = self.bos_id
-        bos = str(backend.id_to_token(self.bos_id))
+        self.pad_id, bos = self.bos_id, str(backend.id_to_token(self.bos_id))
+        self.bos_policy = f"{bos!r}, which its own files {'' if self._own_bos else 'do not '}add"
         backend.add_special_tokens([bos])
         backend.encode_special_tokens = True  # the library's name for "specials in text are plain text"
         # replacing the post-processor also drops ByteLevel's trimming of offsets, so spans include leading spaces
@@ -137,11 +198,11 @@ class Tokenizer:
         if not path.exists():
             raise InputError(f"{path}: this tokenizer file or folder does not exist")
         if path.is_dir():
-            paths = [path / name for name in ("tokenizer.json", *PAIRS) if (path / name).is_file()]
-            if not paths:
-                pairs = ", ".join(" + ".join(pair) for pair in PAIRS.items())
+            names = [name for name in ("tokenizer.json", *PAIRS) if (path / name).is_file()]
+            if not names:
+                pairs = ", ".join(map(" + ".join, PAIRS.items()))
                 raise InputError(f"{path} has no tokenizer: add tokenizer.json, {pairs}")
-            path = paths[0]
+            path = path / names[0]
         for vocab, merges in PAIRS.items():
             if path.name in (vocab, merges):
                 return cls._from_pair(path.with_name(vocab), path.with_name(merges))
@@ -170,9 +231,8 @@ class Tokenizer:
                 raise InputError(f"{file} is missing: put {vocab.name} and {merges.name} into one folder")
         specials = special_tokens(vocab.parent)
         with reading(vocab, "give a BPE vocabulary with its merges"):
-            tokenizer = cls(
-                _byte_level_bpe(models.BPE.from_file(str(vocab), str(merges)), specials.prefix_space), specials
-            )
+            model = models.BPE.from_file(str(vocab), str(merges))
+            tokenizer = cls(_byte_level_bpe(model, specials.prefix_space), specials)
         tokenizer.chat_template = read_template(vocab.parent)
         return tokenizer
 
@@ -240,16 +300,12 @@ class Tokenizer:
         second one.
         """
         backend = self._special_backend if special else self._backend
-        try:
-            encodings = backend.encode_batch_fast(list(texts), add_special_tokens=bos)
-        except Exception as error:  # the library raises Exception itself where a word has no token
-            raise _unreadable(error) from error
-        rows = [encoding.ids for encoding in encodings]
+        with _encoding():
+            rows = [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=bos)]
         return [row[1:] if special and bos and row[:2] == [self.bos_id] * 2 else row for row in rows]
 
     @cached_property
     def _special_backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer that reads special tokens from text."""
         backend = tokenizers.Tokenizer.from_str(self.to_json())
         backend.encode_special_tokens = False
         return backend
@@ -297,10 +353,8 @@ class Tokenizer:
         In a byte-level tokenizer a span includes the leading space, and tokens that share a character (an emoji) all
         cover it.
         """
-        try:
+        with _encoding():
             encoding = (self._special_backend if special else self._backend).encode(text, add_special_tokens=bos)
-        except Exception as error:
-            raise _unreadable(error) from error
         return encoding.ids, encoding.offsets
 
     def align(self, text: str, start: int, end: int, *, bos: bool = True) -> list[int]:
@@ -357,44 +411,35 @@ def _add(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> None:
         if token.content not in names:
             backend.add_tokens([token])
         if (got := backend.token_to_id(token.content)) != i:
-            raise InputError(
-                f"its added token {token.content!r} should have id {i}, but has {got} in the vocabulary: the files "
-                "belong to different tokenizers"
-            )
+            raise InputError(f"its added token {token.content!r} should have id {i}, but has {got} in the vocabulary: "
+                             "the files belong to different tokenizers")  # fmt: skip
 
 
 def _ends(backend: tokenizers.Tokenizer, specials: SpecialTokens) -> tuple[int, int | None, str, bool]:
     """(BOS, EOS or None, deviations from the files, whether the files put BOS first)."""
-    try:
+    with _encoding():
         encoding = backend.encode("a", add_special_tokens=True)
-    except Exception as error:
-        raise _unreadable(error) from error
     plain = next((i for i, added in enumerate(encoding.special_tokens_mask) if not added), len(encoding.ids))
     prefix_ids, tail = encoding.ids[:plain], encoding.ids[plain:]
     suffix_ids = tail[len(backend.encode("a", add_special_tokens=False).ids) :]
     if len(prefix_ids) > 1:
         raise InputError("its post-processor puts several tokens first: remove it from the file")
-    ids = {
-        role: backend.token_to_id(name) if name else None
-        for role in ("bos", "eos")
-        for name in [specials.roles.get(f"{role}_token")]
-    }
-    eos = suffix_ids[-1] if ids["eos"] is None and suffix_ids else ids["eos"]
+    bos_name, eos_name = (specials.roles.get(f"{role}_token") for role in ("bos", "eos"))
+    bos, eos = (backend.token_to_id(name) if name else None for name in (bos_name, eos_name))
     notes = []
     if suffix_ids:
+        eos = suffix_ids[-1] if eos is None else eos
         notes.append(f"its post-processor ends texts with {backend.id_to_token(suffix_ids[-1])!r}, which is omitted")
     if prefix_ids:
-        return prefix_ids[0], eos, "; ".join(notes), True
-    if ids["bos"] is not None:
-        return ids["bos"], eos, "; ".join(notes), False
-    bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
-    if bos is None:
-        raise InputError(f"the vocabulary has no BOS token: add one of {' '.join(BOS_NAMES)}")
-    if specials.source or suffix_ids:
-        name = specials.roles.get("bos_token")
-        lacks = f"names {name!r} as BOS, which the vocabulary lacks" if name else "names no BOS"
-        notes.append(f"{specials.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
-    return bos, eos, "; ".join(notes), False
+        bos = prefix_ids[0]
+    elif bos is None:
+        bos = next((i for name in BOS_NAMES if (i := backend.token_to_id(name)) is not None), eos)
+        if bos is None:
+            raise InputError(f"the vocabulary has no BOS token: add one of {' '.join(BOS_NAMES)}")
+        if specials.source or suffix_ids:
+            lacks = f"names {bos_name!r} as BOS, which the vocabulary lacks" if bos_name else "names no BOS"
+            notes.append(f"{specials.source or 'its file'} {lacks}: texts begin with {backend.id_to_token(bos)!r}")
+    return bos, eos, "; ".join(notes), bool(prefix_ids)
 
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

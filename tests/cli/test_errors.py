@@ -55,7 +55,7 @@ command(main)
         (
             ("memory",),
             2,
-            ["error: not enough memory (DefaultCPUAllocator: can't allocate memory); choose smaller sizes"],
+            ["error: not enough memory (DefaultCPUAllocator: can't allocate memory); choose smaller"],
         ),
         (("--traceback",), 2, ["Traceback (most recent call last):", "KeyError: 'weight'"]),
         (("defect",), 1, ["IndexError: of ours", "This is a defect of streamscope: please report it"]),

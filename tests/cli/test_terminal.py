@@ -61,16 +61,16 @@ def test_markdown_without_html() -> None:
     assert (yaml("lfa"), yaml("a: b\n- c")) == ("lfa", '"a: b\\n- c"')
 
 
-@pytest.mark.parametrize("name", ["preset", "scale", "outcome"])
-def test_runs_are_listed_with_markup_in_a_manifest(run: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_runs_are_listed_with_markup_in_a_manifest(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, name: NASTY}))
-    runs(["list", str(run.parent)])
-    text = capsys.readouterr().out
-    assert "[/b]x" in "".join(text.split()), "the text is shown, not styled"
-    clean(text)
-    runs(["show", str(run)])
-    clean(capsys.readouterr().out)
+    for name in ("preset", "scale", "outcome"):
+        (run / "manifest.json").write_text(json.dumps({**manifest, name: NASTY}))
+        runs(["list", str(run.parent)])
+        text = capsys.readouterr().out
+        assert "[/b]x" in "".join(text.split()), "the text is shown, not styled"
+        clean(text)
+        runs(["show", str(run)])
+        clean(capsys.readouterr().out)
 
 
 def test_other_tables_of_a_terminal(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,15 +98,12 @@ def test_other_tables_of_a_terminal(run: Path, tmp_path: Path, capsys: pytest.Ca
     clean(text)
 
 
-def fails(name: str) -> None:
-    raise InputError(NASTY)
-
-
 def test_an_error_is_one_clean_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise FileNotFoundError(2, "No such file", NASTY)
+    for error in (InputError(NASTY), FileNotFoundError(2, "No such file", NASTY)):
 
-    for main in (lambda: fails(""), missing):
+        def main(error: Exception = error) -> None:
+            raise error
+
         with pytest.raises(SystemExit), monkeypatch.context() as patched:
             patched.setattr(sys, "stdout", sys.stdout)
             patched.setattr(sys, "stderr", sys.stderr)

@@ -210,13 +210,8 @@ def test_patching_with_gradients_on(model: StreamTransformer) -> None:
 
 def test_backward_hooks(model: StreamTransformer) -> None:
     """run_with_cache(incl_bwd=True) has the gradients that autograd gives, at every editable hook."""
-    names = ["hook_embed", "blocks.1.attn.hook_z", "blocks.1.attn.hook_q", "blocks.1.hook_attn_out"]
-    names += [
-        "blocks.1.hook_mlp_in",
-        "blocks.1.hook_attn_in",
-        "blocks.1.attn.hook_pattern",
-        "ln_final.hook_scale",
-    ]
+    inside = ("attn.hook_z", "attn.hook_q", "attn.hook_pattern", "hook_attn_out", "hook_mlp_in", "hook_attn_in")
+    names = ["hook_embed", *(f"blocks.1.{name}" for name in inside), "ln_final.hook_scale"]
     loss, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True, names_filter=names)
     model.zero_grad()
     with capture(model, names, grad=True) as found:
@@ -224,10 +219,7 @@ def test_backward_hooks(model: StreamTransformer) -> None:
     assert torch.allclose(loss, again)
     for name, g in zip(names, torch.autograd.grad(again, [found[n] for n in names]), strict=True):
         torch.testing.assert_close(cache[f"{name}_grad"], g, **TIGHT, msg=name)
-
-
-def test_backward_hooks_of_everything(model: StreamTransformer) -> None:
-    """With no filter, every hook that can be edited has its gradient in the cache."""
+    model.zero_grad()  # with no filter, every hook that can be edited has its gradient in the cache
     _, cache = model.run_with_cache(CLEAN, return_type="loss", incl_bwd=True)
     model.zero_grad()
     resid = [n for n in model.hook_dict if "hook_resid" in n] if model.config.residual.streams else []
@@ -243,11 +235,10 @@ def test_backward_hooks_that_stay(model: StreamTransformer) -> None:
         grads.append(g.clone())
         return g * 2
 
-    name, weight = "blocks.1.hook_attn_out", model.blocks[1].attn.q.weight
+    bwd, weight = [("blocks.1.hook_attn_out", double)], model.blocks[1].attn.q.weight
     model(CLEAN, return_type="loss").backward()
     plain = weight.grad.clone()
     model.zero_grad()
-    bwd = [(name, double)]
     model.run_with_hooks(CLEAN, return_type="loss", bwd_hooks=bwd, reset_hooks_end=False).backward()
     model.reset_hooks()
     torch.testing.assert_close(weight.grad, 2 * plain, **TIGHT)

@@ -26,7 +26,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.models.readout import IGNORE
 from streamscope.probes.specialization.measure import blocks_of_neighbours
-from streamscope.text.strides import WindowedShards, overlapping_windows
+from streamscope.text.shards import WindowedShards, overlapping_windows
 from tests.interventions import copiers
 from tests.tiny import WORDS
 

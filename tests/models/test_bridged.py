@@ -130,9 +130,8 @@ def test_every_instrument_measures_or_says_in_a_line_why_not(name: str, theirs: 
     data = [one.small() for one in how.takes]
     data = [replace(one, data="stories:1:4") if type(one).__name__ in ("Documents", "Tokens") else one for one in data]
     if name in REFUSED:
-        with pytest.raises(InputError) as caught:
+        with refused("^(?!.*check_tokens)"):
             how.measure(theirs[0], *data)
-        assert "\n" not in str(caught.value) and "check_tokens" not in str(caught.value)
     else:
         assert all(len(table.frame) for table in how.measure(theirs[0], *data).tables.values())
 
@@ -159,12 +158,9 @@ def test_commands_take_its_folder(theirs: tuple[Bridged, Any], tmp_path: Path, m
     assert both["delta"].tolist() == [*expected["delta"], *expected["delta"]]
     ablate(["hf:sharded", *argv, "--dtype", "bf16", "--out", "c.parquet"])
     single = Result.load("c.parquet").table()
-    rounded = single.frame["edited"]
+    rounded, exact = single.frame["edited"], expected["edited"]
     assert single.title.startswith("gptj (hf:sharded): loss")
-    assert (
-        rounded.tolist() == pytest.approx(expected["edited"].tolist(), rel=0.02)
-        and (rounded != expected["edited"]).all()
-    )
+    assert rounded.tolist() == pytest.approx(exact.tolist(), rel=0.02) and (rounded != exact).all()
     with pytest.raises(InputError, match="has no segment|reads our modules"):
         INSTRUMENTS["hydra"](heads=("L4.*",)).measure("hf:sharded")
     with pytest.raises(InputError, match="family 'gptj'.* others can only be measured by instruments$"):
@@ -193,10 +189,8 @@ SIZES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_atte
 GATED = {**SIZES, "intermediate_size": 64, "num_key_value_heads": 2}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Granite": {**GATED, "logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5},
-    "Cohere": {**GATED, "logit_scale": 0.25},
-    "Gemma": {**GATED, "head_dim": 8},
-    "OPT": {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
-    "Gemma2": {**GATED, "head_dim": 8, "final_logit_softcapping": 3.0},
+    "Cohere": {**GATED, "logit_scale": 0.25}, "OPT": {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Gemma": {**GATED, "head_dim": 8}, "Gemma2": {**GATED, "head_dim": 8, "final_logit_softcapping": 3.0},
     "Olmo2": GATED,
 }  # fmt: skip
 

@@ -10,8 +10,7 @@ import tokenizers
 import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.text.chat import render
-from streamscope.text.special_tokens import ROLES
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import ROLES, Tokenizer
 
 ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.json"
 CHAT = [

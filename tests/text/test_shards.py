@@ -9,16 +9,9 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.text import shards as module
 from streamscope.text.corpus import open_corpus
-from streamscope.text.shards import (
-    NO_TARGET,
-    TokenShards,
-    Windows,
-    document_batches,
-    epoch_order,
-    in_validation,
-    pack,
-)
+from streamscope.text.shards import NO_TARGET, TokenShards, Windows, document_batches, epoch_order, in_validation, pack
 from streamscope.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -51,28 +44,18 @@ def texts(shards: TokenShards, tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.decode(shards.document(i)) for i in range(shards.n_documents)]
 
 
-def refuse_to_tokenize(*args, **options):
-    raise AssertionError("tokenized again")
-
-
-def test_documents_come_back_each_after_bos(shards, tokenizer):
+def test_documents_come_back_each_after_bos(shards, source, tokenizer):
     assert shards.n_documents == len(DOCUMENTS)
     for i, document in enumerate(DOCUMENTS):
         assert shards.document(i).tolist() == tokenizer.encode(document)
         assert shards.document(i).dtype == np.int64
-    assert shards.n_tokens == len(shards.tokens) == sum(map(len, tokenizer.encode_batch(DOCUMENTS)))
     assert shards.lengths.tolist() == [len(ids) for ids in tokenizer.encode_batch(DOCUMENTS)]
-    assert int(shards.tokens.max()) < shards.d_vocab
+    assert shards.n_tokens == len(shards.tokens) == sum(shards.lengths)
     for i in (-1, len(DOCUMENTS)):
         with pytest.raises(IndexError):
             shards.document(i)
-
-
-def test_meta_says_what_it_is(shards, source, tokenizer):
     meta = json.loads((shards.folder / "meta.json").read_text())
-    corpus = open_corpus(source)
-    assert meta["corpus"] == corpus.fingerprint()
-    assert meta["tokenizer"] == tokenizer.sha256
+    assert meta["corpus"] == open_corpus(source).fingerprint() and meta["tokenizer"] == tokenizer.sha256
     assert (meta["part"], meta["rule"], meta["dtype"]) == ("all", "every document", "uint16")
     assert (meta["n_documents"], meta["n_tokens"]) == (shards.n_documents, shards.n_tokens)
     assert (meta["d_vocab"], meta["bos_id"], meta["pad_id"]) == (270, 0, 0)
@@ -99,13 +82,18 @@ def test_the_source_named_is_the_one_of_this_run(source, tokenizer, tmp_path):
 
 
 def test_a_packed_corpus_is_not_tokenized_again(source, tokenizer, tmp_path, monkeypatch):
+    """And what is interrupted leaves nothing behind."""
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
     first = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]  # no scratch left
-    monkeypatch.setattr(Tokenizer, "encode_batch", refuse_to_tokenize)
+    monkeypatch.setattr(Tokenizer, "encode_batch", interrupt)
     again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
     assert again.folder == first.folder and np.array_equal(again.tokens, first.tokens)
-    with pytest.raises(AssertionError, match="tokenized again"):
+    with pytest.raises(KeyboardInterrupt):
         pack(open_corpus(source, max_documents=5), tokenizer, cache_dir=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
 
 
 def test_the_key_follows_everything_that_matters(source, tokenizer, tmp_path):
@@ -132,30 +120,19 @@ def test_the_cache_is_where_the_environment_says(source, tokenizer, tmp_path, mo
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "starts.npy", "meta.json"])
-@pytest.mark.parametrize("damage", ["cut", "gone", "empty"])
-def test_a_damaged_entry_is_built_again(source, tokenizer, tmp_path, name, damage):
-    sound = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
-    expected = np.array(sound.tokens)
-    file = sound.folder / name
-    content = file.read_bytes()
-    file.unlink()  # the memory map of `sound` keeps the old file
-    if damage != "gone":
-        file.write_bytes(content[:-2] if damage == "cut" else b"")
-    with pytest.raises(InputError, match="damaged or foreign token shards"):
-        TokenShards(sound.folder)
+def test_a_damaged_entry_is_built_again(source, tokenizer, tmp_path, name):
     again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
-    assert np.array_equal(again.tokens, expected)
-    assert [path.name for path in tmp_path.iterdir()] == [again.folder.name]
-
-
-def test_an_interrupted_run_leaves_nothing_behind(source, tokenizer, tmp_path, monkeypatch):
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Tokenizer, "encode_batch", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
-    assert not list(tmp_path.iterdir())
+    expected, file = np.array(again.tokens), again.folder / name
+    for damage in ("cut", "gone", "empty"):
+        content = file.read_bytes()
+        file.unlink()  # the memory map keeps the old file
+        if damage != "gone":
+            file.write_bytes(content[:-2] if damage == "cut" else b"")
+        with pytest.raises(InputError, match="damaged or foreign token shards"):
+            TokenShards(again.folder)
+        again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
+        assert np.array_equal(again.tokens, expected)
+        assert [path.name for path in tmp_path.iterdir()] == [again.folder.name]
 
 
 PACK = """
@@ -182,7 +159,7 @@ def test_killed_and_racing_processes_leave_one_sound_entry(source, tokenizer, tm
     tokenizer.save(tmp_path)
     (said := tmp_path / "said").mkdir()
     argv = [sys.executable, "-c", PACK, source, str(tmp_path), str(tmp_path / "cache"), str(said)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     killed, *live = map(int, done.stdout.split())
     assert live == [0, 0], done.stderr
     found = [path.read_text() for path in sorted(said.iterdir())]
@@ -194,9 +171,8 @@ def test_killed_and_racing_processes_leave_one_sound_entry(source, tokenizer, tm
 def test_the_split_is_disjoint_exhaustive_and_by_text(tokenizer, tmp_path):
     documents = DOCUMENTS + DOCUMENTS[:100]  # duplicates must not straddle
     corpus = open_corpus(write(tmp_path / "a.txt", documents))
-    train, valid = (
-        pack(corpus, tokenizer, cache_dir=tmp_path, part=part, valid_fraction=0.2) for part in ("train", "valid")
-    )
+    how = {"cache_dir": tmp_path, "valid_fraction": 0.2}
+    train, valid = (pack(corpus, tokenizer, part=part, **how) for part in ("train", "valid"))
     kept, held = texts(train, tokenizer), texts(valid, tokenizer)
     assert sorted(kept + held) == sorted(documents)
     assert not set(kept) & set(held)
@@ -204,14 +180,10 @@ def test_the_split_is_disjoint_exhaustive_and_by_text(tokenizer, tmp_path):
     assert 0.1 < len(held) / len(documents) < 0.3
     assert "is below 2000" in valid.meta["rule"] and "is not below 2000" in train.meta["rule"]
     assert train.meta["n_documents"] == len(kept) and valid.meta["n_tokens"] == len(valid.tokens)
-
-
-def test_the_split_does_not_depend_on_order(tokenizer, tmp_path):
-    held = []
-    for name, documents in (("a.txt", DOCUMENTS), ("b.txt", DOCUMENTS[::-1])):
-        corpus = open_corpus(write(tmp_path / name, documents))
-        held.append(texts(pack(corpus, tokenizer, cache_dir=tmp_path, part="valid"), tokenizer))
-    assert held[0] == held[1][::-1] and held[0]
+    backwards = open_corpus(write(tmp_path / "b.txt", documents[::-1]))
+    assert texts(pack(backwards, tokenizer, part="valid", **how), tokenizer) == held[::-1]
+    with pytest.raises(InputError, match="too little text for one side of the split"):
+        pack(corpus, tokenizer, cache_dir=tmp_path, part="valid", valid_fraction=1e-9)
 
 
 def test_the_share_held_out_is_the_fraction():
@@ -221,16 +193,8 @@ def test_the_share_held_out_is_the_fraction():
     assert not any(in_validation(f"document {i}", 0.0) for i in range(1000))
 
 
-def test_a_side_without_text_is_refused(source, tokenizer, tmp_path):
-    corpus = open_corpus(source)
-    with pytest.raises(InputError, match="too little text for one side of the split"):
-        pack(corpus, tokenizer, cache_dir=tmp_path, part="valid", valid_fraction=1e-9)
-
-
 def test_documents_are_tokenized_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group ends with the document that reaches the bound of characters, or of documents; none is lost."""
-    import streamscope.text.shards as module
-
     monkeypatch.setattr(module, "GROUP_CHARACTERS", 10)
     monkeypatch.setattr(module, "GROUP_DOCUMENTS", 4)
     documents = ["aaaa"] * 5 + ["b"] * 6 + ["c" * 30, "d"]

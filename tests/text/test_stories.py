@@ -16,19 +16,10 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts import load_suite
 from streamscope.text import stories
 from streamscope.text.corpus import open_corpus
-from streamscope.text.stories import (
-    CATEGORIES,
-    NOUNS,
-    _parsed,
-    documents,
-    is_held_out,
-    labelled,
-    minimal_pairs,
-    story,
-)
+from streamscope.text.stories import CATEGORIES, NOUNS, _parsed, documents, labelled, minimal_pairs, story
 from streamscope.text.stories.__main__ import main
-from streamscope.text.stories.lexicon import BASES
-from streamscope.text.stories.pays import Clue, clues, gain, passages_of_stories, read_passages
+from streamscope.text.stories.lexicon import BASES, is_held_out
+from streamscope.text.stories.pays import Clue, clues, gain, passages_of_stories
 from streamscope.text.stories.repeats import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,27 +86,34 @@ def test_training_text_has_no_held_out_pair_and_no_reserved_word():
 
 @pytest.mark.parametrize("held_out", ["pairs", "told", "words"])
 def test_orders_of_a_minimal_pair_differ_in_nothing_else(held_out, monkeypatch):
+    """Nor do a text and its corruption, whose pronoun means the competitor, before the nouns are named."""
     pairs = minimal_pairs(2, 70, held_out)
     assert Counter(pair.category for pair in pairs) == dict.fromkeys(CATEGORIES, 10)
     for pair in pairs:
-        for text, spans, target_first in ((pair.first, pair.first_spans, True), (pair.last, pair.last_spans, False)):
+        first = (pair.first, pair.first_corrupt, pair.first_spans)
+        for text, corrupt, spans in (first, (pair.last, pair.last_corrupt, pair.last_spans)):
             assert at(text, spans.target) == pair.target and at(text, spans.competitor) == pair.competitor
             assert spans.query.end == len(text) and spans.cue.end <= len(text)
-            assert (spans.target.start < spans.competitor.start) == target_first
+            assert (spans.target.start < spans.competitor.start) == (text == pair.first)
+            end = max(spans.target.end, spans.competitor.end)
+            assert text[:end] == corrupt[:end] and text[end:] != corrupt[end:]
+            if pair.category in ("gender", "anchor", "number"):
+                kinds = {"it", "they"} if pair.category == "number" else {"he", "she"}
+                assert {one.split()[-1].lower() for one in (text, corrupt)} == kinds
         assert at(pair.first, pair.first_spans.cue) == at(pair.last, pair.last_spans.cue)
         small = {"was", "by", "belonged", "to", "a", "gift", "for", "kept", "in", "the", "lent", "an", "and", "had"}
         difference = set(words(pair.first.lower())) ^ set(words(pair.last.lower()))
         assert pair.category in ("possessor-possessed", "agent-patient") or difference <= small
-        assert (
-            pair.coherent != pair.incoherent and pair.coherent.startswith(" ") and pair.then.startswith(pair.coherent)
-        )
+        assert pair.coherent != pair.incoherent and pair.coherent.startswith(" ")
         if held_out == "pairs":
-            assert (
-                NOUN_OF[pair.target].habit == pair.coherent[1:]
-                and NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
-            )
-    with pytest.raises(InputError, match="relation"):
-        minimal_pairs(2, 3, relations=["genders"])
+            assert NOUN_OF[pair.target].habit == pair.coherent[1:]
+            assert NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
+    for i, category in enumerate(CATEGORIES):
+        (_, _, meant), (_, _, other) = (_parsed(f"{i}", category, held_out, False, side) for side in (False, True))
+        assert meant.nouns == other.nouns[::-1] and meant.habits == other.habits[::-1]
+    for call in (lambda: story(0, 0, "unknown"), lambda: minimal_pairs(2, 3, "unknown")):
+        with pytest.raises(InputError, match="unknown held_out 'unknown'"):
+            call()
     monkeypatch.setattr(stories, "_pair", lambda *_: pairs[0])
     with pytest.raises(InputError, match="only 1 distinct"):
         minimal_pairs(2, 2)
@@ -130,15 +128,11 @@ def test_suites_have_the_pairs_with_their_category():
 
 def test_dial_of_repeats_is_the_share_of_words():
     assert next(open_corpus("stories:0:5").documents()) == story(0, 0).text
+    tales = {one.text for one in TALES}
     for share in (0.0, 0.5, 1.0):
-        texts = list(open_corpus(f"stories:1:600:{share}").documents())
-        tales = {one.text for one in labelled(1, 600)}
+        texts = list(open_corpus(f"stories:0:600:{share}").documents())
         repeated = sum(len(words(text)) for text in texts if text not in tales)
         assert repeated / sum(map(len, map(words, texts))) == pytest.approx(share, abs=0.05)
-    with pytest.raises(InputError, match="SEED:N:SHARE"):
-        open_corpus("stories:0:5:1:1")
-    with pytest.raises(InputError, match="share is a number from 0 to 1"):
-        open_corpus("stories:0:5:2")
 
 
 def test_repeats_have_every_period_from_2_to_60():
@@ -173,53 +167,35 @@ def test_gain_is_the_information_that_was_planted():
 
 
 def test_the_world_pays_in_every_category():
-    found = clues(passages_of_stories(labelled(0, 3000)))
+    found = clues(passages_of_stories([*TALES, *labelled(1, 1400)]))
     for category in CATEGORIES:
-        found_gain = gain(found["pronoun"][category])  # of 3,000 stories; of 20,000 every gain is above 1.3
+        found_gain = gain(found["pronoun"][category])  # of 2,000 stories; of 20,000 every gain is above 1.3
         assert found_gain.low > 0.6 and found_gain.nats + found_gain.bias > 1.3
     assert gain(found["repeated noun"]["number"]).low > 0.5 and gain(found["told"]["tool-container"]).low > 1
 
 
 def test_pays_reads_a_users_labels(tmp_path, capsys):
     path, rows, rng = tmp_path / "own.jsonl", [], Random(0)
-    for i in range(300):
+    for _ in range(300):
         girl, boy = rng.choice(["Ann", "Bea", "Cleo"]), rng.choice(["Dirk", "Earl"])
         text = f"{girl} met {boy}. She {dict(Ann='sang', Bea='ran', Cleo='hid')[girl]}. All saw {girl}."
         query = [text.index("She"), text.index("She") + 3]
-        rows.append(
-            {"id": f"{i}", "text": text, "category": "own", "roles": {"query": query, "target": [0, len(girl)]}}
-        )
+        rows.append({"text": text, "category": "own", "roles": {"query": query, "target": [0, len(girl)]}})
     path.write_text("\n".join(map(json.dumps, rows)))
     main(["--pays", "--labels", str(path)])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| own | 300 |"))
     assert float(line.split("|")[3].split()[0]) == pytest.approx(math.log(3), abs=0.1)
-    path.write_text(json.dumps({"text": "She", "category": "x", "roles": {"query": [0, 3]}, "coherent": " hid"}))
-    with pytest.raises(InputError, match="no prompt with the role 'target'"):
-        main(["--pays", "--labels", str(path)])
-    path.write_text(json.dumps({"text": "She", "category": "x", "roles": {"query": [0, 3], "target": [0, 9]}}))
-    with pytest.raises(InputError, match="own.jsonl:1: role 'target'"):
-        list(read_passages(path))
-    with pytest.raises(InputError, match="leave them out"):
-        main(["--pays", "--labels", str(path), "--n", "3"])
+    for roles, more, line in (
+        ({"query": [0, 3]}, [], "no prompt with the role 'target'"),
+        ({"query": [0, 3], "target": [0, 9]}, [], "own.jsonl:1: role 'target'"),
+        ({}, ["--n", "3"], "leave them out"),
+    ):
+        path.write_text(json.dumps({"text": "She", "category": "x", "roles": roles, "coherent": " hid"}))
+        with pytest.raises(InputError, match=line):
+            main(["--pays", "--labels", str(path), *more])
 
 
 def test_command_marks_cases(capsys):
     main(["--n", "2", "--seed", "1", "--held-out", "told"])
     out = capsys.readouterr().out
     assert out.count("--- story") == 2 and re.search(r"\{gender: \w+, told\}|\{[a-z-]+: \w+, told\}", out)
-
-
-@pytest.mark.parametrize("held_out", ["pairs", "told"])
-def test_the_corrupted_text_means_the_competitor(held_out: str) -> None:
-    for pair in minimal_pairs(3, 70, held_out):
-        for text, corrupt, spans in (
-            (pair.first, pair.first_corrupt, pair.first_spans), (pair.last, pair.last_corrupt, pair.last_spans),
-        ):  # fmt: skip
-            end = max(spans.target.end, spans.competitor.end)
-            assert text[:end] == corrupt[:end] and text[end:] != corrupt[end:]
-            if pair.category in ("gender", "anchor", "number"):
-                kinds = {"it", "they"} if pair.category == "number" else {"he", "she"}
-                assert {one.split()[-1].lower() for one in (text, corrupt)} == kinds
-    for i, category in enumerate(CATEGORIES):
-        (_, _, meant), (_, _, other) = (_parsed(f"{i}", category, held_out, False, side) for side in (False, True))
-        assert meant.nouns == other.nouns[::-1] and meant.habits == other.habits[::-1]

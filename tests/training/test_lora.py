@@ -14,8 +14,7 @@ from streamscope.models.interop.export.write import export
 from streamscope.models.sft import main
 from streamscope.models.training.lora import Lora, add_lora, merged
 from streamscope.text.pairs import PairWindows, encode_pairs, read_pairs
-from streamscope.text.special_tokens import SpecialTokens
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import SpecialTokens, Tokenizer
 from tests.tiny import PARTS, WORDS, corpus_text, randomise, some
 from tests.training.runs import cut, same_weights, weights
 

@@ -40,7 +40,6 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, write, print the folders."""
     options = parse(Options, argv, __doc__)
     if not options.run or options.out is None:
         raise InputError("give a run and an output folder: python -m models.interop.export RUN --out FOLDER")

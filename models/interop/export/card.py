@@ -46,7 +46,6 @@ def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
-    """The main properties; config.json has the rest."""
     attention, mlp, readout = config.attention, config.mlp, config.readout
     rows: list[tuple[str, ...]] = [
         ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.d_model}"),
@@ -69,7 +68,6 @@ def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
 
 
 def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> str:
-    """The data, the tokens seen and the command."""
     if "argv" not in manifest:
         if source := manifest.get("source"):
             return f"Not trained here; converted from {code(Path(source).name)}."
@@ -94,7 +92,6 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
 
 
 def _measured(folder: Path, run: str) -> str:
-    """The last evaluation of the run, and the measurements of its own card."""
     step = snapshot_step(folder)
     rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
     losses = [row for row in rows if row["kind"] == "eval" and (step is None or row["step"] == step)]
@@ -105,8 +102,8 @@ def _measured(folder: Path, run: str) -> str:
         valid = manifest.get("data", {}).get("valid", {}).get("source", {}).get("source", "its validation data")
         over = f"{int(last['tokens']):,} tokens of " if "tokens" in last else ""
         where = (f"{over}{code(valid)}", f"{run}, step {last['step']:,}")
-        values = [("loss, nats/token", f"{last['loss']:.4f}", *where)]
-        values.append(("perplexity", f"{last['perplexity']:.3f}", *where))
+        loss, perplexity = f"{last['loss']:.4f}", f"{last['perplexity']:.3f}"
+        values = [("loss, nats/token", loss, *where), ("perplexity", perplexity, *where)]
         lines.append(_table(("measured", "value", "on", "run"), values))
     card = folder / "README.md"
     if step is None and card.is_file():
@@ -125,13 +122,11 @@ def _measured(folder: Path, run: str) -> str:
 
 def _use(model: "StreamTransformer", native: bool) -> str:
     """Code to open the model, and its differences from other models of the library."""
-    trust = ", trust_remote_code=True" if native else ""
-    lines = ["# pip install streamscope"] * native + [
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        "",
-    ]
-    lines.append(f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})')
-    text = ""
+    trust, text = ", trust_remote_code=True" if native else "", ""
+    lines = [
+        *["# pip install streamscope"] * native, "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
+        f'model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})',
+    ]  # fmt: skip
     if model.tokenizer is not None:
         lines += [
             f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})',

@@ -9,7 +9,6 @@ from streamscope.models.config.serialization import from_dict, to_dict
 
 
 def _size(name: str) -> property:
-    """A property with one of our sizes."""
     return property(lambda config: getattr(config._sizes, name))
 
 
@@ -24,7 +23,6 @@ class StreamscopeConfig(PretrainedConfig):
         super().__init__(**{"use_cache": False, "tie_word_embeddings": self._sizes.readout.tied} | options)
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as JSON data."""
         return {name: value for name, value in super().to_dict().items() if name != "_sizes"}
 
     vocab_size, hidden_size, intermediate_size = map(_size, ("d_vocab", "d_model", "d_mlp"))

@@ -29,11 +29,9 @@ class Head(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix W [V, D]."""
         return self._decoder[0].unembed.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
         return self._decoder[0].unembed(x)
 
 
@@ -67,15 +65,12 @@ class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
             getattr(module, name).copy_(value)
 
     def get_input_embeddings(self) -> Any:
-        """The token embedding, which is also a tied head."""
         return self.model.embed
 
     def get_output_embeddings(self) -> Any:
-        """An untied head; None if it is tied."""
         return None if self.model.config.readout.tied else self.model.unembed
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, attention_mask: Any = None, **_: Any) -> dict[str, Any]:
-        """Pass the whole sequence at every step."""
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
     def forward(
@@ -107,10 +102,9 @@ class StreamscopeForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.lm_head(x)
         if output_hidden_states:
             readouts.append(x)
-        loss = None
+        loss, n = None, options.get("num_items_in_batch")
         if labels is not None:
-            batch = {"num_items_in_batch": options.get("num_items_in_batch")}
-            loss = self.loss_function(logits, labels, self.config.vocab_size, **batch)
+            loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=n)
         for i, pattern in enumerate(patterns):  # [B, H, T, T], queries and keys at their given positions
             queries = _back(pattern.transpose(1, 2), shift)
             patterns[i] = _back(queries.transpose(1, 3), shift).permute(0, 2, 3, 1)
@@ -132,7 +126,6 @@ def _to_the_left(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | 
 
 
 def _back(x: Tensor, shift: Tensor | None) -> Tensor:
-    """Rotate rows back."""
     return x if shift is None else _turn(x, -shift)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
-from streamscope.models.checkpoint import ZOO, load, run_folder, snapshots
+from streamscope.models import checkpoint
+from streamscope.models.checkpoint import ZOO, load, run_folder
+from streamscope.models.config.serialization import to_dict
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.export.card import model_card
 from streamscope.models.interop.huggingface.convert import new_folder
-from streamscope.models.interop.huggingface.families import FAMILIES, as_exported, native
+from streamscope.models.interop.huggingface.families import FAMILIES, native
 from streamscope.models.interop.huggingface.generation import read_generation
 from streamscope.models.interop.tables import give, shapes_of
 from streamscope.models.tensors import GENERATION, OTHER_SAMPLING, read_tensors, write_tensors
@@ -35,21 +37,15 @@ def export(
     if no class of the library computes the model.
     """
     with new_folder(out) as part:
-        steps = _steps(run) if snapshots else []
+        rows = checkpoint.snapshots(run_folder(run)) if snapshots else []
+        if snapshots and not rows:
+            raise InputError(f"{run} has no snapshots: train with --snapshots log, or export without --snapshots")
         license = license or ("mit" if run_folder(run).parent == ZOO else "")
         contents = [(out, _write(run, part, native, license))]
-        for step in steps:
-            name = f"step-{step:06d}"
-            contents.append((out / name, _write(f"{run}@{step}", part / name, native, license)))
+        for row in rows:
+            name = f"step-{row['step']:06d}"
+            contents.append((out / name, _write(f"{run}@{row['step']}", part / name, native, license)))
     return contents
-
-
-def _steps(run: str) -> list[int]:
-    """The steps of the snapshots of a run."""
-    steps = [row["step"] for row in snapshots(run_folder(run))]
-    if not steps:
-        raise InputError(f"{run} has no snapshots: train with --snapshots log, or export without --snapshots")
-    return steps
 
 
 def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
@@ -58,20 +54,17 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     check_weights(model)
     config = model.config
     tensors = read_tensors(run_folder(run) / "model.safetensors")[0]
-    kind, output, target_config = native(config) if as_native else ("streamscope", as_exported(config), config)
+    exported = {"parts": to_dict(config), "auto_map": AUTO, "use_cache": False}
+    kind, output, target_config = native(config) if as_native else ("streamscope", exported, config)
     family = FAMILIES[kind]
-    described: dict[str, Any] = {"architectures": [family.architecture], "model_type": kind, "dtype": "float32"}
-    described |= output
-    if not as_native:
-        described |= {"auto_map": AUTO, "use_cache": False}
+    described = {"architectures": [family.architecture], "model_type": kind, "dtype": "float32", **output}
     folder.mkdir(exist_ok=True)
-    tokenizer, (eos, *_) = model.tokenizer, (*model.eos_ids, None)
-    ids: dict[str, Any] = {}
+    tokenizer, ids = model.tokenizer, dict[str, Any]()
     if tokenizer is not None:
         ids = dict.fromkeys(("bos_token_id", "pad_token_id"), tokenizer.bos_id)
-        _write_tokenizer(tokenizer, eos, folder, config.n_ctx)
-    if eos is not None:
-        ids["eos_token_id"] = eos if len(model.eos_ids) == 1 else list(model.eos_ids)
+        _write_tokenizer(tokenizer, model.eos_ids, folder, config.n_ctx)
+    if model.eos_ids:
+        ids["eos_token_id"] = model.eos_ids[0] if len(model.eos_ids) == 1 else list(model.eos_ids)
     _write_json(folder / "config.json", described | ids)
     sampling = read_generation(run_folder(run))  # as its makers do; llama.cpp's own fields mean nothing to the library
     generation = {name: x for name, x in sampling.items() if not name.startswith(OTHER_SAMPLING)} | ids
@@ -84,10 +77,10 @@ def _write(run: str, folder: Path, as_native: bool, license: str) -> str:
     return f"{family.architecture}, {model.n_params():,} parameters{', no tokenizer' if tokenizer is None else ''}"
 
 
-def _write_tokenizer(tokenizer: Tokenizer, eos: int | None, folder: Path, n_ctx: int) -> None:
+def _write_tokenizer(tokenizer: Tokenizer, eos: tuple[int, ...], folder: Path, n_ctx: int) -> None:
     """Write our tokenizer.json, and the options with which the library's fast tokenizer gives our ids."""
     tokenizer.save(folder / "tokenizer.json")
-    end_id = eos if eos is not None and eos < tokenizer.d_vocab else tokenizer.bos_id
+    end_id = eos[0] if eos and eos[0] < tokenizer.d_vocab else tokenizer.bos_id
     bos, end = tokenizer.pieces([tokenizer.bos_id, end_id])
     options = {
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_ctx,

@@ -34,7 +34,6 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, convert, print the folder."""
     options = parse(Options, argv, __doc__)
     if not options.folder or options.out is None:
         raise InputError("give a folder and an output folder: python -m models.interop.huggingface FOLDER --out RUN")

@@ -20,8 +20,7 @@ from streamscope.cli.disk import read_json
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.interop.tables import opened
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-"""Files of an adapter."""
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # files of an adapter
 AGAIN = "download it again"
 REMEDY = "merge the adapter with PEFT (merge_and_unload) and save the model"
 PLAIN: dict[str, tuple[Any, ...]] = {
@@ -57,8 +56,7 @@ class Adapter:
     """Names of weights that are stored as [d_in, d_out] (GPT-2)."""
 
     def merged(self, name: str, weight: Tensor) -> Tensor:
-        """W' of a weight, in at least fp32, or the weight itself if it has no update. Raises `InputError` for another
-        shape."""
+        """W' of a weight, in at least fp32, or the weight itself if it has no update."""
         if name not in self.updates:
             return weight
         scale, b, a = self.updates[name]
@@ -68,12 +66,6 @@ class Adapter:
         if delta.shape != weight.shape:
             raise InputError(f"{self.path}: the update {list(delta.shape)} does not fit {name} {list(weight.shape)}")
         return weight.to(dtype) + delta
-
-
-def refuse_adapter(folder: Path) -> None:
-    """Raise `InputError` if a folder has an adapter."""
-    if (folder / CONFIG).is_file():
-        raise InputError(f"{folder / CONFIG}: an adapter is merged only into families that we read ourselves; {REMEDY}")
 
 
 def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Collection[str]) -> Adapter | None:
@@ -109,9 +101,10 @@ def _updates(
         module = key.removesuffix(".lora_A.weight").removesuffix(".lora_B.weight")
         if module == key:
             raise InputError(f"{key} is not supported, only plain LoRA; {REMEDY}")
-        if lacking := [name for name in (f"{module}.lora_{x}.weight" for x in "AB") if name not in tensors]:
+        names_ab = [f"{module}.lora_{x}.weight" for x in "AB"]
+        if lacking := [name for name in names_ab if name not in tensors]:
             raise InputError(f"{lacking[0]} is missing; {AGAIN}")
-        a, b = (tensors[f"{module}.lora_{x}.weight"] for x in "AB")
+        a, b = (tensors[name] for name in names_ab)
         places = (module, prefix + module, module.removeprefix(prefix))
         weight = next((f"{place}.weight" for place in places if f"{place}.weight" in names), None)
         if weight is None:
@@ -125,7 +118,5 @@ def _updates(
 
 def _of_pattern(pattern: Mapping[str, float] | None, module: str, default: float) -> float:
     """The value of the first regular expression that the end of a module's name matches, as in PEFT."""
-    for expression, value in (pattern or {}).items():
-        if re.match(rf"(.*\.)?({expression})$", module):
-            return value
-    return default
+    values = (value for key, value in (pattern or {}).items() if re.match(rf"(.*\.)?({key})$", module))
+    return next(values, default)

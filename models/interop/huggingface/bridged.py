@@ -8,7 +8,7 @@ Hooks have TransformerLens' names, and every edit costs a pass of the whole mode
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +25,8 @@ from transformers.utils import logging
 from streamscope.cli.errors import InputError, Undefined, reading
 from streamscope.models.hooks import CleanCopies
 from streamscope.models.interop.activation_cache import NormedCache
-from streamscope.models.interop.huggingface.adapter import refuse_adapter
-from streamscope.models.interop.huggingface.convert import (
-    check_dtype,
-    read_tokenizer,
-    refuse_codes,
-    source_folder,
-    source_name,
-    weight_files,
-)
+from streamscope.models.interop.huggingface import adapter
+from streamscope.models.interop.huggingface import convert as reader
 from streamscope.models.interop.huggingface.generation import read_sampling
 from streamscope.models.interop.tables import opened
 from streamscope.models.transformer import StreamTransformer
@@ -79,7 +72,7 @@ class BridgedCache(NormedCache):
     """The cache of a bridge, whose norms may be folded into other weights or store γ − 1 (Gemma)."""
 
     def _norm(self, layer: int | None, mlp_input: bool) -> tuple[int, bool, Tensor, Tensor | None]:
-        norm = self._norm_module(layer, mlp_input)
+        norm: Any = self.model.get_submodule(self._norm_name(layer, mlp_input))
         weight = getattr(norm, "weight", None)
         if weight is None:
             weight = self.model.W_U.new_ones(self.model.cfg.d_model)
@@ -89,7 +82,7 @@ class BridgedCache(NormedCache):
 
     def apply_ln_to_stack(self, residual_stack: Tensor, layer: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens. Raises `InputError` if the final norm does not lead to the logits (BERT)."""
-        if layer in (None, -1, self.model.cfg.n_layers):
+        if self._is_final(layer):
             self.model.check_sums("logits")
         return super().apply_ln_to_stack(residual_stack, layer, *args, **kwargs)
 
@@ -102,9 +95,7 @@ class Bridged(CleanCopies, TransformerBridge):
     label: str
     """Name in titles besides the family; "" for a bridge of the user."""
     eos_ids: tuple[int, ...]
-    """Tokens that end a generated text, from generation_config.json or config.json, else from the tokenizer."""
     sampling: dict[str, Any]
-    """How the makers sample, as options of `generate`; {} for a bridge of the user."""
     wrong_sums: frozenset[str]
     """What `bridge` found not to add up: keys of `SUMS`."""
     final = "unembed.hook_in"
@@ -117,7 +108,6 @@ class Bridged(CleanCopies, TransformerBridge):
 
     @property
     def config(self) -> Shape:
-        """Names and sizes; anything else raises `Undefined`, an `InputError`."""
         c = self.cfg
         return Shape(self.family, c.n_layers, c.n_heads, c.d_model, c.d_head, c.d_vocab, c.n_ctx)
 
@@ -142,7 +132,6 @@ class Bridged(CleanCopies, TransformerBridge):
         return ((0.0 if bias is None else bias @ self.W_U) + self.b_U) * self.logit_scale
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens; the cache uses the norms' weights."""
         out, cache = super().run_with_cache(*args, **kwargs)
         if isinstance(cache, ActivationCache):
             cache = BridgedCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
@@ -173,7 +162,6 @@ class Bridged(CleanCopies, TransformerBridge):
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide the library's progress bars."""
     enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -189,14 +177,17 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
     Its name in titles is hf:NAME. Raises `InputError` if the folder does not exist, config.json does not fit the
     weights, a tensor is missing, or transformers or TransformerLens cannot read the model.
     """
-    folder = source_folder(name)
+    folder = reader.source_folder(name)
     # any error of a family's code on an unexpected config.json
     with reading(folder, "download it again"), warnings.catch_warnings(), _without_bars():
         warnings.simplefilter("ignore")
-        refuse_adapter(folder)
+        if (path := folder / adapter.CONFIG).is_file():
+            raise InputError(
+                f"{path}: an adapter is merged only into families that we read ourselves; {adapter.REMEDY}"
+            )
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        refuse_codes(folder / "config.json", config.to_dict())
-        _check_sizes(folder, weight_files(folder), config)
+        reader.refuse_codes(folder / "config.json", config.to_dict())
+        _check_sizes(folder, reader.weight_files(folder), config)
         module, report = AutoModelForCausalLM.from_pretrained(
             folder, config=config, local_files_only=True, use_safetensors=True, dtype=dtype,
             attn_implementation="eager", output_loading_info=True,
@@ -206,8 +197,8 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
         module = module.eval().to(device)
         logits = _short_logits(module, config.get_text_config(), folder)
         booted = build_bridge_from_module(module, type(module).__name__, hf_config=config)
-    model = _bridged(booted.eval(), str(config.model_type), read_tokenizer(folder, booted.cfg.d_vocab))
-    model.__dict__.update(label=f"hf:{source_name(folder)}", sampling=read_sampling(folder))
+    model = _bridged(booted.eval(), str(config.model_type), reader.read_tokenizer(folder, booted.cfg.d_vocab))
+    model.__dict__.update(label=f"hf:{reader.source_name(folder)}", sampling=read_sampling(folder))
     model.__dict__["wrong_sums"] = _wrong_sums(model, logits, folder)
     return model
 
@@ -223,14 +214,12 @@ def _short_logits(module: Any, config: Any, folder: Path) -> Tensor:
     tokens = _short_tokens(config.vocab_size, getattr(config, "max_position_embeddings", 5))
     logits: Tensor = module(tokens.to(module.device)).logits
     if _differ(*logits[:, :3]):
-        raise InputError(
-            f"the tokens of {folder} attend to later ones, padding among them: only causal models are measured"
-        )
+        raise InputError(f"the tokens of {folder} attend to later ones, padding among them: only causal models are "
+                         "measured")  # fmt: skip
     return logits
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors differ by more than rounding; NaN do not differ."""
     return bool((a - b).abs().max() > max(1e-3, 8 * torch.finfo(a.dtype).eps) * b.abs().max())
 
 
@@ -250,37 +239,31 @@ def _wrong_sums(model: Bridged, expected: Tensor, folder: Path) -> frozenset[str
         return frozenset(SUMS)
     normed = BridgedCache(cache.cache_dict, model)
 
-    def lens() -> tuple[Tensor, Tensor]:
-        bias = normed._norm(None, False)[3]
-        state = normed.apply_ln_to_stack(cache["resid_post", layers[-1]][None])[0] + (0.0 if bias is None else bias)
-        return model.adapter.apply_output_logits_transform(state @ model.W_U + model.b_U), logits
-
-    def of_layers(name: str, parts: Tensor) -> tuple[Tensor, Tensor]:
-        """(the stream after every layer as a sum over parts, the stream itself). What the parts lack counts as a bias
-        if it is the same everywhere."""
-        outputs = torch.stack([cache[name, layer] for layer in layers])
-        lacking = outputs - parts.unflatten(0, (len(layers), -1)).sum(1)
-        partial_sums = torch.stack(
-            [cache["resid_pre", layer] + cache["attn_out", layer] + cache["mlp_out", layer] for layer in layers]
+    def terms(name: str) -> tuple[Tensor, Tensor]:
+        """(a sum, what it should be). What heads or neurons lack counts as a bias if it is the same everywhere."""
+        last = cache["resid_post", layers[-1]]
+        if name == "parts":
+            return cache.decompose_resid().sum(0), last
+        if name == "logits":
+            bias = normed._norm(None, False)[3]
+            state = normed.apply_ln_to_stack(last[None])[0] + (0.0 if bias is None else bias)
+            return model.adapter.apply_output_logits_transform(state @ model.W_U + model.b_U), logits
+        of_heads = name == "heads"
+        parts = cache.stack_head_results() if of_heads else cache.stack_neuron_results(len(layers))
+        before, attention, mlp, after = (
+            torch.stack([cache[hook, layer] for layer in layers])
+            for hook in ("resid_pre", "attn_out", "mlp_out", "resid_post")
         )
-        streams = torch.stack([cache["resid_post", layer] for layer in layers])
-        return partial_sums - lacking + lacking[:, :1, :1], streams
+        lacking = (attention if of_heads else mlp) - parts.unflatten(0, (len(layers), -1)).sum(1)
+        return before + attention + mlp - lacking + lacking[:, :1, :1], after
 
-    sums: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
-        "logits": lens,
-        "parts": lambda: (cache.decompose_resid().sum(0), cache["resid_post", layers[-1]]),
-        "heads": lambda: of_layers("attn_out", cache.stack_head_results()),
-        "neurons": lambda: of_layers("mlp_out", cache.stack_neuron_results(len(layers))),
-    }
-    return frozenset(name for name, terms in sums.items() if _fails(terms))
+    def fails(name: str) -> bool:
+        try:
+            return _differ(*terms(name))
+        except Exception:  # the family lacks a hook or weight, or has it in another shape
+            return True
 
-
-def _fails(terms: Callable[[], tuple[Tensor, Tensor]]) -> bool:
-    """Whether two tensors differ, or a family lacks a hook or weight that they need, or has it in another shape."""
-    try:
-        return _differ(*terms())
-    except Exception:
-        return True
+    return frozenset(filter(fails, SUMS))
 
 
 def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
@@ -295,7 +278,7 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
             tensors += len(file.keys())
             for name in file.keys():  # noqa: SIM118
                 if name.endswith("weight"):
-                    check_dtype(f"{folder}: {name}", file.get_slice(name)[:0].dtype)
+                    reader.check_dtype(f"{folder}: {name}", file.get_slice(name)[:0].dtype)
     layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > tensors:
         raise InputError(f"{folder / 'config.json'} asks for {layers:,} layers, but there are {tensors:,} tensors")
@@ -303,10 +286,8 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
         empty = AutoModelForCausalLM.from_config(config)
     n, n_bytes = sum(x.numel() for x in empty.parameters()), sum(path.stat().st_size for path in files)
     if n > 2 * n_bytes:
-        raise InputError(
-            f"{folder / 'config.json'} asks for {n:,} parameters, too many for the {n_bytes:,} bytes of its weights: "
-            "a size in it is missing or wrong"
-        )
+        raise InputError(f"{folder / 'config.json'} asks for {n:,} parameters, too many for the {n_bytes:,} bytes of "
+                         "its weights: a size in it is missing or wrong")  # fmt: skip
 
 
 def adopt(booted: TransformerBridge) -> Bridged:
@@ -325,14 +306,6 @@ def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None
     ends = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
     model = Bridged.__new__(Bridged)  # shares the modules of `booted`; copying would rebind the configuration
-    model.__dict__.update(
-        booted.__dict__,
-        family=family,
-        run=None,
-        label="",
-        wrong_sums=frozenset(),
-        eos_ids=ends,
-        sampling={},
-        _tokenizer=words,
-    )
+    attributes = {"family": family, "run": None, "label": "", "eos_ids": ends, "sampling": {}, "_tokenizer": words}
+    model.__dict__.update(booted.__dict__, **attributes, wrong_sums=frozenset())
     return model

@@ -37,13 +37,10 @@ READ = (
 IGNORED = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias", "rotary_emb.inv_freq")
 """Suffixes of buffers in older files: causal masks and wavelengths."""
 DEQUANTISE = "dequantise them (in transformers: model.dequantize()) and save the model as bf16 or fp32"
-READER = 7
-"""Version of the reading rules; cached runs of other versions are not used."""
+READER = 7  # version of the reading rules; cached runs of other versions are not used
 
 
 class Index(TypedDict):
-    """model.safetensors.index.json: the file of each tensor."""
-
     weight_map: dict[str, str]
 
 
@@ -70,22 +67,13 @@ def source_name(folder: Path) -> str:
     return str(folder.relative_to(cwd) if cwd in folder.parents else folder)
 
 
-def files_folder(source: Path) -> Path:
-    """The folder in which a model's files are: `source` itself, or that of a GGUF file."""
-    return source if (file := gguf_file(source)) is None else file.parent
-
-
 def foreign(name: str) -> Path | None:
     """The folder of `hf:NAME` if only a bridge reads its family, else None."""
     folder = source_folder(name)
     path = folder / "config.json"
-    if (
-        gguf_file(folder) is not None
-        or not path.is_file()
-        or str(read_json(path, dict[str, Any], REMEDY).get("model_type")) in FAMILIES
-    ):
+    if gguf_file(folder) is not None or not path.is_file():
         return None
-    return path.parent
+    return None if str(read_json(path, dict[str, Any], REMEDY).get("model_type")) in FAMILIES else folder
 
 
 def files_read(folder: Path) -> list[Path]:
@@ -108,10 +96,8 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     path, fields = _their_config(folder)
     kind = str(fields.get("model_type"))
     if kind not in FAMILIES:
-        raise InputError(
-            f"{path} is of the family {kind!r}; only {', '.join(FAMILIES)} can be converted, others can only be "
-            "measured by instruments"
-        )
+        raise InputError(f"{path} is of the family {kind!r}; only {', '.join(FAMILIES)} can be converted, others can "
+                         "only be measured by instruments")  # fmt: skip
     family = FAMILIES[kind]
     refuse_codes(path, fields)
     with reading(path, REMEDY):
@@ -120,7 +106,6 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
 
 
 def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """(file, fields) of the configuration of a folder or GGUF file."""
     if (file := gguf_file(folder)) is not None:
         return file, gguf.their_config(gguf.read_header(file))
     path = folder / "config.json"
@@ -172,8 +157,7 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     is merged.
 
     As in the library, a file whose head differs from its embedding unties a tied configuration. Raises `InputError` for
-    a damaged file, quantised weights in safetensors, an adapter that is not plain LoRA, and a tensor that is missing,
-    unused or of another shape.
+    what cannot be read, an adapter that is not plain LoRA, and a tensor that is missing, unused or of another shape.
     """
     with ExitStack() as stack:
         where = {name: file for file in _opened(folder, config, family, stack) for name in file.keys()}  # noqa: SIM118
@@ -182,7 +166,7 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
         unread = {name for name in where if name.endswith(IGNORED)}
 
         turned = [name for name in where if family.architecture == "GPT2LMHeadModel" and "h." in name]
-        lora = adapter.read_adapter(files_folder(folder), where, family.prefix, turned)
+        lora = adapter.read_adapter(_folder(folder), where, family.prefix, turned)
 
         def read(name: str) -> Tensor:
             x: Tensor = where[name].get_tensor(name)
@@ -201,12 +185,16 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
             return config, take(table, where, read, shapes_of(config), unread=unread)
 
 
+def _folder(source: Path) -> Path:
+    """The folder in which a model's files are: `source` itself, or that of a GGUF file."""
+    return source if (file := gguf_file(source)) is None else file.parent
+
+
 def _untied(config: ModelConfig) -> ModelConfig:
     return replace(config, readout=replace(config.readout, tied=False))
 
 
 def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack) -> Iterator[Any]:
-    """The open files of weights, with `keys()` and `get_tensor(name)` under the library's names."""
     if (path := gguf_file(folder)) is not None:
         names = [their for _, their, _ in rows(family.names(config, family.prefix), shapes_of(_untied(config)))]
         yield gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])
@@ -220,7 +208,7 @@ def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
 
     Raises `InputError` if it has more entries than the model.
     """
-    file, folder = gguf_file(folder), files_folder(folder)
+    file, folder = gguf_file(folder), _folder(folder)
     if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
         return fitting_tokenizer(folder, d_vocab)
     tokenizer = None if file is None else gguf.read_tokenizer(gguf.read_header(file))
@@ -241,14 +229,13 @@ def fitting_tokenizer(path: Path, d_vocab: int, tokenizer: Tokenizer | None = No
 
 
 def write_run(folder: Path, out: Path) -> ModelConfig:
-    """Write the model of a Hugging Face folder or GGUF file to the empty folder `out`. Raises like the functions it
-    calls."""
+    """Write the model of a Hugging Face folder or GGUF file to the empty folder `out`."""
     config, family = read_config(folder)
     tokenizer = read_tokenizer(folder, config.d_vocab)
     config, tensors = read_weights(folder, config, family)
     eos, file = read_eos(folder, tokenizer), gguf_file(folder)
     about = {} if file is None else {"quantisation": gguf.read_header(file).quantisation}
-    if (weights := files_folder(folder) / adapter.WEIGHTS).is_file():
+    if (weights := _folder(folder) / adapter.WEIGHTS).is_file():
         about |= {"adapter": f"LoRA of {weights.name}, sha256 {sha256(weights)}"}
     fill(out, config, tensors, tokenizer, eos, read_generation(folder), source=str(folder.resolve()), **about)
     return config
@@ -273,18 +260,14 @@ def fill(
     model = to_dict(config)
     write_text(out / "config.json", json.dumps({"format": FORMAT, "model": model}, indent=1))
     manifest = {
-        CONFIG: config_digest(model),
-        "preset": config.name, "scale": None, "seed": None, "outcome": "completed", "weights": digest,
-        "parameters": sum(x.numel() for x in tensors.values()), **about,
+        CONFIG: config_digest(model), "preset": config.name, "scale": None, "seed": None, "outcome": "completed",
+        "weights": digest, "parameters": sum(x.numel() for x in tensors.values()), **about,
     }  # fmt: skip
     write_text(out / "manifest.json", json.dumps(manifest, indent=2))
 
 
 def convert(folder: Path, out: Path) -> ModelConfig:
-    """Convert a Hugging Face folder to the run folder `out`, atomically.
-
-    Raises `InputError` if `out` exists, and like `write_run`.
-    """
+    """Convert a Hugging Face folder to the run folder `out`, atomically. Raises `InputError` if `out` exists."""
     with new_folder(out) as part:
         return write_run(folder, part)
 
@@ -311,9 +294,9 @@ def cached_run(name: str) -> Path:
     The state of a file is its name, size, mtime and ctime (in ns) and inode; rsync and `cp -p` restore only size and
     mtime. For a family that only a bridge reads (`foreign`), it is the Hugging Face folder itself.
     """
-    if (folder := foreign(name)) is not None:
-        return folder
     folder = source_folder(name)
+    if foreign(name) is not None:
+        return folder
     state = [
         (path.name, str(path.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino)
         for path in files_read(folder) for s in [path.stat()]
@@ -326,7 +309,4 @@ def cached_run(name: str) -> Path:
             raise InputError(f"{run} is incomplete")
         return run
 
-    def build(part: Path) -> None:
-        write_run(folder, part)
-
-    return cached(out, build, check)
+    return cached(out, lambda part: write_run(folder, part), check)

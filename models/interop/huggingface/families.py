@@ -28,12 +28,10 @@ from streamscope.models.config import (
     Single,
     Stretch,
 )
-from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.config.serialization import from_dict
 from streamscope.models.interop.tables import LAYER, TRANSPOSED, WHOLE, Conversion, Table, modules, shapes_of
 
 Theirs = Mapping[str, Any]
-
-
 OFFSET = Conversion(
     lambda x, shape: x[0].to(torch.promote_types(x[0].dtype, torch.float32)) + 1, lambda tensors: tensors[0] - 1
 )
@@ -84,7 +82,6 @@ class Family:
     """Our configuration as a config.json, for an export; None: an export does not write this class."""
 
     def names(self, config: ModelConfig, prefix: str) -> Table:
-        """The table with full names."""
         table = self.table(config) if callable(self.table) else self.table
         return {
             name: (their[1:] if their.startswith("/") else prefix + their, conversion)
@@ -93,7 +90,6 @@ class Family:
 
 
 def activation(name: str) -> Any:
-    """Our name of an activation; `InputError` for an unknown one."""
     if name not in ACTIVATIONS:
         raise unknown("activation", name, sorted(ACTIVATIONS))
     return ACTIVATIONS[name]
@@ -107,7 +103,6 @@ def refuse(fields: Theirs, **plain: Any) -> None:
 
 
 def their_activation(config: ModelConfig) -> str:
-    """The library's name of the activation."""
     return next(name for name, value in ACTIVATIONS.items() if value == config.mlp.activation)
 
 
@@ -159,18 +154,15 @@ def rope(
     if kind == "linear":
         stretch = Stretch(factor=float(rule["factor"]), original=0)
     elif kind == "llama3":
-        waves = [float(rule[f"{name}_freq_factor"]) for name in ("low", "high")]
+        low, high = (float(rule[f"{name}_freq_factor"]) for name in ("low", "high"))
         name = "original_max_position_embeddings"
         original = int(fields.get(name) or rule.get(name) or fields["max_position_embeddings"])
-        stretch = Stretch(factor=float(rule["factor"]), original=original, low=waves[0], high=waves[1])
-    if share:
-        fraction = rule.get("partial_rotary_factor", fields.get(share, usual))
-    else:
-        fraction = 1.0
-        if stretch is not None:  # then the class reads the factor, and fails
-            refuse({**fields, **rule}, partial_rotary_factor=1.0)
+        stretch = Stretch(factor=float(rule["factor"]), original=original, low=low, high=high)
+    if stretch is not None and not share:  # then the class reads the factor, and fails
+        refuse({**fields, **rule}, partial_rotary_factor=1.0)
+    fraction = float(rule.get("partial_rotary_factor", fields.get(share, usual))) if share else 1.0
     frequency = float(rule.get("rope_theta", fields.get(base, theta)))
-    return Rope(base=frequency, fraction=float(fraction), stretch=stretch, skip=skip)
+    return Rope(base=frequency, fraction=fraction, stretch=stretch, skip=skip)
 
 
 def gpt2(fields: Theirs) -> ModelConfig:
@@ -192,7 +184,6 @@ def gpt2(fields: Theirs) -> ModelConfig:
 
 
 def as_gpt2(config: ModelConfig) -> dict[str, Any]:
-    """GPT-2's config.json with our sizes."""
     return {
         "n_layer": config.n_layers, "n_embd": config.d_model, "n_head": config.n_heads, "vocab_size": config.d_vocab,
         "n_positions": config.n_ctx, "n_inner": config.d_mlp, "layer_norm_epsilon": config.norm.eps,
@@ -230,7 +221,6 @@ def neox(fields: Theirs) -> ModelConfig:
 
 
 def as_neox(config: ModelConfig) -> dict[str, Any]:
-    """GPT-NeoX's config.json with our sizes."""
     fields = sizes(config)
     if isinstance(config.positions, Rope):
         fields["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
@@ -266,9 +256,8 @@ def llama(
     if set(fields.get("layer_types") or ()) - {"full_attention"}:
         raise InputError("layer_types other than 'full_attention' are not supported")
     norm, d, heads = RMSNorm(eps=fields["rms_norm_eps"]), fields["hidden_size"], fields["num_attention_heads"]
-    has = {field: field in biases and flag(fields, field, False) for field in ("attention_bias", "mlp_bias")}
-    bias, mlp = has["attention_bias"], Dense(bias=has["mlp_bias"])
-    qkv = Dense(bias=bias or qkv_bias)
+    bias, mlp_bias = (field in biases and flag(fields, field, False) for field in ("attention_bias", "mlp_bias"))
+    qkv, mlp = Dense(bias=bias or qkv_bias), Dense(bias=mlp_bias)
     return ModelConfig(
         name=name, n_layers=fields["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=fields["vocab_size"],
         n_ctx=fields["max_position_embeddings"], positions=positions(fields), norm=norm,
@@ -313,7 +302,6 @@ def nope(fields: Theirs) -> Rope:
 
 
 def as_llama(config: ModelConfig) -> dict[str, Any]:
-    """The config.json of Llama and its relatives with our sizes."""
     return {
         **sizes(config), "rms_norm_eps": config.norm.eps, "head_dim": config.d_head,
         "num_key_value_heads": config.kv_heads, "attention_bias": any_bias(config, "o"),
@@ -328,8 +316,7 @@ INNER: dict[str, str] = {
     **{f"attn.{name}": f"self_attn.{name}_proj" for name in "qkvo"},
     **{f"mlp.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }  # fmt: skip
-LLAMA = modules("layers", OUTER, INNER)
-"""The weights of Llama and its relatives, with the same layout as ours."""
+LLAMA = modules("layers", OUTER, INNER)  # the weights of Llama and its relatives, with the same layout as ours
 AFTER: dict[str, str] = {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"}
 """The norms of what the branches write."""
 OLMO2 = modules("layers", OUTER, INNER | AFTER)
@@ -371,26 +358,18 @@ def gemma(
         full = [kind == "full_attention" for kind in types]
         every = every_kth(full, fields["num_hidden_layers"], f"layer_types = {types!r}")
     usual = {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
-    fields = {
-        **usual,
-        **fields,
-        "hidden_act": fields.get("hidden_activation", "gelu_pytorch_tanh"),
-        "layer_types": None,
-    }
-    config = llama(
-        fields, name=name, biases=("attention_bias",), tied=True, window=partial(sliding, default=4096), **options
-    )
-    of_scores, of_logits = (
-        fields.get(f"{part}_logit_softcapping", cap) or 0.0 for part, cap in zip(("attn", "final"), caps, strict=True)
-    )
+    hidden_act = fields.get("hidden_activation", "gelu_pytorch_tanh")
+    fields = {**usual, **fields, "hidden_act": hidden_act, "layer_types": None}
+    window = partial(sliding, default=4096)
+    config = llama(fields, name=name, biases=("attention_bias",), tied=True, window=window, **options)
+    scores_cap = float(fields.get("attn_logit_softcapping", caps[0]) or 0)
+    logits_cap = float(fields.get("final_logit_softcapping", caps[1]) or 0)
     width = fields["query_pre_attn_scalar"]
-    attention = replace(
-        config.attention, full_every=every, softcap=float(of_scores),
-        scale_width=0.0 if width == config.d_head else float(width),
-    )  # fmt: skip
+    scale_width = 0.0 if width == config.d_head else float(width)
     return replace(
-        config, norm_place="both", embed_scale=config.d_model**0.5, attention=attention,
-        readout=replace(config.readout, softcap=float(of_logits)),
+        config, norm_place="both", embed_scale=config.d_model**0.5,
+        attention=replace(config.attention, full_every=every, softcap=scores_cap, scale_width=scale_width),
+        readout=replace(config.readout, softcap=logits_cap),
     )  # fmt: skip
 
 
@@ -413,17 +392,10 @@ def gemma3(fields: Theirs) -> ModelConfig:
 
 
 def exported(fields: Theirs) -> ModelConfig:
-    """The configuration in an export."""
     return from_dict(ModelConfig, fields["parts"], "parts")
 
 
-def as_exported(config: ModelConfig) -> dict[str, Any]:
-    """The config.json of an export."""
-    return {"parts": to_dict(config)}
-
-
 def exported_table(config: ModelConfig) -> Table:
-    """The weights of an export, which are ours."""
     names = (LAYER.sub("blocks.{l}.", name) for name in (*shapes_of(config), "unembed.weight"))
     return {name: (name, WHOLE) for name in names}
 
@@ -477,15 +449,12 @@ def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
         if _computed(back) == _computed(config) and biases <= their_biases:
             matches.append(((len(their_biases - biases), back.name != config.name), kind, fields, back))
     if not matches:
-        raise InputError(
-            f"no class of the library computes the same as {config.name} (tried: {', '.join(tried)}): export without "
-            "--native"
-        )
+        raise InputError(f"no class of the library computes the same as {config.name} (tried: {', '.join(tried)}): "
+                         "export without --native")  # fmt: skip
     return min(matches, key=lambda item: item[0])[1:]
 
 
 def _biased(config: ModelConfig) -> set[str]:
-    """The dense maps with biases."""
     return {name for name, spec, *_ in config.projections() if getattr(spec, "bias", False)}
 
 

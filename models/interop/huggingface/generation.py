@@ -19,15 +19,11 @@ REMEDY = "download it again"
 
 def gguf_file(source: Path) -> Path | None:
     """The GGUF file that is a model, or the first of its files: `source` itself, or the only model of a folder without
-    safetensors; else None.
-
-    Raises `InputError` for a folder with several.
-    """
+    safetensors; else None. Raises `InputError` for a folder with several."""
     if source.suffix == ".gguf" and source.is_file():
         return source
-    if any((source / name).is_file() for name in ("model.safetensors", INDEX)):
-        return None
-    if not (files := sorted(source.glob("*.gguf"))):
+    is_safe = any((source / name).is_file() for name in ("model.safetensors", INDEX))  # of a snapshot's folder too
+    if is_safe or not (files := sorted(source.glob("*.gguf"))):
         return None
     from streamscope.models.interop.huggingface.gguf import parts  # for such files only
 
@@ -54,9 +50,8 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` for a field of `Sampling` of another type.
     """
-    path = gguf_file(folder) or next(
-        (p for name in (GENERATION, "config.json") if (p := folder / name).is_file()), None
-    )
+    paths = [path for name in (GENERATION, "config.json") if (path := folder / name).is_file()]
+    path = next(filter(None, (gguf_file(folder), *paths)), None)
     if path is None:
         return {}
     if path.suffix == ".gguf":
@@ -105,9 +100,8 @@ UNSUPPORTED: dict[str, Any] = {
 }  # fmt: skip
 """Fields that change a text in the library and not here, with the values that do nothing (besides null)."""
 LLAMA_CPP = {
-    f"{OTHER_SAMPLING}{name}": value
-    for name, value in (("xtc_probability", 0.0), ("mirostat", 0), ("penalty_last_n", -1))
-}
+    f"{OTHER_SAMPLING}xtc_probability": 0.0, f"{OTHER_SAMPLING}mirostat": 0, f"{OTHER_SAMPLING}penalty_last_n": -1,
+}  # fmt: skip
 """Fields of a GGUF file that change a text in llama.cpp and not here, with the values that do nothing."""
 
 

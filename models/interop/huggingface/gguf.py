@@ -26,8 +26,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.tensors import OTHER_SAMPLING
-from streamscope.text.special_tokens import SpecialTokens
-from streamscope.text.tokenizer import Tokenizer
+from streamscope.text.tokenizer import SpecialTokens, Tokenizer
 
 HOW = "convert it yourself: transformers' from_pretrained(FOLDER, gguf_file=FILE), save_pretrained(OUT), then hf:OUT"
 """What to do with a file that is not read."""
@@ -42,16 +41,14 @@ FIELDS = {
     "attention.key_length": "head_dim", "rope.freq_base": "rope_theta",
 }  # fmt: skip
 """Fields of an architecture, and their names in config.json."""
-ENDS = ("eos", "eot", "eom")
-"""Tokens that end a text or a turn."""
+ENDS = ("eos", "eot", "eom")  # tokens that end a text or a turn
 READ_TOO = ("vocab_size", "attention.value_length", "rope.dimension_count")
 """Fields that must agree with others."""
 BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 """Fields that may be arrays with a number for each layer."""
 WITHOUT_EFFECT = {"expert_count": 0, "expert_used_count": 0}
 """Fields that change nothing if they have this value."""
-ROPE = "rope.scaling."
-"""Beginning of the fields that are the rule of rotary positions."""
+ROPE = "rope.scaling."  # beginning of the fields that are the rule of rotary positions
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,8 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "llama-bpe": _by_rule(LLAMA3), "qwen2": _by_rule(LLAMA3.replace("{1,3}", "")),
 }  # fmt: skip
 """How tokenizers of the kind gpt2 split a text into words, by `tokenizer.ggml.pre`."""
-NORMALISERS = {"qwen2": normalizers.NFC()}
-"""What they do to a text before that."""
-SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
-"""The name of one of several files of a model."""
+NORMALISERS = {"qwen2": normalizers.NFC()}  # what they do to a text before that
+SPLIT = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")  # the name of one of several files of a model
 
 
 @dataclass(frozen=True)
@@ -136,27 +131,23 @@ class _Cursor:
     """A place in a file, from which values are read that must lie inside of it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.at = path, 0
+        self.at = 0
         self.data = np.memmap(path, mode="r", dtype=np.uint8).data
 
     def take(self, n: int) -> bytes:
-        """The next n bytes, which lie inside of the file: a damaged count allocates nothing."""
         if n > len(self.data) - self.at:
             raise ValueError(f"damaged: its header asks for {n:,} bytes beyond its end")
         self.at += n
         return self.data[self.at - n : self.at].tobytes()
 
     def number(self, kind: int) -> Any:
-        """The next number."""
         (value,) = struct.unpack(f"<{SCALARS[kind]}", self.take(struct.calcsize(f"<{SCALARS[kind]}")))
         return value
 
     def text(self) -> str:
-        """The next text."""
         return self.take(self.number(10)).decode("utf-8", errors="replace")
 
     def value(self, kind: int) -> Any:
-        """The next value: a number, a text or an array of these."""
         if kind in SCALARS:
             return self.number(kind)
         if kind == TEXT:
@@ -223,7 +214,6 @@ def _place(file: Gguf) -> tuple[int, int]:
 
 
 def _read_file(path: Path) -> Gguf:
-    """The header of one file."""
     cursor = _Cursor(path)
     if cursor.take(4) != b"GGUF":
         raise InputError(f"{path} is not a GGUF file")
@@ -237,12 +227,18 @@ def _read_file(path: Path) -> Gguf:
         if (name := cursor.text()) in fields:
             raise ValueError(f"damaged: it names the field {name} twice")
         fields[name] = cursor.value(cursor.number(4))
-    rows = [_entry(cursor) for _ in range(n_tensors)]
+    tensors: dict[str, Entry] = {}
+    for _ in range(n_tensors):
+        name, n_axes = cursor.text(), cursor.number(4)
+        shape = tuple(cursor.number(10) for _ in range(n_axes))[::-1]
+        if not math.prod(shape) or not shape:
+            raise ValueError(f"damaged: {name} has the shape {list(shape)}")
+        if name in tensors:
+            raise ValueError(f"damaged: it names the tensor {name} twice")
+        tensors[name] = Entry(path, shape, cursor.number(4), cursor.number(10))
     alignment = fields.get("general.alignment", 32)
     start = -(-cursor.at // alignment) * alignment
-    tensors = {name: Entry(path, shape, kind, start + offset) for name, shape, kind, offset in rows}
-    if len(tensors) < len(rows):
-        raise ValueError("damaged: it names a tensor twice")
+    tensors = {name: replace(entry, start=start + entry.start) for name, entry in tensors.items()}
     file = Gguf(path, fields, tensors)
     for name, entry in tensors.items():
         if entry.start + _bytes(file, name) > len(cursor.data):
@@ -256,17 +252,7 @@ def _read_file(path: Path) -> Gguf:
     return file
 
 
-def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    """(name, shape, kind, offset) of a tensor. Raises `InputError` without axes, and for an axis of size 0."""
-    name, n = cursor.text(), cursor.number(4)
-    shape = tuple(cursor.number(10) for _ in range(n))[::-1]
-    if not math.prod(shape) or not shape:
-        raise ValueError(f"damaged: {name} has the shape {list(shape)}")
-    return name, shape, cursor.number(4), cursor.number(10)
-
-
 def _package() -> Any:
-    """The package gguf. Raises `InputError` without it."""
     try:
         import gguf
     except ImportError:
@@ -275,7 +261,6 @@ def _package() -> Any:
 
 
 def _kind_name(file: Gguf, kind: int) -> str:
-    """The name of a kind of tensor. Raises `InputError` for an unknown one."""
     if kind in PLAIN:
         return PLAIN[kind][0]
     with reading(file.path, HOW):
@@ -283,7 +268,6 @@ def _kind_name(file: Gguf, kind: int) -> str:
 
 
 def _bytes(file: Gguf, name: str) -> int:
-    """Bytes of a tensor in the file."""
     entry = file.tensors[name]
     if entry.kind in PLAIN:
         return math.prod(entry.shape) * PLAIN[entry.kind][1].itemsize
@@ -324,7 +308,6 @@ class Weights:
         self.how = ARCHITECTURES[_architecture(file)]
 
     def keys(self) -> list[str]:
-        """The names."""
         return list(self.names)
 
     def get_tensor(self, name: str) -> Tensor:
@@ -341,17 +324,15 @@ class Weights:
 
 
 def _architecture(file: Gguf) -> str:
-    """The architecture. Raises `InputError` if it is not read."""
     name = file.field("general.architecture", str)
     if name not in ARCHITECTURES:
-        raise InputError(
-            f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; {HOW}"
-        )
+        raise InputError(f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; "
+                         f"{HOW}")  # fmt: skip
     return name
 
 
 def their_config(file: Gguf) -> dict[str, Any]:
-    """The config.json that describes a file. Raises `InputError` for fields that no part computes."""
+    """The config.json that describes a file."""
     kind = _architecture(file)
     start = f"{kind}."
     kind_fields = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
@@ -374,9 +355,8 @@ def their_config(file: Gguf) -> dict[str, Any]:
     rotated = () if kind == "phi3" else ("rope.dimension_count",)
     for name in ("attention.value_length", *rotated):
         if values.get(name, width) != width:
-            raise InputError(
-                f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width {width}"
-            )
+            raise InputError(f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width "
+                             f"{width}")  # fmt: skip
     if not rotated:
         config["partial_rotary_factor"] = values.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
@@ -398,7 +378,7 @@ def their_config(file: Gguf) -> dict[str, Any]:
 
 
 def _of_all_layers(file: Gguf, name: str) -> Any:
-    """A field; of an array by layer its number. Raises `InputError` if the layers differ."""
+    """A field; of an array by layer its number."""
     value = file.fields[name]
     if not isinstance(value, list) or name.partition(".")[2] not in BY_LAYER or not value:
         return value
@@ -427,10 +407,9 @@ def _rope_rule(file: Gguf, scaling: Mapping[str, Any], config: Mapping[str, Any]
     return {"rope_type": "llama3", "factor": largest, **constants, **base}
 
 
-SAMPLING = {
-    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty",
-}  # fmt: skip
-"""Fields general.sampling.NAME, by the library's names."""
+SAMPLING = {f"{OTHER_SAMPLING}{name}": name for name in ("top_k", "top_p", "min_p")}
+SAMPLING |= {f"{OTHER_SAMPLING}temp": "temperature", f"{OTHER_SAMPLING}penalty_repeat": "repetition_penalty"}
+"""Fields of sampling, and the library's names."""
 
 
 def generation(file: Gguf) -> dict[str, Any]:
@@ -438,22 +417,17 @@ def generation(file: Gguf) -> dict[str, Any]:
 
     Fields of sampling that the library does not know keep their names.
     """
-    names = [name for role in ENDS if (name := f"tokenizer.ggml.{role}_token_id") in file.fields]
-    ends = [file.field(name, int) for name in names]
-    key_of = {name: f"{OTHER_SAMPLING}{key}" for key, name in SAMPLING.items()}
-    sampling = {name: file.fields[key] for name, key in key_of.items() if key in file.fields}
-    drawn = {"do_sample": True} if sampling else {}
-    other_fields = [name for name in file.fields if name.startswith(OTHER_SAMPLING) and name not in key_of.values()]
-    return (
-        drawn
-        | sampling
-        | {name: file.fields[name] for name in other_fields}
-        | ({"eos_token_id": list(dict.fromkeys(ends))} if ends else {})
-    )
+    sampling = {name: x for name, x in file.fields.items() if name.startswith(OTHER_SAMPLING)}
+    fields = {name: sampling.pop(key) for key, name in SAMPLING.items() if key in sampling}
+    fields |= ({"do_sample": True} if fields else {}) | sampling
+    ends = [f"tokenizer.ggml.{role}_token_id" for role in ENDS]
+    if ids := [file.field(name, int) for name in ends if name in file.fields]:
+        fields["eos_token_id"] = list(dict.fromkeys(ids))
+    return fields
 
 
 def read_tokenizer(file: Gguf) -> Tokenizer | None:
-    """The tokenizer of a file, or None. Raises `InputError` for a kind or a rule of words that is not read."""
+    """The tokenizer of a file, or None."""
     if "tokenizer.ggml.model" not in file.fields:
         return None
     remedy = "put the model's tokenizer.json into the folder of the file"
@@ -475,19 +449,12 @@ def read_tokenizer(file: Gguf) -> Tokenizer | None:
     for token, mark in zip(tokens, marks, strict=False):  # 3: control, 4: of the user
         if mark in (3, 4):
             backend.add_tokens([AddedToken(token, normalized=False, special=mark == 3)])
-    names = {
-        "bos_token": "bos",
-        "eos_token": "eos",
-        "unk_token": "unknown",
-        "sep_token": "seperator",
-        "pad_token": "padding",
-    }
-    ids = {role: file.fields.get(f"tokenizer.ggml.{name}_token_id") for role, name in names.items()}
+    names = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
+    ids = {f"{role}_token": file.fields.get(f"tokenizer.ggml.{name}_token_id") for role, name in names.items()}
     roles = {role: tokens[i] for role, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}
-    adds = file.fields.get("tokenizer.ggml.add_bos_token")  # if not said, llama.cpp decides by the kind
-    if (words == "llama-bpe" if adds is None else adds) and (
-        bos := roles.get("bos_token")
-    ):  # the default is llama.cpp's
+    adds = file.fields.get("tokenizer.ggml.add_bos_token")
+    adds_bos = words == "llama-bpe" if adds is None else adds  # if not said, llama.cpp decides by the kind
+    if adds_bos and (bos := roles.get("bos_token")):
         first = [(bos, backend.token_to_id(bos))]
         backend.post_processor = processors.TemplateProcessing(single=[bos, "$A"], special_tokens=first)
     tokenizer = Tokenizer(backend, SpecialTokens(roles=roles, source=file.path.name))

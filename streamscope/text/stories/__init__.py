@@ -18,25 +18,14 @@ from typing import Any
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.text.stories import repeats
-from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, is_held_out
+from streamscope.text.stories.lexicon import LISTS, NOUNS, Span, capital, expand, parse, pick
 from streamscope.text.stories.passages import CATEGORIES, FRAME, HELD_OUT, NAMES, Label, draw, passage, two
-from streamscope.text.stories.template import Span, capital, expand, parse, pick
 
-__all__ = [
-    "BASES", "CATEGORIES", "HELD_OUT", "NOUNS", "RELATIONS", "Case", "MinimalPair", "PairSpans", "Span",
-    "Story", "documents", "is_held_out", "labelled", "marked_text", "minimal_pairs", "story",
-]  # fmt: skip
-
-RELATIONS = tuple(CATEGORIES)
-"""Categories of labelled pronouns and of minimal pairs."""
-REPEATS = 0.1
-"""Share of the words of the corpus in texts of repeats, by default."""
-ASIDE = 0.05
-"""Share of the passages without a label."""
+REPEATS = 0.1  # share of the words of the corpus in texts of repeats, by default
+ASIDE = 0.05  # share of the passages without a label
 LENGTHS = (102.0, 163.3)
 """Mean number of words in a text of repeats and in a story, to convert shares of words to shares of documents."""
-MISSES = 1000
-"""Draws without a new minimal pair after which there are no more."""
+MISSES = 1000  # draws without a new minimal pair after which there are no more
 _CHOICES = tuple(name for name, spec in CATEGORIES.items() for _ in range(spec["weight"]))
 
 
@@ -71,7 +60,6 @@ def story(seed: int, index: int, held_out: str = "") -> Story:
     guests, whose habits the story tells; "words": reserved nouns, whose habits it tells. Raises `InputError` for
     others.
     """
-    check_held_out(held_out)
     rng = Random(f"stories5 {held_out} {seed} {index}")
     env = _cast(rng, held_out)
     paragraphs, labels = [expand(pick(rng, FRAME["openings"]), env, rng)], list[Label]()
@@ -89,46 +77,29 @@ def story(seed: int, index: int, held_out: str = "") -> Story:
 
 
 def labelled(seed: int, n: int, held_out: str = "") -> Iterator[Story]:
-    """The first `n` stories of `seed`."""
     return (story(seed, i, held_out) for i in range(n))
 
 
 def documents(seed: int, n: int, share: float = REPEATS) -> Iterator[str]:
-    """The texts of the first `n` stories; so many of them are replaced by texts of repeats that these have `share` of
-    the words.
-
-    Raises `InputError` unless `share` is in 0 … 1.
-    """
-    chance = chance_of_repeats(share)
-    return (_document(seed, i, chance) for i in range(n))
-
-
-def chance_of_repeats(share: float) -> float:
-    """The share of documents with which texts of repeats have `share` of the words."""
+    """The texts of the first `n` stories; some are replaced by texts of repeats, which have `share` (0 … 1) of the
+    words. Raises `InputError` for another share."""
     if not 0 <= share <= 1:
         raise InputError(f"the share of repeats is {share:g}: give a number from 0 (only stories) to 1 (only repeats)")
     short, long = LENGTHS
-    return share * long / (share * long + (1 - share) * short)
-
-
-def _document(seed: int, index: int, chance: float) -> str:
-    rng = Random(f"stories5 repeats {seed} {index}")
-    return repeats.document(rng) if rng.random() < chance else story(seed, index).text
-
-
-def check_held_out(held_out: str) -> None:
-    if held_out not in HELD_OUT:
-        raise unknown("held_out", held_out, list(HELD_OUT))
+    chance = share * long / (share * long + (1 - share) * short)  # of documents
+    for i in range(n):
+        rng = Random(f"stories5 repeats {seed} {i}")
+        yield repeats.document(rng) if rng.random() < chance else story(seed, i).text
 
 
 def _cast(rng: Random, held_out: str) -> dict[str, str]:
     """The two children who return through the story, an adult and a place."""
+    if held_out not in HELD_OUT:
+        raise unknown("held_out", held_out, list(HELD_OUT))
     girl, boy = draw(rng, NAMES, "pairs" if held_out == "pairs" else "", False)
     values = {"elder": pick(rng, LISTS["elders"]), "place": pick(rng, LISTS["places"])}
-    children = [("she", girl), ("he", boy)]
-    for name, (pronoun, noun) in zip(
-        ("hero", "friend"), children if rng.random() < 0.5 else children[::-1], strict=True
-    ):
+    children = [("she", girl), ("he", boy)][:: 1 if rng.random() < 0.5 else -1]
+    for name, (pronoun, noun) in zip(("hero", "friend"), children, strict=True):
         values |= {name: noun.form, f"{name}_h": noun.habit, f"{name}_p": pronoun}
     return values
 
@@ -148,8 +119,8 @@ def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
     cue = next((span for key, span in spans if key == f"u{label.mark}"), pronoun)
     mentions = {key: span for key, span in spans if span.end <= pronoun.start}
     candidates = sorted((mentions[f"a{label.key}"], mentions[f"b{label.key}"]), key=lambda span: span.start)
-    guest_habit = label.habits[0] if label.guests else ""
-    return Case(label.category, label.relation, pronoun, mentions[label.target], tuple(candidates), cue, guest_habit)
+    habit = label.habits[0] if label.guests else ""
+    return Case(label.category, label.relation, pronoun, mentions[label.target], tuple(candidates), cue, habit)
 
 
 @dataclass(frozen=True)
@@ -167,8 +138,7 @@ class MinimalPair:
     """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
     Both end with the pronoun. `coherent` is the habit of the target, `incoherent` that of the competitor, each with its
-    leading space; `first_corrupt` and `last_corrupt` are the texts whose pronoun means the competitor. After `then`
-    comes the target's noun again: `copied`, not `not_copied`.
+    leading space; `first_corrupt` and `last_corrupt` are the texts whose pronoun means the competitor.
     """
 
     category: str
@@ -183,26 +153,17 @@ class MinimalPair:
     last_spans: PairSpans
     coherent: str
     incoherent: str
-    then: str
-    copied: str
-    not_copied: str
 
 
-def minimal_pairs(
-    seed: int, n: int, held_out: str = "pairs", relations: Sequence[str] = RELATIONS
-) -> list[MinimalPair]:
-    """`n` distinct pairs, the relations in turn; `held_out` as in `story`.
+def minimal_pairs(seed: int, n: int, held_out: str = "pairs") -> list[MinimalPair]:
+    """`n` distinct pairs, the categories in turn; `held_out` as in `story`.
 
-    Raises `InputError` for unknown relations or `held_out`, and if there are fewer distinct pairs.
+    Raises `InputError` for another `held_out`, and if there are fewer distinct pairs.
     """
-    check_held_out(held_out)
-    for relation in relations:
-        if relation not in RELATIONS:
-            raise unknown("relation", relation, list(RELATIONS))
-    pairs, attempt, last = dict[str, MinimalPair](), 0, 0
+    pairs, attempt, last, categories = dict[str, MinimalPair](), 0, 0, tuple(CATEGORIES)
     while len(pairs) < n:
-        relation = relations[len(pairs) % len(relations)]
-        pair = _pair(f"stories5 pair {held_out} {seed} {attempt}", relation, held_out)
+        category = categories[len(pairs) % len(categories)]
+        pair = _pair(f"stories5 pair {held_out} {seed} {attempt}", category, held_out)
         if pair.first not in pairs:
             pairs[pair.first], last = pair, attempt
         attempt += 1
@@ -229,12 +190,10 @@ def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
         texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, rival, case.pronoun, case.cue)
         corrupt[first] = other_text[: _case(other_label, other_spans).pronoun.end]
     (first_text, first_spans), (last_text, last_spans) = texts[True], texts[False]
-    (target, competitor), (habit, other_habit) = label.nouns, label.habits
-    article = "" if target[0].isupper() else " the"
+    habit, other_habit = label.habits
     return MinimalPair(
-        category, label.relation, target, competitor, first_text, last_text, corrupt[True], corrupt[False], first_spans,
-        last_spans, f" {habit}", f" {other_habit}", f" {habit}. Everyone looked at{article}", f" {target}",
-        f" {competitor}",
+        category, label.relation, *label.nouns, first_text, last_text, corrupt[True], corrupt[False], first_spans,
+        last_spans, f" {habit}", f" {other_habit}",
     )  # fmt: skip
 
 

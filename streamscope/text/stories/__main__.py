@@ -11,20 +11,16 @@ control is shuffled antecedents within a group of equal category, pronoun and pr
 too small by at most this, because there are few cases.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 
-if TYPE_CHECKING:
-    from streamscope.text.stories.pays import Clue
-
-STORIES = 20_000
-"""Number of stories for --pays."""
+STORIES = 20_000  # number of stories for --pays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +41,6 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse and print."""
     options = parse(Options, argv, __doc__)
     from streamscope.text import stories
 
@@ -55,28 +50,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         for i, tale in enumerate(stories.labelled(options.seed, options.n or 3, options.held_out or "")):
             print(f"--- story {i} of seed {options.seed} ---\n{stories.marked_text(tale)}\n")
         return
-    from streamscope.text.stories import pays
+    from streamscope.text.stories.pays import PLACES, clues, gain, passages_of_stories, read_passages
 
-    if options.labels is None:
-        tales = stories.labelled(options.seed, options.n or STORIES, options.held_out or "")
-        print(table(pays.clues(pays.passages_of_stories(tales))))
-        return
-    passages = list(pays.read_passages(options.labels))
+    tales = stories.labelled(options.seed, options.n or STORIES, options.held_out or "")
+    passages = list(passages_of_stories(tales) if options.labels is None else read_passages(options.labels))
     if not passages:
         raise InputError(f"{options.labels} has no prompt with the role 'target': mark the antecedents")
-    print(table(pays.clues(passages)))
-
-
-def table(clues: Mapping[str, Mapping[str, Sequence["Clue"]]]) -> str:
-    """The table of --pays, in Markdown."""
-    from streamscope.text.stories.pays import PLACES, gain
-
-    lines = [f"| category | cases | {' | '.join(PLACES)} | bias |", "|---|---|" + "---|" * len(PLACES) + "---|"]
-    for category, rows in sorted(clues["pronoun"].items()):
-        gains = {place: gain(clues[place][category]) for place in PLACES if clues[place].get(category)}
+    clues_at = clues(passages)
+    print(f"| category | cases | {' | '.join(PLACES)} | bias |\n|---|---|{'---|' * len(PLACES)}---|")
+    for category, rows in sorted(clues_at["pronoun"].items()):
+        gains = {place: gain(clues_at[place][category]) for place in PLACES if clues_at[place].get(category)}
         cells = [f"{g.nats:.2f} ({g.low:.2f} to {g.high:.2f})" if (g := gains.get(place)) else "–" for place in PLACES]
-        lines.append(f"| {category} | {len(rows)} | {' | '.join(cells)} | {gains['pronoun'].bias:.2f} |")
-    return "\n".join(lines)
+        print(f"| {category} | {len(rows)} | {' | '.join(cells)} | {gains['pronoun'].bias:.2f} |")
 
 
 if __name__ == "__main__":

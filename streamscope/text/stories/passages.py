@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from streamscope.text.stories.lexicon import BASES, HABITS, LISTS, NOUNS, TEXT, Noun, is_held_out
-from streamscope.text.stories.template import capital, expand, pick
+from streamscope.text.stories.lexicon import BASES, HABITS, LISTS, NOUNS, TEXT, Noun, capital, expand, is_held_out, pick
 
 CATEGORIES: dict[str, dict[str, Any]] = TEXT["categories"]
 KINDS, FRAME, STATES = TEXT["kinds"], TEXT["frame"], TEXT["states"]
 HELD_OUT = ("", "pairs", "told", "words")
 """Training; held-out pairs of known nouns; guests, whose habits the text tells; reserved nouns, likewise."""
-GUESTS = 0.1
-"""Share of the passages that tell the habits."""
+GUESTS = 0.1  # share of the passages that tell the habits
 NAMES = ("girls", "boys")
 PLAIN_SCENE = ("gender", "anchor", "number", "tool-container")
 """Categories whose scene says nothing that decides; a told passage may leave it out."""
@@ -29,24 +27,24 @@ Values = dict[str, str]
 
 @dataclass(frozen=True)
 class Label:
-    """A case with keys of marks instead of spans."""
+    """A case with the keys of marks: of the passage, of the pronoun and its cue (`mark`), of the antecedent (`target`).
+
+    `nouns` and `habits` are those of the antecedent and of its competitor.
+    """
 
     category: str
     relation: str
     key: str
-    """Of the passage."""
     mark: str
-    """Of the pronoun and its cue."""
     target: str
     nouns: tuple[str, str]
-    """The antecedent and its competitor."""
     habits: tuple[str, str]
     guests: bool
 
 
 @dataclass(frozen=True)
 class Member:
-    """One of the two nouns of a passage: which side of the category, its kind, and what is sentences of it."""
+    """One of the two nouns of a passage, with its side of the category."""
 
     key: str
     side: str
@@ -55,23 +53,15 @@ class Member:
     habit: str
     state: str
 
-    @property
-    def pronoun(self) -> str:
-        return str(KINDS[self.kind]["pronoun"])
-
     def mention(self, article: str, adjective: str = "") -> str:
         """The marked noun with its article; names and told groups have none."""
         words = (article if self.kind not in NAMES else "", adjective, f"[{self.key} {self.noun.form}]")
-        return " ".join(word for word in words if word)
+        return " ".join(filter(None, words))
 
     @property
     def sentences(self) -> str:
         """Which sentences fit the habit: those for a manner, or for a verb."""
         return "manners" if KINDS[self.kind]["pool"] == "manners" else "verbs"
-
-    @property
-    def again(self) -> str:
-        return self.noun.form if self.kind in NAMES else f"the {self.noun.form}"
 
 
 Members = tuple[Member, ...]
@@ -88,7 +78,6 @@ def draw(rng: Random, kinds: tuple[str, str], held_out: str, guests: bool) -> tu
 
 
 def two(rng: Random, options: tuple[str, ...]) -> tuple[str, str]:
-    """Two different entries."""
     first = pick(rng, options)
     return first, pick(rng, [option for option in options if option != first])
 
@@ -108,8 +97,7 @@ def passage(
     env = {**values, "place": pick(rng, LISTS["places"]), "elder": pick(rng, LISTS["elders"])}
     env["who"] = pick(rng, (*LISTS["elders"], env["hero"], env["friend"]))
     env["goods"] = pick(rng, LISTS["goods"])
-    turned = rng.random() < 0.5 if swapped is None else swapped
-    order = members[::-1] if turned else members
+    order = members[::-1] if (rng.random() < 0.5 if swapped is None else swapped) else members
     parts = Random(f"{rng.random()}")  # of its own: the two orders of a pair may draw from it unequally often
     sentences = []
     with_scene = not guests or category not in PLAIN_SCENE or (not short and rng.random() < 0.5)
@@ -134,8 +122,9 @@ def passage(
                   (member.habit, rival.habit), guests)
         )  # fmt: skip
     if not short and rng.random() < AGAIN:
-        names = {**env, "n": member.again, "h": member.habit}
-        sentences.append(expand(pick(rng, FRAME["repeats"][member.sentences]), names, rng))
+        noun = member.noun.form if member.kind in NAMES else f"the {member.noun.form}"
+        about = {**env, "n": noun, "h": member.habit}
+        sentences.append(expand(pick(rng, FRAME["repeats"][member.sentences]), about, rng))
     return " ".join(map(capital, sentences)), labels
 
 
@@ -145,13 +134,9 @@ def _members(rng: Random, category: str, key: str, held_out: str, guests: bool) 
     first = pick(rng, sides[names[0]])
     second = first if sides[names[1]] == ["same"] else pick(rng, sides[names[1]])
     nouns = draw(rng, (first, second), held_out, guests)
-    habits = tuple(noun.habit for noun in nouns)
-    if guests:
-        habits = two(rng, HABITS[KINDS[first]["pool"]])
-    states = two(rng, tuple(STATES))
-    rows = zip("ab", names, (first, second), nouns, habits, states, strict=True)
-    members = [Member(f"{mark}{key}", *row) for mark, *row in rows]
-    return tuple(members)
+    habits = two(rng, HABITS[KINDS[first]["pool"]]) if guests else tuple(noun.habit for noun in nouns)
+    rows = zip("ab", names, (first, second), nouns, habits, two(rng, tuple(STATES)), strict=True)
+    return tuple(Member(f"{mark}{key}", *row) for mark, *row in rows)
 
 
 def _tell(rng: Random, env: Values, order: Members, members: Members) -> str:
@@ -185,16 +170,11 @@ def _scene(rng: Random, env: Values, category: str, order: Members, members: Mem
 
 
 def _ask(rng: Random, env: Values, category: str, member: Member, mark: str, short: bool) -> str:
-    """The sentence with the pronoun, whose next word is the habit."""
-    asks = CATEGORIES[category]["asks"]
-    tails = FRAME["tails"][member.sentences]
+    asks = CATEGORIES[category]["asks"][member.side]
     about = {
-        "p": member.pronoun,
-        "h": member.habit,
-        "base": BASES[member.habit],
-        "cue": pick(rng, STATES[member.state]),
-    }
-    about["event"] = pick(rng, LISTS["events"])
-    about["tail"] = "." if short else expand(pick(rng, tails), env, rng)
-    template = asks[member.side][0] if short else pick(rng, asks[member.side])
-    return expand(template, {**env, **about}, rng).replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")
+        "p": KINDS[member.kind]["pronoun"], "h": member.habit, "base": BASES[member.habit],
+        "cue": pick(rng, STATES[member.state]), "event": pick(rng, LISTS["events"]),
+        "tail": "." if short else expand(pick(rng, FRAME["tails"][member.sentences]), env, rng),
+    }  # fmt: skip
+    sentence = expand(asks[0] if short else pick(rng, asks), {**env, **about}, rng)
+    return sentence.replace("[q ", f"[q{mark} ").replace("[u ", f"[u{mark} ")

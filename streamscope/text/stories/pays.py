@@ -26,8 +26,7 @@ from streamscope.cli.errors import InputError
 from streamscope.text.readers import json_lines, strings
 
 WORD = re.compile(r"\w+|[^\w\s]")
-SHUFFLES = 5
-"""Shuffles that the control is averaged over."""
+SHUFFLES = 5  # shuffles that the control is averaged over
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,10 @@ class Gain:
 
 
 def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
-    """The cases of built-in stories (`Story` of any version)."""
     for i, tale in enumerate(stories):
         for case in tale.cases:
-            pronoun, noun = case.pronoun, case.antecedent
-            yield Passage(tale.text, (pronoun.start, pronoun.end), (noun.start, noun.end), case.category, i,
-                          getattr(case, "guest_habit", ""))  # fmt: skip
+            query, target = ((span.start, span.end) for span in (case.pronoun, case.antecedent))
+            yield Passage(tale.text, query, target, case.category, i, case.guest_habit)
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
@@ -84,17 +81,15 @@ def read_passages(path: Path) -> Iterator[Passage]:
             raise InputError(f"{place}: give the characters [start, end) of its pronoun as role 'query'")
         if "target" not in roles:
             continue
+        spans = []
         for role in ("query", "target"):
             match roles[role]:
                 case [int(start), int(end)] if 0 <= start < end <= len(text):
-                    pass
-                case _:
-                    raise InputError(
-                        f"{place}: role {role!r} is {roles[role]}; give characters [start, end) of its text"
-                    )
-        query, target = ((roles[role][0], roles[role][1]) for role in ("query", "target"))
-        yield Passage(text + str(row.get("coherent") or ""), query, target, category,
-                      str(row.get("pair") or row.get("cluster") or text))  # fmt: skip
+                    spans.append((start, end))
+                case other:
+                    raise InputError(f"{place}: role {role!r} is {other}; give characters [start, end) of its text")
+        story = str(row.get("pair") or row.get("cluster") or text)
+        yield Passage(text + str(row.get("coherent") or ""), *spans, category, story)
 
 
 def clues(passages: Iterable[Passage]) -> dict[str, dict[str, list[Clue]]]:
@@ -107,20 +102,21 @@ def clues(passages: Iterable[Passage]) -> dict[str, dict[str, list[Clue]]]:
     """
     clues_at: dict[str, dict[str, list[Clue]]] = {place: defaultdict(list) for place in PLACES}
     for passage in passages:
+
+        def add(place: str, group: Hashable, antecedent: str, word: str, passage: Passage = passage) -> None:
+            if antecedent and word:
+                clues_at[place][passage.category].append(Clue(group, antecedent, word, passage.story))
+
         text, (start, end) = passage.text, passage.query
         noun = text[slice(*passage.target)].lower()
-        context = (text[start:end].lower(), _last(text[:start]))
-        next_word = _first(text[end:])
-        if next_word:
-            clues_at["pronoun"][passage.category].append(Clue(context, noun, next_word, passage.story))
-            if passage.guest_habit:
-                clues_at["told"][passage.category].append(Clue(context, passage.guest_habit, next_word, passage.story))
-        repeat = re.compile(rf"\b{re.escape(noun)}\b", re.IGNORECASE).search(text, end, _paragraph_end(text, end))
-        if repeat:
+        context, next_word = (text[start:end].lower(), _last(text[:start])), _first(text[end:])
+        add("pronoun", context, noun, next_word)
+        add("told", context, passage.guest_habit, next_word)
+        paragraph_end = end + len(text[end:].partition("\n\n")[0])
+        if repeat := re.compile(rf"\b{re.escape(noun)}\b", re.IGNORECASE).search(text, end, paragraph_end):
             previous = _last(text[: repeat.start()])
-            clues_at["noun"][passage.category].append(Clue(previous, noun, repeat[0].lower(), passage.story))
-            if next_word := _first(text[repeat.end() :]):
-                clues_at["repeated noun"][passage.category].append(Clue(previous, noun, next_word, passage.story))
+            add("noun", previous, noun, repeat[0].lower())
+            add("repeated noun", previous, noun, _first(text[repeat.end() :]))
     return clues_at
 
 
@@ -137,32 +133,22 @@ def _first(text: str) -> str:
     return match[0].lower() if match else ""
 
 
-def _paragraph_end(text: str, start: int) -> int:
-    end = text.find("\n\n", start)
-    return end if end >= 0 else len(text)
-
-
-def gain(rows: Sequence[Clue], *, shuffles: int = SHUFFLES, seed: int = 0) -> Gain:
-    """The gain of the module, averaged over shuffles; the interval holds the estimated probabilities fixed.
-
-    Raises `ValueError` without rows.
-    """
-    if not rows:
-        raise ValueError("no cases")
+def gain(rows: Sequence[Clue]) -> Gain:
+    """The gain of the module, averaged over shuffles; the interval holds the estimated probabilities fixed."""
     noun_surprise = _surprise([(row.group, row.antecedent) for row in rows], rows)
     group_surprise = _surprise([row.group for row in rows], rows)
     members: dict[Hashable, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         members[row.group].append(i)
-    shuffled, rng = [0.0] * len(rows), Random(seed)
-    for _ in range(shuffles):
+    shuffled, rng = [0.0] * len(rows), Random(0)
+    for _ in range(SHUFFLES):
         keys: list[Hashable] = [None] * len(rows)
         for places in members.values():
             names = [rows[i].antecedent for i in places]
             rng.shuffle(names)
             for i, name in zip(places, names, strict=True):
                 keys[i] = (rows[i].group, name)
-        shuffled = [x + y / shuffles for x, y in zip(shuffled, _surprise(keys, rows), strict=True)]
+        shuffled = [x + y / SHUFFLES for x, y in zip(shuffled, _surprise(keys, rows), strict=True)]
     by_story: dict[Hashable, float] = defaultdict(float)
     differences = [x - y for x, y in zip(shuffled, noun_surprise, strict=True)]
     mean, n = sum(differences) / len(rows), len(rows)

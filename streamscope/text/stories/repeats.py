@@ -8,22 +8,18 @@ log-uniform from 2 to 60 words, because long distances alone teach nothing.
 import math
 from random import Random
 
-from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, TEXT
-from streamscope.text.stories.template import capital, expand, pick
+from streamscope.text.stories.lexicon import BASES, LISTS, NOUNS, TEXT, capital, expand, pick
 
 WORDS = tuple(dict.fromkeys(
     [noun.form for source in ("known", "guests") for nouns in NOUNS[source].values() for noun in nouns]
     + [*BASES, *BASES.values(), *LISTS["places"], *LISTS["goods"], *LISTS["elders"], *LISTS["adjectives"]]
 ))  # fmt: skip
 """The words that are repeated: nouns, names, habits and places of the stories; no reserved word."""
-LEAST, MOST = 60, 140
-"""Number of words in a document."""
-SHORTEST, LONGEST = 2, 60
-"""Periods and distances, in words."""
+LEAST, MOST = 60, 140  # number of words in a document
+SHORTEST, LONGEST = 2, 60  # periods and distances, in words
 
 
 def log_uniform(rng: Random, low: int, high: int) -> int:
-    """An integer from `low` to `high` with a uniform logarithm."""
     return min(high, int(low * math.exp(rng.random() * math.log((high + 1) / low))))
 
 
@@ -34,8 +30,7 @@ def document(rng: Random) -> str:
         return _game(rng, size)
     words = list[str]()
     if kind == 1:
-        phrase = _fresh(rng, log_uniform(rng, SHORTEST, LONGEST))
-        words = phrase * math.ceil(size / len(phrase))
+        words = _fresh(rng, log_uniform(rng, SHORTEST, LONGEST)) * size
     while len(words) < size:
         words += _fresh(rng, log_uniform(rng, SHORTEST, 12))
         distance, length = min(len(words), log_uniform(rng, SHORTEST, LONGEST)), log_uniform(rng, 3, 24)
@@ -49,7 +44,6 @@ def _fresh(rng: Random, n: int) -> list[str]:
 
 
 def _game(rng: Random, size: int) -> str:
-    """Lines in which someone says one list."""
     chant = pick(rng, (" ", ", ")).join(_fresh(rng, log_uniform(rng, SHORTEST, 20)))
     people, lines = [noun.form for kind in ("girls", "boys") for noun in NOUNS["known"][kind]], list[str]()
     while len(lines) < 2 or len(" ".join(lines).split()) < size:
