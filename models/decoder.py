@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -15,9 +15,8 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
-from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
-from streamscope.models.layers.head import capped, unembed
-from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers import hdpl, hyper_mixing  # noqa: F401  (imported to register their modules)
+from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, capped, unembed
 from streamscope.models.layers.noise import dropout_layer
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
@@ -25,69 +24,6 @@ from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import State, Topology
 
 BlockCall = Callable[[State], State]
-
-
-class Embedding(nn.Module):
-    """A table [rows, D]: `weight` is W_E without its scale."""
-
-    def __init__(self, rows: int, d_model: int, init: c.Init, scale: float = 1.0) -> None:
-        super().__init__()
-        self.init, self.scale = init, scale
-        self.weight = nn.Parameter(torch.empty(rows, d_model))
-
-    @property
-    def W_E(self) -> Float[Tensor, "V D"]:
-        """The table times its scale."""
-        return self.weight if self.scale == 1 else self.weight * self.weight.new_tensor(self.scale)
-
-    def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Draw by `init`; the fan-in is the width."""
-        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
-
-    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Look up rows of the table, times the scale in the dtype of the weights."""
-        x = F.embedding(tokens, self.weight)
-        return x if self.scale == 1 else x * x.new_tensor(self.scale)
-
-
-class Unembedding(Embedding):
-    """An untied head: `weight` is the transposed W_U."""
-
-    def __init__(self, config: c.ModelConfig) -> None:
-        super().__init__(config.d_vocab, config.d_model, config.init.embed)
-        self.cap = config.readout.softcap
-
-    @property
-    def W_U(self) -> Float[Tensor, "D V"]:
-        """The table, transposed."""
-        return self.weight.T
-
-    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
-        """The logits of a normed stream, with the readout's cap."""
-        return unembed(x, capped(self.weight, self.cap))
-
-
-class TiedUnembedding(nn.Module):
-    """A tied head: it has no parameter of its own and reads the table of the embedding."""
-
-    def __init__(self, config: c.ModelConfig, embed: Embedding) -> None:
-        super().__init__()
-        self.cap = config.readout.softcap
-        self._table = (embed,)  # in a tuple, so that its weights are not registered twice
-
-    @property
-    def weight(self) -> Tensor:
-        """The embedding's table [V, D], without the embedding's scale."""
-        return self._table[0].weight
-
-    @property
-    def W_U(self) -> Float[Tensor, "D V"]:
-        """The table, transposed."""
-        return self.weight.T
-
-    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
-        """The logits of a normed stream, with the readout's cap."""
-        return unembed(x, capped(self.weight, self.cap))
 
 
 class Decoder(nn.Module):
@@ -107,15 +43,13 @@ class Decoder(nn.Module):
         self.dropout = dropout_layer(config.dropout)
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
-        norm, d, heads = config.readout.norm, config.d_model, config.n_heads
-        per_layer = config.readout.layer_norms == "own"
-        make = module_for(norm)
-        self.layer_norms = nn.ModuleList(
-            [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if per_layer else []
-        )
-        self.ln_final = make(norm, d, heads)
-        self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else Unembedding(config)
+        norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
+        make = partial(module_for(norm), norm, config.d_model, config.n_heads)
+        self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(own_norms)])
+        self.ln_final = make()
+        self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else UntiedUnembedding(config)
 
+    @torch.no_grad()
     def init_weights(self, seed: int) -> None:
         """Draw all weights from one generator, children before their module, in the model's order.
 
@@ -124,10 +58,9 @@ class Decoder(nn.Module):
         starts as a copy of the embedding. Raises `InputError` for a parameter that no `init_weights` sets.
         """
         generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                if parameter.is_floating_point():
-                    parameter.fill_(torch.nan)
+        for parameter in self.parameters():
+            if parameter.is_floating_point():
+                parameter.fill_(torch.nan)
 
         def visit(module: nn.Module) -> None:
             for child in module.children():
@@ -144,8 +77,7 @@ class Decoder(nn.Module):
                 "give its module a method init_weights(std, generator) that sets it"
             )
         if not self.config.readout.tied and self.config.init.head == "copy":
-            with torch.no_grad():
-                self.unembed.weight.copy_(self.embed.weight)
+            self.unembed.weight.copy_(self.embed.weight)
 
     @property
     def head(self) -> Any:
@@ -170,10 +102,9 @@ class Decoder(nn.Module):
 
         segment(segment(s, 0, l), l, L) equals segment(s, 0, L) bit for bit.
         """
-        n = self.config.n_layers
-        stop = n if stop is None else stop
-        if not 0 <= start <= stop <= n:
-            raise InputError(f"segment {start}..{stop} is outside the {n} layers")
+        stop = self.config.n_layers if stop is None else stop
+        if not 0 <= start <= stop <= self.config.n_layers:
+            raise InputError(f"segment {start}..{stop} is outside the {self.config.n_layers} layers")
         for layer in range(start, stop):
             state = (blocks or self.blocks)[layer](state)
         return state

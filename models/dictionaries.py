@@ -26,8 +26,7 @@ from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.hooks import Edit, everywhere, match
 from streamscope.models.interop.huggingface.convert import source_folder
-from streamscope.models.lenses import weights_digest
-from streamscope.models.tensors import read_tensors, write_tensors
+from streamscope.models.tensors import read_tensors, weights_digest, write_tensors
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, reading, unknown
-from streamscope.models.tensors import digest, read_tensors
+from streamscope.models.tensors import read_tensors, weights_digest
 
 MAKE_ONE = "write one with `streamscope lenses RUN --out FILE.parquet`"
 
@@ -53,11 +53,6 @@ class Lenses:
         if place not in places:
             raise InputError(f"{self.where} has no {kind} lens of {place}; it has {', '.join(places)}")
         return self.maps[kind, place]
-
-
-def weights_digest(model: Any) -> str:
-    """sha256 over names, dtypes, shapes and bytes of the weights."""
-    return digest(dict(model.state_dict()))
 
 
 def names_of(kind: str, place: str) -> tuple[str, str]:

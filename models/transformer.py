@@ -117,15 +117,15 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         if tokens.shape[1] < 2:
             raise InputError("a next-token loss needs sequences of at least two tokens")
         x = self.ln_final(self.readout(state))
+        logits = unembed(x, self.head) if loss_per_token or return_type == "both" else None
         if loss_per_token:
-            logits = unembed(x, self.head)
             loss = self.loss_fn(logits, tokens, mask, per_token=True)
-            return loss if return_type == "loss" else (logits, loss)
-        targets = tokens[:, 1:]
-        if mask is not None:
-            targets = targets.masked_fill(~(mask[:, :-1] & mask[:, 1:]), readout.IGNORE)
-        loss = readout.cross_entropy(x[:, :-1], self.head, targets)
-        return loss if return_type == "loss" else (unembed(x, self.head), loss)
+        else:
+            targets = tokens[:, 1:]
+            if mask is not None:
+                targets = targets.masked_fill(~(mask[:, :-1] & mask[:, 1:]), readout.IGNORE)
+            loss = readout.cross_entropy(x[:, :-1], self.head, targets)
+        return loss if return_type == "loss" else (logits, loss)
 
     def _layer(self, option: str, layer: int) -> int:
         """Convert a layer that may count from the end."""
@@ -152,13 +152,11 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
     def check_tokens(self, tokens: Any) -> None:
         """Raise `InputError` unless tokens are [B, T] with ids inside the vocabulary."""
         if not isinstance(tokens, Tensor):
-            raise InputError(
-                f"the model reads texts or a tensor of token ids, not {type(tokens).__name__}: pass torch.tensor(ids)"
-            )
+            kind = type(tokens).__name__
+            raise InputError(f"the model reads texts or a tensor of token ids, not {kind}: pass torch.tensor(ids)")
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
-            raise InputError(
-                f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}"
-            )
+            shape = f"{list(tokens.shape)} {tokens.dtype}"
+            raise InputError(f"tokens must be integers of shape [batch, position], got {shape}")
         if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.d_vocab:
             worst = int(tokens.max()) if int(tokens.min()) >= 0 else int(tokens.min())
             raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
@@ -231,11 +229,9 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         chosen_layers = list(range(self.config.n_layers) if layers is None else layers)
         if not chosen_layers:
             raise InputError("layer_logits needs at least one layer")
-        for layer in chosen_layers:
-            if not 0 <= layer < self.config.n_layers:
-                raise InputError(f"layer {layer} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
-        logits: dict[int, Tensor] = {}
-        state = self.embed_tokens(tokens)
+        if beyond := [layer for layer in chosen_layers if not 0 <= layer < self.config.n_layers]:
+            raise InputError(f"layer {beyond[0]} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
+        logits, state = dict[int, Tensor](), self.embed_tokens(tokens)
         for layer in range(max(chosen_layers) + 1):
             state = self.segment(state, layer, layer + 1)
             if layer in chosen_layers:

@@ -23,7 +23,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -76,17 +76,14 @@ _LIBRARIES = ("transformer_lens.model_bridge.", "transformers.")
 
 def match(model: Any, names: str | Sequence[str]) -> list[str]:
     """The model's hooks that match `names` (exact, or patterns with * and ?), in the model's order."""
-    hooks = list(model.hook_dict)
     chosen: set[str] = set()
     for name in [names] if isinstance(names, str) else names:
-        matches = [k for k in hooks if fnmatchcase(k, name)] if any(c in name for c in "*?[") else []
-        if name in model.hook_dict:
-            matches = [name]
+        matches = [name] if name in model.hook_dict else [k for k in model.hook_dict if fnmatchcase(k, name)]
         if not matches:
-            generic = [re.sub(r"^blocks\.\d+", "blocks.*", k) for k in hooks]
-            raise unknown("hook", name, list(dict.fromkeys(generic)) if "*" in name else hooks)
+            generic = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", k) for k in model.hook_dict)
+            raise unknown("hook", name, list(generic if "*" in name else model.hook_dict))
         chosen.update(matches)
-    return [k for k in hooks if k in chosen]
+    return [k for k in model.hook_dict if k in chosen]
 
 
 class Captured(dict[str, Tensor]):
@@ -153,25 +150,24 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
 
         return hook
 
-    with attached(model, [(name, record(name, fn)) for name, fn in plan]), ExitStack() as stack:
-        if plan:
-            setattr(check, _OURS, True)
-            stack.callback(model.register_forward_hook(check).remove)
-            names = [name for name, _ in plan]
-            stack.callback(_forget_edits, model, names)
-            with _LOCK:
-                if not hasattr(model, "edited_at"):
-                    model.edited_at = []  # shared by its shallow copies, which have the same hooks
-                model.edited_at.extend(names)
+    if not plan:
         yield
+        return
+    setattr(check, _OURS, True)
+    with attached(model, [(name, record(name, fn)) for name, fn in plan]):
+        handle = model.register_forward_hook(check)
+        with _LOCK:
+            if not hasattr(model, "edited_at"):
+                model.edited_at = []  # shared by its shallow copies, which have the same hooks
+            model.edited_at.extend(name for name, _ in plan)
+        try:
+            yield
+        finally:
+            handle.remove()
+            with _LOCK:
+                for name, _ in plan:
+                    model.edited_at.remove(name)
     check_fired([name for name, _ in plan if must_fire and name not in fired])
-
-
-def _forget_edits(model: Any, names: Sequence[str]) -> None:
-    """Remove the names of one edit from the model's record."""
-    with _LOCK:
-        for name in names:
-            model.edited_at.remove(name)
 
 
 def edited_at(model: Any) -> tuple[str, ...]:
@@ -223,13 +219,15 @@ class CleanCopies(torch.nn.Module):
 def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
     """(full name, function) of every point that the edits match; `InputError` as in `edit`."""
     plan: list[tuple[str, Edit]] = []
-    for key, fn in edits.items():  # a bridge has several names for one point: one key edits it once
-        points = {id(model.hook_dict[name]): name for name in reversed(match(model, key))}
-        plan += [(name, fn) for name in reversed(points.values())]
-    for name, _ in plan:
-        point = model.hook_dict[name]
-        if isinstance(point, ObservePoint):
-            raise InputError(f"{name} only shows {point.shows}; edit {point.instead} instead")
+    for key, fn in edits.items():
+        points = set()
+        for name in match(model, key):
+            point = model.hook_dict[name]
+            if isinstance(point, ObservePoint):
+                raise InputError(f"{name} only shows {point.shows}; edit {point.instead} instead")
+            if point not in points:  # a bridge has several names for one point: one key edits it once
+                plan.append((name, fn))
+            points.add(point)
     return plan
 
 
@@ -315,9 +313,9 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
     if not hooks:
         yield
         return
-    owner = get_ident()
+    owner, handles = get_ident(), list[tuple[Any, Any]]()
 
-    def guard(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         def hook(x: Tensor, hook: Any) -> Any:
             if get_ident() != owner:
                 raise InputError(
@@ -328,36 +326,32 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
 
         return hook
 
-    with eager_block(), ExitStack() as stack:
-        for name, fn in hooks:
-            point = model.hook_dict[name]
-            try:  # a bridge refuses points that its settings switch off
-                model.check_hooks_to_add(point, name, fn)
-            except ValueError as error:
-                raise InputError(str(error)) from None
+    def only_at(point: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def hook(module: Any, *passed: Any) -> Any:
+            return fn(module, *passed) if module is point else None  # torch copies hooks with a part of a model
+
+        setattr(hook, _OURS, True)
+        return hook
+
+    with eager_block():
+        try:
+            for name, fn in hooks:
+                point = model.hook_dict[name]
+                try:  # a bridge refuses points that its settings switch off
+                    model.check_hooks_to_add(point, name, fn)
+                except ValueError as error:
+                    raise InputError(str(error)) from None
+                with _LOCK:
+                    handle = point.add_hook(guarded(name, fn))
+                    handles.append((point, handle))
+                    hook_id = handle.hook.id
+                    point._forward_hooks[hook_id] = only_at(point, point._forward_hooks[hook_id])
+            yield
+        finally:
             with _LOCK:
-                handle = point.add_hook(guard(name, fn))
-                hook_id = handle.hook.id
-                point._forward_hooks[hook_id] = _only_at(point, point._forward_hooks[hook_id])
-            stack.callback(_detach, point, handle)
-        yield
-
-
-def _only_at(point: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook, silent at copies of the point: torch copies hooks with a part of a model."""
-
-    def only(module: Any, *passed: Any) -> Any:
-        return hook(module, *passed) if module is point else None
-
-    setattr(only, _OURS, True)
-    return only
-
-
-def _detach(point: Any, handle: Any) -> None:
-    """Remove exactly this hook; `model.hooks` would also remove others of its level."""
-    with _LOCK:
-        handle.hook.remove()
-        point.fwd_hooks[:] = [entry for entry in point.fwd_hooks if entry is not handle]
+                for point, handle in handles:  # `model.hooks` would also remove others of its level
+                    handle.hook.remove()
+                    point.fwd_hooks[:] = [entry for entry in point.fwd_hooks if entry is not handle]
 
 
 class _Eager:

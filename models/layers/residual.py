@@ -114,6 +114,10 @@ class Topology(nn.Module):
 class Block(nn.Module):
     """One layer. Subclasses define where the branches read and write."""
 
+    hook_resid_pre: HookPoint
+    hook_resid_mid: HookPoint
+    hook_resid_post: HookPoint
+
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
@@ -209,10 +213,6 @@ class MidStream(NamedTuple):
 class SingleBlock(Block):
     """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
 
-    hook_resid_pre: HookPoint
-    hook_resid_mid: HookPoint
-    hook_resid_post: HookPoint
-
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)
         self.parallel = isinstance(config.residual, c.Single) and config.residual.order == "parallel"
@@ -256,7 +256,8 @@ class MidStreams(NamedTuple):
 
 
 class DualStreamBlock(Block):
-    """A layer whose branches read x_t + x_e and whose FFN writes to x_e; subclasses define where attention writes."""
+    """A layer whose branches read x_t + x_e. Attention writes to x_t (token-factor) or x_e (frozen token), the FFN to
+    x_e."""
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)
@@ -264,22 +265,18 @@ class DualStreamBlock(Block):
         self.spec = config.residual
 
     def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
-        """Run lines 4–12 of DST Algorithm 1."""
+        """Run lines 4–12 of DST Algorithm 1; with a frozen token stream LFA Eq. 18–20."""
         x_t, x_e = self._apply_hooks(state.x_t, state.x_e, "pre")
         x = x_t + x_e
         a = attn(x, x_t if self.spec.values == "token" else x)
-        x_t, x_e = self._apply_hooks(*self.write_attn(x_t, x_e, a), "mid")
-        return MidStreams(x_t, x_e, x if self.spec.order == "parallel" else None)
+        x_t, x_e = (x_t + a, x_e) if isinstance(self.spec, c.TokenFactor) else (x_t, x_e + a)
+        return MidStreams(*self._apply_hooks(x_t, x_e, "mid"), x if self.spec.order == "parallel" else None)
 
     def around_mlp(self, state: MidStreams, mlp: MlpBranch) -> Streams:
         """Run lines 14–18 of DST Algorithm 1; in parallel order the FFN reads x^(ℓ) (DST Eq. 3)."""
         x_t, x_e, x_ffn = state
         x_e = x_e + mlp(x_t + x_e if x_ffn is None else x_ffn)
         return Streams(*self._apply_hooks(x_t, x_e, "post"))
-
-    def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Add attention's update a to one of the streams."""
-        raise NotImplementedError
 
     def _apply_hooks(self, x_t: Tensor, x_e: Tensor, place: str) -> tuple[Tensor, Tensor]:
         """Apply the hooks of both streams, and show their sum to `hook_resid_{place}`."""
@@ -289,39 +286,19 @@ class DualStreamBlock(Block):
         return x_t, x_e
 
 
-class TokenFactorBlock(DualStreamBlock):
-    """A layer with x_t ← x_t + attn, x_e ← x_e + mlp (DST Eq. 2–3)."""
-
-    def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return x_t + a, x_e
-
-
-class FrozenTokenBlock(DualStreamBlock):
-    """A layer with x_e ← x_e + attn, x_e ← x_e + mlp; x_t stays the embedding (LFA Eq. 18–21)."""
-
-    def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return x_t, x_e + a
-
-
 @implements(c.TokenFactor)
-class TokenFactorStreams(Topology):
-    """x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3)."""
+@implements(c.FrozenToken)
+class DualStreams(Topology):
+    """x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3).
 
-    block: type[Block] = TokenFactorBlock
+    `detach_token` stops the gradients through x_t.
+    """
+
+    block = DualStreamBlock
 
     def init(self, embedding: Tensor) -> Streams:
-        return Streams(embedding, torch.zeros_like(embedding))
+        detached = isinstance(self.spec, c.FrozenToken) and self.spec.detach_token
+        return Streams(embedding.detach() if detached else embedding, torch.zeros_like(embedding))
 
     def readout(self, state: Streams) -> Tensor:
         return state.x_t + state.x_e
-
-
-@implements(c.FrozenToken)
-class FrozenTokenStreams(TokenFactorStreams):
-    """Like `TokenFactorStreams`; `detach_token` stops the gradients through x_t."""
-
-    block: type[Block] = FrozenTokenBlock
-
-    def init(self, embedding: Tensor) -> Streams:
-        assert isinstance(self.spec, c.FrozenToken)
-        return super().init(embedding)._replace(x_t=embedding.detach() if self.spec.detach_token else embedding)
