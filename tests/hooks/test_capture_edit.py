@@ -15,7 +15,7 @@ from torch import Tensor
 import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.models import load
-from streamscope.models.hooks import ObservePoint, OnDemand, Query, capture, edit, edited_at, hooked_at, run
+from streamscope.models.hooks import OnDemand, Query, capture, edit, edited_at, hooked_at, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
@@ -85,13 +85,6 @@ def test_misspelt(model: StreamTransformer, context: Callable[..., Any], name: s
     assert no_hooks_left(model)
 
 
-def test_layer_that_does_not_exist(model: StreamTransformer) -> None:
-    """A layer beyond the last, and one good name beside a bad one, raise."""
-    with pytest.raises(InputError, match=r"blocks\.7"), capture(model, [Z0, "blocks.7.attn.hook_z"]):
-        pytest.fail("the block ran")
-    assert no_hooks_left(model)
-
-
 def test_reading_what_was_not_captured(model: StreamTransformer) -> None:
     """A missing key says what there is."""
     with capture(model, Z0) as found:
@@ -142,14 +135,6 @@ def test_observe_only(lfa: StreamTransformer, place: str) -> None:
     assert no_hooks_left(lfa)
     seen = lfa.run_with_hooks(TOKENS, fwd_hooks=[(name, lambda x, hook: x.clone())])
     assert torch.equal(seen, lfa(TOKENS))
-
-
-def test_single_stream_residual_is_editable() -> None:
-    """With one stream the residual is a plain point, as in TransformerLens."""
-    model = build("std-t", "tiny")
-    assert not any(isinstance(p, ObservePoint) for p in model.hook_dict.values())
-    with edit(model, {"blocks.1.hook_resid_pre": halve}):
-        assert not torch.equal(model(TOKENS), build("std-t", "tiny")(TOKENS))
 
 
 def test_backward_hooks_on_observe_only_points_are_not_silent(lfa: StreamTransformer) -> None:

@@ -94,16 +94,6 @@ def test_mixing_matrices_have_no_position_axis() -> None:
         assert torch.equal(x, model.blocks[1].attn.o.weight)
 
 
-def test_final_norm_with_logits(model: StreamTransformer) -> None:
-    """Hooks of the final norm are indexed by position also when logits are wanted at a few positions only."""
-    names = ("ln_final.hook_scale", "ln_final.hook_normalized")
-    query = Query(tokens=PROMPTS, hooks=names, logits=[[n - 1] for n in LENGTHS])
-    result, (found, _) = run(model, query), one_by_one(model, names)
-    for i in range(len(PROMPTS)):
-        for name in names:
-            torch.testing.assert_close(result.hooks[name][i], found[i][name], **TIGHT)
-
-
 def test_edits_of_the_final_norm_with_logits_at(model: StreamTransformer) -> None:
     """An edit at a position of the final norm edits that position also when logits are wanted elsewhere."""
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
@@ -78,18 +77,6 @@ def test_a_zero_kernel_is_the_identity() -> None:
     assert torch.equal(canon(tokens), plain(tokens))
 
 
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("places", ["A", "B", "C", "D", "AB", "BD", "ABCD"])
-def test_widths(places: str, gated: bool) -> None:
-    """D, 3 D, D, and the hidden width: 4 D with GELU, both halves of a gated FFN."""
-    mlp = c.Mlp(gate=c.Dense(), activation="silu") if gated else c.Mlp()
-    model = build("gpt2", "tiny", canon=c.Canon(places=places, kernel=3), mlp=mlp)
-    widths = {"a": 32, "b": 96, "c": 32, "d": 256 if gated else 128}
-    for block in model.blocks:
-        found = {n[-1]: m.weight.shape for n, m in block.named_children() if n.startswith("canon_")}
-        assert found == {p.lower(): (widths[p.lower()], 3) for p in places}
-
-
 @pytest.mark.parametrize(
     ("residual", "reaches"),
     [
@@ -127,20 +114,6 @@ def test_initialisation() -> None:
         assert low <= w.min() < w.max() <= high
         assert abs(float(w.std()) / std - 1) < 0.02
         assert abs(float(w.mean())) < std / 50
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"places": "BA"}, "some of A, B, C, D in this order"),
-        ({"places": ""}, "some of A, B, C, D"),
-        ({"places": "AE"}, "got 'AE'"),
-        ({"kernel": 5}, "canon.kernel must be at most 4, got 5"),
-    ],
-)
-def test_bad_input(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        c.Canon(**fields)
 
 
 @pytest.mark.parametrize(("length", "kernel"), [(1, 4), (3, 4), (9, 4), (9, 2)])

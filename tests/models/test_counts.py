@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from streamscope.models import config as c
-from streamscope.models.config.presets import PRESETS, SCALES, preset
+from streamscope.models.config.presets import PRESETS
 from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
 
@@ -226,15 +226,3 @@ def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale(
     with torch.device("meta"):
         paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
     assert paper.config.d_mlp == small.config.d_mlp == 4 * 96
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_scales_are_what_they_say(scale: str) -> None:
-    sizes = {
-        "paper": (384, 50257, 512),
-        "small": (192, 4096, 256),
-        "zoo": (96, 2048, 128),
-        "tiny": (32, 256, 32),
-    }[scale]
-    config = preset("lfa", scale)
-    assert (config.d_model, config.d_vocab, config.n_ctx) == sizes and config.d_mlp == 4 * sizes[0]
