@@ -17,7 +17,7 @@ from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper_mixing  # noqa: F401  (imported to register their modules)
 from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, capped, unembed
-from streamscope.models.layers.noise import dropout_layer
+from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
 from streamscope.models.layers.registry import module_for
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
-        self.dropout = dropout_layer(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
@@ -72,10 +72,9 @@ class Decoder(nn.Module):
         visit(self)
         unset = [name for name, p in self.named_parameters() if not p.is_meta and bool(p.isnan().any())]
         if unset:
-            raise InputError(
-                f"{unset[0]} has no initial value{f' (nor have {len(unset) - 1} others)' if unset[1:] else ''}: "
-                "give its module a method init_weights(std, generator) that sets it"
-            )
+            others = f" (nor have {len(unset) - 1} others)" if unset[1:] else ""
+            remedy = "give its module a method init_weights(std, generator) that sets it"
+            raise InputError(f"{unset[0]} has no initial value{others}: {remedy}")
         if not self.config.readout.tied and self.config.init.head == "copy":
             self.unembed.weight.copy_(self.embed.weight)
 
@@ -86,10 +85,8 @@ class Decoder(nn.Module):
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""
-        if tokens.shape[1] > self.config.n_ctx:
-            raise InputError(
-                f"a sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}"
-            )
+        if (n := tokens.shape[1]) > self.config.n_ctx:
+            raise InputError(f"a sequence of {n} tokens is longer than the context of {self.config.n_ctx}")
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
             x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], positions))
@@ -134,12 +131,10 @@ def gather_positions(
     x: Float[Tensor, "B T D"], positions: Int[Tensor, "B P"] | Int[Tensor, " B"]
 ) -> Float[Tensor, "B P D"]:
     """Select from each sequence of x its own positions; negative positions count from the end."""
-    p = torch.as_tensor(positions, device=x.device)
+    p, n = torch.as_tensor(positions, device=x.device), x.shape[1]
     p = p[:, None] if p.ndim == 1 else p
-    n = x.shape[1]
     if p.shape[0] != x.shape[0]:
         raise InputError(f"positions are given for {p.shape[0]} sequences, but the batch has {x.shape[0]}")
-    if p.numel() and not -n <= int(p.min()) <= int(p.max()) < n:
-        worst = int(p.max()) if int(p.max()) >= n else int(p.min())
-        raise InputError(f"position {worst} is outside a sequence of {n} tokens")
+    if (outside := p[(p < -n) | (p >= n)]).numel():
+        raise InputError(f"position {int(outside[0])} is outside a sequence of {n} tokens")
     return x.gather(1, (p % n)[..., None].expand(-1, -1, x.shape[2]))

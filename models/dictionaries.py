@@ -25,7 +25,6 @@ from torch import Tensor
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.hooks import Edit, everywhere, match
-from streamscope.models.interop.huggingface.convert import source_folder
 from streamscope.models.tensors import read_tensors, weights_digest, write_tensors
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
@@ -172,6 +171,8 @@ def dictionary_folder(spec: str) -> Path:
     """The folder of a dictionary; of hf:ID/FOLDER, in the cache. Raises `InputError` for another form."""
     if not spec.startswith("hf:"):
         return Path(spec).expanduser()
+    from streamscope.models.interop.huggingface.convert import source_folder  # for these names only
+
     parts = spec[3:].split("/")
     if len(parts) < 2:
         raise InputError(f"{spec}: write hf:ORG/NAME/FOLDER")

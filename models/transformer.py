@@ -136,17 +136,14 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
 
     def _as_state(self, x: Any, return_type: str | None) -> State:
         """Check that a stream can be used as a state."""
-        if self.config.residual.streams:
-            names = " and ".join(self.config.residual.streams)
-            raise InputError(
-                f"start_at_layer needs one stream, but this model has {names}: use model.segment(state, start)"
-            )
+        if streams := " and ".join(self.config.residual.streams):
+            remedy = "use model.segment(state, start)"
+            raise InputError(f"start_at_layer needs one stream, but this model has {streams}: {remedy}")
         if return_type in ("loss", "both"):
             raise InputError("a loss needs the tokens: use the logits and model.loss_fn(logits, tokens)")
-        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self.config.d_model or not x.is_floating_point():
-            raise InputError(
-                f"start_at_layer takes the stream that enters the layer, [batch, position, {self.config.d_model}]"
-            )
+        d = self.config.d_model
+        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != d or not x.is_floating_point():
+            raise InputError(f"start_at_layer takes the stream that enters the layer, [batch, position, {d}]")
         return x
 
     def check_tokens(self, tokens: Any) -> None:
@@ -157,9 +154,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
             shape = f"{list(tokens.shape)} {tokens.dtype}"
             raise InputError(f"tokens must be integers of shape [batch, position], got {shape}")
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.d_vocab:
-            worst = int(tokens.max()) if int(tokens.min()) >= 0 else int(tokens.min())
-            raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
+        if (outside := tokens[(tokens < 0) | (tokens >= self.config.d_vocab)]).numel():
+            raise InputError(f"token id {int(outside[0])} is outside the vocabulary of {self.config.d_vocab}")
 
     def generate(
         self, prompts: Any = None, *, input: Any = None, do_sample: bool = True, verbose: bool = False, **options: Any

@@ -23,7 +23,7 @@ from streamscope.models.hooks.points import observe, read_point, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
-from streamscope.models.layers.noise import dropout_layer
+from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
 from streamscope.models.layers.registry import implements, module_for
 
@@ -147,7 +147,7 @@ class Block(nn.Module):
         for place, width in config.canon_widths().items():
             assert config.canon is not None
             self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
-        self.dropout = dropout_layer(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, state: State) -> State:
         """Run one layer of DST Algorithm 1."""

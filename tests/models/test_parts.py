@@ -70,13 +70,6 @@ def test_norm(spec: c.Norm, path: str) -> None:
         torch.testing.assert_close(seen[path][0, 0], bare, rtol=1e-12, atol=1e-12)
 
 
-def test_rms_norm_has_no_bias_and_initial_norms_are_plain() -> None:
-    for kind in (c.LayerNorm, c.ChannelLayerNorm, c.RMSNorm):
-        norm = module_for(kind())(kind(), D, H)
-        assert torch.equal(norm.weight, torch.ones(D))
-        assert (norm.bias is None) == (kind is c.RMSNorm)
-
-
 # ---- positions ---------------------------------------------------------------------------------
 
 

@@ -11,15 +11,10 @@ from streamscope.models import build
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.models.sweep import run_sweep
+from tests.hooks.test_run import LOGITS, POSITIONS, PROMPTS
 from tests.tiny import randomise, some
 
 torch.set_num_threads(1)
-LENGTHS = [5, 1, 12, 5, 3, 20, 2]
-_generator = torch.Generator().manual_seed(3)
-PROMPTS = [torch.randint(256, (n,), generator=_generator).tolist() for n in LENGTHS]
-POSITIONS = [[n - 1, 0] if n > 1 else [0] for n in LENGTHS]
-LOGITS = [[n - 1] if i % 3 else list(range(n))[::-1] for i, n in enumerate(LENGTHS)]
-LOGITS[3] = []
 QUERIES = {
     "patterns": Query(tokens=PROMPTS, hooks=("blocks.*.attn.hook_pattern",), positions=POSITIONS),
     "logits": Query(tokens=PROMPTS, logits=LOGITS),
