@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
@@ -107,7 +107,6 @@ class Decoder(nn.Module):
         return state
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
-        """The stream that the head reads, before the final norm."""
         return self.residual.readout(state)
 
     def logits(

@@ -55,7 +55,6 @@ class Dictionary:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows F"]:
-        """The latents of states."""
         pre = x @ self.W_enc.to(x) + self.b_enc.to(x)
         z = torch.where(pre > self.threshold.to(x), pre, 0.0)
         if self.k and self.k < z.shape[-1]:
@@ -73,11 +72,9 @@ class Dictionary:
         return x[..., int(self.stream[1:]), :] if self.stream[1:].isdigit() else x
 
     def to(self, device: Any) -> "Dictionary":
-        """The same on a device."""
         return replace(self, **{name: x.to(device) for name, x in self.weights().items()})
 
     def weights(self) -> dict[str, Any]:
-        """Its tensors by name."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
 

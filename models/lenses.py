@@ -56,7 +56,6 @@ class Lenses:
 
 
 def names_of(kind: str, place: str) -> tuple[str, str]:
-    """The names of A and b in a file."""
     return f"{kind}.{place}.A", f"{kind}.{place}.b"
 
 

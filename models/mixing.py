@@ -65,7 +65,6 @@ class PlacedConnection(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name in tables: L2.attn."""
         return f"L{self.layer}.{self.part}"
 
     @property
@@ -75,7 +74,6 @@ class PlacedConnection(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Name in the model."""
         return f"blocks.{self.layer}.{self.part}_hc"
 
     @property
@@ -90,12 +88,10 @@ class PlacedConnection(NamedTuple):
 
 
 def connections(model: nn.Module) -> dict[str, HyperConnection]:
-    """The hyper-connections by name, in order of computation."""
     return {name: m for name, m in model.named_modules() if isinstance(m, HyperConnection)}
 
 
 def gates(model: nn.Module) -> dict[str, HeadGate]:
-    """The head gates by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, HeadGate)}
 
 
@@ -179,7 +175,8 @@ def measure(
                 norm = None if reason or grad is None else grad.float().norm()
                 rows.append(_row(name, "gradient", norm, reason=reason))
         for name, hook in gate_hooks.items():
-            rows += _gate(name, captured[hook]) if hook in captured else []
+            if hook in captured:
+                rows += _gate(name, captured[hook])
         for name, W in routing(model).items():
             W = W.float()
             off, norm = (W - W.diag().diag()).norm(), W.norm()

@@ -35,7 +35,6 @@ VOCABULARY_MULTIPLE, WIDTH_MULTIPLE = 64, 8
 
 
 def loss_rows(d_vocab: int, device: str) -> int:
-    """Rows per chunk of the training loss."""
     return chunk_rows(d_vocab, *LOSS_BUDGET.get(device, LOSS_BUDGET["cuda"]))
 
 
@@ -70,7 +69,8 @@ class _CrossEntropy(torch.autograd.Function):
         wd = F.pad(w.to(dtype), (0, more_d, 0, more_v)) if more_v or more_d else w.to(dtype)
         grad_hs = [torch.empty_like(h) for h in hs] if wants_h else []
         grad_w: Tensor | None = None
-        slices, means = _even(len(target), loss_rows(v, w.device.type)), []
+        slices = _even(len(target), loss_rows(v, w.device.type))
+        means = []
         for number, h in enumerate(hs):
             log_probs = []
             for rows in slices:

@@ -170,7 +170,6 @@ class Prefix:
         return h if self.streams else None, captured
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
-        """The state after a layer, from z if it is given."""
         block = self.blocks[layer]
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:

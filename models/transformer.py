@@ -128,14 +128,12 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         return loss if return_type == "loss" else (logits, loss)
 
     def _layer(self, option: str, layer: int) -> int:
-        """Convert a layer that may count from the end."""
         n = self.config.n_layers
         if not -n <= layer <= n:
             raise InputError(f"{option} must be from {-n} to {n}, got {layer}")
         return layer + n if layer < 0 else layer
 
     def _as_state(self, x: Any, return_type: str | None) -> State:
-        """Check that a stream can be used as a state."""
         if streams := " and ".join(self.config.residual.streams):
             remedy = "use model.segment(state, start)"
             raise InputError(f"start_at_layer needs one stream, but this model has {streams}: {remedy}")
@@ -237,7 +235,6 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         return torch.stack([logits[layer] for layer in chosen_layers], dim=2)
 
     def n_params(self) -> int:
-        """Number of parameters; a tied head counts once."""
         return sum(p.numel() for p in self.parameters())
 
     def save(self, folder: str | Path) -> None:
@@ -245,10 +242,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as JSON data."""
         return to_dict(self.config)
 
 
 def is_text(x: Any) -> bool:
-    """Whether x is a text or a sequence of texts."""
     return isinstance(x, str) or (isinstance(x, list | tuple) and bool(x) and all(isinstance(item, str) for item in x))

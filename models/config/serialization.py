@@ -62,7 +62,6 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """Convert `value` to the declared type of a field."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None or value in ("none", "null"):
@@ -165,7 +164,6 @@ def parse_mixing(signature: str) -> dict[str, str]:
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse `--set a.b=c` arguments into a dictionary."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -184,10 +184,11 @@ def hooked_at(model: Any) -> tuple[str, ...]:
     with _LOCK:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
             tables = (
-                module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks,
-            )  # fmt: skip
-            if not any(tables):
-                continue
+                module._forward_pre_hooks,
+                module._forward_hooks,
+                module._backward_pre_hooks,
+                module._backward_hooks,
+            )
             foreign_hooks = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
             if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in foreign_hooks):
                 names.append(name or type(model).__name__)
@@ -220,7 +221,7 @@ def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
     """(full name, function) of every point that the edits match; `InputError` as in `edit`."""
     plan: list[tuple[str, Edit]] = []
     for key, fn in edits.items():
-        points = set()
+        points = set[Any]()
         for name in match(model, key):
             point = model.hook_dict[name]
             if isinstance(point, ObservePoint):
@@ -286,13 +287,12 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
 
         return hook
 
-    hooks: list[tuple[str, Callable[..., Any]]] = list(plan) if attach else []
+    edits = list(plan) if attach else []
     names = list({id(point): name for name, point in reversed(model.hook_dict.items())}.values())
-    with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
+    with torch.no_grad(), attached(model, [*edits, *((name, look(name)) for name in reversed(names))]):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
-    foreign_hooks = hooked_at(model)
-    hooked = f", hooked at {', '.join(foreign_hooks)}," if foreign_hooks else ""
+    hooked = f", hooked at {hooks}," if (hooks := ", ".join(hooked_at(model))) else ""
     model_text = f"under the edit of {edited} the results" if edited else f"the results of the unedited model{hooked}"
     return InputError(f"{model_text} are not finite; first at {non_finite[0] if non_finite else 'the logits'}")
 
@@ -413,14 +413,10 @@ class Query:
         if not self.tokens or not all(self.tokens):
             raise InputError("a query needs at least one prompt, and every prompt at least one token")
         for name in ("positions", "logits"):
-            rows = getattr(self, name)
-            if rows is None:
-                continue
-            if len(rows) != len(self.tokens):
-                raise InputError(
-                    f"{name} are given for {counted(len(rows), 'prompt')}, but there are {len(self.tokens)} prompts"
-                )
-            for i, (row, ids) in enumerate(zip(rows, self.tokens, strict=True)):
+            rows, n = getattr(self, name), len(self.tokens)
+            if rows is not None and len(rows) != n:
+                raise InputError(f"{name} are given for {counted(len(rows), 'prompt')}, but there are {n} prompts")
+            for i, (row, ids) in enumerate(zip(rows or (), self.tokens, strict=False)):
                 if any(not 0 <= p < len(ids) for p in row):
                     raise InputError(f"{name} {list(row)} of prompt {i} lie outside its {len(ids)} tokens")
 
@@ -457,7 +453,7 @@ def run(
     values: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
     for rows in progress(list(batches([len(t) for t in query.tokens], batch_tokens))):
-        tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
+        tokens = pad([query.tokens[i] for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as captured:
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         if not all(is_finite(x, name) for name, x in (*captured.items(), *([("", out)] if out is not None else []))):

@@ -53,11 +53,9 @@ class Control:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
         return tuple(map(len, self.labels))
 
     def unchanged(self) -> Tensor:
-        """The array that changes nothing."""
         return torch.full(self.shape, self.neutral)
 
 
@@ -291,5 +289,4 @@ def edits_of(data: Mapping[str, Any], model: Any) -> dict[str, Edit]:
 
 
 def in_sequence(first: Edit, then: Edit) -> Edit:
-    """Two edits of one hook as one."""
     return lambda x, hook: then(first(x, hook), hook)

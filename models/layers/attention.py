@@ -72,7 +72,6 @@ class KeyValues:
         self.v: Tensor | None = None
 
     def add(self, k: Float[Tensor, "B P G K"], v: Float[Tensor, "B P G K"]) -> tuple[Tensor, Tensor]:
-        """All keys and values, with those of this pass at `at`."""
         if self.k is None or self.v is None:
             self.k, self.v = (x.new_zeros(len(x), self.length, *x.shape[2:]) for x in (k, v))
         rows = torch.arange(len(k), device=k.device)[:, None]
@@ -224,7 +223,6 @@ class Attention(WithProjections):
         return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
     def _repeat_shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
-        """Repeat keys or values for the query heads that share them."""
         return x if self.kv_heads == self.n_heads else x.repeat_interleave(self.n_heads // self.kv_heads, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None) -> Float[Tensor, "B rows H K"]:
@@ -272,12 +270,10 @@ class Attention(WithProjections):
 
     @property
     def W_O(self) -> Float[Tensor, "H K D"]:
-        """Output weights."""
         return self.o.matrix().unflatten(0, (self.n_heads, self.d_head))
 
     @property
     def b_O(self) -> Float[Tensor, " D"]:
-        """Output bias; zeros without a bias."""
         return self.o.bias_or_zeros()
 
 

@@ -22,11 +22,9 @@ class Embedding(nn.Module):
 
     @property
     def W_E(self) -> Float[Tensor, "V D"]:
-        """The table times its scale."""
         return self.weight if self.scale == 1 else self.weight * self.weight.new_tensor(self.scale)
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Draw by `init`; the fan-in is the width."""
         fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
@@ -47,20 +45,16 @@ class Capped:
 
     @property
     def shape(self) -> torch.Size:
-        """[V, D]."""
         return self.weight.shape
 
     @property
     def requires_grad(self) -> bool:
-        """Whether W is trained."""
         return self.weight.requires_grad
 
     def numel(self) -> int:
-        """Number of weights."""
         return self.weight.numel()
 
     def to(self, dtype: torch.dtype) -> "Capped":
-        """The head with W in another dtype."""
         return replace(self, weight=self.weight.to(dtype))
 
 
@@ -69,7 +63,6 @@ Head: TypeAlias = Tensor | Capped
 
 
 def capped(weight: Float[Tensor, "V D"], cap: float) -> Head:
-    """The head with this W; W itself for cap 0."""
     return Capped(weight, cap) if cap else weight
 
 
@@ -79,19 +72,17 @@ def softcap(x: Float[Tensor, "*any"], cap: float) -> Float[Tensor, "*any"]:
 
 
 def unembed(x: Float[Tensor, "*batch D"], head: Head) -> Float[Tensor, "*batch V"]:
-    """The logits of a normed stream."""
     return softcap(linear(x, head.weight), head.cap) if isinstance(head, Capped) else linear(x, head)
 
 
 class Unembedding(nn.Module):
     """A head, whose W_U is the transposed table `weight`: its own or the embedding's."""
 
-    weight: Tensor
+    weight: nn.Parameter
     cap: float
 
     @property
     def W_U(self) -> Float[Tensor, "D V"]:
-        """The table, transposed."""
         return self.weight.T
 
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
@@ -116,6 +107,6 @@ class TiedUnembedding(Unembedding):
         self._table = (embed,)  # in a tuple, so that its weights are not registered twice
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]
+    def weight(self) -> nn.Parameter:  # type: ignore[override]
         """The embedding's table [V, D], without the embedding's scale."""
         return self._table[0].weight

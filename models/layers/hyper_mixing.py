@@ -97,6 +97,7 @@ class HyperConnection(nn.Module):
     def __init__(self, spec: c.Hyper, d_model: int, module: int) -> None:
         super().__init__()
         self.spec, self.d_model, self.favoured = spec, d_model, module % spec.n
+        self.width = d_model if isinstance(spec, c.HC) else spec.n * d_model  # of one normalised input
         self.hook_pre, self.hook_res, self.hook_post = HookPoint(), HookPoint(), HookPoint()
         biases = {name: b for name, b in self.biases().items() if not (name == "res" and spec.freeze_res)}
         self.b = nn.ParameterDict({name: self._empty(*bias.shape) for name, bias in biases.items()})
@@ -109,13 +110,7 @@ class HyperConnection(nn.Module):
     def _empty(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, dtype=DTYPES[self.spec.hc_dtype]))
 
-    @property
-    def width(self) -> int:
-        """Width of one normalised input."""
-        raise NotImplementedError
-
     def biases(self) -> dict[str, Tensor]:
-        """Initial biases in fp32."""
         raise NotImplementedError
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
@@ -133,7 +128,6 @@ class HyperConnection(nn.Module):
                 self.norm_weight.fill_(1.0)
 
     def forward(self, X: Float[Tensor, "B T N D"], branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T N D"]:
-        """X after the branch."""
         with torch.autocast(X.device.type, enabled=False):
             pre, _, post, mixed = self.coefficients(X)
             h = mix(pre.unsqueeze(-2), X).squeeze(-2)
@@ -172,7 +166,6 @@ class HyperConnection(nn.Module):
         return dict(zip(names, y.split([len(self.W[name]) for name in names], -1), strict=True))
 
     def normed_product(self, X: Float[Tensor, "B T N D"], W: Float[Tensor, "out width"]) -> Tensor:
-        """Multiply the normalised streams (without γ) with W."""
         raise NotImplementedError
 
     def H_pre(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
@@ -180,7 +173,6 @@ class HyperConnection(nn.Module):
         return self.logits("pre", y)
 
     def H_post(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
-        """Weight of the branch's update in each stream."""
         return self.logits("post", y)
 
     def H_res(self, y: Dynamic) -> Float[Tensor, "*B_T N N"]:
@@ -190,7 +182,6 @@ class HyperConnection(nn.Module):
         return self.mixing(self.logits("res", y))
 
     def mixing(self, logits: Tensor) -> Float[Tensor, "*B_T N N"]:
-        """Compute H_res from its logits."""
         raise NotImplementedError
 
     def logits(self, name: str, y: Dynamic) -> Tensor:
@@ -228,10 +219,6 @@ class UnconstrainedConnection(HyperConnection):
     spec: c.HC
     scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "pre"}
 
-    @property
-    def width(self) -> int:
-        return self.d_model
-
     def biases(self) -> dict[str, Tensor]:
         n = self.spec.n
         return {"pre": torch.eye(n)[self.favoured], "post": torch.ones(n), "res": torch.eye(n)}
@@ -257,10 +244,6 @@ class StochasticConnection(HyperConnection):
     """
 
     spec: c.Stochastic
-
-    @property
-    def width(self) -> int:
-        return self.spec.n * self.d_model
 
     def identity_logits(self) -> Tensor:
         """Initial b_res: 0 for the identity, `spec.b_res` for mixing."""
@@ -364,7 +347,6 @@ CONNECTIONS: dict[type[c.Part], type[HyperConnection]] = {
 
 
 def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
-    """The sum or mean over the streams."""
     return X.sum(-2) if spec.reduce == "sum" else X.mean(-2)
 
 

@@ -31,7 +31,6 @@ class Positions(nn.Module):
         self.register_buffer("slopes", None, persistent=False)
 
     def rotate(self, x: Float[Tensor, "B T H K"], index: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
-        """Return x."""
         return x
 
 
@@ -125,9 +124,10 @@ class PositionTable(Embedding):
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx D"]:
-        """The table."""
         return self.weight
 
-    def forward(self, n: int, batch: int, positions: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
+    def forward(  # type: ignore[override]
+        self, n: int, batch: int, positions: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
         """The first n rows for every sequence of the batch, or the rows `positions`."""
         return self.weight[:n].expand(batch, -1, -1) if positions is None else self.weight[positions]

@@ -86,7 +86,6 @@ class Projection(nn.Module):
         raise NotImplementedError
 
     def bias_or_zeros(self) -> Float[Tensor, " d_out"]:
-        """The bias, or zeros."""
         if self.bias is not None:
             return self.bias
         like = next(iter((*self.parameters(), *self.buffers())))
@@ -242,5 +241,4 @@ class WithProjections(nn.Module):
         self.add_module(name, projection)
 
     def project(self, name: str, x: Tensor) -> Tensor:
-        """Apply the projection `name` to x [B, T, d_in]."""
         return self._modules[name](x, self._modules.get(f"hook_{name}_mix"))  # type: ignore[misc]

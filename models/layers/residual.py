@@ -44,7 +44,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _read(name: str, method: str) -> property:
-    """A property with `method` of the projection `name`."""
     return property(lambda mlp: getattr(mlp._modules[name], method)())
 
 
@@ -89,7 +88,6 @@ class Mlp(WithProjections):
 
     @property
     def W_gate(self) -> Float[Tensor, "D M"] | None:
-        """Gate weights of a gated FFN, else None."""
         return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
 
 
@@ -103,7 +101,6 @@ class Topology(nn.Module):
         self.spec = config.residual
 
     def init(self, embedding: Float[Tensor, "B T D"]) -> State:
-        """The state before layer 0."""
         raise NotImplementedError
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
@@ -147,7 +144,7 @@ class Block(nn.Module):
         for place, width in config.canon_widths().items():
             assert config.canon is not None
             self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(self, state: State) -> State:
         """Run one layer of DST Algorithm 1."""
@@ -168,14 +165,12 @@ class Block(nn.Module):
         return self.hook_attn_out(self._part("ln1_post", self.dropout(self.attn.write(z))))
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs of the projections of Q and K, and of V."""
         x_read, x_v_read = read_point(self.hook_attn_in, x), read_point(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
         x_norm = self._part("canon_a", self._part("ln1", x_read))
         return x_norm, x_norm if v_norm is None else v_norm
 
     def _part(self, name: str, x: Tensor) -> Tensor:
-        """Apply a norm or a Canon layer, if the block has it."""
         part = self._modules.get(name)
         return x if part is None else part(x)
 
@@ -189,7 +184,6 @@ class Block(nn.Module):
         return None if x_v is x else self._part("canon_a", self._part("ln1", x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """The FFN branch: its update from x."""
         x_norm = self._part("canon_c", self._part("ln2", read_point(self.hook_mlp_in, x)))
         update = self.dropout(self.mlp(x_norm, self._modules.get("canon_d")))
         return self.hook_mlp_out(self._part("ln2_post", update))

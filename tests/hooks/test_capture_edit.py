@@ -268,6 +268,15 @@ def test_package_exports() -> None:
     assert not [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
 
 
+def in_threads(work: Callable[[int], None], n: int) -> None:
+    """work(0) … work(n − 1), each in a thread."""
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(n)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+
 def test_threads_never_get_each_others_activations() -> None:
     """300 captures of two threads on one model: each is right, or raises in the thread that would be wrong."""
     model = build("std-t", "tiny", init_std=0.2)
@@ -292,11 +301,7 @@ def test_threads_never_get_each_others_activations() -> None:
             except InputError as error:
                 said.append(str(error))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    in_threads(work, 2)
     assert not wrong
     assert all("another thread" in line or "did not fire" in line for line in said)
 
@@ -365,11 +370,7 @@ def test_edits_of_four_threads_leave_nothing() -> None:
             with edit(model, {f"blocks.{which % 2}.attn.hook_z": halve}, must_fire=False):
                 barrier.wait()  # all are inside
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    in_threads(work, 4)
     assert edited_at(model) == () and no_hooks_left(model) and stance() == "default"
 
 

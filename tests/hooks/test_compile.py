@@ -64,17 +64,6 @@ def check_un_hooked_blocks_compile_as_one_graph() -> None:
             torch.testing.assert_close(*logits, rtol=tolerance, atol=tolerance, msg=name)
 
 
-def check_training_step() -> None:
-    """Loss and gradients of a compiled step equal the plain ones."""
-    torch.compiler.reset()
-    model, tokens = _make("pls", n_layers=1, dropout=0.0, **{"attention.dropout": 0.0})
-    weights, results = list(model.blocks.parameters()), []
-    for blocks in (None, _compiled(model)):
-        loss, _ = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
-        results.append([loss, *torch.autograd.grad(loss, weights)])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
 def check_sampled_training_step() -> None:
     """The penalties of HDPL leave a compiled block with their gradient, step after step, as from a plain one."""
     for backend in ("eager", "aot_eager"):

@@ -77,15 +77,6 @@ def test_run_at_positions(model: StreamTransformer) -> None:
             torch.testing.assert_close(result.hooks[name][i], expected, **TIGHT, msg=f"{name} of prompt {i}")
 
 
-def test_run_without_hooks_or_logits(model: StreamTransformer) -> None:
-    """A query for logits only, and one for nothing."""
-    result = run(model, Query(tokens=PROMPTS, logits=[[0]] * len(PROMPTS)))
-    assert result.hooks == {}
-    assert result.logits is not None
-    assert [list(x.shape) for x in result.logits] == [[1, 256]] * len(PROMPTS)
-    assert run(model, Query(tokens=PROMPTS)).logits is None
-
-
 def test_mixing_matrices_have_no_position_axis() -> None:
     """`positions` leaves an activation without a position axis whole."""
     model = build("dst-kron", "tiny")

@@ -13,6 +13,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.hyper_mixing import CONNECTIONS, EPS, HyperConnection, rms_product, spread
 from streamscope.models.make import build
 from tests.models.naive_hyper import branch, reference
+from tests.tiny import assert_gradients
 
 KINDS = {"hc": c.HC, "mhc": c.MHC, "mhc_lite": c.MHCLite, "kromhc": c.KromHC}
 STOCHASTIC = ("mhc", "mhc_lite", "kromhc")
@@ -240,10 +241,7 @@ def test_products_and_their_gradients_are_those_of_the_formulas(kind: str) -> No
         (spread(X, post, update), X + post[..., None] * update[..., None, :], (X, post, update)),
     ]:
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
-        weights = torch.randn(ours.shape, generator=g, dtype=torch.float64)
-        pairs = [torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True) for y in (ours, plain)]
-        for a, b in zip(*pairs, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+        assert_gradients(ours, plain, inputs)
 
 
 def test_a_token_of_zeros_has_finite_gradients() -> None:
