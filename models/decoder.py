@@ -4,10 +4,10 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -15,79 +15,15 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
-from streamscope.models.layers import hdpl, hyper  # noqa: F401  (imported to register their modules)
-from streamscope.models.layers.head import capped, unembed
-from streamscope.models.layers.initialisation import fill
-from streamscope.models.layers.noise import dropout_layer
+from streamscope.models.layers import hdpl, hyper_mixing  # noqa: F401  (imported to register their modules)
+from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, capped, unembed
+from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
 from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import State, Topology
 
 BlockCall = Callable[[State], State]
-
-
-class Embedding(nn.Module):
-    """A table [rows, D]: `weight` is W_E without its scale."""
-
-    def __init__(self, rows: int, d_model: int, init: c.Init, scale: float = 1.0) -> None:
-        super().__init__()
-        self.init, self.scale = init, scale
-        self.weight = nn.Parameter(torch.empty(rows, d_model))
-
-    @property
-    def W_E(self) -> Float[Tensor, "V D"]:
-        """The table times its scale."""
-        return self.weight if self.scale == 1 else self.weight * self.weight.new_tensor(self.scale)
-
-    def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Draw by `init`; the fan-in is the width."""
-        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
-
-    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Look up rows of the table, times the scale in the dtype of the weights."""
-        x = F.embedding(tokens, self.weight)
-        return x if self.scale == 1 else x * x.new_tensor(self.scale)
-
-
-class Unembedding(Embedding):
-    """An untied head: `weight` is the transposed W_U."""
-
-    def __init__(self, config: c.ModelConfig) -> None:
-        super().__init__(config.d_vocab, config.d_model, config.init.embed)
-        self.cap = config.readout.softcap
-
-    @property
-    def W_U(self) -> Float[Tensor, "D V"]:
-        """The table, transposed."""
-        return self.weight.T
-
-    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
-        """The logits of a normed stream, with the readout's cap."""
-        return unembed(x, capped(self.weight, self.cap))
-
-
-class TiedUnembedding(nn.Module):
-    """A tied head: it has no parameter of its own and reads the table of the embedding."""
-
-    def __init__(self, config: c.ModelConfig, embed: Embedding) -> None:
-        super().__init__()
-        self.cap = config.readout.softcap
-        self._table = (embed,)  # in a tuple, so that its weights are not registered twice
-
-    @property
-    def weight(self) -> Tensor:
-        """The embedding's table [V, D], without the embedding's scale."""
-        return self._table[0].weight
-
-    @property
-    def W_U(self) -> Float[Tensor, "D V"]:
-        """The table, transposed."""
-        return self.weight.T
-
-    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
-        """The logits of a normed stream, with the readout's cap."""
-        return unembed(x, capped(self.weight, self.cap))
 
 
 class Decoder(nn.Module):
@@ -104,18 +40,16 @@ class Decoder(nn.Module):
         self.pos_embed = PositionTable(config.n_ctx, config.d_model, config.init.positions) if table else None
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
-        self.dropout = dropout_layer(config.dropout)
+        self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
         self.residual: Topology = module_for(config.residual)(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
-        norm, d, heads = config.readout.norm, config.d_model, config.n_heads
-        per_layer = config.readout.layer_norms == "own"
-        make = module_for(norm)
-        self.layer_norms = nn.ModuleList(
-            [make(norm, d, heads, hooks=False) for _ in range(config.n_layers - 1)] if per_layer else []
-        )
-        self.ln_final = make(norm, d, heads)
-        self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else Unembedding(config)
+        norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
+        make = partial(module_for(norm), norm, config.d_model, config.n_heads)
+        self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(own_norms)])
+        self.ln_final = make()
+        self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else UntiedUnembedding(config)
 
+    @torch.no_grad()
     def init_weights(self, seed: int) -> None:
         """Draw all weights from one generator, children before their module, in the model's order.
 
@@ -124,10 +58,9 @@ class Decoder(nn.Module):
         starts as a copy of the embedding. Raises `InputError` for a parameter that no `init_weights` sets.
         """
         generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                if parameter.is_floating_point():
-                    parameter.fill_(torch.nan)
+        for parameter in self.parameters():
+            if parameter.is_floating_point():
+                parameter.fill_(torch.nan)
 
         def visit(module: nn.Module) -> None:
             for child in module.children():
@@ -139,13 +72,11 @@ class Decoder(nn.Module):
         visit(self)
         unset = [name for name, p in self.named_parameters() if not p.is_meta and bool(p.isnan().any())]
         if unset:
-            raise InputError(
-                f"{unset[0]} has no initial value{f' (nor have {len(unset) - 1} others)' if unset[1:] else ''}: "
-                "give its module a method init_weights(std, generator) that sets it"
-            )
+            others = f" (nor have {len(unset) - 1} others)" if unset[1:] else ""
+            remedy = "give its module a method init_weights(std, generator) that sets it"
+            raise InputError(f"{unset[0]} has no initial value{others}: {remedy}")
         if not self.config.readout.tied and self.config.init.head == "copy":
-            with torch.no_grad():
-                self.unembed.weight.copy_(self.embed.weight)
+            self.unembed.weight.copy_(self.embed.weight)
 
     @property
     def head(self) -> Any:
@@ -154,10 +85,8 @@ class Decoder(nn.Module):
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""
-        if tokens.shape[1] > self.config.n_ctx:
-            raise InputError(
-                f"a sequence of {tokens.shape[1]} tokens is longer than the context of {self.config.n_ctx}"
-            )
+        if (n := tokens.shape[1]) > self.config.n_ctx:
+            raise InputError(f"a sequence of {n} tokens is longer than the context of {self.config.n_ctx}")
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
             x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], positions))
@@ -170,16 +99,14 @@ class Decoder(nn.Module):
 
         segment(segment(s, 0, l), l, L) equals segment(s, 0, L) bit for bit.
         """
-        n = self.config.n_layers
-        stop = n if stop is None else stop
-        if not 0 <= start <= stop <= n:
-            raise InputError(f"segment {start}..{stop} is outside the {n} layers")
+        stop = self.config.n_layers if stop is None else stop
+        if not 0 <= start <= stop <= self.config.n_layers:
+            raise InputError(f"segment {start}..{stop} is outside the {self.config.n_layers} layers")
         for layer in range(start, stop):
             state = (blocks or self.blocks)[layer](state)
         return state
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
-        """The stream that the head reads, before the final norm."""
         return self.residual.readout(state)
 
     def logits(
@@ -203,12 +130,10 @@ def gather_positions(
     x: Float[Tensor, "B T D"], positions: Int[Tensor, "B P"] | Int[Tensor, " B"]
 ) -> Float[Tensor, "B P D"]:
     """Select from each sequence of x its own positions; negative positions count from the end."""
-    p = torch.as_tensor(positions, device=x.device)
+    p, n = torch.as_tensor(positions, device=x.device), x.shape[1]
     p = p[:, None] if p.ndim == 1 else p
-    n = x.shape[1]
     if p.shape[0] != x.shape[0]:
         raise InputError(f"positions are given for {p.shape[0]} sequences, but the batch has {x.shape[0]}")
-    if p.numel() and not -n <= int(p.min()) <= int(p.max()) < n:
-        worst = int(p.max()) if int(p.max()) >= n else int(p.min())
-        raise InputError(f"position {worst} is outside a sequence of {n} tokens")
+    if (outside := p[(p < -n) | (p >= n)]).numel():
+        raise InputError(f"position {int(outside[0])} is outside a sequence of {n} tokens")
     return x.gather(1, (p % n)[..., None].expand(-1, -1, x.shape[2]))

@@ -25,9 +25,7 @@ from torch import Tensor
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.hooks import Edit, everywhere, match
-from streamscope.models.interop.huggingface.convert import source_folder
-from streamscope.models.lenses import weights_digest
-from streamscope.models.tensors import read_tensors, write_tensors
+from streamscope.models.tensors import read_tensors, weights_digest, write_tensors
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",
@@ -57,7 +55,6 @@ class Dictionary:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows F"]:
-        """The latents of states."""
         pre = x @ self.W_enc.to(x) + self.b_enc.to(x)
         z = torch.where(pre > self.threshold.to(x), pre, 0.0)
         if self.k and self.k < z.shape[-1]:
@@ -75,11 +72,9 @@ class Dictionary:
         return x[..., int(self.stream[1:]), :] if self.stream[1:].isdigit() else x
 
     def to(self, device: Any) -> "Dictionary":
-        """The same on a device."""
         return replace(self, **{name: x.to(device) for name, x in self.weights().items()})
 
     def weights(self) -> dict[str, Any]:
-        """Its tensors by name."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Tensor)}
 
 
@@ -173,6 +168,8 @@ def dictionary_folder(spec: str) -> Path:
     """The folder of a dictionary; of hf:ID/FOLDER, in the cache. Raises `InputError` for another form."""
     if not spec.startswith("hf:"):
         return Path(spec).expanduser()
+    from streamscope.models.interop.huggingface.convert import source_folder  # for these names only
+
     parts = spec[3:].split("/")
     if len(parts) < 2:
         raise InputError(f"{spec}: write hf:ORG/NAME/FOLDER")

@@ -30,7 +30,6 @@ class Head(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name in tables: L5.H4."""
         return f"L{self.layer}.H{self.head}"
 
 
@@ -43,7 +42,6 @@ def parse_heads(specs: str | Sequence[str], n_layers: int, n_heads: int, scores:
 
 
 def every_head(model: Any) -> list[Head]:
-    """All heads of a model, in order."""
     return parse_heads("all", model.config.n_layers, model.config.n_heads)
 
 
@@ -87,27 +85,23 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
     every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     if spec == "all":
         return every
-    if drawn := re.fullmatch(r"random(\d+):(\d+)", spec):
-        return random.Random(int(drawn[2])).sample(every, _count(spec, int(drawn[1]), len(every)))
-    if ranked := re.fullmatch(_RANKED, spec):
-        side, k, name = ranked[1], int(ranked[2]), ranked[3]
-        if name not in scores:
+    drawn, ranked = re.fullmatch(r"random(\d+):(\d+)", spec), re.fullmatch(_RANKED, spec)
+    k = int(drawn[1]) if drawn else int(ranked[2]) if ranked else 1
+    if not 1 <= k <= len(every):
+        raise InputError(f"{spec!r} asks for {k} heads, but the model has {len(every)}")
+    if drawn:
+        return random.Random(int(drawn[2])).sample(every, k)
+    if ranked:
+        if (name := ranked[3]) not in scores:
             raise unknown(f"head score in {spec!r}", name, sorted(scores) or ["none: this command computed no scores"])
-        sign = -1.0 if side == "top" else 1.0
-        order = sorted(every, key=lambda head: (sign * scores[name][head], head))
-        return order[: _count(spec, k, len(every))]
+        sign = -1.0 if ranked[1] == "top" else 1.0
+        return sorted(every, key=lambda head: (sign * scores[name][head], head))[:k]
     places = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.?(?:H(\d+)(?:-(\d+))?|\*)", spec)
     if places is None:
         raise InputError(f"{spec!r} does not name a head: write L5.H4, L4.*, L4-5.H0-2, all, random3:7 or top3:SCORE")
     layers = _range(repr(spec), "layer", places[1], places[2], n_layers)
     heads = _range(repr(spec), "head", places[3], places[4], n_heads)
     return [Head(layer, head) for layer in layers for head in heads]
-
-
-def _count(spec: str, k: int, n: int) -> int:
-    if not 1 <= k <= n:
-        raise InputError(f"{spec!r} asks for {k} heads, but the model has {n}")
-    return k
 
 
 def _range(spec: str, noun: str, first: str | None, last: str | None, n: int) -> range:

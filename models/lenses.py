@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, reading, unknown
-from streamscope.models.tensors import digest, read_tensors
+from streamscope.models.tensors import read_tensors, weights_digest
 
 MAKE_ONE = "write one with `streamscope lenses RUN --out FILE.parquet`"
 
@@ -55,13 +55,7 @@ class Lenses:
         return self.maps[kind, place]
 
 
-def weights_digest(model: Any) -> str:
-    """sha256 over names, dtypes, shapes and bytes of the weights."""
-    return digest(dict(model.state_dict()))
-
-
 def names_of(kind: str, place: str) -> tuple[str, str]:
-    """The names of A and b in a file."""
     return f"{kind}.{place}.A", f"{kind}.{place}.b"
 
 

@@ -9,7 +9,7 @@ projections have rows; a model without any has none. METRICS has the formulas.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +65,6 @@ class PlacedConnection(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name in tables: L2.attn."""
         return f"L{self.layer}.{self.part}"
 
     @property
@@ -75,7 +74,6 @@ class PlacedConnection(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Name in the model."""
         return f"blocks.{self.layer}.{self.part}_hc"
 
     @property
@@ -90,12 +88,10 @@ class PlacedConnection(NamedTuple):
 
 
 def connections(model: nn.Module) -> dict[str, HyperConnection]:
-    """The hyper-connections by name, in order of computation."""
     return {name: m for name, m in model.named_modules() if isinstance(m, HyperConnection)}
 
 
 def gates(model: nn.Module) -> dict[str, HeadGate]:
-    """The head gates by name."""
     return {name: m for name, m in model.named_modules() if isinstance(m, HeadGate)}
 
 
@@ -165,9 +161,10 @@ def measure(
 
     The model keeps its mode (use eval to switch dropout off) and the `.grad` of its parameters.
     """
-    modules = connections(model)
-    captured, gradients = _capture(model, modules, tokens, targets)
-    without = inert_modules(model)
+    modules, without = connections(model), inert_modules(model)
+    gate_hooks = {name: f"{name.removesuffix('gate')}hook_gate" for name in gates(model)}
+    hooks = [*(f"{name}.hook_res" for name in modules), *gate_hooks.values()]
+    captured, gradients = _capture(model, modules, hooks, tokens, targets)
     rows: list[Row] = []
     with torch.no_grad():
         for name, module in modules.items():
@@ -175,22 +172,23 @@ def measure(
             if targets is not None:
                 grad = gradients.get(name)
                 reason = without.get(name, "the loss does not depend on it" if grad is None else "")
-                rows.append(
-                    _row(name, "gradient", None if reason or grad is None else grad.float().norm(), reason=reason)
-                )
-        for name in gates(model):
-            rows += _gate(name, captured.get(f"{name.removesuffix('gate')}hook_gate"))
+                norm = None if reason or grad is None else grad.float().norm()
+                rows.append(_row(name, "gradient", norm, reason=reason))
+        for name, hook in gate_hooks.items():
+            if hook in captured:
+                rows += _gate(name, captured[hook])
         for name, W in routing(model).items():
-            rows += _routing(name, W)
+            W = W.float()
+            off, norm = (W - W.diag().diag()).norm(), W.norm()
+            share, reason = ((off / norm) ** 2, "") if norm > 0 else (None, "W is zero")
+            rows += [_row(name, "routing_norm", off), _row(name, "routing_share", share, reason=reason)]
     return rows
 
 
 def _capture(
-    model: Any, modules: dict[str, HyperConnection], tokens: Tensor | None, targets: Tensor | None
+    model: Any, modules: dict[str, HyperConnection], names: list[str], tokens: Tensor | None, targets: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(activations by hook, gradients of b_res by module) of one pass."""
-    names = [f"{name}.hook_res" for name in modules]
-    names += [f"{name.removesuffix('gate')}hook_gate" for name in gates(model)]
     if tokens is None or not names:
         return {}, {}
     free = {name: m.b["res"] for name, m in modules.items() if "res" in m.b}
@@ -209,39 +207,27 @@ def _row(module: str, metric: str, value: Any, part: str = "", reason: str = "")
     number = None if value is None else float(value)
     if number is not None and not math.isfinite(number):
         number, reason = None, "not finite"
-    return {"module": module, "metric": metric, "part": part, "value": number} | (
-        {"undefined": reason} if reason else {}
-    )
+    row = {"module": module, "metric": metric, "part": part, "value": number}
+    return row | ({"undefined": reason} if reason else {})
 
 
 def _connection(name: str, module: HyperConnection, captured: Tensor | None) -> Iterator[Row]:
     if "res" not in module.b:
-        reason = "H_res = I by construction"
-        yield from (
-            _row(name, metric, None, reason=reason) for metric in ("distance_static", "sigma2_static", "swap_static")
-        )
+        for metric in ("distance_static", "sigma2_static", "swap_static"):
+            yield _row(name, metric, None, reason="H_res = I by construction")
         return
     H = module.H_res(None)
-    matrices: list[tuple[str, Tensor | None]] = [
-        ("static", H),
-        ("dynamic", None if captured is None else captured.to(H.dtype)),
-    ]
-    for kind, matrix in matrices:
-        if matrix is None:
-            continue
+    matrices = {"static": H} if captured is None else {"static": H, "dynamic": captured.to(H.dtype)}
+    for kind, matrix in matrices.items():
         yield _row(name, f"distance_{kind}", distance(matrix).mean())
         single = module.spec.n == 1
-        reason = "one stream" if single else ""
-        yield _row(name, f"sigma2_{kind}", None if single else sigma2(matrix).mean(), reason=reason)
+        second = None if single else sigma2(matrix).mean()
+        yield _row(name, f"sigma2_{kind}", second, reason="one stream" if single else "")
         if isinstance(module, KroneckerConnection):
             swaps = factor_swaps(matrix).reshape(-1, module.spec.factors).mean(0)
             yield from (_row(name, f"swap_{kind}", s, f"factor {k}") for k, s in enumerate(swaps))
         elif kind == "static":
             yield _row(name, "swap_static", None, reason="H_res is not a product of 2 x 2 factors")
-    yield from _dynamics(name, module)
-
-
-def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
     scale = module.scale_of["res"]
     alpha = float(module.alpha[scale]) if scale in module.alpha else 0.0
     reason = "" if scale in module.alpha else "static coefficients: there is no dynamic term"
@@ -254,25 +240,15 @@ def _dynamics(name: str, module: HyperConnection) -> Iterator[Row]:
             yield _row(name, "swap_best", None if free else best, f"factor {k}", unbounded)
 
 
-def _gate(name: str, g: Tensor | None) -> Iterator[Row]:
-    if g is None:
-        return
+def _gate(name: str, g: Tensor) -> Iterator[Row]:
     heads = g.float().movedim(2, 0).flatten(1)  # [H, tokens x channels]
-    statistics: dict[str, Callable[[Tensor], Tensor]] = {
-        "gate_mean": lambda x: x.mean(),
-        "gate_sd": lambda x: x.std(correction=0),
-        "gate_low": lambda x: (x < LOW_GATE).float().mean(),
+    statistics = {
+        "gate_mean": [x.mean() for x in heads],
+        "gate_sd": [x.std(correction=0) for x in heads],
+        "gate_low": [(x < LOW_GATE).float().mean() for x in heads],
     }
-    for metric, of in statistics.items():
-        yield from (_row(name, metric, of(x), f"head {h}") for h, x in enumerate(heads))
-
-
-def _routing(name: str, W: Tensor) -> Iterator[Row]:
-    W = W.float()
-    off, all_of = (W - W.diag().diag()).norm(), W.norm()
-    yield _row(name, "routing_norm", off)
-    zero = bool(all_of == 0)
-    yield _row(name, "routing_share", None if zero else (off / all_of) ** 2, reason="W is zero" if zero else "")
+    for metric, values in statistics.items():
+        yield from (_row(name, metric, value, f"head {h}") for h, value in enumerate(values))
 
 
 def no_mixing_message(rows: list[Row], without: Collection[str]) -> str:

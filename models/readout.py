@@ -35,7 +35,6 @@ VOCABULARY_MULTIPLE, WIDTH_MULTIPLE = 64, 8
 
 
 def loss_rows(d_vocab: int, device: str) -> int:
-    """Rows per chunk of the training loss."""
     return chunk_rows(d_vocab, *LOSS_BUDGET.get(device, LOSS_BUDGET["cuda"]))
 
 
@@ -54,8 +53,6 @@ def _padding(d_vocab: int, d_model: int, device: str) -> tuple[int, int]:
 class _CrossEntropy(torch.autograd.Function):
     """Σ_l scale_l · mean over the targets of −log softmax(h_l W^T)[target], and the means (without a gradient).
 
-    With a cap c, logits y are c · tanh(y / c), whose derivative is 1 − tanh²(y / c).
-
     The forward pass computes the gradients of all h_l together: W is converted once, and its gradient exists once.
     """
 
@@ -72,15 +69,14 @@ class _CrossEntropy(torch.autograd.Function):
         wd = F.pad(w.to(dtype), (0, more_d, 0, more_v)) if more_v or more_d else w.to(dtype)
         grad_hs = [torch.empty_like(h) for h in hs] if wants_h else []
         grad_w: Tensor | None = None
-        chunks = max(1, -(-len(target) // loss_rows(v, w.device.type)))
-        slices = _even(len(target), chunks)
+        slices = _even(len(target), loss_rows(v, w.device.type))
         means = []
         for number, h in enumerate(hs):
             log_probs = []
             for rows in slices:
                 hd = F.pad(h[rows].to(dtype), (0, more_d)) if more_d else h[rows].to(dtype)
                 logits = hd @ wd.T
-                if cap:
+                if cap:  # c tanh(y / c), whose derivative is 1 − tanh²(y / c)
                     slope = 1 - logits.div_(cap).tanh_().square()
                     logits *= cap
                 if more_v:
@@ -107,8 +103,7 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_w, *grad_hs = ctx.saved_tensors
-        g, _ = grads
-        n = len(ctx.needs_input_grad) - 5
+        g, n = grads[0], len(ctx.needs_input_grad) - 5
         gradients = [g * grad for grad in grad_hs] if grad_hs else [None] * n
         return (None if grad_w is None else g * grad_w), None, None, None, None, *gradients
 
@@ -132,9 +127,9 @@ def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor |
     return torch.cat(out)
 
 
-def _even(n: int, chunks: int) -> list[slice]:
-    """Split 0 … n−1 into `chunks` slices of nearly equal size."""
-    size = max(1, -(-n // chunks))
+def _even(n: int, most: int) -> list[slice]:
+    """Split 0 … n−1 into slices of nearly equal size, at most `most`."""
+    size = max(1, -(-n // max(1, -(-n // most))))
     return [slice(i, min(i + size, n)) for i in range(0, max(1, n), size)]
 
 
@@ -170,7 +165,7 @@ def map_logits(h: Float[Tensor, "rows D"], w: Head, fn: Callable[[Tensor, slice]
 
     Chunks are even, because a product of one to three rows takes another path and rounds differently.
     """
-    slices = _even(h.shape[0], max(1, -(-h.shape[0] // chunk_rows(w.shape[0]))))
+    slices = _even(h.shape[0], chunk_rows(w.shape[0]))
     return torch.cat([fn(unembed(h[rows], w.to(h.dtype)), rows) for rows in slices])
 
 

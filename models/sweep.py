@@ -54,9 +54,8 @@ WIDEST = 384
 """Widest FFN for which a batch on a CPU has all its tokens; a wider one has as many fewer. A sweep of SmolLM2 (1,536)
 takes 1.1 GB with 1,024 tokens and 1.8 with 4,096, in equal time."""
 EMBED = -1
-_ROWS = [row.name for row in HOOKS]
-_Z = _ROWS.index("blocks.L.attn.hook_z")
-_AFTER = max(i for i, name in enumerate(_ROWS) if name.startswith("blocks.L.")) + 1
+_ROWS = {row.name: i for i, row in enumerate(HOOKS)}
+_Z, _FINAL = _ROWS["blocks.L.attn.hook_z"], _ROWS["ln_final.hook_scale"]
 Keep = Callable[[str, Tensor], Any]
 """(hook name, activation of the batch) -> the value to keep."""
 Start = tuple[int, bool]
@@ -66,11 +65,10 @@ Start = tuple[int, bool]
 @cache
 def start_of(name: str, n_layers: int) -> Start:
     """The start of an edit of one hook; of a hook that the table does not list, its layer or the embedding."""
-    parts, row = name.split("."), row_of(name)
-    place = 0 if row is None else _ROWS.index(row.name)
+    parts = name.split(".")
     if parts[0] == "blocks" and len(parts) > 2 and parts[1].isdigit():
-        return int(parts[1]), place >= _Z
-    return (n_layers if place >= _AFTER else EMBED), False
+        return int(parts[1]), _ROWS.get(".".join(("blocks.L", *parts[2:])), 0) >= _Z
+    return (n_layers if _ROWS.get(name, 0) >= _FINAL else EMBED), False
 
 
 def first_start(model: Any, edits: Edits) -> Start:
@@ -117,14 +115,15 @@ class Prefix:
         model.check_tokens(tokens)
         self.model, self.tokens, self.keep, self.streams = model, tokens, keep, streams
         self.blocks: list[Any] = list(model.blocks)
+        self.residual, self.norm = model.residual, model.ln_final
         self.at = None if at is None else at.to(tokens.device)
         n = model.config.n_layers
         self.starts = {name: start_of(name, n) for name in (match(model, names) if names else ())}
         shown = max((layer for layer, _ in self.starts.values()), default=EMBED)
         self.last = n if streams or not all(map(row_of, self.starts)) else shown
         """The last layer that runs, or n_layers: the final norm."""
-        alone = all(quiet(point) for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1)
-        self.short = at is not None and alone and shown < n - 1 and bool(self.blocks[-1].positionwise)
+        late = [point for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1]
+        self.short = at is not None and all(map(quiet, late)) and shown < n - 1 and bool(self.blocks[-1].positionwise)
         """Whether the last layer may run at the positions only."""
         starting = {first_start(model, edits) for edits in sweep if edits}
         self.starting, self.starting_at_z = {layer for layer, _ in starting}, {layer for layer, z in starting if z}
@@ -132,27 +131,25 @@ class Prefix:
         """The state before a layer in which an edit starts."""
         self.z: dict[int, Tensor] = {}
         """z of the heads of such a layer, at every position."""
-        self.unedited = self._pass({}, (EMBED, False), {})
+        self.unedited = self._pass({}, set(), (EMBED, False), {})
 
     def run(self, edits: Edits) -> tuple[Any, dict[str, Any]]:
         """(final normed streams [B, P, D], or None without `streams`; captures) under edits that are in the sweep."""
-        start = first_start(self.model, edits)
-        has_effect = self.last == self.model.config.n_layers or start <= max(
-            self.starts.values(), default=(EMBED, False)
-        )
-        return self._pass(edits, start, self.unedited[1]) if edits and has_effect else self.unedited
+        n, names = self.model.config.n_layers, {name for name, _ in resolve(self.model, edits)}
+        start = min((start_of(name, n) for name in names), default=(n + 1, False))
+        has_effect = self.last == n or start <= max(self.starts.values(), default=(EMBED, False))
+        return self._pass(edits, names, start, self.unedited[1]) if edits and has_effect else self.unedited
 
     @torch.no_grad()
     def _pass(
-        self, edits: Edits, start: Start, base_captures: Mapping[str, Any]
+        self, edits: Edits, names: set[str], start: Start, base_captures: Mapping[str, Any]
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """The pass from `start` on; `base_captures` are those of the unedited one."""
+        """The pass from `start` on under edits of the hooks `names`; `base_captures` are those of the unedited one."""
         layer, n = start[0], self.model.config.n_layers
         captured, finite = dict(base_captures), list[bool]()
         hooks: list[tuple[str, Callable[..., Any]]] = [
             (name, partial(self._capture, name, captured, finite)) for name in self.starts
         ]
-        names = {name for name, _ in resolve(self.model, edits)}
         late = {name for name in names if row_of(name) is None or start_of(name, n)[0] >= n - 1}
         z_name = f"blocks.{n - 1}.attn.hook_z"
         short = self.short and late <= {z_name} and (bool(edits) or n not in self.starting)
@@ -173,7 +170,6 @@ class Prefix:
         return h if self.streams else None, captured
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
-        """The state after a layer, from z if it is given."""
         block = self.blocks[layer]
 
         def attend(x: Tensor, x_v: Tensor) -> Tensor:
@@ -204,10 +200,10 @@ class Prefix:
 
     def _final(self, state: State, short: bool) -> Float[Tensor, "B P D"]:
         """The normed stream at the wanted positions; hooks of the norm see every position."""
-        x, norm = self.model.readout(state), self.model.ln_final
+        x = self.residual.readout(state)
         if self.at is None or short:
-            return norm(x)
-        return pick(norm(x), self.at) if norm.listening else norm(pick(x, self.at))
+            return self.norm(x)
+        return pick(self.norm(x), self.at) if self.norm.listening else self.norm(pick(x, self.at))
 
     def _capture(self, name: str, captured: dict[str, Any], finite: list[bool], x: Tensor, hook: Any) -> None:
         finite.append(is_finite(x, name))
@@ -268,7 +264,9 @@ def run_sweep(
                     hooks[name][i] = values[b]
                 if h is not None and query.logits is not None:
                     streams[i] = h[b, : len(query.logits[i])]
-        yield Captures(hooks, None if query.logits is None else _logits(model, streams))
+        with torch.no_grad():
+            logits = unembed(torch.cat(streams), model.head) if query.logits is not None else None
+        yield Captures(hooks, None if logits is None else list(logits.split([len(h) for h in streams])))
         report(member, size)
 
 
@@ -278,9 +276,3 @@ def _cropped(query: Query, rows: Sequence[int], name: str, x: Tensor) -> list[Te
     return [
         crop(name, x[b], len(query.tokens[i]), row_positions[i] if row_positions else None) for b, i in enumerate(rows)
     ]
-
-
-@torch.no_grad()
-def _logits(model: Any, h: list[Tensor]) -> list[Tensor]:
-    """Logits [P, V] of every prompt's final streams [P, D]."""
-    return list(unembed(torch.cat(h), model.head).split([len(part) for part in h]))

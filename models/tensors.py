@@ -70,6 +70,11 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
+def weights_digest(model: Any) -> str:
+    """`digest` of a model's weights."""
+    return digest(dict(model.state_dict()))
+
+
 def read_tensors(
     path: Path, remedy: str = "restore it or train the run again"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:

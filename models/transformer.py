@@ -117,51 +117,43 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         if tokens.shape[1] < 2:
             raise InputError("a next-token loss needs sequences of at least two tokens")
         x = self.ln_final(self.readout(state))
+        logits = unembed(x, self.head) if loss_per_token or return_type == "both" else None
         if loss_per_token:
-            logits = unembed(x, self.head)
             loss = self.loss_fn(logits, tokens, mask, per_token=True)
-            return loss if return_type == "loss" else (logits, loss)
-        targets = tokens[:, 1:]
-        if mask is not None:
-            targets = targets.masked_fill(~(mask[:, :-1] & mask[:, 1:]), readout.IGNORE)
-        loss = readout.cross_entropy(x[:, :-1], self.head, targets)
-        return loss if return_type == "loss" else (unembed(x, self.head), loss)
+        else:
+            targets = tokens[:, 1:]
+            if mask is not None:
+                targets = targets.masked_fill(~(mask[:, :-1] & mask[:, 1:]), readout.IGNORE)
+            loss = readout.cross_entropy(x[:, :-1], self.head, targets)
+        return loss if return_type == "loss" else (logits, loss)
 
     def _layer(self, option: str, layer: int) -> int:
-        """Convert a layer that may count from the end."""
         n = self.config.n_layers
         if not -n <= layer <= n:
             raise InputError(f"{option} must be from {-n} to {n}, got {layer}")
         return layer + n if layer < 0 else layer
 
     def _as_state(self, x: Any, return_type: str | None) -> State:
-        """Check that a stream can be used as a state."""
-        if self.config.residual.streams:
-            names = " and ".join(self.config.residual.streams)
-            raise InputError(
-                f"start_at_layer needs one stream, but this model has {names}: use model.segment(state, start)"
-            )
+        if streams := " and ".join(self.config.residual.streams):
+            remedy = "use model.segment(state, start)"
+            raise InputError(f"start_at_layer needs one stream, but this model has {streams}: {remedy}")
         if return_type in ("loss", "both"):
             raise InputError("a loss needs the tokens: use the logits and model.loss_fn(logits, tokens)")
-        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self.config.d_model or not x.is_floating_point():
-            raise InputError(
-                f"start_at_layer takes the stream that enters the layer, [batch, position, {self.config.d_model}]"
-            )
+        d = self.config.d_model
+        if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != d or not x.is_floating_point():
+            raise InputError(f"start_at_layer takes the stream that enters the layer, [batch, position, {d}]")
         return x
 
     def check_tokens(self, tokens: Any) -> None:
         """Raise `InputError` unless tokens are [B, T] with ids inside the vocabulary."""
         if not isinstance(tokens, Tensor):
-            raise InputError(
-                f"the model reads texts or a tensor of token ids, not {type(tokens).__name__}: pass torch.tensor(ids)"
-            )
+            kind = type(tokens).__name__
+            raise InputError(f"the model reads texts or a tensor of token ids, not {kind}: pass torch.tensor(ids)")
         if tokens.ndim != 2 or tokens.dtype not in (torch.int64, torch.int32):
-            raise InputError(
-                f"tokens must be integers of shape [batch, position], got {list(tokens.shape)} {tokens.dtype}"
-            )
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.d_vocab:
-            worst = int(tokens.max()) if int(tokens.min()) >= 0 else int(tokens.min())
-            raise InputError(f"token id {worst} is outside the vocabulary of {self.config.d_vocab}")
+            shape = f"{list(tokens.shape)} {tokens.dtype}"
+            raise InputError(f"tokens must be integers of shape [batch, position], got {shape}")
+        if (outside := tokens[(tokens < 0) | (tokens >= self.config.d_vocab)]).numel():
+            raise InputError(f"token id {int(outside[0])} is outside the vocabulary of {self.config.d_vocab}")
 
     def generate(
         self, prompts: Any = None, *, input: Any = None, do_sample: bool = True, verbose: bool = False, **options: Any
@@ -231,11 +223,9 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         chosen_layers = list(range(self.config.n_layers) if layers is None else layers)
         if not chosen_layers:
             raise InputError("layer_logits needs at least one layer")
-        for layer in chosen_layers:
-            if not 0 <= layer < self.config.n_layers:
-                raise InputError(f"layer {layer} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
-        logits: dict[int, Tensor] = {}
-        state = self.embed_tokens(tokens)
+        if beyond := [layer for layer in chosen_layers if not 0 <= layer < self.config.n_layers]:
+            raise InputError(f"layer {beyond[0]} does not exist: the model has layers 0 to {self.config.n_layers - 1}")
+        logits, state = dict[int, Tensor](), self.embed_tokens(tokens)
         for layer in range(max(chosen_layers) + 1):
             state = self.segment(state, layer, layer + 1)
             if layer in chosen_layers:
@@ -245,7 +235,6 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         return torch.stack([logits[layer] for layer in chosen_layers], dim=2)
 
     def n_params(self) -> int:
-        """Number of parameters; a tied head counts once."""
         return sum(p.numel() for p in self.parameters())
 
     def save(self, folder: str | Path) -> None:
@@ -253,10 +242,8 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as JSON data."""
         return to_dict(self.config)
 
 
 def is_text(x: Any) -> bool:
-    """Whether x is a text or a sequence of texts."""
     return isinstance(x, str) or (isinstance(x, list | tuple) and bool(x) and all(isinstance(item, str) for item in x))

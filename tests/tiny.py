@@ -49,6 +49,16 @@ def randomise(model: Any, std: float = 0.3, seed: int = 0) -> Any:
     return model
 
 
+def assert_gradients(ours: Any, theirs: Any, inputs: Sequence[Any], atol: float = 1e-12, rtol: float = 0.0) -> None:
+    """Two results have the same gradients at all inputs, for random weights of their numbers."""
+    import torch
+
+    weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).to(ours)
+    pairs = [torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True) for y in (ours, theirs)]
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+
+
 def corpus_text(documents: int, seed: int, least: int = 20) -> str:
     """Documents of random words, `least` to 60 each: with 20, all are longer than a tiny context."""
     rng = random.Random(seed)

@@ -55,7 +55,7 @@ def part(kind: str, **constants: Any) -> Callable[[PartClass], PartClass]:
 
 @dataclass(frozen=True, kw_only=True)
 class Init(Part):
-    """The rule for the initial weights of a map or a table; `models.layers.initialisation.fill` draws them.
+    """The rule for the initial weights of a map or a table; `models.layers.projections.fill` draws them.
 
     The fan-in is the number of inputs that one output sums: d_in for a dense map, d_in / H for an independent one, H
     for a Kronecker one, D for a table (the unembedding sums over the width).
@@ -93,7 +93,7 @@ class UnitOutput(Scaled):
     """N(0, gain / (s sqrt(fan-in))) for an input of size s: initial outputs of size `gain`.
 
     s is 1, the size of a normed input, except for values that read a raw stream: there it is the size of the initial
-    embedding (`initialisation.embedding_size`). So raw values (LFA Eq. 2) start as large as normed ones (DST Eq. 8).
+    embedding (`projections.embedding_size`). So raw values (LFA Eq. 2) start as large as normed ones (DST Eq. 8).
     """
 
 
@@ -123,19 +123,23 @@ class Projection(Part):
     """One linear map D_in -> D_out between H channels; its kind says which channels may exchange information."""
 
     short: ClassVar[str]
+    square: ClassVar[bool] = False
+    """Whether the kind keeps the width."""
     mix: ClassVar[str | None] = None
     """Shape of the mixing matrix that gets a hook; None where a kind has no such matrix."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         """Raise `InputError` if this kind cannot map d_in to d_out."""
+        if self.square and d_in != d_out:
+            raise InputError(
+                f"{name}: {self.kind} mixing keeps the width, but this projection maps {d_in} to {d_out}; "
+                "use independent or dense"
+            )
 
 
-@part("identity", short="id")
+@part("identity", short="id", square=True)
 class Identity(Projection):
     """The identity y = x, without parameters; for square maps only."""
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        _square(self, name, d_in, d_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,12 +163,9 @@ class Independent(Weighted):
             )
 
 
-@part("kronecker", short="kron", mix="B H H")
+@part("kronecker", short="kron", square=True, mix="B H H")
 class Kronecker(Weighted):
     """Weighted sums of channels, y_k = Σ_h W_kh x_h, or W ⊗ I: H² parameters; square maps only (DST Eq. 5)."""
-
-    def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
-        _square(self, name, d_in, d_out)
 
 
 @part("dense", short="dns")
@@ -204,14 +205,6 @@ class Hdpl(Projection):
                 f"{name}: the detail path needs both widths divisible by its {k} blocks, got {d_in} -> {d_out}; "
                 f"set {name}.groups"
             )
-
-
-def _square(spec: Projection, name: str, d_in: int, d_out: int) -> None:
-    if d_in != d_out:
-        raise InputError(
-            f"{name}: {spec.kind} mixing keeps the width, but this projection maps {d_in} to {d_out}; "
-            "use independent or dense"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -546,12 +539,9 @@ class Supervision(Part):
 
     def layer_weights(self, n_layers: int) -> list[float]:
         """λ w_ℓ of the supervised layers, in order of depth."""
-        rule = {
-            "linear": lambda layer: (layer + 1) / n_layers,
-            "uniform": lambda layer: 1.0,
-            "exponential": lambda layer: 2.0 ** (layer + 1 - n_layers),
-        }[self.weights]
-        weights = [rule(layer) for layer in range(n_layers)]
+        depths = range(1, n_layers + 1)
+        rules = {"linear": [depth / n_layers for depth in depths], "uniform": [1.0] * n_layers}
+        weights = rules.get(self.weights) or [2.0 ** (depth - n_layers) for depth in depths]
         total = sum(weights) if self.normalise else 1.0
         return [self.strength * w / total for w in (weights if self.include_last else weights[:-1])]
 

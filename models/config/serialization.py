@@ -52,18 +52,16 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
         cls = typing.cast(type[T], options[kind])
     data = getattr(cls, "from_older", dict)(data)
     hints = hints_of(typing.cast(Hashable, cls))
-    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    for name in data:
-        if name not in names:
-            raise unknown(f"field of {where}", name, names)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name not in data and field.default is field.default_factory is dataclasses.MISSING:
-            raise InputError(f"{where} lacks the field {field.name}")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    if more := [name for name in data if name not in fields]:
+        raise unknown(f"field of {where}", more[0], list(fields))
+    for name, field in fields.items():
+        if name not in data and field.default is field.default_factory is dataclasses.MISSING:
+            raise InputError(f"{where} lacks the field {name}")
     return cls(**{n: _value(hints[n], v, f"{where}.{n}") for n, v in data.items()})
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """Convert `value` to the declared type of a field."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None or value in ("none", "null"):
@@ -75,23 +73,16 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             raise InputError(f"{where} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {value!r}")
         return value
     if isinstance(hint, type) and issubclass(hint, c.Part):
-        return _part(hint, value, where)
-    return _scalar(hint, value, where)
-
-
-def _part(hint: type[c.Part], value: Any, where: str) -> c.Part:
-    """Make a part from a part, an object, or the name of a kind (`kron` works for `kronecker`)."""
-    if isinstance(value, hint):
-        return value
-    if isinstance(value, str):
+        if isinstance(value, hint):
+            return value
+        if not isinstance(value, str):
+            return from_dict(hint, value, where)
         names = kinds(hint)
-        shorts = {k.short: k for k in names.values() if issubclass(k, c.Projection)}
-        if value in shorts:
-            return shorts[value]()
-        if value not in names:
+        shorts = {k.short: k for k in names.values() if issubclass(k, c.Projection)}  # `kron` is `kronecker`
+        if value not in (names | shorts):
             raise unknown(f"kind of {where}", value, sorted(names))
-        return names[value]()
-    return from_dict(hint, value, where)
+        return (names | shorts)[value]()
+    return _scalar(hint, value, where)
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
@@ -135,10 +126,8 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
         fields["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
     hints = hints_of(typing.cast(Hashable, type(config)))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
-    label = where.rstrip(".") or getattr(config, "kind", "model")
-    for name in [*fields, *below]:
-        if name not in names:
-            raise unknown(f"field of {label}", name, names)
+    if more := [name for name in (*fields, *below) if name not in names]:
+        raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", more[0], names)
     new = {n: _keep_shared_fields(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in fields.items()}
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
@@ -175,7 +164,6 @@ def parse_mixing(signature: str) -> dict[str, str]:
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse `--set a.b=c` arguments into a dictionary."""
     out = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -23,7 +23,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -76,17 +76,14 @@ _LIBRARIES = ("transformer_lens.model_bridge.", "transformers.")
 
 def match(model: Any, names: str | Sequence[str]) -> list[str]:
     """The model's hooks that match `names` (exact, or patterns with * and ?), in the model's order."""
-    hooks = list(model.hook_dict)
     chosen: set[str] = set()
     for name in [names] if isinstance(names, str) else names:
-        matches = [k for k in hooks if fnmatchcase(k, name)] if any(c in name for c in "*?[") else []
-        if name in model.hook_dict:
-            matches = [name]
+        matches = [name] if name in model.hook_dict else [k for k in model.hook_dict if fnmatchcase(k, name)]
         if not matches:
-            generic = [re.sub(r"^blocks\.\d+", "blocks.*", k) for k in hooks]
-            raise unknown("hook", name, list(dict.fromkeys(generic)) if "*" in name else hooks)
+            generic = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", k) for k in model.hook_dict)
+            raise unknown("hook", name, list(generic if "*" in name else model.hook_dict))
         chosen.update(matches)
-    return [k for k in hooks if k in chosen]
+    return [k for k in model.hook_dict if k in chosen]
 
 
 class Captured(dict[str, Tensor]):
@@ -153,25 +150,24 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
 
         return hook
 
-    with attached(model, [(name, record(name, fn)) for name, fn in plan]), ExitStack() as stack:
-        if plan:
-            setattr(check, _OURS, True)
-            stack.callback(model.register_forward_hook(check).remove)
-            names = [name for name, _ in plan]
-            stack.callback(_forget_edits, model, names)
-            with _LOCK:
-                if not hasattr(model, "edited_at"):
-                    model.edited_at = []  # shared by its shallow copies, which have the same hooks
-                model.edited_at.extend(names)
+    if not plan:
         yield
+        return
+    setattr(check, _OURS, True)
+    with attached(model, [(name, record(name, fn)) for name, fn in plan]):
+        handle = model.register_forward_hook(check)
+        with _LOCK:
+            if not hasattr(model, "edited_at"):
+                model.edited_at = []  # shared by its shallow copies, which have the same hooks
+            model.edited_at.extend(name for name, _ in plan)
+        try:
+            yield
+        finally:
+            handle.remove()
+            with _LOCK:
+                for name, _ in plan:
+                    model.edited_at.remove(name)
     check_fired([name for name, _ in plan if must_fire and name not in fired])
-
-
-def _forget_edits(model: Any, names: Sequence[str]) -> None:
-    """Remove the names of one edit from the model's record."""
-    with _LOCK:
-        for name in names:
-            model.edited_at.remove(name)
 
 
 def edited_at(model: Any) -> tuple[str, ...]:
@@ -188,10 +184,11 @@ def hooked_at(model: Any) -> tuple[str, ...]:
     with _LOCK:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
             tables = (
-                module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks,
-            )  # fmt: skip
-            if not any(tables):
-                continue
+                module._forward_pre_hooks,
+                module._forward_hooks,
+                module._backward_pre_hooks,
+                module._backward_hooks,
+            )
             foreign_hooks = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
             if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in foreign_hooks):
                 names.append(name or type(model).__name__)
@@ -223,13 +220,15 @@ class CleanCopies(torch.nn.Module):
 def resolve(model: Any, edits: Edits) -> list[tuple[str, Edit]]:
     """(full name, function) of every point that the edits match; `InputError` as in `edit`."""
     plan: list[tuple[str, Edit]] = []
-    for key, fn in edits.items():  # a bridge has several names for one point: one key edits it once
-        points = {id(model.hook_dict[name]): name for name in reversed(match(model, key))}
-        plan += [(name, fn) for name in reversed(points.values())]
-    for name, _ in plan:
-        point = model.hook_dict[name]
-        if isinstance(point, ObservePoint):
-            raise InputError(f"{name} only shows {point.shows}; edit {point.instead} instead")
+    for key, fn in edits.items():
+        points = set[Any]()
+        for name in match(model, key):
+            point = model.hook_dict[name]
+            if isinstance(point, ObservePoint):
+                raise InputError(f"{name} only shows {point.shows}; edit {point.instead} instead")
+            if point not in points:  # a bridge has several names for one point: one key edits it once
+                plan.append((name, fn))
+            points.add(point)
     return plan
 
 
@@ -288,13 +287,12 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
 
         return hook
 
-    hooks: list[tuple[str, Callable[..., Any]]] = list(plan) if attach else []
+    edits = list(plan) if attach else []
     names = list({id(point): name for name, point in reversed(model.hook_dict.items())}.values())
-    with torch.no_grad(), attached(model, [*hooks, *((name, look(name)) for name in reversed(names))]):
+    with torch.no_grad(), attached(model, [*edits, *((name, look(name)) for name in reversed(names))]):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
-    foreign_hooks = hooked_at(model)
-    hooked = f", hooked at {', '.join(foreign_hooks)}," if foreign_hooks else ""
+    hooked = f", hooked at {hooks}," if (hooks := ", ".join(hooked_at(model))) else ""
     model_text = f"under the edit of {edited} the results" if edited else f"the results of the unedited model{hooked}"
     return InputError(f"{model_text} are not finite; first at {non_finite[0] if non_finite else 'the logits'}")
 
@@ -315,9 +313,9 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
     if not hooks:
         yield
         return
-    owner = get_ident()
+    owner, handles = get_ident(), list[tuple[Any, Any]]()
 
-    def guard(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
         def hook(x: Tensor, hook: Any) -> Any:
             if get_ident() != owner:
                 raise InputError(
@@ -328,36 +326,32 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
 
         return hook
 
-    with eager_block(), ExitStack() as stack:
-        for name, fn in hooks:
-            point = model.hook_dict[name]
-            try:  # a bridge refuses points that its settings switch off
-                model.check_hooks_to_add(point, name, fn)
-            except ValueError as error:
-                raise InputError(str(error)) from None
+    def only_at(point: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def hook(module: Any, *passed: Any) -> Any:
+            return fn(module, *passed) if module is point else None  # torch copies hooks with a part of a model
+
+        setattr(hook, _OURS, True)
+        return hook
+
+    with eager_block():
+        try:
+            for name, fn in hooks:
+                point = model.hook_dict[name]
+                try:  # a bridge refuses points that its settings switch off
+                    model.check_hooks_to_add(point, name, fn)
+                except ValueError as error:
+                    raise InputError(str(error)) from None
+                with _LOCK:
+                    handle = point.add_hook(guarded(name, fn))
+                    handles.append((point, handle))
+                    hook_id = handle.hook.id
+                    point._forward_hooks[hook_id] = only_at(point, point._forward_hooks[hook_id])
+            yield
+        finally:
             with _LOCK:
-                handle = point.add_hook(guard(name, fn))
-                hook_id = handle.hook.id
-                point._forward_hooks[hook_id] = _only_at(point, point._forward_hooks[hook_id])
-            stack.callback(_detach, point, handle)
-        yield
-
-
-def _only_at(point: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook, silent at copies of the point: torch copies hooks with a part of a model."""
-
-    def only(module: Any, *passed: Any) -> Any:
-        return hook(module, *passed) if module is point else None
-
-    setattr(only, _OURS, True)
-    return only
-
-
-def _detach(point: Any, handle: Any) -> None:
-    """Remove exactly this hook; `model.hooks` would also remove others of its level."""
-    with _LOCK:
-        handle.hook.remove()
-        point.fwd_hooks[:] = [entry for entry in point.fwd_hooks if entry is not handle]
+                for point, handle in handles:  # `model.hooks` would also remove others of its level
+                    handle.hook.remove()
+                    point.fwd_hooks[:] = [entry for entry in point.fwd_hooks if entry is not handle]
 
 
 class _Eager:
@@ -419,14 +413,10 @@ class Query:
         if not self.tokens or not all(self.tokens):
             raise InputError("a query needs at least one prompt, and every prompt at least one token")
         for name in ("positions", "logits"):
-            rows = getattr(self, name)
-            if rows is None:
-                continue
-            if len(rows) != len(self.tokens):
-                raise InputError(
-                    f"{name} are given for {counted(len(rows), 'prompt')}, but there are {len(self.tokens)} prompts"
-                )
-            for i, (row, ids) in enumerate(zip(rows, self.tokens, strict=True)):
+            rows, n = getattr(self, name), len(self.tokens)
+            if rows is not None and len(rows) != n:
+                raise InputError(f"{name} are given for {counted(len(rows), 'prompt')}, but there are {n} prompts")
+            for i, (row, ids) in enumerate(zip(rows or (), self.tokens, strict=False)):
                 if any(not 0 <= p < len(ids) for p in row):
                     raise InputError(f"{name} {list(row)} of prompt {i} lie outside its {len(ids)} tokens")
 
@@ -463,7 +453,7 @@ def run(
     values: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
     for rows in progress(list(batches([len(t) for t in query.tokens], batch_tokens))):
-        tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
+        tokens = pad([query.tokens[i] for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as captured:
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         if not all(is_finite(x, name) for name, x in (*captured.items(), *([("", out)] if out is not None else []))):

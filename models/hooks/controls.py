@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
-from streamscope.models.config import Hyper, Kronecker, ModelConfig
+from streamscope.models.config import Hyper, ModelConfig
 from streamscope.models.dictionaries import read_dictionary, without_latents
 from streamscope.models.head_spec import parse_heads, parse_parts
 from streamscope.models.hooks import Edit, everywhere
@@ -53,22 +53,19 @@ class Control:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
         return tuple(map(len, self.labels))
 
     def unchanged(self) -> Tensor:
-        """The array that changes nothing."""
         return torch.full(self.shape, self.neutral)
 
 
 def identity_projections(config: ModelConfig) -> dict[str, str]:
     """{name: module in a block} of the projections whose mixing matrix has an identity: {"v": "attn"}."""
-    projections = {}
-    for path, spec, d_in, d_out in config.projections():
-        if spec.mix is not None and (isinstance(spec, Kronecker) or d_in == d_out):
-            module, name = path.split(".")
-            projections[name] = module
-    return projections
+    return {
+        path.partition(".")[2]: path.partition(".")[0]
+        for path, spec, d_in, d_out in config.projections()
+        if spec.mix is not None and d_in == d_out
+    }
 
 
 def stream_names(config: ModelConfig) -> tuple[str, ...]:
@@ -120,23 +117,20 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
             raise InputError(f"{key} cannot be changed: {control}")
         return values[name], control
 
-    for key in data:
-        if key not in KEYS:
-            raise unknown("key of the edits", key, list(KEYS))
+    if wrong := [key for key in data if key not in KEYS]:
+        raise unknown("key of the edits", wrong[0], list(KEYS))
     for spec, head_data in _object(data, "heads").items():
         heads = parse_heads(spec, config.n_layers, config.n_heads)
         for key, value in _object({spec: head_data}, spec).items():
-            if key not in HEAD_KEYS:
-                raise unknown(f"key of {spec}", key, list(HEAD_KEYS))
             if key == "gate":
-                number = _choice(GATES, value, f"{spec}.gate")
-                settings = {"gate_keep": 0.0, "gate_force": number}
-            else:
+                settings = {"gate_keep": 0.0, "gate_force": _choice(GATES, value, f"{spec}.gate")}
+            elif key in HEAD_KEYS:
                 settings = {"head_scale" if key == "scale" else "alpha": _number(value, f"{spec}.{key}", key)}
+            else:
+                raise unknown(f"key of {spec}", key, list(HEAD_KEYS))
             for name, number in settings.items():
-                target, _ = array(name, f"{spec}.{key}")
                 for layer, head in heads:
-                    target[layer, head] = number
+                    array(name, f"{spec}.{key}")[0][layer, head] = number
     for stream, reach in _object(data, "streams").items():
         target, control = array(_choice(READERS, reach, f"streams.{stream}"), f"stream {stream}")
         if stream not in control.labels[0]:
@@ -157,7 +151,8 @@ def control_values(data: Mapping[str, Any], config: Any) -> dict[str, Tensor]:
 
 def latents_of(data: Mapping[str, Any]) -> dict[str, list[int]]:
     """The latents that the JSON removes, by the folder of their dictionary. Raises `InputError` for another form."""
-    for folder, latents in (entries := _object(data, "latents")).items():
+    entries = _object(data, "latents")
+    for folder, latents in entries.items():
         if not isinstance(latents, list) or not all(type(i) is int and i >= 0 for i in latents):
             raise InputError(f"latents of {folder} must be a list of numbers, such as [17], got {latents!r:.60}")
     return {folder: latents for folder, latents in entries.items() if latents}
@@ -217,9 +212,19 @@ def control_hooks(
     A hook has one edit. Values are only read inside the edits, so `values` may be what a graph is traced with. With the
     arrays that change nothing, `neutral`, there are edits only in the layers where an array differs from its own there.
     """
+
+    def changes(name: str, layer: int) -> bool:
+        if neutral is None:
+            return True
+        a, b = values[name], neutral[name]
+        return not torch.equal(a, b) if name in READERS.values() else not torch.equal(a[layer], b[layer])
+
     edits: dict[str, Edit] = {}
-    for layer in range(config.n_layers):
-        acting = values if neutral is None else _changed(values, neutral, layer)
+    for layer in range(config.n_layers):  # the gate's two arrays belong together
+        acting = {
+            name: value for name, value in values.items()
+            if changes("gate_keep" if name == "gate_force" else name, layer)
+        }  # fmt: skip
         edits |= {f"blocks.{layer}.{hook}": fn for hook, fn in _of_layer(config, acting, layer).items()}
     return edits
 
@@ -231,7 +236,7 @@ def _of_layer(config: Any, values: Mapping[str, Tensor], layer: int) -> dict[str
     if "alpha" in values:
         edits["attn.hook_attn_scores"] = _scaled(values["alpha"][layer][:, None, None])
     if "gate_keep" in values:
-        edits["attn.hook_gate"] = _forced(*(values[name][layer][:, None] for name in ("gate_keep", "gate_force")))
+        edits["attn.hook_gate"] = _scaled(values["gate_keep"][layer][:, None], values["gate_force"][layer][:, None])
     if "mixing" in values:
         for i, (name, module) in enumerate(identity_projections(config).items()):
             edits[f"{module}.hook_{name}_mix"] = _towards_identity(values["mixing"][layer, i])
@@ -254,18 +259,10 @@ def _of_layer(config: Any, values: Mapping[str, Tensor], layer: int) -> dict[str
     return edits
 
 
-def _scaled(factor: Tensor) -> Edit:
+def _scaled(factor: Tensor, plus: Tensor | None = None) -> Edit:
     @everywhere
     def edit(x: Tensor, hook: Any) -> Tensor:
-        return x * factor.to(x)
-
-    return edit
-
-
-def _forced(keep: Tensor, force: Tensor) -> Edit:
-    @everywhere
-    def edit(gate: Tensor, hook: Any) -> Tensor:
-        return gate * keep.to(gate) + force.to(gate)
+        return x * factor.to(x) if plus is None else x * factor.to(x) + plus.to(x)
 
     return edit
 
@@ -292,15 +289,4 @@ def edits_of(data: Mapping[str, Any], model: Any) -> dict[str, Edit]:
 
 
 def in_sequence(first: Edit, then: Edit) -> Edit:
-    """Two edits of one hook as one."""
     return lambda x, hook: then(first(x, hook), hook)
-
-
-def _changed(values: Mapping[str, Tensor], neutral: Mapping[str, Tensor], layer: int) -> dict[str, Tensor]:
-    """The arrays that change something in a layer; the gate's two belong together."""
-
-    def differs(name: str) -> bool:
-        a, b = values[name], neutral[name]
-        return not torch.equal(a, b) if name in READERS.values() else not torch.equal(a[layer], b[layer])
-
-    return {name: value for name, value in values.items() if differs("gate_keep" if name == "gate_force" else name)}

@@ -5,9 +5,10 @@ head width, N streams, M hidden width of the FFN, R latent width of an HDPL proj
 dimension. `models.hooks.points` defines the kinds of points.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from itertools import groupby
 
 from streamscope.models.config import ChannelLayerNorm, Hdpl, Hyper, ModelConfig
 
@@ -26,19 +27,12 @@ class Hook:
     on_demand: bool = False
 
 
-FOLDERS = {"attention": "attn", "mlp": "mlp"}
-
-
 def _stream(name: str) -> Condition:
     return lambda c: name in c.residual.streams
 
 
 def _normed(place: str) -> Condition:
     return lambda c: c.norm_place in (place, "both")
-
-
-def _gated(c: ModelConfig) -> bool:
-    return c.attention.gate is not None
 
 
 def _projection(part: str, name: str) -> list[Hook]:
@@ -51,12 +45,12 @@ def _projection(part: str, name: str) -> list[Hook]:
     def is_hdpl(c: ModelConfig) -> bool:
         return isinstance(getattr(getattr(c, part), name), Hdpl)
 
+    folder = "attn" if part == "attention" else "mlp"
     matrix = f"mixing matrix of {name} in use: Kronecker W_kh, independent W_hio"
-    path = f"blocks.L.{FOLDERS[part]}.{name}"
-    wide = "B T M" if name in ("gate", "up") else "B T D"
+    path, wide = f"blocks.L.{folder}.{name}", "B T M" if name in ("gate", "up") else "B T D"
     logvar = "log σ² of the latent; not used at evaluation"
     return [
-        Hook(f"blocks.L.{FOLDERS[part]}.hook_{name}_mix", "B H H | B H in out", matrix, mixes, on_demand=True),
+        Hook(f"blocks.L.{folder}.hook_{name}_mix", "B H H | B H in out", matrix, mixes, on_demand=True),
         Hook(f"{path}.hook_detail", wide, "detail path: block-diagonal map of the input", is_hdpl),
         Hook(f"{path}.hook_mu", "B T R", "mean μ of the latent", is_hdpl),
         Hook(f"{path}.hook_logvar", "B T R", logvar, is_hdpl, edit=lambda c: False),
@@ -126,8 +120,8 @@ HOOKS: list[Hook] = [
     ),
     Hook("blocks.L.attn.hook_attn_scores", "B H T T", "masked (and capped) scores before the softmax", on_demand=True),
     Hook("blocks.L.attn.hook_pattern", "B H T T", "attention weights", on_demand=True),
-    Hook("blocks.L.attn.hook_z_ungated", "B T H K", "A V before the gate", _gated),
-    Hook("blocks.L.attn.hook_gate", "B T H K | B T H 1", "head gate g", _gated),
+    Hook("blocks.L.attn.hook_z_ungated", "B T H K", "A V before the gate", lambda c: c.attention.gate is not None),
+    Hook("blocks.L.attn.hook_gate", "B T H K | B T H 1", "head gate g", lambda c: c.attention.gate is not None),
     Hook("blocks.L.attn.hook_z", "B T H K", "input of the output projection"),
     *_projection("attention", "o"),
     Hook(
@@ -160,42 +154,34 @@ HOOKS: list[Hook] = [
 def expected_hooks(config: ModelConfig) -> Iterator[tuple[str, Hook]]:
     """(full name, row) of every hook of a model, in firing order."""
     rows = [row for row in HOOKS if row.when(config)]
-    layered = [row for row in rows if row.name.startswith("blocks.L.")]
-    first, last = rows.index(layered[0]), rows.index(layered[-1])
-    for row in rows[:first]:
-        yield row.name, row
-    for layer in range(config.n_layers):
-        for row in layered:
-            yield row.name.replace(".L.", f".{layer}."), row
-    for row in rows[last + 1 :]:
-        yield row.name, row
+    for layered, group in groupby(rows, lambda row: row.name.startswith("blocks.L.")):
+        part = list(group)
+        for layer in range(config.n_layers if layered else 1):
+            yield from ((row.name.replace(".L.", f".{layer}."), row) for row in part)
 
 
-@cache
+_BY_NAME = {row.name: row for row in HOOKS}
+
+
 def row_of(name: str) -> Hook | None:
     """The row of a full hook name, or None if the table has none."""
-    parts = name.split(".")
-    if parts[0] == "blocks" and len(parts) > 1:
-        parts[1] = "L"
-    generic = ".".join(parts)
-    return next((row for row in HOOKS if row.name == generic), None)
+    return _BY_NAME.get(re.sub(r"^blocks\.[^.]*", "blocks.L", name))
 
 
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     """The row's shape in this model, with numbers for all letters except B and T."""
-    options = row.shape.split(" | ")
-    letters = options[0]
+    options, second = row.shape.split(" | "), False
     if name.endswith("_mix"):
         _, _, part, hook = name.split(".")
         owner = config.attention if part == "attn" else config.mlp
-        letters = getattr(owner, hook.removeprefix("hook_").removesuffix("_mix")).mix
+        second = getattr(owner, hook.removeprefix("hook_").removesuffix("_mix")).mix == options[1]
     elif name.endswith("hook_gate") and config.attention.gate is not None:
-        letters = options[0] if config.attention.gate.shape == "vector" else options[1]
+        second = config.attention.gate.shape == "scalar"
     elif name.endswith("hook_scale"):
         norm = config.readout.norm if name.startswith("ln_final") else config.norm
-        letters = options[1] if isinstance(norm, ChannelLayerNorm) else options[0]
+        second = isinstance(norm, ChannelLayerNorm)
     elif "canon_d" in name:
-        letters = options[0] if config.mlp.gate is None else options[1]
+        second = config.mlp.gate is not None
     wide = config.d_mlp // config.n_heads if ".mlp." in name else config.d_head
     sizes = {
         "D": config.d_model, "H": config.n_heads, "G": config.kv_heads, "K": config.d_head, "M": config.d_mlp,
@@ -207,4 +193,4 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     for path, spec, d_in, d_out in config.projections():
         if f".{path}." in name and isinstance(spec, Hdpl):
             sizes["R"] = spec.latent_width(d_in, d_out)
-    return " ".join(str(sizes.get(letter, letter)) for letter in letters.split())
+    return " ".join(str(sizes.get(letter, letter)) for letter in options[second].split())

@@ -12,7 +12,7 @@ choose batches for speed, so otherwise results would depend on which texts share
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +39,18 @@ def user_edits(model: Any, specs: Sequence[str]) -> dict[str, Edit]:
     edits: dict[str, Edit] = {}
     for spec in specs:
         latents = user_code.latents_in(spec)
-        plain = latents is not None or spec.endswith(".json")  # no code of the user's
-        spec_edits = _without(model, *latents) if latents else (_edits_of_data if plain else _edits_of)(model, spec)
+        if latents is not None:
+            spec_edits: Mapping[str, Edit] = without_latents(read_dictionary(str(latents[0]), model), latents[1], model)
+        elif spec.endswith(".json"):
+            data = read_json(Path(spec), dict[str, Any], MAKE_ONE)
+            with reading(spec):
+                spec_edits = edits_of(data, model)
+            if not spec_edits:
+                raise InputError(f"{spec} changes nothing: give at least one edit, such as {EXAMPLE}")
+        else:
+            spec_edits = {hook: _checked(spec, fn) for hook, fn in _edits_of(model, spec).items()}
         for hook, fn in spec_edits.items():
-            first_edit, checked = edits.get(hook), fn if plain else _checked(spec, fn)
-            edits[hook] = checked if first_edit is None else in_sequence(first_edit, checked)
-    return edits
-
-
-def _without(model: Any, folder: Path, latents: Sequence[int]) -> Mapping[str, Edit]:
-    return without_latents(read_dictionary(str(folder), model), latents, model)
-
-
-def _edits_of_data(model: Any, spec: str) -> Mapping[str, Edit]:
-    data = read_json(Path(spec), dict[str, Any], MAKE_ONE)
-    with reading(spec):
-        edits = edits_of(data, model)
-    if not edits:
-        raise InputError(f"{spec} changes nothing: give at least one edit, such as {EXAMPLE}")
+            edits[hook] = in_sequence(edits[hook], fn) if hook in edits else fn
     return edits
 
 
@@ -86,14 +80,12 @@ def _n_arguments(member: Any) -> int:
     """Number of required arguments of a function; 0 for other objects."""
     if not callable(member) or isinstance(member, type):
         return 0
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [
-        parameter for parameter in inspect.signature(member).parameters.values() if parameter.default is parameter.empty
-    ]
-    return len(parameters) if all(parameter.kind in kinds for parameter in parameters) else 0
+    required = [p for p in inspect.signature(member).parameters.values() if p.default is p.empty]
+    by_position = all(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in required)
+    return len(required) if by_position else 0
 
 
-def _checked(spec: str, fn: Callable[[Tensor, Any], Any]) -> Edit:
+def _checked(spec: str, fn: Edit) -> Edit:
     """Wrap the function: errors become one line, and its first batch is compared with one of its rows run alone."""
     path, compared = user_code.split(spec.partition("@")[0])[0], False
 
@@ -133,9 +125,10 @@ def _same(alone: Any, row: Tensor) -> bool:
 def about_edits(specs: Sequence[str]) -> list[dict[str, str]]:
     """Spec and file sha256 of each edit, and of dictionaries that JSON names, for the record of a measurement."""
     files = [(spec, user_code.edit_file(spec)) for spec in specs]
-    for spec in [spec for spec in specs if spec.endswith(".json")]:
-        folders = latents_of(read_json(Path(spec), dict[str, Any], MAKE_ONE))
-        files += [(folder, dictionary_folder(folder) / WEIGHTS) for folder in folders]
+    for spec in specs:
+        if spec.endswith(".json"):
+            folders = latents_of(read_json(Path(spec), dict[str, Any], MAKE_ONE))
+            files += [(folder, dictionary_folder(folder) / WEIGHTS) for folder in folders]
     about = []
     for name, file in files:
         with reading(name):

@@ -15,9 +15,15 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import softcap
-from streamscope.models.layers.initialisation import embedding_size
 from streamscope.models.layers.noise import dropout
-from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, linear, residual_scale
+from streamscope.models.layers.projections import (
+    DenseProjection,
+    Projection,
+    WithProjections,
+    embedding_size,
+    linear,
+    residual_scale,
+)
 from streamscope.models.layers.registry import module_for
 
 
@@ -66,7 +72,6 @@ class KeyValues:
         self.v: Tensor | None = None
 
     def add(self, k: Float[Tensor, "B P G K"], v: Float[Tensor, "B P G K"]) -> tuple[Tensor, Tensor]:
-        """All keys and values, with those of this pass at `at`."""
         if self.k is None or self.v is None:
             self.k, self.v = (x.new_zeros(len(x), self.length, *x.shape[2:]) for x in (k, v))
         rows = torch.arange(len(k), device=k.device)[:, None]
@@ -170,10 +175,14 @@ class Attention(WithProjections):
         """z of every head from queries, keys and values before positions, and the gate if there is one."""
         memory = self.memory.get(get_ident()) if self.memory else None
         positions = positions if memory is None else memory.at
-        q, k = self._rotated(q, k, positions, None if memory is None else positions)
+        q = self.positions.rotate(q, positions)
+        k = self.positions.rotate(k, None if memory is None else positions)
+        if "hook_rot_q" in self._modules:
+            q, k = self.hook_rot_q(q), self.hook_rot_k(k)
+        q = q if self.query_scale == 1 else q * self.query_scale
         if memory is not None:
             k, v = memory.add(k, v)
-        z = self._attend(q, k, v) if positions is None else self._attend_at(q, k, v, positions)
+        z = self._attend(q, k, v, positions)
         return z if gate is None else self.hook_z_ungated(z) * self.hook_gate(gate)
 
     def _project_jointly(self, inputs: dict[str, Tensor]) -> list[Tensor]:
@@ -182,17 +191,16 @@ class Attention(WithProjections):
         Their input is then converted and read once, and the product sums its gradient. Only for training: with separate
         products an analysis gives the same bits at all positions and at some.
         """
-        dense = [name for name, x in inputs.items() if x is inputs["k"] and self._is_dense(name)]
+        dense = [
+            name for name, x in inputs.items()
+            if x is inputs["k"] and isinstance(p := self._modules[name], DenseProjection) and p.bias is None
+        ]  # fmt: skip
         if len(dense) < 2:
             return [self.project(name, x) for name, x in inputs.items()]
         weights = [self._modules[name].weight for name in dense]  # type: ignore[union-attr]
         product = linear(inputs["k"], torch.cat(weights))  # type: ignore[arg-type]
         outputs = dict(zip(dense, product.split([len(w) for w in weights], -1), strict=True))  # type: ignore[arg-type]
         return [outputs[name] if name in outputs else self.project(name, x) for name, x in inputs.items()]
-
-    def _is_dense(self, name: str) -> bool:
-        projection = self._modules[name]
-        return isinstance(projection, DenseProjection) and projection.bias is None
 
     def write(self, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B T D"]:
         """The update, z through the output projection; if somebody listens to the results, head by head and summed."""
@@ -207,79 +215,52 @@ class Attention(WithProjections):
     def split_heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
         """Split into heads [B, T, H or G, K], apply the norm of queries and keys if there is one, and the hook."""
         norm = self._modules.get(f"{name}_norm")
-        wide = norm is not None and norm.d_model != self.d_head
-        y = norm(y) if norm is not None and wide else y
-        y = y.unflatten(-1, (-1, self.d_head))
-        y = y if norm is None or wide else norm(y)
+        if norm is not None and norm.d_model != self.d_head:
+            y = norm(y).unflatten(-1, (-1, self.d_head))
+        else:
+            y = y.unflatten(-1, (-1, self.d_head))
+            y = y if norm is None else norm(y)
         return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
 
-    def _rotated(self, q: Tensor, k: Tensor, positions: Tensor | None, keys_at: Tensor | None) -> tuple[Tensor, Tensor]:
-        q, k = self.positions.rotate(q, positions), self.positions.rotate(k, keys_at)
-        if "hook_rot_q" in self._modules:
-            q, k = self.hook_rot_q(q), self.hook_rot_k(k)
-        return (q if self.query_scale == 1 else q * self.query_scale), k
-
     def _repeat_shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
-        """Repeat keys or values for the query heads that share them."""
         return x if self.kv_heads == self.n_heads else x.repeat_interleave(self.n_heads // self.kv_heads, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "B T H K"]:
-        """A V per head; scores and attention weights are only materialised if somebody listens to them."""
-        q, k, v = (t.transpose(1, 2) for t in (q, self._repeat_shared(k), self._repeat_shared(v)))  # [B, H, T, K]
-        bias = self._bias(q.shape[0], q.shape[2])
-        rate = self.dropout if self.training else 0.0
-        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None) -> Float[Tensor, "B rows H K"]:
+        """A V per head; scores and attention weights are only materialised if somebody listens to them.
+
+        `positions` [B, P] are those of the queries, if not all: only in evaluation and without listeners.
+        """
+        k, v = self._repeat_shared(k), self._repeat_shared(v)
+        own_keys = k if positions is None else pick(k, positions)
+        q, own_keys, k, v = (t.transpose(1, 2) for t in (q, own_keys, k, v))  # [B, H, T, K]
+        n, rate, slopes, bias = k.shape[2], self.dropout if self.training else 0.0, self.positions.slopes, None
+        if slopes is not None:  # with a batch axis only if somebody listens to them
+            slopes = read_point(self.hook_slopes, slopes.expand(len(q), -1)) if self.hook_slopes.listening else slopes
+            bias = self.positions.bias(n, slopes)
+            bias = bias if positions is None else bias[:, positions].transpose(0, 1)
         has_listener = self.hook_attn_scores.listening or self.hook_pattern.listening
+        drops = rate > 0 and q.device.type == "cpu"  # torch has no fused CPU kernel with dropout
         if drops or has_listener or self.softcap:
-            z = self._explicit(q, k, v, bias, rate, has_listener)
-        elif bias is None and not 0 < self.window < q.shape[2]:
+            scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)
+            scores = (scores if bias is None else scores + bias).masked_fill(self._hidden(k, positions), -torch.inf)
+            pattern = self.hook_attn_scores(scores).softmax(-1) if has_listener else scores.softmax(-1)
+            pattern = self.hook_pattern(pattern) if has_listener else pattern
+            z = (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
+        elif positions is None and bias is None and not 0 < self.window < n:
             z = causal_attention(q, k, v, rate)
         else:
-            mask = ~self._hidden(q)
+            mask = ~self._hidden(k, positions)
             if bias is not None:
                 mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
                 mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
-        return (z if self.training else _keep_nan(z, q, k)).transpose(1, 2)
+        return (z if self.training else _keep_nan(z, q, own_keys)).transpose(1, 2)
 
-    def _bias(self, batch: int, n: int) -> Float[Tensor, "*B H T T"] | None:
-        """The position bias of the scores; it has a batch dimension only if somebody listens to the slopes."""
-        slopes = self.positions.slopes
-        if slopes is None or not self.hook_slopes.listening:
-            return self.positions.bias(n)
-        return self.positions.bias(n, read_point(self.hook_slopes, slopes.expand(batch, -1)))
-
-    def _attend_at(self, q: Tensor, k: Tensor, v: Tensor, positions: Int[Tensor, "B P"]) -> Float[Tensor, "B P H K"]:
-        """`_attend` for queries [B, P, H, K] at `positions`; only in evaluation and without listeners."""
-        k, v = self._repeat_shared(k), self._repeat_shared(v)
-        own_keys = pick(k, positions)
-        q, own_keys, k, v = (t.transpose(1, 2) for t in (q, own_keys, k, v))
+    def _hidden(self, k: Tensor, positions: Tensor | None) -> Bool[Tensor, "*B_1 rows T"]:
+        """True where a key lies after its query, or before the query's window."""
         keys = torch.arange(k.shape[2], device=k.device)
-        mask = keys <= positions[:, None, :, None]  # [B, 1, P, T]
-        if self.window:
-            mask &= keys > positions[:, None, :, None] - self.window
-        bias = self.positions.bias(k.shape[2])
-        if self.softcap:
-            scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap).masked_fill(~mask, -torch.inf)
-            return _keep_nan(scores.softmax(-1) @ v, q, own_keys).transpose(1, 2)
-        if bias is not None:
-            mask = bias[:, positions].transpose(0, 1).masked_fill(~mask, -torch.inf).to(q.dtype)
-        return _keep_nan(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), q, own_keys).transpose(1, 2)
-
-    def _hidden(self, q: Tensor) -> Bool[Tensor, "T T"]:
-        """True where a key lies after its query [B, H, T, K], or before the query's window."""
-        ones = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device)
-        return ones.triu(1) | ones.tril(-self.window) if self.window else ones.triu(1)
-
-    def _explicit(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rate: float, has_listener: bool
-    ) -> Tensor:
-        scores = softcap(q @ k.mT / math.sqrt(self.d_head), self.softcap)
-        if bias is not None:
-            scores = scores + bias
-        scores = scores.masked_fill(self._hidden(q), -torch.inf)
-        pattern = self.hook_pattern(self.hook_attn_scores(scores).softmax(-1)) if has_listener else scores.softmax(-1)
-        return (dropout(pattern, rate) if rate else pattern).to(v.dtype) @ v
+        at = keys[:, None] if positions is None else positions[:, None, :, None]
+        return (keys > at) | (keys <= at - self.window) if self.window else keys > at
 
     # TransformerLens' names for the weights per head; key and value heads are repeated for grouped queries
     W_Q, W_K, W_V = (_per_head(name, "matrix", 1) for name in "qkv")
@@ -289,12 +270,10 @@ class Attention(WithProjections):
 
     @property
     def W_O(self) -> Float[Tensor, "H K D"]:
-        """Output weights."""
         return self.o.matrix().unflatten(0, (self.n_heads, self.d_head))
 
     @property
     def b_O(self) -> Float[Tensor, " D"]:
-        """Output bias; zeros without a bias."""
         return self.o.bias_or_zeros()
 
 

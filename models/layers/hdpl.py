@@ -91,19 +91,15 @@ class HdplProjection(Projection):
             logvar = self.logvar(x)
             observe(self.hook_logvar, lambda: logvar)
             z = mu + (0.5 * logvar).exp() * noise(mu.detach())
-            self._penalise(kl_to_prior(mu, logvar))
+            kl, printed = kl_to_prior(mu, logvar), self.spec.kl == "clamp"
+            self.penalty = self.spec.kl_weight * (kl.clamp(max=LN2) if printed else kl.clamp(min=LN2)).mean()
+            clamped = kl > LN2 if printed else kl < LN2
+            self.kl = torch.stack([kl.mean(), clamped.to(kl.dtype).mean()]).detach()
         else:
             observe(self.hook_logvar, lambda: self.logvar(x))
             z, self.penalty, self.kl = mu, None, None
         z = read_point(self.hook_latent, z)  # an in-place hook must not reach μ
         return detail + self.hook_global(self.decoder(F.silu(z)))
-
-    def _penalise(self, kl: Tensor) -> None:
-        printed = self.spec.kl == "clamp"
-        bounded = kl.clamp(max=LN2) if printed else kl.clamp(min=LN2)
-        clamped = kl > LN2 if printed else kl < LN2
-        self.penalty = self.spec.kl_weight * bounded.mean()
-        self.kl = torch.stack([kl.mean(), clamped.to(kl.dtype).mean()]).detach()
 
     @torch.no_grad()
     def init_weights(self, std: float, generator: torch.Generator) -> None:

@@ -1,13 +1,36 @@
-"""The unembedding of a normed stream, perhaps with a cap on its logits."""
+"""The embedding, and the unembedding of a normed stream, perhaps with a cap on its logits."""
 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
-from streamscope.models.layers.projections import linear
+from streamscope.models import config as c
+from streamscope.models.layers.projections import fill, linear
+
+
+class Embedding(nn.Module):
+    """A table [rows, D]: `weight` is W_E without its scale."""
+
+    def __init__(self, rows: int, d_model: int, init: c.Init, scale: float = 1.0) -> None:
+        super().__init__()
+        self.init, self.scale = init, scale
+        self.weight = nn.Parameter(torch.empty(rows, d_model))
+
+    @property
+    def W_E(self) -> Float[Tensor, "V D"]:
+        return self.weight if self.scale == 1 else self.weight * self.weight.new_tensor(self.scale)
+
+    def init_weights(self, std: float, generator: torch.Generator) -> None:
+        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Look up rows of the table, times the scale in the dtype of the weights."""
+        x = F.embedding(tokens, self.weight)
+        return x if self.scale == 1 else x * x.new_tensor(self.scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,20 +45,16 @@ class Capped:
 
     @property
     def shape(self) -> torch.Size:
-        """[V, D]."""
         return self.weight.shape
 
     @property
     def requires_grad(self) -> bool:
-        """Whether W is trained."""
         return self.weight.requires_grad
 
     def numel(self) -> int:
-        """Number of weights."""
         return self.weight.numel()
 
     def to(self, dtype: torch.dtype) -> "Capped":
-        """The head with W in another dtype."""
         return replace(self, weight=self.weight.to(dtype))
 
 
@@ -44,7 +63,6 @@ Head: TypeAlias = Tensor | Capped
 
 
 def capped(weight: Float[Tensor, "V D"], cap: float) -> Head:
-    """The head with this W; W itself for cap 0."""
     return Capped(weight, cap) if cap else weight
 
 
@@ -54,5 +72,41 @@ def softcap(x: Float[Tensor, "*any"], cap: float) -> Float[Tensor, "*any"]:
 
 
 def unembed(x: Float[Tensor, "*batch D"], head: Head) -> Float[Tensor, "*batch V"]:
-    """The logits of a normed stream."""
     return softcap(linear(x, head.weight), head.cap) if isinstance(head, Capped) else linear(x, head)
+
+
+class Unembedding(nn.Module):
+    """A head, whose W_U is the transposed table `weight`: its own or the embedding's."""
+
+    weight: nn.Parameter
+    cap: float
+
+    @property
+    def W_U(self) -> Float[Tensor, "D V"]:
+        return self.weight.T
+
+    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
+        """The logits of a normed stream, with the readout's cap."""
+        return unembed(x, capped(self.weight, self.cap))
+
+
+class UntiedUnembedding(Unembedding, Embedding):
+    """A head with a table of its own."""
+
+    def __init__(self, config: c.ModelConfig) -> None:
+        super().__init__(config.d_vocab, config.d_model, config.init.embed)
+        self.cap = config.readout.softcap
+
+
+class TiedUnembedding(Unembedding):
+    """A head without parameters, which reads the embedding's table."""
+
+    def __init__(self, config: c.ModelConfig, embed: Embedding) -> None:
+        super().__init__()
+        self.cap = config.readout.softcap
+        self._table = (embed,)  # in a tuple, so that its weights are not registered twice
+
+    @property
+    def weight(self) -> nn.Parameter:  # type: ignore[override]
+        """The embedding's table [V, D], without the embedding's scale."""
+        return self._table[0].weight

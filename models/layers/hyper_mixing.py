@@ -1,15 +1,17 @@
-"""One hyper-connection: how a branch reads n streams, writes to them, and how the streams mix (SPEC §1.4, §2).
+"""Hyper-connections: how a branch reads n streams, writes to them, and how the streams mix (SPEC §1.4, §2).
 
     h = Σ_s H_pre,s X_s        X ← H_res X + H_post ⊗ F(h)        X [B, T, N, D], F = norm, attention or FFN
 
 The kinds differ in H_res and in the input of the coefficients. Coefficients and mixing are computed in at least fp32,
-also under autocast and for bf16 parameters, because the streams are the residual stream.
+also under autocast and for bf16 parameters, because the streams are the residual stream. The embedding is repeated n
+times. The head reads the sum or mean of the streams, which differ only in scale; a final norm removes it except for
+its ε.
 """
 
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +20,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from streamscope.models import config as c
-from streamscope.models.hooks.points import read_point
+from streamscope.models.hooks.points import observe, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
+from streamscope.models.layers.registry import implements
+from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
@@ -93,28 +97,20 @@ class HyperConnection(nn.Module):
     def __init__(self, spec: c.Hyper, d_model: int, module: int) -> None:
         super().__init__()
         self.spec, self.d_model, self.favoured = spec, d_model, module % spec.n
+        self.width = d_model if isinstance(spec, c.HC) else spec.n * d_model  # of one normalised input
         self.hook_pre, self.hook_res, self.hook_post = HookPoint(), HookPoint(), HookPoint()
-        sizes = {name: s for name, s in self.sizes().items() if not (name == "res" and spec.freeze_res)}
-        self.b = nn.ParameterDict({name: self._empty(*bias) for name, (bias, _) in sizes.items()})
+        biases = {name: b for name, b in self.biases().items() if not (name == "res" and spec.freeze_res)}
+        self.b = nn.ParameterDict({name: self._empty(*bias.shape) for name, bias in biases.items()})
         self.norm_weight = self._empty(self.width) if spec.dynamic else None
-        maps = sizes if spec.dynamic else {}
-        self.W = nn.ParameterDict({name: self._empty(out, self.width) for name, (_, out) in maps.items()})
+        inputs = spec.n * d_model // self.width  # normalised inputs of a token, which share the outputs
+        maps = {name: bias.numel() // inputs for name, bias in biases.items()} if spec.dynamic else {}
+        self.W = nn.ParameterDict({name: self._empty(out, self.width) for name, out in maps.items()})
         self.alpha = nn.ParameterDict({self.scale_of[name]: self._empty() for name in maps})
 
     def _empty(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, dtype=DTYPES[self.spec.hc_dtype]))
 
-    @property
-    def width(self) -> int:
-        """Width of one normalised input."""
-        raise NotImplementedError
-
-    def sizes(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        """{name: (shape of the bias, outputs of the map)} of pre, post and res."""
-        raise NotImplementedError
-
     def biases(self) -> dict[str, Tensor]:
-        """Initial biases in fp32."""
         raise NotImplementedError
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
@@ -132,7 +128,6 @@ class HyperConnection(nn.Module):
                 self.norm_weight.fill_(1.0)
 
     def forward(self, X: Float[Tensor, "B T N D"], branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T N D"]:
-        """X after the branch."""
         with torch.autocast(X.device.type, enabled=False):
             pre, _, post, mixed = self.coefficients(X)
             h = mix(pre.unsqueeze(-2), X).squeeze(-2)
@@ -171,7 +166,6 @@ class HyperConnection(nn.Module):
         return dict(zip(names, y.split([len(self.W[name]) for name in names], -1), strict=True))
 
     def normed_product(self, X: Float[Tensor, "B T N D"], W: Float[Tensor, "out width"]) -> Tensor:
-        """Multiply the normalised streams (without γ) with W."""
         raise NotImplementedError
 
     def H_pre(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
@@ -179,7 +173,6 @@ class HyperConnection(nn.Module):
         return self.logits("pre", y)
 
     def H_post(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
-        """Weight of the branch's update in each stream."""
         return self.logits("post", y)
 
     def H_res(self, y: Dynamic) -> Float[Tensor, "*B_T N N"]:
@@ -189,7 +182,6 @@ class HyperConnection(nn.Module):
         return self.mixing(self.logits("res", y))
 
     def mixing(self, logits: Tensor) -> Float[Tensor, "*B_T N N"]:
-        """Compute H_res from its logits."""
         raise NotImplementedError
 
     def logits(self, name: str, y: Dynamic) -> Tensor:
@@ -227,14 +219,6 @@ class UnconstrainedConnection(HyperConnection):
     spec: c.HC
     scale_of: ClassVar[dict[str, str]] = {"pre": "pre", "post": "post", "res": "pre"}
 
-    @property
-    def width(self) -> int:
-        return self.d_model
-
-    def sizes(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        n = self.spec.n
-        return {"pre": ((n,), 1), "post": ((n,), 1), "res": ((n, n), n)}
-
     def biases(self) -> dict[str, Tensor]:
         n = self.spec.n
         return {"pre": torch.eye(n)[self.favoured], "post": torch.ones(n), "res": torch.eye(n)}
@@ -260,14 +244,6 @@ class StochasticConnection(HyperConnection):
     """
 
     spec: c.Stochastic
-
-    @property
-    def width(self) -> int:
-        return self.spec.n * self.d_model
-
-    def sizes(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        n, bias = self.spec.n, tuple(self.identity_logits().shape)
-        return {"pre": ((n,), n), "post": ((n,), n), "res": (bias, math.prod(bias))}
 
     def identity_logits(self) -> Tensor:
         """Initial b_res: 0 for the identity, `spec.b_res` for mixing."""
@@ -368,3 +344,50 @@ CONNECTIONS: dict[type[c.Part], type[HyperConnection]] = {
     c.MHCLite: PermutationConnection,
     c.KromHC: KroneckerConnection,
 }
+
+
+def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
+    return X.sum(-2) if spec.reduce == "sum" else X.mean(-2)
+
+
+class HyperBlock(Block):
+    """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams."""
+
+    def __init__(self, config: c.ModelConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        assert isinstance(config.residual, c.Hyper)
+        self.spec = config.residual
+        make = CONNECTIONS[type(self.spec)]
+        self.attn_hc = make(self.spec, config.d_model, 2 * layer)
+        self.mlp_hc = make(self.spec, config.d_model, 2 * layer + 1)
+
+    def around_attn(self, X: Tensor, attn: AttentionBranch) -> Tensor:
+        X = self._apply_hooks(X, "pre")
+        return self._apply_hooks(self.attn_hc(X, lambda h: attn(h, h)), "mid")
+
+    def around_mlp(self, X: Tensor, mlp: MlpBranch) -> Tensor:
+        return self._apply_hooks(self.mlp_hc(X, mlp), "post")
+
+    def _apply_hooks(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
+        """Apply the hook of the streams, and show their readout to `hook_resid_{place}`."""
+        X = read_point(getattr(self, f"hook_streams_{place}"), X)
+        observe(getattr(self, f"hook_resid_{place}"), lambda: combine_streams(self.spec, X))
+        return X
+
+
+@implements(c.HC)
+@implements(c.MHC)
+@implements(c.MHCLite)
+@implements(c.KromHC)
+class HyperStreams(Topology):
+    """n parallel streams X that start as copies of the embedding."""
+
+    block: type[Block] = HyperBlock
+    spec: c.Hyper
+
+    def init(self, embedding: Tensor) -> Tensor:
+        # a copy: an expanded state has other strides than layers return, so layer 0 would be compiled separately
+        return embedding.unsqueeze(-2).repeat(1, 1, self.spec.n, 1)
+
+    def readout(self, state: Tensor) -> Tensor:
+        return combine_streams(self.spec, state)

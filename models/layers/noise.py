@@ -57,9 +57,4 @@ class Dropout(nn.Dropout):
     """`dropout` with probability `p` in training, otherwise the identity."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return dropout(input, self.p) if self.training else input
-
-
-def dropout_layer(p: float) -> nn.Module:
-    """`Dropout`, or the identity for p = 0."""
-    return Dropout(p) if p else nn.Identity()
+        return dropout(input, self.p) if self.training and self.p else input

@@ -33,21 +33,17 @@ class Norm(nn.Module):
 
     @property
     def w(self) -> Float[Tensor, " D"]:
-        """γ, the weight."""
         return self.weight
 
     @property
     def b(self) -> Float[Tensor, " D"] | None:
-        """β, the bias, if there is one."""
         return self.bias
 
     @property
     def listening(self) -> bool:
-        """Whether somebody listens to the statistics."""
         return self.hooks and (self.hook_scale.listening or self.hook_normalized.listening)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Normalise x [..., D]."""
         if not self.listening:
             return self.fused(x)
         g = x.unflatten(-1, (self.groups, -1)) if self.groups > 1 else x
@@ -58,13 +54,11 @@ class Norm(nn.Module):
         return n * self.weight if self.bias is None else n * self.weight + self.bias
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Set γ = 1, β = 0."""
         nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def fused(self, x: Tensor) -> Tensor:
-        """Compute `forward` without hooks."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -73,8 +67,6 @@ class Norm(nn.Module):
 
 @implements(c.LayerNorm)
 class LayerNorm(Norm):
-    """LayerNorm over all D."""
-
     def fused(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
 
@@ -94,8 +86,6 @@ class ChannelLayerNorm(Norm):
 
 @implements(c.RMSNorm)
 class RMSNorm(Norm):
-    """RMSNorm, without centring and β."""
-
     centred = False
 
     def fused(self, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 rotate(x)    rotated queries or keys [B, T, H, K]; rotate(x, at): x holds only positions at [B, P]
 slopes       decrease of the scores per token of distance [H], or None
-bias(T)      bias [H, T, T] of the scores, or None; [B, H, T, T] for slopes [B, H] in use
+bias(T)      with slopes: bias [H, T, T] of the scores; [B, H, T, T] for slopes [B, H] in use
 """
 
 import math
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from streamscope.models import config as c
-from streamscope.models.layers.initialisation import fill
+from streamscope.models.layers.head import Embedding
 from streamscope.models.layers.registry import implements
 
 
@@ -31,12 +31,7 @@ class Positions(nn.Module):
         self.register_buffer("slopes", None, persistent=False)
 
     def rotate(self, x: Float[Tensor, "B T H K"], index: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T H K"]:
-        """Return x."""
         return x
-
-    def bias(self, n: int, slopes: Float[Tensor, "*B H"] | None = None) -> Float[Tensor, "*B H T T"] | None:
-        """Return None."""
-        return None
 
 
 _TABLES: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
@@ -51,9 +46,9 @@ def rotary_tables(
     if device.type == "meta":
         return {name: torch.empty(n_ctx, 1, rotated, dtype=dtype, device=device) for name in ("cos", "sin")}
     keys = {name: (name, base, stretch, rotated, n_ctx, dtype, device) for name in ("cos", "sin")}
-    tables = {name: table for name, key in keys.items() if (table := _TABLES.get(key)) is not None}
-    if len(tables) == len(keys):
-        return tables
+    cos, sin = map(_TABLES.get, keys.values())
+    if cos is not None and sin is not None:
+        return {"cos": cos, "sin": sin}
     theta = base ** (-torch.arange(0, rotated, 2, dtype=torch.float64, device="cpu") / rotated)
     if stretch is not None:
         s = ((stretch.original * theta / (2 * math.pi) - stretch.low) / (stretch.high - stretch.low)).clamp(0, 1)
@@ -119,31 +114,20 @@ class Alibi(Positions):
 
 def alibi_slopes(n_heads: int) -> list[float]:
     """The slopes of Press et al. (2022), a geometric sequence; past a power of two, filled from the next one."""
-
-    def powers(n: int) -> list[float]:
-        return [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]
-
     below = 2 ** int(math.log2(n_heads))
-    return powers(below) + powers(2 * below)[0::2][: n_heads - below]
+    slopes, more = ([2.0 ** (-8.0 * (h + 1) / n) for h in range(n)] for n in (below, 2 * below))
+    return slopes + more[::2][: n_heads - below]
 
 
-class PositionTable(nn.Module):
+class PositionTable(Embedding):
     """A learned position table [n_ctx, D]."""
-
-    def __init__(self, n_ctx: int, d_model: int, init: c.Init) -> None:
-        super().__init__()
-        self.init = init
-        self.weight = nn.Parameter(torch.empty(n_ctx, d_model))
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx D"]:
-        """The table."""
         return self.weight
 
-    def init_weights(self, std: float, generator: torch.Generator) -> None:
-        """Draw by `init`; the fan-in is the width."""
-        fill(self.weight, self.init, self.weight.shape[1], std=std, generator=generator)
-
-    def forward(self, n: int, batch: int, positions: Int[Tensor, "B T"] | None = None) -> Float[Tensor, "B T D"]:
+    def forward(  # type: ignore[override]
+        self, n: int, batch: int, positions: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T D"]:
         """The first n rows for every sequence of the batch, or the rows `positions`."""
         return self.weight[:n].expand(batch, -1, -1) if positions is None else self.weight[positions]

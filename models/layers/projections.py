@@ -1,4 +1,4 @@
-"""Linear maps between channels: identity, independent, Kronecker, dense (DST §2.2, Table 7).
+"""Linear maps between channels (identity, independent, Kronecker, dense: DST §2.2, Table 7) and how weights start.
 
 Every projection maps [B, T, d_in] to [B, T, d_out] and, if linear, has `matrix` [d_in, d_out]. A projection with a
 per-head mixing matrix computes with the matrix that its hook returns.
@@ -14,7 +14,6 @@ from torch.autograd.forward_ad import unpack_dual
 
 from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand
-from streamscope.models.layers.initialisation import fill
 from streamscope.models.layers.registry import implements, module_for
 
 ALIGNMENT = 8
@@ -60,20 +59,21 @@ def linear(
 class Projection(nn.Module):
     """Base of the projections. `spec` is the configuration, `n_heads` the number H of channels."""
 
+    weight: nn.Parameter
+
     def __init__(self, spec: c.Projection, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__()
         self.spec, self.d_in, self.d_out, self.n_heads = spec, d_in, d_out, n_heads
         self.init_scale = self.input_size = 1.0
+        self.fan_in = d_in  # number of inputs that one output sums
         self.default_init: c.Init = c.Normal()  # `WithProjections.add_projection` sets the model's
         self.bias = nn.Parameter(torch.zeros(d_out)) if getattr(spec, "bias", False) else None
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
         """Draw weights by the rule of the spec or the model, times `init_scale`, and set biases to 0."""
-        weight = getattr(self, "weight", None)
-        if weight is not None:
-            rule = self.spec.init or self.default_init  # type: ignore[attr-defined]
-            sizes = {"scale": self.init_scale, "input_size": self.input_size}
-            fill(weight, rule, self.fan_in, std=std, generator=generator, **sizes)
+        if isinstance(self.spec, c.Weighted):
+            rule, sizes = self.spec.init or self.default_init, {"scale": self.init_scale, "input_size": self.input_size}
+            fill(self.weight, rule, self.fan_in, std=std, generator=generator, **sizes)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -86,7 +86,6 @@ class Projection(nn.Module):
         raise NotImplementedError
 
     def bias_or_zeros(self) -> Float[Tensor, " d_out"]:
-        """The bias, or zeros."""
         if self.bias is not None:
             return self.bias
         like = next(iter((*self.parameters(), *self.buffers())))
@@ -94,13 +93,7 @@ class Projection(nn.Module):
 
     def flops(self) -> int:
         """FLOPs per token; a multiply-add counts as two. Each weight is used once, unless a kind says otherwise."""
-        weight = getattr(self, "weight", None)
-        return 0 if weight is None else 2 * weight.numel()
-
-    @property
-    def fan_in(self) -> int:
-        """Number of inputs that one output sums."""
-        return self.d_in
+        return 2 * self.weight.numel() if isinstance(self.spec, c.Weighted) else 0
 
     def extra_repr(self) -> str:
         return f"{self.d_in} -> {self.d_out}, {self.n_heads} heads"
@@ -141,7 +134,6 @@ class DenseProjection(Projection):
 class MixedProjection(Projection):
     """Base of the projections whose `weight` is a mixing matrix with a hook."""
 
-    weight: nn.Parameter
     plain: str
     batched: str
 
@@ -165,11 +157,8 @@ class IndependentProjection(MixedProjection):
 
     def __init__(self, spec: c.Independent, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__(spec, d_in, d_out, n_heads)
-        self.weight = nn.Parameter(torch.empty(n_heads, d_in // n_heads, d_out // n_heads))
-
-    @property
-    def fan_in(self) -> int:
-        return self.d_in // self.n_heads
+        self.fan_in = d_in // n_heads
+        self.weight = nn.Parameter(torch.empty(n_heads, self.fan_in, d_out // n_heads))
 
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         return torch.block_diag(*self.weight)
@@ -183,11 +172,8 @@ class KroneckerProjection(MixedProjection):
 
     def __init__(self, spec: c.Kronecker, d_in: int, d_out: int, n_heads: int) -> None:
         super().__init__(spec, d_in, d_out, n_heads)
+        self.fan_in = n_heads
         self.weight = nn.Parameter(torch.empty(n_heads, n_heads))
-
-    @property
-    def fan_in(self) -> int:
-        return self.n_heads
 
     def matrix(self) -> Float[Tensor, "d_in d_out"]:
         eye = torch.eye(self.d_in // self.n_heads, dtype=self.weight.dtype, device=self.weight.device)
@@ -195,6 +181,45 @@ class KroneckerProjection(MixedProjection):
 
     def flops(self) -> int:
         return 2 * self.n_heads * self.d_in
+
+
+@torch.no_grad()
+def fill(
+    weight: Tensor, rule: c.Init, fan_in: int, *, std: float, generator: torch.Generator, scale: float = 1.0,
+    input_size: float = 1.0,
+) -> None:  # fmt: skip
+    """Draw `weight` in place by `rule`, times `scale`; a weight with three axes is a stack of independent blocks.
+
+    `std` is the σ of a normal rule that has none; `input_size` the s of `UnitOutput`, its input's root mean square.
+    """
+    if isinstance(rule, c.Normal):
+        nn.init.normal_(weight, std=scale * (std if rule.std is None else rule.std), generator=generator)
+    elif isinstance(rule, c.FanInNormal):
+        nn.init.normal_(weight, std=scale * rule.gain / math.sqrt(fan_in), generator=generator)
+    elif isinstance(rule, c.UnitOutput):
+        nn.init.normal_(weight, std=scale * rule.gain / (input_size * math.sqrt(fan_in)), generator=generator)
+    elif isinstance(rule, c.FanInUniform):
+        bound = scale * rule.gain / math.sqrt(fan_in)
+        nn.init.uniform_(weight, -bound, bound, generator=generator)
+    elif isinstance(rule, c.Orthogonal):
+        for block in weight if weight.ndim == 3 else [weight]:
+            nn.init.orthogonal_(block, gain=scale * rule.gain, generator=generator)
+
+
+def embedding_size(config: c.ModelConfig) -> float:
+    """Root mean square of the initial embedding that enters layer 0: tokens times `embed_scale`, plus positions."""
+
+    def size(rule: c.Init, rows: int) -> float:
+        if isinstance(rule, c.Normal):
+            return config.init_std if rule.std is None else rule.std
+        assert isinstance(rule, c.Scaled)
+        if isinstance(rule, c.Orthogonal):
+            return rule.gain / math.sqrt(max(rows, config.d_model))
+        return rule.gain / math.sqrt(config.d_model * (3 if isinstance(rule, c.FanInUniform) else 1))
+
+    tokens = config.embed_scale * size(config.init.embed, config.d_vocab)
+    learned = isinstance(config.positions, c.Learned)
+    return math.hypot(tokens, size(config.init.positions, config.n_ctx)) if learned else tokens
 
 
 def residual_scale(config: c.ModelConfig) -> float:
@@ -216,5 +241,4 @@ class WithProjections(nn.Module):
         self.add_module(name, projection)
 
     def project(self, name: str, x: Tensor) -> Tensor:
-        """Apply the projection `name` to x [B, T, d_in]."""
         return self._modules[name](x, self._modules.get(f"hook_{name}_mix"))  # type: ignore[misc]

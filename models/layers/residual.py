@@ -23,7 +23,7 @@ from streamscope.models.hooks.points import observe, read_point, resid_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
-from streamscope.models.layers.noise import dropout_layer
+from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
 from streamscope.models.layers.registry import implements, module_for
 
@@ -44,7 +44,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _read(name: str, method: str) -> property:
-    """A property with `method` of the projection `name`."""
     return property(lambda mlp: getattr(mlp._modules[name], method)())
 
 
@@ -89,7 +88,6 @@ class Mlp(WithProjections):
 
     @property
     def W_gate(self) -> Float[Tensor, "D M"] | None:
-        """Gate weights of a gated FFN, else None."""
         return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
 
 
@@ -103,7 +101,6 @@ class Topology(nn.Module):
         self.spec = config.residual
 
     def init(self, embedding: Float[Tensor, "B T D"]) -> State:
-        """The state before layer 0."""
         raise NotImplementedError
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
@@ -113,6 +110,10 @@ class Topology(nn.Module):
 
 class Block(nn.Module):
     """One layer. Subclasses define where the branches read and write."""
+
+    hook_resid_pre: HookPoint
+    hook_resid_mid: HookPoint
+    hook_resid_post: HookPoint
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__()
@@ -143,7 +144,7 @@ class Block(nn.Module):
         for place, width in config.canon_widths().items():
             assert config.canon is not None
             self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
-        self.dropout = dropout_layer(config.dropout)
+        self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(self, state: State) -> State:
         """Run one layer of DST Algorithm 1."""
@@ -164,14 +165,12 @@ class Block(nn.Module):
         return self.hook_attn_out(self._part("ln1_post", self.dropout(self.attn.write(z))))
 
     def _attn_input(self, x: Tensor, x_v: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs of the projections of Q and K, and of V."""
         x_read, x_v_read = read_point(self.hook_attn_in, x), read_point(self.hook_attn_v_in, x_v)
         v_norm = self._value_input(x_v_read, x_read)
         x_norm = self._part("canon_a", self._part("ln1", x_read))
         return x_norm, x_norm if v_norm is None else v_norm
 
     def _part(self, name: str, x: Tensor) -> Tensor:
-        """Apply a norm or a Canon layer, if the block has it."""
         part = self._modules.get(name)
         return x if part is None else part(x)
 
@@ -185,7 +184,6 @@ class Block(nn.Module):
         return None if x_v is x else self._part("canon_a", self._part("ln1", x_v))
 
     def feed_forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """The FFN branch: its update from x."""
         x_norm = self._part("canon_c", self._part("ln2", read_point(self.hook_mlp_in, x)))
         update = self.dropout(self.mlp(x_norm, self._modules.get("canon_d")))
         return self.hook_mlp_out(self._part("ln2_post", update))
@@ -208,10 +206,6 @@ class MidStream(NamedTuple):
 
 class SingleBlock(Block):
     """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
-
-    hook_resid_pre: HookPoint
-    hook_resid_mid: HookPoint
-    hook_resid_post: HookPoint
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)
@@ -256,7 +250,8 @@ class MidStreams(NamedTuple):
 
 
 class DualStreamBlock(Block):
-    """A layer whose branches read x_t + x_e and whose FFN writes to x_e; subclasses define where attention writes."""
+    """A layer whose branches read x_t + x_e. Attention writes to x_t (token-factor) or x_e (frozen token), the FFN to
+    x_e."""
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)
@@ -264,22 +259,18 @@ class DualStreamBlock(Block):
         self.spec = config.residual
 
     def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
-        """Run lines 4–12 of DST Algorithm 1."""
+        """Run lines 4–12 of DST Algorithm 1; with a frozen token stream LFA Eq. 18–20."""
         x_t, x_e = self._apply_hooks(state.x_t, state.x_e, "pre")
         x = x_t + x_e
         a = attn(x, x_t if self.spec.values == "token" else x)
-        x_t, x_e = self._apply_hooks(*self.write_attn(x_t, x_e, a), "mid")
-        return MidStreams(x_t, x_e, x if self.spec.order == "parallel" else None)
+        x_t, x_e = (x_t + a, x_e) if isinstance(self.spec, c.TokenFactor) else (x_t, x_e + a)
+        return MidStreams(*self._apply_hooks(x_t, x_e, "mid"), x if self.spec.order == "parallel" else None)
 
     def around_mlp(self, state: MidStreams, mlp: MlpBranch) -> Streams:
         """Run lines 14–18 of DST Algorithm 1; in parallel order the FFN reads x^(ℓ) (DST Eq. 3)."""
         x_t, x_e, x_ffn = state
         x_e = x_e + mlp(x_t + x_e if x_ffn is None else x_ffn)
         return Streams(*self._apply_hooks(x_t, x_e, "post"))
-
-    def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Add attention's update a to one of the streams."""
-        raise NotImplementedError
 
     def _apply_hooks(self, x_t: Tensor, x_e: Tensor, place: str) -> tuple[Tensor, Tensor]:
         """Apply the hooks of both streams, and show their sum to `hook_resid_{place}`."""
@@ -289,39 +280,19 @@ class DualStreamBlock(Block):
         return x_t, x_e
 
 
-class TokenFactorBlock(DualStreamBlock):
-    """A layer with x_t ← x_t + attn, x_e ← x_e + mlp (DST Eq. 2–3)."""
-
-    def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return x_t + a, x_e
-
-
-class FrozenTokenBlock(DualStreamBlock):
-    """A layer with x_e ← x_e + attn, x_e ← x_e + mlp; x_t stays the embedding (LFA Eq. 18–21)."""
-
-    def write_attn(self, x_t: Tensor, x_e: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        return x_t, x_e + a
-
-
 @implements(c.TokenFactor)
-class TokenFactorStreams(Topology):
-    """x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3)."""
+@implements(c.FrozenToken)
+class DualStreams(Topology):
+    """x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3).
 
-    block: type[Block] = TokenFactorBlock
+    `detach_token` stops the gradients through x_t.
+    """
+
+    block = DualStreamBlock
 
     def init(self, embedding: Tensor) -> Streams:
-        return Streams(embedding, torch.zeros_like(embedding))
+        detached = isinstance(self.spec, c.FrozenToken) and self.spec.detach_token
+        return Streams(embedding.detach() if detached else embedding, torch.zeros_like(embedding))
 
     def readout(self, state: Streams) -> Tensor:
         return state.x_t + state.x_e
-
-
-@implements(c.FrozenToken)
-class FrozenTokenStreams(TokenFactorStreams):
-    """Like `TokenFactorStreams`; `detach_token` stops the gradients through x_t."""
-
-    block: type[Block] = FrozenTokenBlock
-
-    def init(self, embedding: Tensor) -> Streams:
-        assert isinstance(self.spec, c.FrozenToken)
-        return super().init(embedding)._replace(x_t=embedding.detach() if self.spec.detach_token else embedding)

@@ -41,21 +41,6 @@ def picked(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["gpt2", "lfa", "pls", "dst-kron", "hdpl"])
-def test_parts_add_up_to_the_logit_of_a_trained_model(name: str) -> None:
-    """The embedding, and what every attention and FFN writes."""
-    model = load(f"stories/{name}")
-    logits, cache = model.run_with_cache("Lily had a red ball. She gave it to")
-    for word, other in [(" her", " him"), (" the", " a")]:
-        token, foil = model.to_single_token(word), model.to_single_token(other)
-        parts = cache.logit_attrs(cache.decompose_resid(), word)
-        torch.testing.assert_close(parts.sum(0) + model.logit_bias[token], logits[..., token], rtol=1e-4, atol=1e-4)
-        parts = cache.logit_attrs(cache.decompose_resid(), word, other)
-        difference = logits[..., token] - logits[..., foil] - (model.logit_bias[token] - model.logit_bias[foil])
-        torch.testing.assert_close(parts.sum(0), difference, rtol=1e-4, atol=1e-4)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "lfa"])
 def test_only_our_cache_applies_a_norm(name: str) -> None:
     """TransformerLens' class omits the norm's weight, so it refuses; ours takes the activations of caching hooks."""

@@ -77,31 +77,12 @@ def test_run_at_positions(model: StreamTransformer) -> None:
             torch.testing.assert_close(result.hooks[name][i], expected, **TIGHT, msg=f"{name} of prompt {i}")
 
 
-def test_run_without_hooks_or_logits(model: StreamTransformer) -> None:
-    """A query for logits only, and one for nothing."""
-    result = run(model, Query(tokens=PROMPTS, logits=[[0]] * len(PROMPTS)))
-    assert result.hooks == {}
-    assert result.logits is not None
-    assert [list(x.shape) for x in result.logits] == [[1, 256]] * len(PROMPTS)
-    assert run(model, Query(tokens=PROMPTS)).logits is None
-
-
 def test_mixing_matrices_have_no_position_axis() -> None:
     """`positions` leaves an activation without a position axis whole."""
     model = build("dst-kron", "tiny")
     query = Query(tokens=PROMPTS, hooks=("blocks.*.attn.hook_o_mix",), positions=POSITIONS)
     for x in run(model, query).hooks["blocks.1.attn.hook_o_mix"]:
         assert torch.equal(x, model.blocks[1].attn.o.weight)
-
-
-def test_final_norm_with_logits(model: StreamTransformer) -> None:
-    """Hooks of the final norm are indexed by position also when logits are wanted at a few positions only."""
-    names = ("ln_final.hook_scale", "ln_final.hook_normalized")
-    query = Query(tokens=PROMPTS, hooks=names, logits=[[n - 1] for n in LENGTHS])
-    result, (found, _) = run(model, query), one_by_one(model, names)
-    for i in range(len(PROMPTS)):
-        for name in names:
-            torch.testing.assert_close(result.hooks[name][i], found[i][name], **TIGHT)
 
 
 def test_edits_of_the_final_norm_with_logits_at(model: StreamTransformer) -> None:

@@ -28,25 +28,13 @@ VARIANTS |= {
     "swiglu": ("std-t", {"mlp.gate": "dense", "mlp.activation": "silu"}),
     "swiglu-ind": ("lfa", {"mlp.gate": "ind", "mlp.up": "ind", "mlp.down": "ind", "mlp.activation": "silu"}),
     "all-ind": ("std-t", all_of("ind") | {"mlp.up": "ind", "mlp.down": "ind"}),
-    "all-kron": (
-        "lfa",
-        all_of("kron") | {"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "kron", "mlp.gate": "kron"},
-    ),
+    "all-kron": ("lfa", all_of("kron") | {"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "kron", "mlp.gate": "kron"}),
     "all-identity": ("dst-dense", all_of("id")),
     "norms-after": ("llama", {"norm_place": "after", "attention.qk_norm": "rms", "attention.qk_norm_over": "layer"}),
-    "norms-both": (
-        "llama",
-        {
-            "norm_place": "both",
-            "attention.softcap": 2.0,
-            "attention.scale_width": 5.0,
-            "attention.window": 3,
-            "attention.full_every": 2,
-            "positions.local_base": 9.0,
-            "readout.softcap": 1.5,
-            "embed_scale": 3.0,
-        },
-    ),
+    "norms-both": ("llama", {
+        "norm_place": "both", "attention.softcap": 2.0, "attention.scale_width": 5.0, "attention.window": 3,
+        "attention.full_every": 2, "positions.local_base": 9.0, "readout.softcap": 1.5, "embed_scale": 3.0,
+    }),
     "learned": ("lfa", {"positions": "learned"}),
     "alibi": ("lfa", {"positions": "alibi"}),
     "none": ("std-t", {"positions": "none"}),
@@ -72,7 +60,7 @@ VARIANTS |= {
     "own-layer-norms": ("pls", {"readout.layer_norms": "own"}),
     "hdpl-everywhere": ("hdpl", {"attention.o": "hdpl", "mlp.down": "hdpl", "attention.v.rank": 5}),
     "hdpl-plain-ffn": ("lfa", {"mixing": "hdpl-dns/hdpl-hdpl", "attention.gate": "gate"}),
-}
+}  # fmt: skip
 for _shape, _source in [("scalar", "query"), ("scalar", "value"), ("vector", "normed"), ("vector", "value")]:
     _gate = {"attention.gate": "gate", "attention.gate.shape": _shape, "attention.gate.source": _source}
     VARIANTS[f"gate-{_shape}-{_source}"] = ("lfa", _gate)

@@ -174,18 +174,6 @@ def test_hooks_that_do_not_exist_or_do_not_fire(model: StreamTransformer, file: 
         pass
 
 
-def test_where_a_model_is_edited_is_known_inside_only(model: StreamTransformer) -> None:
-    def half(z: Any, hook: Any) -> Any:
-        return z * 0.5
-
-    with edit(model, {Z: half}):
-        with edit(model, {"blocks.0.attn.hook_z": half}), capture(model, Z):
-            assert edited_at(model) == (Z, "blocks.0.attn.hook_z")
-            model(TOKENS)
-        assert edited_at(model) == (Z,)
-    assert edited_at(model) == ()
-
-
 def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(CODE + "\n")

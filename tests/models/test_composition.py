@@ -30,35 +30,22 @@ def combination(seed: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if residual in STREAMS:
         fields = {
-            "n": rng.choice([2, 4] if residual == "mhc_lite" else [2, 4, 8]),
-            "dynamic": rng.random() < 0.7,
-            "dyn_act": rng.choice(["tanh", "none"]),
-            "post_input": rng.choice(["same", "mixed"]),
-            "reduce": rng.choice(["sum", "mean"]),
-            "freeze_res": rng.random() < 0.2,
+            "n": rng.choice([2, 4] if residual == "mhc_lite" else [2, 4, 8]), "dynamic": rng.random() < 0.7,
+            "dyn_act": rng.choice(["tanh", "none"]), "post_input": rng.choice(["same", "mixed"]),
+            "reduce": rng.choice(["sum", "mean"]), "freeze_res": rng.random() < 0.2,
             "hc_dtype": rng.choice(["fp32", "bf16"]),
-        }
+        }  # fmt: skip
         if residual != "hc":
             fields["b_res"] = rng.choice([-8.0, -2.0, -1.0, 0.0])
     elif residual != "single":
-        fields = {
-            "values": rng.choice(["token", "combined"]),
-            "value_norm": rng.random() < 0.5,
-            "order": rng.choice(["sequential", "parallel"]),
-        }
+        fields = {"values": rng.choice(["token", "combined"]), "value_norm": rng.random() < 0.5}
+        fields["order"] = rng.choice(["sequential", "parallel"])
     places = "".join(p for p in "ABCD" if rng.random() < 0.6)
-    canon = c.Canon(
-        places=places or "A",
-        kernel=rng.choice([2, 3, 4]),
-        activation=rng.choice(["none", "silu"]),
-        residual=rng.random() < 0.7,
-        init=rng.choice(["uniform", "normal"]),
-    )
-    gate = c.Gate(
-        shape=rng.choice(["scalar", "vector"]),
-        source=rng.choice(["query", "normed", "value"]),
-        init=rng.choice(["zero", "normal"]),
-    )
+    kernel, activation = rng.choice([2, 3, 4]), rng.choice(["none", "silu"])
+    canon = c.Canon(places=places or "A", kernel=kernel, activation=activation, residual=rng.random() < 0.7,
+                    init=rng.choice(["uniform", "normal"]))  # fmt: skip
+    shape, source = rng.choice(["scalar", "vector"]), rng.choice(["query", "normed", "value"])
+    gate = c.Gate(shape=shape, source=source, init=rng.choice(["zero", "normal"]))
     supervision = maybe(c.Supervision(weights=rng.choice(["linear", "uniform", "exponential"])))
     changes = {
         "residual": kinds(c.Residual)[residual](**fields),

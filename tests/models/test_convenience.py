@@ -22,16 +22,6 @@ def model():
 
 
 @torch.no_grad()
-def test_the_loss_of_a_padded_batch_is_that_of_its_texts(model) -> None:
-    texts = ["Lily ran.", "Once there was a boy who had a small dog."]
-    tokens, mask = model.to_batch(texts)
-    alone = [(float(model(model.to_tokens(t), return_type="loss")), len(model.to_str_tokens(t)) - 1) for t in texts]
-    expected = sum(loss * n for loss, n in alone) / sum(n for _, n in alone)
-    assert float(model(tokens, return_type="loss", mask=mask)) == pytest.approx(expected, rel=1e-5)
-    assert float(model(tokens, return_type="loss")) != pytest.approx(expected, rel=1e-3)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("out", [[0, 1, 2], [4], [7, 8]])
 def test_a_mask_excludes_what_is_read_as_well_as_what_is_predicted(model, out: list[int]) -> None:
     """Of padding on the left, a gap, and padding on the right: the mean is that of the losses by token."""

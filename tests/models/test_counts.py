@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from streamscope.models import config as c
-from streamscope.models.config.presets import PRESETS, SCALES, preset
-from streamscope.models.layers.registry import module_for
+from streamscope.models.config.presets import PRESETS
 from streamscope.models.make import build
 
 
@@ -176,20 +175,6 @@ def test_hdpl_at_other_scales_keeps_a_block_per_head_and_a_rank_of_a_quarter(sca
     assert hybrid < plain
 
 
-@pytest.mark.parametrize(
-    ("spec", "count"),
-    [(c.Identity(), 0), (c.Independent(), 32_768), (c.Kronecker(), 64), (c.Dense(), 262_144)],
-    ids=lambda x: getattr(x, "kind", ""),
-)
-def test_one_projection(spec: c.Projection, count: int) -> None:
-    """DST Table 7: 512 -> 512 with 8 heads; a bias adds the width."""
-    projection = module_for(spec)(spec, 512, 512, 8)
-    assert sum(p.numel() for p in projection.parameters()) == count
-    if count:
-        biased = module_for(spec)(type(spec)(bias=True), 512, 512, 8)
-        assert sum(p.numel() for p in biased.parameters()) == count + 512
-
-
 def test_differences_between_the_models_of_lfa(counts: dict[str, int]) -> None:
     """SPEC §7.1: V and O dense to independent save 1.475 M, the FFN 5.898 M, whatever the vocabulary."""
     assert counts["d-cas"] - counts["lfa"] == 6 * 2 * (384**2 - 384**2 // 6) == 1_474_560
@@ -226,15 +211,3 @@ def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale(
     with torch.device("meta"):
         paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
     assert paper.config.d_mlp == small.config.d_mlp == 4 * 96
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_scales_are_what_they_say(scale: str) -> None:
-    sizes = {
-        "paper": (384, 50257, 512),
-        "small": (192, 4096, 256),
-        "zoo": (96, 2048, 128),
-        "tiny": (32, 256, 32),
-    }[scale]
-    config = preset("lfa", scale)
-    assert (config.d_model, config.d_vocab, config.n_ctx) == sizes and config.d_mlp == 4 * sizes[0]

@@ -118,21 +118,6 @@ def test_the_frozen_stream_is_the_embedding_bit_for_bit(variant: str) -> None:
     assert all(found[f"blocks.{layer}.hook_context_post"].abs().min() > 0 for layer in range(4))
 
 
-@torch.no_grad()
-def test_the_token_factor_stream_moves_with_attention_alone() -> None:
-    model = make("dst-kron")
-    with capture(model, "*") as found:
-        model(tokens())
-    for layer in range(2):
-        at = {
-            n.removeprefix(f"blocks.{layer}.hook_"): t for n, t in found.items() if n.startswith(f"blocks.{layer}.hook")
-        }
-        assert torch.equal(at["token_mid"], at["token_pre"] + at["attn_out"])
-        assert torch.equal(at["context_post"], at["context_pre"] + at["mlp_out"])
-        assert torch.equal(at["token_post"], at["token_mid"]) and torch.equal(at["context_mid"], at["context_pre"])
-        assert torch.equal(at["resid_post"], at["token_post"] + at["context_post"])
-
-
 @every
 @torch.no_grad()
 def test_segments_compose_bit_for_bit(variant: str) -> None:
@@ -201,14 +186,6 @@ def test_detaching_the_token_stream_leaves_the_head_to_train_the_embedding() -> 
     assert detached.any() and not torch.allclose(detached, model.embed.weight.grad)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_tied_and_untied_heads(tied: bool) -> None:
-    model = build("lfa", "tiny", **{"readout.tied": tied})
-    assert (model.head is model.embed.weight) == tied
-    assert ("unembed.weight" in model.state_dict()) == (not tied)
-    assert torch.equal(model.W_U, model.head.T)
-
-
 @every
 def test_the_seed_decides_the_weights_and_nothing_else(variant: str) -> None:
     name, overrides = VARIANTS[variant]
@@ -252,40 +229,3 @@ def test_the_signature_of_a_preset_gives_the_preset_back(name: str) -> None:
     """Setting the mixing that a model already has changes nothing: a bias of its FFN stays."""
     config = preset(name, "tiny")
     assert preset(name, "tiny", mixing=config.mixing) == config
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: preset("lfaa"), "unknown preset 'lfaa': did you mean lfa"),
-        (lambda: preset("lfa", "huge"), "unknown scale 'huge': known: paper, small, zoo, tiny"),
-        (lambda: preset("lfa", n_layer=2), "unknown field of model 'n_layer': did you mean n_layers"),
-        (lambda: preset("lfa", **{"attention.w": "dns"}), "unknown field of attention 'w'"),
-        (
-            lambda: preset("lfa", **{"attention.v": "krone"}),
-            "unknown kind of attention.v 'krone': did you mean kronecker",
-        ),
-        (
-            lambda: preset("lfa", **{"attention.gate.shape": "vector"}),
-            "attention.gate is none: set attention.gate=KIND",
-        ),
-        (lambda: preset("lfa", **{"n_layers.x": 1}), "n_layers has no fields"),
-        (
-            lambda: preset("lfa", **{"residual.values": "both"}),
-            "residual.values must be one of token, combined",
-        ),
-        (lambda: preset("lfa", n_layers="two"), "n_layers must be int, got 'two'"),
-        (lambda: preset("lfa", dropout=1.0), r"dropout must be below 1, got 1.0"),
-        (lambda: preset("lfa", mixing="kron/dns"), "mixing 'kron/dns' is not <v>-<o>/<up>-<down>"),
-        (lambda: preset("lfa", mixing="kron-krn/dns-dns"), "unknown mixing 'krn': did you mean kron"),
-        (lambda: from_dict(c.ModelConfig, {"layers": 2}), "unknown field of config 'layers'"),
-        (
-            lambda: from_dict(c.ModelConfig, {"norm": {"kind": "batch"}}),
-            "unknown kind of config.norm 'batch'",
-        ),
-        (lambda: from_dict(c.ModelConfig, [1]), r"config: expected an object, got \[1\]"),
-    ],
-)
-def test_unknown_names_say_what_exists(call: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()

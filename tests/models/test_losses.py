@@ -13,7 +13,7 @@ from streamscope.models import config as c
 from streamscope.models import readout
 from streamscope.models.layers.head import Capped
 from streamscope.models.make import build
-from tests.tiny import randomise
+from tests.tiny import assert_gradients, randomise
 
 V, D = 50, 12
 
@@ -45,8 +45,7 @@ def test_value_and_both_gradients(chunk: int) -> None:
     h, w, target = rows()
     ours, theirs = readout.cross_entropy(h, w, target), naive(h, w, target)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    for a, b in zip(torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w)), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert_gradients(ours, theirs, (h, w))
 
 
 def test_capped_logits_have_the_losses_and_gradients_of_plain_code(chunk: int) -> None:
@@ -55,9 +54,7 @@ def test_capped_logits_have_the_losses_and_gradients_of_plain_code(chunk: int) -
     capped, logits = Capped(w, 1.5), 1.5 * torch.tanh(h @ w.T / 1.5)
     ours, theirs = readout.cross_entropy(h, capped, target), naive(logits, torch.eye(V, dtype=h.dtype), target)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    for a, b in zip(torch.autograd.grad(3 * ours, (h, w)), torch.autograd.grad(3 * theirs, (h, w), retain_graph=True),
-                    strict=True):  # fmt: skip
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert_gradients(ours, theirs, (h, w))
     (only,) = torch.autograd.grad(readout.cross_entropy(h, Capped(w.detach(), 1.5), target), h)
     torch.testing.assert_close(only, torch.autograd.grad(theirs, h)[0], rtol=0, atol=1e-12)
     logits, flat = logits.detach().flatten(0, 1), h.detach().flatten(0, 1)
@@ -78,9 +75,7 @@ def test_gradient_of_one_of_the_two(wanted: int, chunk: int) -> None:
     h, w, target = rows()
     pair = [h.detach(), w.detach()]
     pair[wanted].requires_grad_()
-    (ours,) = torch.autograd.grad(readout.cross_entropy(*pair, target), pair[wanted])
-    (theirs,) = torch.autograd.grad(naive(*pair, target), pair[wanted])
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    assert_gradients(readout.cross_entropy(*pair, target), naive(*pair, target), [pair[wanted]])
 
 
 def test_large_logits_do_not_overflow(chunk: int) -> None:
@@ -273,8 +268,7 @@ def test_losses_of_several_streams_are_those_of_torch(dtype: torch.dtype, scales
     torch.testing.assert_close(losses, torch.stack(theirs), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(total, wanted, rtol=1e-6, atol=1e-6)
     assert not losses.requires_grad
-    for a, b in zip(torch.autograd.grad(total, (*hs, w)), torch.autograd.grad(wanted, (*hs, w)), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert_gradients(total, wanted, (*hs, w), rtol=1e-5, atol=1e-6)
 
 
 def test_a_padded_head_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,10 +280,7 @@ def test_a_padded_head_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPat
     assert widest.rows > 0, "logits were padded"
     theirs = naive(h, w, target)
     torch.testing.assert_close(padded, theirs, rtol=0, atol=1e-12)
-    grads = torch.autograd.grad(padded, (h, w))
-    assert grads[1].shape == w.shape
-    for a, b in zip(grads, torch.autograd.grad(theirs, (h, w)), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    assert_gradients(padded, theirs, (h, w))
 
 
 def test_padding_is_to_a_multiple_and_on_cuda_alone() -> None:

@@ -256,8 +256,3 @@ def test_modules_that_cannot_act_do_not_count(post_input: str, dynamic: bool, wi
     for name in without:
         dict(planted.named_modules())[name].b["res"].zero_()
     assert "not mixing" in warned(planted, TOKENS) and no_mixing_message(measure(planted, TOKENS), ()) == ""
-
-
-def test_shapes_are_what_they_say() -> None:
-    H: Tensor = torch.eye(4).expand(2, 3, 4, 4)
-    assert factor_swaps(H).shape == (2, 3, 2) and distance(H).shape == sigma2(H).shape == (2, 3)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from streamscope.models.layers.noise import LEVELS, dropout, dropout_layer, keep_mask
+from streamscope.models.layers.noise import LEVELS, Dropout, dropout, keep_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
@@ -54,6 +54,6 @@ def test_the_gradient_has_the_mask_of_the_value() -> None:
 
 def test_the_module_is_the_identity_at_evaluation_and_at_rate_0() -> None:
     x = torch.rand(10, 10)
-    assert dropout_layer(0.5).eval()(x) is x
-    assert dropout_layer(0.0).train()(x) is x
-    assert (dropout_layer(0.5).train()(x) == 0).any()
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0).train()(x) is x
+    assert (Dropout(0.5).train()(x) == 0).any()

@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import kinds
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import projections
 from streamscope.models.layers.projections import Projection
 from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
+from tests.tiny import assert_gradients
 
 H = 3
 LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]
@@ -36,28 +35,6 @@ def slope(module: Projection) -> Tensor:
     return jacobian(lambda v: module(v[None, None])[0, 0], x)
 
 
-@pytest.mark.parametrize("d_out", [12, 24, 6])
-def test_independent_is_block_diagonal(d_out: int) -> None:
-    module = make(c.Independent(), 12, d_out)
-    j, size = slope(module), d_out // H
-    for to in range(H):
-        for source in range(H):
-            block = j[to * size : (to + 1) * size, source * 4 : (source + 1) * 4]
-            if to == source:
-                torch.testing.assert_close(block, module.weight[to].T, rtol=0, atol=0)
-            else:
-                assert torch.equal(block, torch.zeros_like(block))
-
-
-def test_kronecker_is_k_times_identity() -> None:
-    module = make(c.Kronecker(), 12, 12)
-    j = slope(module)
-    for to in range(H):
-        for source in range(H):
-            block = j[to * 4 : (to + 1) * 4, source * 4 : (source + 1) * 4]
-            assert torch.equal(block, module.weight[to, source] * torch.eye(4, dtype=torch.float64))
-
-
 @pytest.mark.parametrize(
     ("kind", "bias", "d_out"),
     [(k, bias, d) for k in LINEAR for bias in (0, 1) for d in (12, 24) if d == 12 or k not in SQUARE],
@@ -69,12 +46,6 @@ def test_matrix_is_the_jacobian(kind: type[c.Projection], bias: int, d_out: int)
     torch.testing.assert_close(module.matrix(), slope(module).T, rtol=0, atol=1e-14)
     at_zero = module(torch.zeros(1, 1, 12, dtype=torch.float64))[0, 0]
     assert torch.equal(at_zero, module.bias if has_bias else torch.zeros_like(at_zero))
-
-
-def test_flops_count_a_multiply_add_as_two() -> None:
-    sizes = {c.Identity: 0, c.Independent: 2 * 12 * 12 // H, c.Kronecker: 2 * H * 12, c.Dense: 2 * 12 * 12}
-    for kind, flops in sizes.items():
-        assert make(kind(), 12, 12).flops() == flops
 
 
 MIXED = {
@@ -133,37 +104,6 @@ def test_gradient_reaches_the_weight_through_its_hook() -> None:
         torch.testing.assert_close(grads[1][name], grad, rtol=1e-10, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mlp.up": "id"}, "mlp.up: identity mixing keeps the width, but this projection maps 32 to 128"),
-        ({"mlp.up": "kron"}, "mlp.up: kronecker mixing keeps the width, but this projection maps 32 to 128"),
-        (
-            {"mlp.down": "kron"},
-            "mlp.down: kronecker mixing keeps the width, but this projection maps 128 to 32",
-        ),
-        ({"mlp.gate": "id"}, "mlp.gate: identity mixing keeps the width"),
-        (
-            {"mlp.up": "ind", "mlp.d_mlp": 130},
-            "mlp.up: independent mixing needs both widths divisible by the 4 heads",
-        ),
-        ({"mlp.down": "ind", "mlp.d_mlp": 130}, "mlp.down: independent mixing needs .* got 130 -> 32"),
-        ({"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
-        ({"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),
-        ({"n_heads": 0}, "n_heads must be at least 1, got 0"),
-    ],
-)
-def test_impossible_shapes_say_why(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        preset("d-cas", "tiny", **changes)
-
-
-def test_square_kinds_fit_an_ffn_of_the_model_width() -> None:
-    model = build("d-cas", "tiny", **{"mlp.d_mlp": 32, "mlp.up": "kron", "mlp.down": "id"})
-    assert model.blocks[0].mlp.up.weight.shape == (4, 4)
-    assert model(torch.zeros(1, 3, dtype=torch.long)).shape == (1, 3, 256)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("sizes", [(12, 20), (16, 20), (12, 16)])
 def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +125,7 @@ def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monk
     padded = projections.linear(x, w, b)
     assert shapes and all(n % 8 == 0 for shape in shapes for n in shape)
     torch.testing.assert_close(padded, plain, rtol=0, atol=1e-12)
-    pairs = [torch.autograd.grad(y.square().sum(), inputs, retain_graph=True) for y in (padded, plain)]
-    for a, b in zip(*pairs, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    assert_gradients(padded, plain, inputs, atol=1e-10)
 
 
 def test_products_are_not_padded_on_a_cpu() -> None:
