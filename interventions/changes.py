@@ -73,10 +73,8 @@ def measure_changes(
     model: Any, opened: OpenDocuments, changes: Sequence[Change], *, progress: Progress = iter,
     measures: Mapping[str, Measure] = LOSSES, kl: KL = "none", direction: Tensor | None = None, controls: bool = False,
 ) -> Effects:  # fmt: skip
-    """Losses of documents under every change, with the contrasts of each.
-
-    measures: of the sums loss, percent, kl and shift. controls: whether rows are compared with their controls.
-    """
+    """Losses of documents under every change, with the contrasts of each. measures: of the sums loss, percent, kl and
+    shift. controls: whether rows are compared with their controls."""
     rows = [{name: "" if isinstance(value, str) else -1 for name, value in changes[0].labels.items()}]
     variants: list[Variant | None] = [None]
     placed, random = list[Change](), list[range]()
@@ -106,7 +104,6 @@ def measure_changes(
 
 
 def _contrasts(name: str, change: Change, drawn: Sequence[int], controls: bool) -> list[Contrast]:
-    """The contrasts of a change in the block of a measure, and those against its controls if it is compared."""
     edited = dict.fromkeys(change.cells, 1 / len(change.cells))
     random = dict.fromkeys(drawn, 1 / max(1, len(drawn)))
     none = change.missing or ("" if drawn else NO_DRAWS)
@@ -137,8 +134,8 @@ def effect_table(
     """A row per change: labels, estimates, draws and their spread, tokens.
 
     columns: those of the labels, then `LOSS`, `DELTA`, `RELATIVE` and `TOKENS` or more; estimates without a column are
-    left out. where: label -> the value or values of the rows. also: further blocks with the same rows.
-    extra_columns: further columns. printed: further arguments of `Table`.
+    left out. where: label -> the value or values of the rows. also: further blocks with the same rows. extra_columns:
+    further columns. printed: further arguments of `Table`.
     """
     chosen = {name: value if isinstance(value, set) else {value} for name, value in (where or {}).items()}
     changes = [c for c in effects.changes if all(c.labels[name] in choices for name, choices in chosen.items())]

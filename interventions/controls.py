@@ -1,8 +1,7 @@
 """Random controls of a sweep: the same edit on other sets of as many heads (LFA App. D).
 
-A change alone does not show that a head is special, because removing any head changes something. So every group of k
-heads is compared with random other sets of k heads under the same edit (`random_sets`). For one head among 36 these are
-all 35 others; in a sweep over all heads they are measured anyway.
+Removing any head changes something, so every group of k heads is compared with random other sets of k heads
+(`random_sets`). For one head among 36 these are all 35 others; in a sweep over all heads they are measured anyway.
 
 Gating the outputs z of heads in layer ℓ changes attention only in layers after ℓ. SPS read up to layer ℓ, and SPS over
 all layers if ℓ is the last, cannot change. Such cells are undefined by construction, not 0.
@@ -11,22 +10,24 @@ all layers if ℓ is the last, cannot change. Such cells are undefined by constr
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
+from typing import Any
 
 import numpy as np
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.terminal import counted
-from streamscope.instruments.observations import Observations, Reasons, bootstrap, ranks
+from streamscope.instruments.observations import Contrast, Observations, Reasons, bootstrap, ranks
 from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
-from streamscope.instruments.table import described, number
+from streamscope.instruments.table import counts, described, number
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 
 NAN = float("nan")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"
 FEW = "one random set: no spread"
+SHARING = "independent cases, or the fewest words of a kind if cases share words"
+CASES = counts("cases", SHARING)
 MOST_SETS = 10_000
 """Largest number of sets in one sweep; p is corrected over all of them."""
 
@@ -42,14 +43,12 @@ def random_sets(
     among 39 of those rejects 8 % of true nulls at 5 % for k = 3, 10 % for k = 5, 21 % for k = 10.
 
     Returns all C(n, k) − 1 sets if these are at most `draws`; the same seed gives the same sets. Raises `InputError` if
-    there are not k heads, no other set, or no draws.
+    there is no other set.
     """
     every, selection = sorted(set(heads)), tuple(sorted(selected))
-    possible = comb(len(every), k) - (len(selection) == k and set(selection) <= set(every)) if k >= 1 else 0
-    if draws < 1 or possible < 1:
-        raise InputError(
-            f"cannot draw {counted(draws, 'set')} of {k} heads out of {len(every)}, other than those selected"
-        )
+    possible = comb(len(every), k) - (len(selection) == k and set(selection) <= set(every))
+    if possible < 1:
+        raise InputError(f"cannot draw sets of {k} heads out of {len(every)}, other than those selected")
     if possible <= draws:
         return [candidate for candidate in combinations(every, k) if candidate != selection]
     generator = random.Random(seed)
@@ -63,9 +62,9 @@ def random_sets(
 
 def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> list[tuple[Head, ...]]:
     """Every set of `size` of the heads, or `sets` random ones; the same seed gives the same sets. Raises `InputError`
-    for a size below 1 or above the number of heads, and for more than `MOST_SETS`."""
+    for a size above the number of heads, and for more than `MOST_SETS`."""
     every = sorted(set(heads))
-    if not 1 <= size <= len(every):
+    if size > len(every):
         raise InputError(f"--size {size}: give 1 to {len(every)}, the number of --heads, or more --heads")
     possible = comb(len(every), size)
     if min(possible, sets or possible) > MOST_SETS:
@@ -80,11 +79,9 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Groups of heads at scales g, every edit once, and for each cell the edits that are its controls.
-
-    index: the edit of each cell. controls: the random sets of each cell with their edits, none at scale 1. known: every
-    edited (set of heads, scale), with its edit.
-    """
+    """Groups of heads at scales g, every edit once, and for each cell the edits that are its controls. index: the edit
+    of each cell. controls: the random sets of each cell with their edits, none at scale 1. known: every edited (set of
+    heads, scale), with its edit."""
 
     edits: list[Edits]
     cells: list[tuple[tuple[Head, ...], float]]
@@ -93,25 +90,35 @@ class Sweep:
     known: Mapping[tuple[tuple[Head, ...], float], int]
 
 
+def against_random(
+    edited: int, base: int, drawn: Sequence[int], labels: Mapping[str, Any], missing: str, family: str | None = None
+) -> list[Contrast]:
+    """`control`, the mean change of the cells of random sets, and `above`, the change of the edited cell beyond it."""
+    share = {i: 1 / len(drawn) for i in drawn}
+    beyond = {edited: 1.0, **{i: -w for i, w in share.items()}}
+    return [
+        Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=missing),
+        Contrast(quantity="above", weights=beyond, labels=labels, missing=missing, family=family),
+    ]
+
+
 def plan(
     groups: Sequence[Sequence[Head]], scales: Sequence[float], heads: Sequence[Head],
     make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
     also: Sequence[Sequence[Head]] = (),
 ) -> Sweep:  # fmt: skip
     """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
-
     All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
-    cells.
-    """
+    cells."""
     edits: list[Edits] = []
-    index_of: dict[tuple[tuple[Head, ...], float], int] = {}
+    known: dict[tuple[tuple[Head, ...], float], int] = {}
 
     def at(group: Sequence[Head], g: float) -> int:
-        key = (tuple(group), float(g))
-        if key not in index_of:
-            index_of[key] = len(edits)
+        key = (tuple(group), g)
+        if key not in known:
+            known[key] = len(edits)
             edits.append(make(group, g) if g != 1 else {})  # the unedited model, bit for bit
-        return index_of[key]
+        return known[key]
 
     cells = [(tuple(group), float(g)) for group in groups for g in scales]
     index = [at(*cell) for cell in cells]
@@ -120,18 +127,14 @@ def plan(
         possible = draws > 0 and g != 1 and len(group) < len(heads)
         sets = random_sets(heads, group, len(group), draws, seed) if possible else []
         controls.append([(drawn, at(drawn, g)) for drawn in sets])
-    for extra_group in also:
-        for g in scales:
-            at(extra_group, g)
-    return Sweep(edits, cells, index, controls, index_of)
+    for heads_alone, g in product(also, scales):
+        at(heads_alone, float(g))
+    return Sweep(edits, cells, index, controls, known)
 
 
 def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[str, float], dict[str, str]]:
-    """control_sd, draws, p_rank and p_rank_min of a value among those of the random sets, and reasons for missing ones.
-
-    `none` is the reason if there are no sets. `p_rank` is the value's rank among the sets
-    (`estimators.rank_among`). Units are those of the value.
-    """
+    """control_sd, draws, p_rank and p_rank_min of a value among those of the random sets, and reasons for missing ones,
+    `none` if there are no sets."""
     row = {"control_sd": NAN, "draws": len(drawn), "p_rank": NAN, "p_rank_min": NAN}
     if len(drawn):
         row |= ranks(value, drawn)
@@ -157,25 +160,23 @@ REASON = "undefined by construction: heads do not change the attention of their 
 
 def inert_reason(measure: str, readout: str, heads: Sequence[Head], n_layers: int) -> str:
     """The reason if gating the heads cannot change the measure, else ""."""
-    first = min(head.layer for head in heads)
-    unmoved = first == n_layers - 1 if readout == "all" else int(readout[1:]) <= first
-    return REASON if measure == "sps" and unmoved else ""
+    last_read = n_layers - 1 if readout == "all" else int(readout[1:])
+    return REASON if measure == "sps" and last_read <= min(head.layer for head in heads) else ""
 
 
 def effect_sizes(
     block: Observations, cells: Sequence[int], row: int, missing: Reasons, resamples: int = 2000
 ) -> dict[str, float]:
-    """d, d_low, d_high and d_z of the first of two cells (edited) against the second, with clusters resampled.
-
-    Reasons for missing values go into `missing` of the row; without a delta all are missing.
-    """
+    """d, d_low, d_high and d_z of the first of two cells (edited) against the second, with clusters resampled. Reasons
+    for missing values go into `missing` of the row; without a delta all are missing."""
     inside = block.inside[list(cells)].all(0)
     x1, x0 = block.total[list(cells)][:, inside] / block.sizes[list(cells)][:, inside]
     out = dict.fromkeys(("d", "d_low", "d_high", "d_z"), np.nan)
-    reasons = dict.fromkeys(out, missing.get((row, "delta"), ""))
-    if not reasons["d"] and np.abs(x1 - x0).max() <= block.measure.resolution:
-        reasons = dict.fromkeys(out, "no case changed under the edit")
-    if not reasons["d"]:
+    reason = missing.get((row, "delta"), "")
+    if not reason and np.abs(x1 - x0).max() <= block.measure.resolution:
+        reason = "no case changed under the edit"
+    reasons = dict.fromkeys(out, reason)
+    if not reason:
         out |= {"d": cohens_d(x1, x0, "pooled"), "d_z": cohens_d(x1, x0, "d_z")}
         if np.isfinite(out["d"]):
             interval, lost = bootstrap(block, cells, d_of_totals, d_columns, resamples=resamples)

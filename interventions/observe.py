@@ -13,7 +13,7 @@ Edits share their passes (`models.sweep`), and nothing holds [tokens, vocabulary
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
 from streamscope.models.readout import divergences, log_probs_at, map_logits, token_losses
-from streamscope.models.sweep import chunk_tokens, first_start, pass_shares, prefix_of, run_sweep
+from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.roles import RESOLUTION, left_out
@@ -40,17 +40,16 @@ from streamscope.probes.sps import Sps
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
 Progress = Callable[[Iterable], Iterable]
-UNIT = {
-    "loss": "nats/token", "sps": "attention, target − competitor", "coherence": "nats, log-odds",
-    "probability": "probability of the answer", "log_odds": "nats, answer against foil",
-}  # fmt: skip
-SMALLEST = {"loss": 1e-6, "sps": RESOLUTION, "coherence": 1e-5, "probability": 1e-6, "log_odds": 1e-5}
-"""Changes up to this are rounding of float32, in the units of the measure."""
-LIMITS = {"probability": (0.0, 1.0), "sps": (-1.0, 1.0)}
 MEASURES = {
-    name: Measure(name=name, unit=unit, resolution=SMALLEST[name], limits=LIMITS.get(name))
-    for name, unit in UNIT.items()
-}
+    m.name: m for m in (
+        Measure(name="loss", unit="nats/token", resolution=1e-6),
+        Measure(name="sps", unit="attention, target − competitor", resolution=RESOLUTION, limits=(-1.0, 1.0)),
+        Measure(name="coherence", unit="nats, log-odds", resolution=1e-5),
+        Measure(name="probability", unit="probability of the answer", resolution=1e-6, limits=(0.0, 1.0)),
+        Measure(name="log_odds", unit="nats, answer against foil", resolution=1e-5),
+    )
+}  # fmt: skip
+"""With the changes of each that are rounding of float32."""
 NAMES = ("id", "pair", "cluster", "category", "relation", "order")
 
 
@@ -61,12 +60,10 @@ class Observed:
     measure: str
     cases: pd.DataFrame
     """One row per case: id, pair, cluster (the unit of inference), category, relation, order."""
-    readouts: tuple[str, ...]
+    values: np.ndarray
+    """[1 + edits, readouts, N], the unedited model first."""
+    readouts: tuple[str, ...] = ("all",)
     """Names of the readouts: "all", and for SPS the heads of each layer, "L0", "L1", …"""
-    baseline: np.ndarray
-    """[readouts, N]"""
-    edited: np.ndarray
-    """[edits, readouts, N]"""
     left_out: str = ""
     """For a title: how many prompts were left out, and why."""
     size: np.ndarray | float = 1.0
@@ -74,8 +71,7 @@ class Observed:
 
     def under(self, edit: int | None, readout: str = "all") -> np.ndarray:
         """Values [N] under an edit, by index; None is the baseline."""
-        row = self.readouts.index(readout)
-        return self.baseline[row] if edit is None else self.edited[edit, row]
+        return self.values[0 if edit is None else edit + 1, self.readouts.index(readout)]
 
 
 FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
@@ -84,9 +80,7 @@ FIRST_SECONDS, LONG_SECONDS = 2.0, 10.0
 
 class Forecast:
     """Says on stderr how long a sweep will take, once it has run for `FIRST_SECONDS`; a short one is not announced.
-
-    Call it with the number of the member that has finished a batch, and the padded tokens of the batch.
-    """
+    Call it with the number of the member that has finished a batch, and the padded tokens of the batch."""
 
     def __init__(self, progress: Progress, model: Any, sweep: Sequence[Edits], tokens: int, cases: str) -> None:
         self.shares = pass_shares(model, sweep)
@@ -122,10 +116,7 @@ def peak_gigabytes() -> float:
 Variant = Edits | StreamTransformer | Callable[[], StreamTransformer]
 """Edits, another model, or a function that makes one. The model of a function exists only while a batch runs."""
 NATS = MEASURES["loss"]
-"""Loss of documents, with their tokens as sizes."""
-PERCENT = Measure(
-    name="percent of the loss", unit="percent", resolution=100 * SMALLEST["loss"], factor=100.0, shift=-100.0
-)
+PERCENT = replace(NATS, name="percent of the loss", unit="percent", resolution=1e-4, factor=100.0, shift=-100.0)
 """The same with the unedited losses as sizes: 100 (loss / unedited loss − 1)."""
 KL = Literal["none", "forward", "reverse"]
 """forward is KL(unedited ‖ edited), reverse is KL(edited ‖ unedited), of the distributions of the next token."""
@@ -134,10 +125,8 @@ KL = Literal["none", "forward", "reverse"]
 @dataclass(frozen=True)
 class Losses:
     """Sums over the positions of each document that have a target: nats, and units of the residual stream for `shift`.
-
     baseline [documents]; edited, kl, shift [variants, documents]; tokens [documents]. kl and shift are 0 if not
-    requested. Documents after an interruption have no tokens.
-    """
+    requested. Documents after an interruption have no tokens."""
 
     baseline: np.ndarray
     edited: np.ndarray
@@ -149,10 +138,8 @@ class Losses:
         self, cells: pd.DataFrame, units: pd.DataFrame, indices: Sequence[int] | None = None, **measures: Measure
     ) -> dict[str, Observations]:
         """Observations of the named sums (loss, percent, kl, shift); the first cell is unedited, then each variant, or
-        those of the cells `indices`, and the others are not measured.
-
-        Sizes are tokens; those of `percent` the unedited losses.
-        """
+        those of the cells `indices`, and the others are not measured. Sizes are tokens; those of `percent` the unedited
+        losses."""
         out, nothing = {}, np.zeros_like(self.baseline)
         from_zero = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
         rows = [0, *(range(1, len(cells)) if indices is None else indices)]
@@ -167,31 +154,21 @@ class Losses:
 
 @torch.no_grad()
 def document_losses(
-    model: Any,
-    shards: TokenShards,
-    variants: Sequence[Variant],
-    *,
-    kl: KL = "none",
-    direction: Float[Tensor, " D"] | None = None,
-    max_documents: int | None = None,
-    batch_size: int = 32,
-    progress: Progress = iter,
-    budget: int | None = None,
-    keep: bool = True,
-) -> Losses:
-    """Loss of every document, unedited and under each variant. Documents are cut at the context.
+    model: Any, shards: TokenShards, variants: Sequence[Variant], *, kl: KL = "none",
+    direction: Float[Tensor, " D"] | None = None, max_documents: int | None = None, batch_size: int = 32,
+    progress: Progress = iter, budget: int | None = None, keep: bool = True,
+) -> Losses:  # fmt: skip
+    """Loss of every document, unedited and under each variant.
 
-    `kl` costs one more product with the head per variant. With `direction` d [D] also the shift of d·x, x the last
-    layer's readout before the final norm. `budget` is the number of tokens that run at once; larger batches are split.
-    A command that is interrupted gets the documents that are measured, with `keep`.
+    Documents are cut at the context. `kl` costs one more product with the head per variant. With `direction` d [D] also
+    the shift of d·x, x the last layer's readout before the final norm. `budget` is the number of tokens that run at
+    once; larger batches are split. A command that is interrupted gets the documents that are measured, with `keep`.
     Raises `InputError` as `prefix_of` does, for data of another vocabulary and for values that are not finite.
     """
     if shards.meta["d_vocab"] > model.config.d_vocab:
         raise InputError(f"the data have {shards.meta['d_vocab']} token ids, the model {model.config.d_vocab}")
     device = model.cfg.device
     sweep = [variant if isinstance(variant, Mapping) else {} for variant in variants]
-    for edits in sweep:
-        first_start(model, edits)  # raises for names that are not there
     if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
         raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     n = min(shards.n_documents, max_documents or shards.n_documents)
@@ -211,30 +188,29 @@ def document_losses(
     cases = "windows" if shards.window.any() else "documents"
     forecast = Forecast(progress, model, [{}, *sweep], padded, f"{n:,} {cases}")
     n_measured = 0
-
-    def measure(index: np.ndarray, tokens: Tensor, targets: Tensor) -> None:
-        tokens, targets = tokens.to(device), targets.to(device)
-        sums, prefix = _Sums(model, targets, kl, last), prefix_of(model, tokens, sweep, **options)
-        for member, variant in enumerate([{}, *variants]):
-            if isinstance(variant, Mapping):
-                values = sums(*prefix.run(variant))
-            else:
-                net = variant if isinstance(variant, StreamTransformer) else variant()
-                x = net.readout(net.segment(net.embed_tokens(tokens)))
-                place = {} if along is None else {last: x.double() @ along}
-                values = sums(net.ln_final(x), place, net.head)
-                del net, x
-            if member:
-                joint_sums[:, member - 1, index] = values
-            else:
-                baseline[index] = values[0]
-            finish(1)
-            forecast(member, tokens.numel())
-        tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
-
     try:
         for index, tokens, targets in batches:
-            measure(index, tokens, targets)
+            tokens, targets = tokens.to(device), targets.to(device)
+            prefix = prefix_of(model, tokens, sweep, **options)
+            unedited: Outcome | None = None
+            for member, variant in enumerate([{}, *variants]):
+                if isinstance(variant, Mapping):
+                    h, captures = prefix.run(variant)
+                    outcome: Outcome = (h, captures.get(last), model.head)
+                else:
+                    net = variant if isinstance(variant, StreamTransformer) else variant()
+                    x = net.readout(net.segment(net.embed_tokens(tokens)))
+                    outcome = (net.ln_final(x), None if along is None else x.double() @ along, net.head)
+                    del net, x
+                unedited = unedited or outcome
+                values = _sums(outcome, unedited, targets, kl)
+                if member:
+                    joint_sums[:, member - 1, index] = values
+                else:
+                    baseline[index] = values[0]
+                finish(1)
+                forecast(member, tokens.numel())
+            tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
             n_measured += len(index)
     except KeyboardInterrupt as interrupt:
         finish(-1)
@@ -243,16 +219,12 @@ def document_losses(
         keep_after(interrupt, progress, n_measured, n, cases, least=2)
         joint_sums[:, :, tokens_of == 0] = 0.0
     finish(0)
-    out = Losses(baseline, edited_loss, divergence, shift, tokens_of)
-    for name in ("baseline", "edited", "kl"):
-        values = getattr(out, name)
-        if not np.isfinite(values).all():
-            bad = int((~np.isfinite(values)).sum())
-            noun = "loss" if name == "baseline" else f"{name.replace('edited', 'loss')} under an edit"
+    for noun, values in (("loss", baseline), ("loss under an edit", edited_loss), ("kl under an edit", divergence)):
+        if bad := int((~np.isfinite(values)).sum()):
             raise InputError(
                 f"the {noun} is not finite on {counted(bad, 'document')}: the change is too large for these weights"
             )
-    return out
+    return Losses(baseline, edited_loss, divergence, shift, tokens_of)
 
 
 def _parts(
@@ -263,26 +235,24 @@ def _parts(
     return list(zip(np.array_split(index, n), tokens.tensor_split(n), targets.tensor_split(n), strict=True))
 
 
-class _Sums:
-    """Loss, KL and shift of d·x [3, B] per document from its final streams, the last two against the first call."""
+Outcome = tuple[Tensor, Tensor | None, Any]
+"""Final streams [B, T, D], d·x [B, T] where it is wanted, and the head."""
 
-    def __init__(self, model: Any, targets: Int[Tensor, "B T"], kl: KL, last: str) -> None:
-        self.head, self.targets, self.kl, self.last, self.real = model.head, targets, kl, last, targets != NO_TARGET
-        self.first: tuple[Tensor, Tensor | None] | None = None
 
-    def __call__(self, stream: Tensor, captured: Mapping[str, Any], head: Any = None) -> np.ndarray:
-        h, place, head = stream[self.real], captured.get(self.last), self.head if head is None else head
-        self.first = self.first or (h, place)
-        unedited, first_place = self.first
-        loss = document_sums(token_losses(h, head, self.targets[self.real]), self.real)
-        kl = shift = np.zeros_like(loss)
-        if self.kl == "forward":
-            kl = document_sums(divergences(unedited, h, self.head, head), self.real)
-        elif self.kl == "reverse":
-            kl = document_sums(divergences(h, unedited, head, self.head), self.real)
-        if place is not None and first_place is not None:
-            shift = document_sums((place - first_place)[self.real], self.real)
-        return np.stack([loss, kl, shift])
+def _sums(outcome: Outcome, unedited: Outcome, targets: Tensor, kl: KL) -> np.ndarray:
+    """Loss, KL and shift of d·x [3, B] per document, the last two against `unedited`."""
+    (stream, place, head), (first_stream, first_place, first_head) = outcome, unedited
+    real = targets != NO_TARGET
+    h, first_h = stream[real], first_stream[real]
+    loss = document_sums(token_losses(h, head, targets[real]), real)
+    divergence = shift = np.zeros_like(loss)
+    if kl == "forward":
+        divergence = document_sums(divergences(first_h, h, first_head, head), real)
+    elif kl == "reverse":
+        divergence = document_sums(divergences(h, first_h, head, first_head), real)
+    if place is not None and first_place is not None:
+        shift = document_sums((place - first_place)[real], real)
+    return np.stack([loss, divergence, shift])
 
 
 def document_sums(values: Float[Tensor, " targets"], real: Bool[Tensor, "B T"]) -> np.ndarray:
@@ -293,27 +263,19 @@ def document_sums(values: Float[Tensor, " targets"], real: Bool[Tensor, "B T"]) 
 
 
 def observe_loss(
-    model: Any,
-    sweep: Sequence[Edits],
-    shards: TokenShards,
-    *,
-    max_documents: int | None = None,
-    batch_size: int = 32,
+    model: Any, sweep: Sequence[Edits], shards: TokenShards, *, max_documents: int | None = None, batch_size: int = 32,
     progress: Progress = iter,
-) -> Observed:
+) -> Observed:  # fmt: skip
     """Loss per token of every document and edit, in nats, with its tokens as `size`; a document is a case."""
     losses = document_losses(
         model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress, keep=False
     )
-    if (losses.tokens < 1).any():
-        raise InputError(
-            f"{counted(int((losses.tokens < 1).sum()), 'document')} without a token to predict: leave them out"
-        )
+    if n := int((losses.tokens < 1).sum()):
+        raise InputError(f"{counted(n, 'document')} without a token to predict: leave them out")
     ids = [str(i) for i in range(len(losses.tokens))]
     cases = pd.DataFrame({"id": ids, "pair": "", "cluster": ids, "category": "", "relation": "", "order": ""})
-    edited = losses.edited / losses.tokens
-    baseline = (losses.baseline / losses.tokens)[None]
-    return Observed("loss", cases, ("all",), baseline, edited[:, None], size=losses.tokens.astype(float))
+    values = np.concatenate([losses.baseline[None], losses.edited]) / losses.tokens
+    return Observed("loss", cases, values[:, None], size=losses.tokens.astype(float))
 
 
 # ---- log-probabilities of answers ------------------------------------------------------------------
@@ -324,30 +286,14 @@ BATCH_TOKENS = 8192
 
 @torch.no_grad()
 def answer_log_probs(
-    model: Any,
-    tokens: Sequence[Sequence[int]],
-    positions: Sequence[int],
-    answers: Sequence[Sequence[int]],
-    sweep: Sequence[Edits],
-    *,
-    progress: Progress = iter,
-) -> Float[np.ndarray, "one_plus_edits cases answers"]:
-    """ln p(answer | prompt up to its position), in nats, for every case, unedited and under each edit of `sweep`.
-
-    An edit sees the batches of `models.hooks.run` and must treat their rows alike. A TransformerLens bridge works as
-    well. Raises `InputError` without cases, for lists of unequal length, ids and positions that do not exist, values
-    that are not finite, and as `run` does.
-    """
-    if not len(tokens) or not len(tokens) == len(positions) == len(answers) or len({len(a) for a in answers}) != 1:
-        shapes = f"{counted(len(tokens), 'prompt')}, {counted(len(positions), 'position')}, "
-        shapes += f"{counted(len(answers), 'row')} of answers"
-        raise InputError(f"{shapes}: give one of each per case, and equally many answers in every row")
+    model: Any, tokens: Sequence[Sequence[int]], positions: Sequence[int], answers: Sequence[Sequence[int]],
+    sweep: Sequence[Edits], *, progress: Progress = iter,
+) -> Float[np.ndarray, "one_plus_edits cases answers"]:  # fmt: skip
+    """ln p(answer | prompt up to its position), in nats, for every case, unedited and under each edit of `sweep`. An
+    edit sees the batches of `models.hooks.run` and must treat their rows alike. A TransformerLens bridge works as well.
+    Raises `InputError` for positions that do not exist, values that are not finite, and as `run` does."""
     query = Query(tokens=list(tokens), logits=[[p] for p in positions])
     targets = torch.as_tensor([list(a) for a in answers])
-    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < model.cfg.d_vocab:
-        raise InputError(
-            f"answers go from {int(targets.min())} to {int(targets.max())}: ids are 0 to {model.cfg.d_vocab - 1}"
-        )
     log_p = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, targets, sweep, progress)
     if not np.isfinite(log_p).all():
         raise InputError("an edit gave log-probabilities that are not finite")
@@ -398,64 +344,50 @@ def observe_task(model: Any, task: Task, sweep: Sequence[Edits], *, progress: Pr
     reads = task.reads
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
     cases = task.cases[list(NAMES)]
-    return {m: Observed(m, cases, ("all",), v[0][None], v[1:, None]) for m, v in task.scores(log_p).items()}
+    return {measure: Observed(measure, cases, values[:, None]) for measure, values in task.scores(log_p).items()}
 
 
 # ---- SPS and coherence of prompts ------------------------------------------------------------------
 
 
 def observe_prompts(
-    model: Any,
-    measures: Sequence[str],
-    sweep: Sequence[Edits],
-    aligned: Aligned,
-    tokenizer: Any,
-    *,
+    model: Any, measures: Sequence[str], sweep: Sequence[Edits], aligned: Aligned, tokenizer: Any, *,
     progress: Progress = iter,
-) -> dict[str, Observed]:
+) -> dict[str, Observed]:  # fmt: skip
     """SPS (Eq. 8, raw attention, mean over heads, and per layer) and coherence (log-odds) of every prompt and edit.
-
     Cases are prompts, clusters the independent texts (the two orders of a pair are one). Raises `InputError` if no
-    prompt has what a measure needs.
-    """
+    prompt has what a measure needs."""
+    if not measures:
+        return {}
     probes: dict[str, Any] = {"sps": Sps(), "coherence": Coherence()}
     readers = [(measure, probes[measure], probes[measure].plan(aligned, tokenizer)) for measure in measures]
-    if len({str(query.tokens) for _, _, query in readers}) == 1:  # the same prompts: one forward pass serves both
+    queries = [query for _, _, query in readers]
+    if len({str(query.tokens) for query in queries}) == 1:  # the same prompts: one forward pass serves both
         fields = {
-            name: value for name in ("hooks", "logits", "positions") for _, _, query in readers
+            name: value for name in ("hooks", "logits", "positions") for query in queries
             if (value := getattr(query, name))
         }  # fmt: skip
-        queries = [Query(tokens=readers[0][2].tokens, **fields)]
-    else:
-        queries = [query for _, _, query in readers]
-    by_measure: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
-    cases: dict[str, pd.DataFrame] = {}
-    readouts: dict[str, tuple[str, ...]] = {}
-    size = sum(len(ids) for query in queries for ids in query.tokens)
-    forecast = Forecast(
-        progress, model, [{}, *sweep], size, f"{counted(len(queries[0].tokens) if queries else 0, 'prompt', ',')}"
-    )
-    sweeps = [run_sweep(model, query, [{}, *sweep], report=forecast) for query in queries]
-    for _, *captures in zip(progress(range(1 + len(sweep))), *sweeps, strict=True) if readers else ():
+        queries = [Query(tokens=queries[0].tokens, **fields)]
+    members: list[Edits] = [{}, *sweep]
+    n_tokens = sum(len(ids) for query in queries for ids in query.tokens)
+    forecast = Forecast(progress, model, members, n_tokens, counted(len(queries[0].tokens), "prompt", ","))
+    sweeps = [run_sweep(model, query, members, report=forecast) for query in queries]
+    values: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
+    tables: dict[str, pd.DataFrame] = {}
+    for _, *captures in zip(progress(range(len(members))), *sweeps, strict=True):
         for (measure, probe, query), capture in zip(readers, captures * (len(readers) // len(captures)), strict=True):
-            table = probe.read(capture, query)
-            names: tuple[str, ...] = ("all",)
+            table = tables[measure] = probe.read(capture, query)
             if measure == "sps":  # of all heads, and of those of each layer
-                layers = table["layer"].unique()
-                by_layer = table["sps"].to_numpy().reshape(-1, len(layers), table["index"].nunique()).mean(-1)
-                values = np.concatenate([by_layer.mean(1)[None], by_layer.T])
-                names = ("all", *(f"L{layer}" for layer in layers))
+                shape = (-1, table["layer"].nunique(), table["index"].nunique())
+                by_layer = table["sps"].to_numpy().reshape(shape).mean(-1)
+                values[measure].append(np.concatenate([by_layer.mean(1)[None], by_layer.T]))
             else:
-                values = table["log_odds"].to_numpy()[None]
-            by_measure[measure].append(values)
-            if measure not in cases:
-                step = len(table) // len(query.tokens)
-                cases[measure] = table[list(NAMES)].iloc[::step].reset_index(drop=True)
-                readouts[measure] = names
-    notes = {m: left_out(query, "target and distractor") for m, _, query in readers if m == "sps"}
-    return {
-        m: Observed(
-            m, cases[m], readouts[m], v[0], np.stack(v[1:]) if sweep else np.zeros((0, *v[0].shape)), notes.get(m, "")
-        )
-        for m, v in by_measure.items()
-    }
+                values[measure].append(table["log_odds"].to_numpy()[None])
+    out = {}
+    for measure, _, query in readers:
+        table, is_sps = tables[measure], measure == "sps"
+        cases = table[list(NAMES)].iloc[:: len(table) // len(query.tokens)].reset_index(drop=True)
+        readouts = ("all", *(f"L{layer}" for layer in table["layer"].unique())) if is_sps else ("all",)
+        note = left_out(query, "target and distractor") if is_sps else ""
+        out[measure] = Observed(measure, cases, np.stack(values[measure]), readouts, note)
+    return out

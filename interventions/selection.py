@@ -60,7 +60,6 @@ class HeadFinder:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """The table of `head_groups.measure.summary`."""
         options, captures, query = self._read
         return summary(options, read(captures, query, self.tokenizer))
 

@@ -32,7 +32,6 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -40,14 +39,15 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Data, Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, Matrix, Scatter
+from streamscope.interventions.face import Intervention
 from streamscope.models.head_spec import score_names
 
 
 @instrument("ablate", Documents(max_documents=200), Prompts())
-class Ablate(Instrument):
+class Ablate(Intervention):
     heads: Annotated[Names, MinLen(1)] = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7), top3:pds (three of the largest PDS).
 
@@ -95,18 +95,15 @@ class Ablate(Instrument):
         if self.together and (self.size != 1 or self.sets is not None):
             raise InputError("--together scales all heads at once: leave out --size and --sets, or --together")
         if self.sets is not None and self.size == 1:
-            raise InputError(
-                "--sets draws sets of --size heads; give a --size of 2 or more (for single heads: random3:7)"
-            )
-        if self.screen is not None or self.budget is not None:
-            name = "--screen" if self.screen is not None else "--budget"
-            if self.screen is not None and self.budget is not None:
-                raise InputError("--screen and --budget both choose heads: give one of them")
-            if self.together or self.size != 1 or {*self.measures} != {"loss"}:
-                raise InputError(f"{name} is for the loss of single heads: leave out --together, --size and --measures")
-            if self.screen is not None and (self.method != "zero" or self.draws < 3):
-                raise InputError("--screen needs --method zero, and --draws of at least 3 random heads to test it")
-            self.screened(), self.seconds()
+            raise InputError("--sets draws sets of --size heads; give a --size of 2 or more (single heads: random3:7)")
+        given = [name for name, text in (("--screen", self.screen), ("--budget", self.budget)) if text is not None]
+        if len(given) > 1:
+            raise InputError("--screen and --budget both choose heads: give one of them")
+        if given and (self.together or self.size != 1 or {*self.measures} != {"loss"}):
+            raise InputError(f"{given[0]} is for the loss of single heads: leave out --together, --size and --measures")
+        if self.screen is not None and (self.method != "zero" or self.draws < 3):
+            raise InputError("--screen needs --method zero, and --draws of at least 3 random heads to test it")
+        self.screened(), self.seconds()
 
     def screened(self) -> int:
         """N of --screen attribution:N, 0 without it; raises `InputError` for another text."""
@@ -125,20 +122,12 @@ class Ablate(Instrument):
         return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents if no loss is measured; prompts if nothing is measured or ranked on them."""
-        prompts = {"sps", "coherence"} & {*self.measures} or score_names(self.heads)
         unread: dict[type[Data], str] = {}
         if "loss" not in self.measures:
             unread[Documents] = "no loss is among --measures"
-        if not prompts:
+        if {*self.measures} == {"loss"} and not score_names(self.heads):
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.interventions.ablate import measure
-
-        return measure
 
 
 main = main_of(Ablate, __doc__)

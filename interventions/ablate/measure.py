@@ -35,7 +35,6 @@ from streamscope.interventions.observe import (
     MEASURES,
     NATS,
     PERCENT,
-    UNIT,
     Losses,
     Observed,
     document_losses,
@@ -61,40 +60,35 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     sets = [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     groups: Sequence[Sequence[Head]] = sets
     scales = tuple(dict.fromkeys(float(g) for g in options.scale))
-    measurements = InstrumentData({}, {}, {"title": {}})
-    name = title_of(model)
+    measurements, name = InstrumentData({}, {}, {"title": {}}, extra={}), title_of(model)
     if "loss" in options.measures:
         documents = data[Documents]
-        start, n_heads = time.monotonic(), len(heads)
+        start, note, pool = time.monotonic(), "", every_head(model)
         make = _maker(options, model, lambda: document_rows(documents.batches()))
-        note, pool = "", every_head(model)
         if options.screen is not None:
-            say(progress, f"{name}: ranking {n_heads} heads by one gradient on {documents.title()}")
+            say(progress, f"{name}: ranking {len(heads)} heads by one gradient on {documents.title()}")
             by_gradient = attribute_heads(model, documents.batches())
             ranked = sorted(heads, key=lambda head: -abs(by_gradient[head.layer, head.head]))
             # if all heads are given, the random ones are also those that are drawn as controls
             sample = tuple(head for (head,) in controls.random_sets(heads, (), 1, options.draws, options.seed))
             screen = Screen(by_gradient, tuple(ranked[: options.screened()]), sample, len(heads))
             groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
-            measurements.extra = {"screen": screen}
+            measurements.extra["screen"] = screen
         elif options.budget is not None and {*scales} != {1.0}:
             n = heads_within(options, model, heads, documents, scales, make, start + options.seconds())
-            if n < min(len(pool), n_heads + options.draws):  # controls are measured too
-                generator, control_heads = random.Random(options.seed), [head for head in pool if head not in heads]
-                kept_heads = sorted(generator.sample(heads, min(n, n_heads)))
-                pool = sorted(
-                    [*kept_heads, *generator.sample(control_heads, min(n - len(kept_heads), len(control_heads)))]
-                )
+            if n < min(len(pool), len(heads) + options.draws):  # controls are measured too
+                generator, others = random.Random(options.seed), [head for head in pool if head not in heads]
+                kept_heads = sorted(generator.sample(heads, min(n, len(heads))))
+                pool = sorted([*kept_heads, *generator.sample(others, min(n - len(kept_heads), len(others)))])
                 groups = [(head,) for head in kept_heads]
-                skipped_heads = [head.label for head in heads if head not in kept_heads]
-                names = f": {', '.join(skipped_heads)}" if 0 < len(skipped_heads) <= NAMED else ""
-                selection = (
-                    f"{len(kept_heads)} of {n_heads} heads, drawn at random, {len(skipped_heads)} left out{names}"
-                )
-                note = f"; --budget {options.budget}: {selection if skipped_heads else 'all given heads'}"
-                note += f"; controls are drawn from the {len(pool)} measured heads" if options.draws else ""
-                measurements.about["head_selection"] = note.removeprefix("; ")
-        sweep = sweep_of(model, groups, scales, make, draws=options.draws, seed=options.seed, pool=pool)
+                selection, skipped = "all given heads", [head.label for head in heads if head not in kept_heads]
+                if skipped:
+                    selection = f"{len(kept_heads)} of {len(heads)} heads, drawn at random, {len(skipped)} left out"
+                    selection += f": {', '.join(skipped)}" if len(skipped) <= NAMED else ""
+                selection = f"--budget {options.budget}: {selection}"
+                selection += f"; controls are drawn from the {len(pool)} measured heads" if options.draws else ""
+                measurements.about["head_selection"], note = selection, f"; {selection}"
+        sweep = sweep_of(options, model, groups, scales, make, pool)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
         add_losses(measurements, sweep, losses, documents.units())
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
@@ -103,7 +97,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
     if prompts:
         opened = data[Prompts]
         make = _maker(options, model, lambda: opened.aligned.tokens)
-        sweep = sweep_of(model, groups, scales, make, draws=options.draws, seed=options.seed)
+        sweep = sweep_of(options, model, groups, scales, make)
         by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
         for measure, values in by_measure.items():
             add_prompts(measurements, sweep, values, model.config.n_layers, opened.unit)
@@ -114,7 +108,6 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
 
 
 def with_resolved_heads(options: Ablate, data: Opened) -> Ablate:
-    """These options with the heads given by name, so that a control ablates the same ones."""
     if options.screen is not None or options.budget is not None:
         raise InputError("--screen and --budget choose heads in one model: with --control, name --heads instead")
     return replace(options, heads=tuple(f"L{h.layer}.H{h.head}" for h in _heads(options, data.model, data)))
@@ -122,14 +115,12 @@ def with_resolved_heads(options: Ablate, data: Opened) -> Ablate:
 
 def _heads(options: Ablate, model: Any, data: Opened) -> list[Head]:
     """The heads that the options name; top3:pds ranks them on the prompts."""
-    specs = options.heads
-    if missing := score_names(specs) - {"pds"}:
+    ranked_by, scores = score_names(options.heads), dict[str, dict[Head, float]]()
+    if missing := ranked_by - {"pds"}:
         raise unknown("head score", min(missing), ["pds"])
-    scores = {}
-    if score_names(specs):
-        opened = data[Prompts]
-        scores["pds"] = pds_scores(Pds().measure(model, opened, progress=iter).table().frame)
-    return parse_heads(specs, model.config.n_layers, model.config.n_heads, scores)
+    if ranked_by:
+        scores["pds"] = pds_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame)
+    return parse_heads(options.heads, model.config.n_layers, model.config.n_heads, scores)
 
 
 @dataclass(frozen=True)
@@ -142,24 +133,17 @@ class Screen:
     of: int
     """Number of ranked heads."""
 
-    def guess(self, frame: pd.DataFrame) -> np.ndarray:
-        """(g − 1) times the attribution, for every row: Δ to first order."""
-        return (frame["scale"] - 1).to_numpy() * self.attribution[frame["layer"], frame["index"]]
-
     def title(self, frame: pd.DataFrame) -> str:
         """How well attribution ranks the random heads, and the largest effect of those that it did not select, for each
         scale. The interval is that of this head alone."""
         lines = [f"; {len(self.best)} of {self.of} heads by attribution, and {len(self.sample)} at random"]
         sample, best = ({head.label for head in heads} for heads in (self.sample, self.best))
-        for g, rows in frame[frame["head"].isin(sample)].groupby("scale", sort=False):
-            if g == 1:
-                continue
+        for g, rows in frame[frame["head"].isin(sample) & (frame["scale"] != 1)].groupby("scale", sort=False):
             rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
             suffix = "" if frame["scale"].nunique() == 1 else f" at scale {g:g}"
             size = "undefined" if np.isnan(rho) else f"{rho:.2f}"
             lines.append(f"rank correlation of sizes among the random ones{suffix} {size}")
-            missed = rows[~rows["head"].isin(best)]
-            if len(missed):
+            if len(missed := rows[~rows["head"].isin(best)]):
                 row = missed.loc[missed["delta"].abs().idxmax()]
                 value, low, high = (f"{row[f'delta{end}']:+.4f}" for end in ("", "_low", "_high"))
                 phrase = f"largest effect among the {len(missed)} random heads that attribution did not select"
@@ -174,14 +158,9 @@ PILOT_HEADS, PILOT_TOKENS = 3, 1024
 
 
 def heads_within(
-    options: Ablate,
-    model: Any,
-    heads: Sequence[Head],
-    documents: Any,
-    scales: Sequence[float],
-    make: MakeEdits,
+    options: Ablate, model: Any, heads: Sequence[Head], documents: Any, scales: Sequence[float], make: MakeEdits,
     end: float,
-) -> int:
+) -> int:  # fmt: skip
     """How many single heads, controls included, can be measured until the time `end`: a few of them on the first
     documents are timed. Raises `InputError` if fewer than two fit."""
     sweep = [make([head], g) for head in heads for g in scales if g != 1]
@@ -217,19 +196,20 @@ def _drawn(sweep: controls.Sweep) -> str:
 
 
 def sweep_of(
-    model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits, *, draws: int, seed: int,
+    options: Ablate, model: Any, groups: Sequence[Sequence[Head]], scales: Sequence[float], make: MakeEdits,
     pool: Sequence[Head] | None = None,
 ) -> controls.Sweep:  # fmt: skip
-    """Every group at every scale, `draws` random other sets of as many heads of `pool` (default: all) for each, and the
-    heads of sets alone."""
+    """Every group at every scale, random other sets of as many heads of `pool` (default: all) for each, and the heads
+    of sets alone."""
     alone = [(head,) for head in dict.fromkeys(h for group in groups if len(group) > 1 for h in group)]
-    return controls.plan(groups, scales, pool or every_head(model), make, draws=draws, seed=seed, also=alone)
+    pool, random_options = pool or every_head(model), {"draws": options.draws, "seed": options.seed}
+    return controls.plan(groups, scales, pool, make, **random_options, also=alone)
 
 
 def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
     """Columns that name a cell; layer and index of a set are −1."""
     layer, index = heads[0] if len(heads) == 1 else (-1, -1)
-    return {"head": "+".join(h.label for h in heads), "layer": layer, "index": index, "scale": float(g)}
+    return {"head": "+".join(h.label for h in heads), "layer": layer, "index": index, "scale": g}
 
 
 def cells_of(sweep: controls.Sweep) -> pd.DataFrame:
@@ -247,30 +227,21 @@ def contrasts_of(
     out = []
     for (heads, g), index, sets in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
         row, edited, missing = labels(heads, g), index + 1, no_effect(heads)
-        drawn = {i + 1: 1.0 for drawn_heads, i in sets if not no_effect(drawn_heads)}
-        share = {i: w / len(drawn) for i, w in drawn.items()}
+        drawn = [i + 1 for drawn_heads, i in sets if not no_effect(drawn_heads)]
         none = missing or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
-        out += [
-            *effect_contrasts("edited", {edited: 1.0}, 0, row, missing=missing, family=f"delta of {measure} at {g!r}"),
-            Contrast(quantity="control", weights={**share, 0: -1.0}, labels=row, null=None, missing=none),
-            Contrast(
-                quantity="above", labels=row, family=f"above of {measure} at {g!r}", missing=none,
-                weights={edited: 1.0, **{i: -w for i, w in share.items()}},
-            ),
-        ]  # fmt: skip
+        out += effect_contrasts("edited", {edited: 1.0}, 0, row, missing=missing, family=f"delta of {measure} at {g!r}")
+        out += controls.against_random(edited, 0, drawn, row, none, f"above of {measure} at {g!r}")
         if several:
             able = [head for head in heads if not no_effect([head])]
             alone = {sweep.known[(head,), g] + 1: 1.0 for head in able}
             lost = "" if len(able) > 1 else next((reason for h in heads if (reason := no_effect([h]))), "")
+            sums = {**alone, 0: -float(len(able))}
+            beyond = {edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)}
+            family = f"interaction of {measure} at {g!r}"
             out += [
-                Contrast(
-                    quantity="alone", weights={**alone, 0: -float(len(able))}, labels=row, null=None, missing=lost
-                ),
-                Contrast(
-                    quantity="interaction", labels=row, family=f"interaction of {measure} at {g!r}", missing=lost,
-                    weights={edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)},
-                ),
-            ]  # fmt: skip
+                Contrast(quantity="alone", weights=sums, labels=row, null=None, missing=lost),
+                Contrast(quantity="interaction", weights=beyond, labels=row, family=family, missing=lost),
+            ]
     return out
 
 
@@ -282,30 +253,29 @@ def add_losses(data: InstrumentData, sweep: controls.Sweep, losses: Losses, unit
         Contrast(quantity="percent", weights={index + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g!r}")
         for (heads, g), index in zip(sweep.cells, sweep.index, strict=True)
     ]
-    data.extra = {**(data.extra or {}), "loss": sweep}
+    data.extra["loss"] = sweep
 
 
 def add_prompts(
-    data: InstrumentData, sweep: controls.Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str] = str
+    data: InstrumentData, sweep: controls.Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str]
 ) -> None:
     """Add a measure of every prompt; SPS cannot change if only heads of the last layer are scaled."""
-    units = observed.cases.rename(columns={"id": "unit"})
+    units, name = observed.cases.rename(columns={"id": "unit"}), observed.measure
     units["unit"] = units["unit"].map(name_of)
-    name, total = observed.measure, np.stack([observed.under(i) for i in (None, *range(len(sweep.edits)))])
-    cells = cells_of(sweep)
-    data.blocks[name] = Observations(measure=MEASURES[name], cells=cells, units=units, total=total, size=1.0)
+    data.blocks[name] = Observations(
+        measure=MEASURES[name], cells=cells_of(sweep), units=units, total=observed.values[:, 0], size=1.0
+    )
     data.contrasts[name] = contrasts_of(sweep, name, lambda heads: controls.inert_reason(name, "all", heads, n_layers))
-    data.extra = {**(data.extra or {}), name: sweep}
+    data.extra[name] = sweep
 
 
 def tables(options: Ablate, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One table per measure, a row per head or set of heads and scale."""
-    extra = {"loss": estimates.get("percent")}
-    measures = [name for name in data.blocks if name != "percent"]
-    return {name: table_of(data, name, estimates[name], extra.get(name)) for name in measures}
+    percent = {"loss": estimates.get("percent")}
+    names = [name for name in data.blocks if name != "percent"]
+    return {name: table_of(data, name, estimates[name], percent.get(name)) for name in names}
 
 
-def table_of(data: InstrumentData, name: str, estimates: Estimates, percent: Estimates | None = None) -> Table:
+def table_of(data: InstrumentData, name: str, estimates: Estimates, percent: Estimates | None) -> Table:
     """The table of one measure: estimates, ranks among the random sets, and effect sizes for prompts."""
     sweep, block = data.extra[name], data.blocks[name]
     frame, missing = estimates.wide(KEYS)
@@ -327,12 +297,11 @@ def table_of(data: InstrumentData, name: str, estimates: Estimates, percent: Est
         sizes = [controls.effect_sizes(block, [index + 1, 0], i, missing) for i, index in enumerate(sweep.index)]
         frame = frame.assign(**pd.DataFrame(sizes))
         columns += controls.EFFECT_SIZES
-    units = ("documents", "documents") if percent is not None else (
-        "prompts", "independent cases, or the fewest words of a kind if cases share words"
-    )  # fmt: skip
+    units = ("documents", "documents") if percent is not None else ("prompts", controls.SHARING)
     title, screen = data.about["title"][name], data.extra.get("screen")
     if screen is not None:
-        frame["attribution"] = screen.guess(frame)
+        # to first order Δ is (g − 1) times the attribution
+        frame["attribution"] = (frame["scale"] - 1).to_numpy() * screen.attribution[frame["layer"], frame["index"]]
         best = frame["head"].isin([head.label for head in screen.best])
         frame["selection"] = np.where(best, "attribution", "at random")
         columns += SCREENED
@@ -356,7 +325,7 @@ HEAD_SELECTION = (
     key("head_selection", "measured heads", "how --screen or --budget chose the heads", "text"),
 )
 SCREENED = (
-    number("attribution", "Δ by attribution", UNIT["loss"], "Δ to first order, (g − 1) z · ∂loss/∂z", "+.4f"),
+    number("attribution", "Δ by attribution", NATS.unit, "Δ to first order, (g − 1) z · ∂loss/∂z", "+.4f"),
     key("selection", "selected by", "attribution: among the largest; at random: to test the screen", "word"),
 )
 HEADS = (

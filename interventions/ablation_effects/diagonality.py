@@ -21,15 +21,13 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments.observations import Observations, Reasons
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, key, number
-from streamscope.interventions.ablation_effects.case_effects import cases, changes
+from streamscope.interventions.ablation_effects.ratios import MEASURE, MIXED, cases, changes
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
 NUMBERS = ("own", "other", "diagonality", "p", "p_min")
 FEW = "fewer than two own groups are measured"
-NAN = float("nan")
-MIXED = "units of the measure"
 COLUMNS = (
-    key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats"),
+    MEASURE,
     key("tasks", "own groups", "TASK=GROUP of each task with an own group"),
     number("permutations", "permutations", "exchanges of groups", "number of permutations behind p", "d", False),
     number("own", "own group", MIXED, "mean |Δ| of a task's own group", ".4f"),
@@ -58,9 +56,9 @@ def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]
         return chosen
     group_of: dict[str, str] = {}
     for task in tasks:
-        expected = next((g for name, g in OWN.items() if task.split("-")[0] == name), None)
-        match = [g for g in groups if expected is not None and g in (expected, f"found-{expected}")]
-        group_of |= {task: match[0]} if match else {}
+        expected = OWN.get(task.split("-")[0])
+        if match := [g for g in groups if expected and g in (expected, f"found-{expected}")]:
+            group_of[task] = match[0]
     return group_of
 
 
@@ -68,22 +66,23 @@ def diagonality(
     changes: Mapping[tuple[str, str], np.ndarray], clusters: Mapping[str, Any], group_of: Mapping[str, str], *,
     permutations: int = 9999, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """own, other, diagonality, p, p_min, tasks; NaN with fewer than two own groups.
-
-    changes: (task, group) -> Δ [cases]; clusters: task -> labels [cases]. With several kinds of labels, groups are
-    permuted within the labels of one kind at a time, and p is the largest.
-    """
+    """own, other, diagonality, p, p_min, tasks; NaN with fewer than two own groups. changes: (task, group) -> Δ
+    [cases]; clusters: task -> labels [cases]. With several kinds of labels, groups are permuted within the labels of
+    one kind at a time, and p is the largest."""
     columns = sorted(set(group_of.values()))
     row: dict[str, Any] = {"tasks": ", ".join(f"{t}={g}" for t, g in group_of.items()), "permutations": permutations}
     if len(columns) < 2:
-        return {**row, **dict.fromkeys(NUMBERS, NAN)}
+        return {**row, **dict.fromkeys(NUMBERS, np.nan)}
     rng = np.random.default_rng(seed)
     deltas = {task: np.stack([changes[task, group] for group in columns], 1) for task in group_of}  # [cases, groups]
     mask = np.array([[group == group_of[task] for group in columns] for task in group_of])
     e = np.stack([np.abs(delta.sum(0)) / len(delta) for delta in deltas.values()])
     gap = _gap(e, mask)
     row |= {"own": float(e[mask].mean()), "other": float(e[~mask].mean()), "diagonality": float(gap)}
-    kinds = {task: _kinds(clusters[task], len(delta)) for task, delta in deltas.items()}
+    kinds = {}
+    for task, delta in deltas.items():
+        within = read_clusters(clusters[task], len(delta))
+        kinds[task] = [within.codes] if within.shared is None else [k[within.codes] for k in within.shared.kinds]
     p = 0.0
     for k in range(max(map(len, kinds.values()))):
         permuted = []
@@ -95,12 +94,6 @@ def diagonality(
         null = _gap(np.stack(permuted, 1), mask)
         p = max(p, (1 + int((null >= gap - 1e-12).sum())) / (1 + permutations))
     return {**row, "p": p, "p_min": 1 / (1 + permutations)}
-
-
-def _kinds(clusters: Any, n: int) -> list[np.ndarray]:
-    """Codes [n] of the cases' labels, for each kind."""
-    within = read_clusters(clusters, n)
-    return [within.codes] if within.shared is None else [kind[within.codes] for kind in within.shared.kinds]
 
 
 def _gap(effects: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -1,9 +1,4 @@
-"""Effects of ablating groups of heads on tasks: Δ of the answer's probability and log-odds (PLS §5.1), with controls.
-
-    Δ = P_ablated(answer) − P_baseline(answer)          per case, in probability; log-odds likewise, in nats
-
-Negative: the heads contributed to the answer; positive: they interfered.
-"""
+"""Effects of ablating groups of heads on tasks: Δ of the answer's probability and log-odds (PLS §5.1)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +13,12 @@ from streamscope.instruments.observations import Contrast, Estimates, Observatio
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
-from streamscope.instruments.table import Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import Column, Table, key, number, quantity
+from streamscope.interventions import controls
 from streamscope.interventions.ablation_effects import AblationEffects, diagonality, ratios
-from streamscope.interventions.ablation_effects.case_effects import changes
-from streamscope.interventions.controls import EFFECT_SIZES, NO_DRAWS, RANK_COLUMNS, beside_draws, effect_sizes, plan
+from streamscope.interventions.ablation_effects.ratios import GROUP, TASK, changes
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import MEASURES, UNIT, observe_task
+from streamscope.interventions.observe import MEASURES, observe_task
 from streamscope.interventions.selection import HeadFinder
 from streamscope.models.head_spec import every_head
 
@@ -40,12 +35,10 @@ def observe(options: AblationEffects, model: Any, data: Opened, progress: Progre
         if read_clusters(task.cases["cluster"], len(task.cases)).count < 2:
             raise InputError(f"task {task.name!r} has one independent case that can be scored; it needs two")
     groups = HeadFinder(model, opened.tokenizer, k=options.k, layers=options.layers).groups(options.groups)
-    own_groups = diagonality.own_groups(
-        options.diagonal, [task.name for task in opened.tasks], [group.name for group in groups]
-    )
-    sweep = plan(
-        [g.heads for g in groups], [0.0], every_head(model), scale_heads, draws=options.draws, seed=options.seed
-    )
+    units = {task.name: opened.units(task) for task in opened.tasks}
+    own_groups = diagonality.own_groups(options.diagonal, list(units), [group.name for group in groups])
+    heads, every = [group.heads for group in groups], every_head(model)
+    sweep = controls.plan(heads, [0.0], every, scale_heads, draws=options.draws, seed=options.seed)
     edits: list[tuple[str, int, int | None]] = [("", -1, None)]
     for group, index, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
         edits += [(group.name, draw, edit) for draw, edit in enumerate([index, *(i for _, i in drawn)], -1)]
@@ -53,7 +46,6 @@ def observe(options: AblationEffects, model: Any, data: Opened, progress: Progre
     for task in opened.tasks:
         for measure, result in observe_task(model, task, sweep.edits, progress=progress).items():
             rows[measure] += [({"task": task.name, "group": g, "draw": i}, result.under(edit)) for g, i, edit in edits]
-    units = {task.name: opened.units(task) for task in opened.tasks}
     blocks = {name: task_block(MEASURES[name], units, task_rows) for name, task_rows in rows.items()}
     contrasts = _contrasts(blocks["probability"].cells)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
@@ -65,19 +57,14 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
     out = []
     for (task, group), rows in cells[cells["group"] != ""].groupby(list(KEYS), sort=False):
         base = int(cells.index[(cells["task"] == task) & (cells["group"] == "")][0])
-        edited, drawn = int(rows.index[0]), [int(i) for i in rows.index[1:]]
-        share, less = (dict.fromkeys(drawn, sign / max(1, len(drawn))) for sign in (1, -1))
-        labels, none = {"task": task, "group": group}, "" if drawn else NO_DRAWS
-        out += [
-            *effect_contrasts("edited", {edited: 1.0}, base, labels),
-            Contrast(quantity="control", weights={**share, base: -1.0}, labels=labels, null=None, missing=none),
-            Contrast(quantity="above", weights={edited: 1.0, **less}, labels=labels, missing=none),
-        ]
+        edited, *drawn = map(int, rows.index)
+        labels = {"task": task, "group": group}
+        out += effect_contrasts("edited", {edited: 1.0}, base, labels)
+        out += controls.against_random(edited, base, drawn, labels, "" if drawn else controls.NO_DRAWS)
     return out
 
 
 def tables(options: AblationEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One table per measure with a row per task and group, and the diagonality."""
     tasks, groups, own_groups = data.extra
     rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
     out = {}
@@ -85,10 +72,8 @@ def tables(options: AblationEffects, data: InstrumentData, estimates: Mapping[st
         frame, missing = table_of(block, estimates[name], options.resamples)
         frame.insert(2, "heads", frame["group"].map(heads))
         frame.insert(3, "rule", frame["task"].map(rules))
-        description = f"change of {NAMES[name]} from ablating groups of heads"
-        out[name] = Table(
-            frame, columns_of(name), missing, f"{data.about['title']}: {description}; {data.about['tasks']}"
-        )
+        title = f"{data.about['title']}: change of {NAMES[name]} from ablating groups of heads; {data.about['tasks']}"
+        out[name] = Table(frame, columns_of(name), missing, title)
     return {**out, "diagonality": diagonality.table(data.blocks, own_groups, seed=options.seed)} if own_groups else out
 
 
@@ -102,25 +87,19 @@ def table_of(block: Observations, estimates: Estimates, resamples: int) -> tuple
         drawn = block.cells.index[in_group & (block.cells["draw"] >= 0)]
         base = block.total[block.cell(task=task, group="")]
         effects = [float((block.total[i] - base)[block.inside[i]].mean()) for i in drawn]
-        rank, reasons = beside_draws(delta, effects, NO_DRAWS)
+        rank, reasons = controls.beside_draws(delta, effects, controls.NO_DRAWS)
         missing |= {(row, column): text for column, text in reasons.items()}
-        sizes = effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
+        sizes = controls.effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
         more.append({"spread": change[task, group].std(ddof=1), **rank, **sizes})
     return frame.assign(**pd.DataFrame(more)), missing
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """Ratios of the model's effects to the control's."""
     return {"ratios": ratios.table(run.blocks, control.blocks)}
 
 
-TASK = key("task", "task", "the task whose answers are scored")
-GROUP = key("group", "group", "the ablated group of heads")
-
-
 def columns_of(name: str) -> tuple[Column, ...]:
-    """The columns of the table of a measure."""
-    unit, source = UNIT[name], "PLS Table 2"
+    unit, source = MEASURES[name].unit, "PLS Table 2"
     return (
         TASK, GROUP,
         key("heads", "heads", "the heads of the group", "layer and index"),
@@ -133,6 +112,5 @@ def columns_of(name: str) -> tuple[Column, ...]:
                source="PLS §5.2, Fig. 4b"),
         number("control", "Δ, random heads", unit, "control: mean Δ of random other groups of as many heads", "+.4f"),
         *quantity("above", "Δ − random heads", unit, "Δ − control", sd="cases", shown=False),
-        *RANK_COLUMNS, *EFFECT_SIZES,
-        *counts("cases", "independent cases, or the fewest words of a kind if cases share words"),
+        *controls.RANK_COLUMNS, *controls.EFFECT_SIZES, *controls.CASES,
     )  # fmt: skip

@@ -2,15 +2,13 @@
 
     spread ratio     sd_i(Δ_i, model) / sd_i(Δ_i, control)         mean ratio     mean Δ, model / mean Δ, control
 
-over the cases that both models can score. Clusters are resampled as a whole, jointly in both
-(`estimators.statistic_interval`).
-
-A ratio is undefined if its denominator is 0: no case of the control changed, or its mean is 0. A ratio of means has no
+over the cases that both models can score. Clusters are resampled as a whole, jointly in both. A ratio of means has no
 bounded interval if the control's mean is not significantly different from 0 (Fieller 1954); then only the ratio is
-given. Fewer than eight clusters have no bootstrap interval.
+given.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +18,27 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments import observations
 from streamscope.instruments.observations import Contrast, Measure, Observations, Reasons
 from streamscope.instruments.stats.estimators import constant
-from streamscope.instruments.table import Column, Table, counts, described, key, number
-from streamscope.interventions.ablation_effects.case_effects import cases, changes
+from streamscope.instruments.table import Table, counts, described, key, number
+from streamscope.interventions.controls import SHARING
 
 NAN = float("nan")
 FLAT, UNSURE = "no case of the control changes", "the control's mean is not significantly different from 0"
 EQUAL = "the control changes by the same in every case"
 ENDS = ("", "_low", "_high")
+
+
+def changes(block: Observations) -> dict[tuple[str, str], np.ndarray]:
+    """(task, group) -> Δ [cases] of a measure: ablated minus unedited, in the order of `cases`."""
+    deltas = {}
+    for row, (task, group, draw) in enumerate(block.cells[["task", "group", "draw"]].itertuples(index=False)):
+        if group and draw < 0:
+            change = block.total[row] - block.total[block.cell(task=task, group="")]
+            deltas[task, group] = change[block.inside[row]]
+    return deltas
+
+
+def cases(block: Observations, task: str) -> pd.DataFrame:
+    return block.units[block.units["task"] == task].reset_index(drop=True)
 
 
 def sd_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.ndarray:
@@ -38,7 +50,6 @@ def sd_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.nda
 
 
 def mean_ratio(n: Any, x: Any, xx: Any, y: Any, yy: Any, axis: int = -1) -> np.ndarray:
-    """Ratio of means Σx / Σy."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(x.sum(axis) / y.sum(axis))
 
@@ -56,8 +67,12 @@ def ratio_of_changes(
     joint = Observations(measure=measure, cells=cells, units=units, total=np.stack([x, y]), size=1.0)
     row = {"sd": x.std(ddof=1), "control_sd": y.std(ddof=1), "mean": x.mean(), "control_mean": y.mean()}
     reasons: dict[str, str] = {}
+
+    def sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
+        return [np.ones(len(x)), x, x * x, y, y * y]
+
     for name, statistic in STATISTICS.items():
-        interval = observations.bootstrap(joint, [0, 1], statistic, _sums, resamples=resamples)
+        interval = observations.bootstrap(joint, [0, 1], statistic, sums, resamples=resamples)
         numbers, lost = observations.interval_columns(name, interval)
         row |= {**numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"]}
         reasons |= lost
@@ -70,11 +85,6 @@ def ratio_of_changes(
         gone = {f"sd_ratio{end}": EQUAL for end in ENDS} if constant(y) else {}
         gone |= {} if sure else {f"mean_ratio{end}": UNSURE for end in ENDS[1:]}
     return row | dict.fromkeys(gone, NAN), reasons | gone
-
-
-def _sums(total: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
-    x, y = total
-    return [np.ones(len(x)), x, x * x, y, y * y]
 
 
 def table(run: Mapping[str, Observations], control: Mapping[str, Observations], *, resamples: int = 5000) -> Table:
@@ -101,20 +111,17 @@ def table(run: Mapping[str, Observations], control: Mapping[str, Observations], 
 
 
 MIXED = "units of the measure"
-
-
-def _ratio(name: str, title: str, doc: str) -> tuple[Column, ...]:
-    return described(name, title, "ratio", doc, format=".3f", source="PLS Table 2")
-
-
+MEASURE = key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats")
+TASK = key("task", "task", "the task whose answers are scored")
+GROUP = key("group", "group", "the ablated group of heads")
+ratio = partial(described, unit="ratio", format=".3f", source="PLS Table 2")
 COLUMNS = (
-    key("measure", "measure", "probability of the answer, or log_odds of answer against foil in nats"),
-    key("task", "task", "the task whose answers are scored"), key("group", "group", "the ablated group of heads"),
+    MEASURE, TASK, GROUP,
     number("sd", "spread, model", f"{MIXED}, between cases", "standard deviation of the model's Δ", ".4f"),
     number("control_sd", "spread, control", f"{MIXED}, between cases", "standard deviation of the control's Δ", ".4f"),
-    *_ratio("sd_ratio", "spread ratio", "spread of the model / spread of the control"),
+    *ratio("sd_ratio", "spread ratio", doc="spread of the model / spread of the control"),
     number("mean", "mean Δ, model", MIXED, "mean Δ of the model", "+.4f"),
     number("control_mean", "mean Δ, control", MIXED, "mean Δ of the control", "+.4f"),
-    *_ratio("mean_ratio", "mean ratio", "mean Δ of the model / mean Δ of the control"),
-    *counts("cases that both models score", "independent cases, or the fewest words of a kind if cases share words"),
+    *ratio("mean_ratio", "mean ratio", doc="mean Δ of the model / mean Δ of the control"),
+    *counts("cases that both models score", SHARING),
 )  # fmt: skip

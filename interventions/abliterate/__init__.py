@@ -16,15 +16,15 @@ Source: Arditi et al. 2024.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument, say
+from streamscope.instruments.contract import instrument, say
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
+from streamscope.interventions.face import Intervention
 from streamscope.probes.directions.names import check_direction_name, in_model
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @instrument("abliterate", Documents(max_documents=200), Sets())
-class Abliterate(Instrument):
+class Abliterate(Intervention):
     direction: str = "best"
     """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
     probes.directions."""
@@ -74,11 +74,9 @@ class Abliterate(Instrument):
         check_direction_name(self.direction)
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Sets are not read if the direction comes from a file."""
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
 
     def with_resolved_heads(self, data: Opened) -> "Abliterate":
-        """Refuse --to: measuring a control would overwrite the run."""
         if self.to is not None:
             raise InputError("--to writes one changed model; measure the control without it")
         return self
@@ -91,12 +89,6 @@ class Abliterate(Instrument):
         elif self.to is not None:
             self.body().write(self, data.model, result)
         return result
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.interventions.abliterate import measure
-
-        return measure
 
 
 main = main_of(Abliterate, __doc__)

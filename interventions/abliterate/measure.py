@@ -53,22 +53,17 @@ def abliterate_weights(
 ) -> StreamTransformer:  # fmt: skip
     """A new model whose attention and FFN outputs (weights and biases) have no component along d [D].
 
-    embedding: also change the token embedding and the position table, so that no stream has a component along d. A tied
-    head then loses d, too.
+    embedding: also change the token embedding and the position table; a tied head then loses d, too.
     dense: store identity, independent and Kronecker output projections as dense matrices, because W (I − d d^T) breaks
     their structure; without it they raise `InputError`.
     side: "read" reproduces the wrong variant of SPEC §1.10 a. It removes d from what attention's output matrix READS,
     (I − d d^T) W, which lives in head space and not in the residual stream.
+    share: keep the unchanged weights in common with `model`, for a model that is only measured.
 
-    share: keep the unchanged weights in common with `model`, for a model that is only measured: on SmolLM2 a quarter of
-    the memory of a copy.
-
-    Raises `InputError` for a direction of another width, and for projections that are not linear or normed afterwards.
+    Raises `InputError` for projections that are not linear or normed afterwards, and a direction of 0 or NaN.
     """
     config = model.config
     model.no_norm_after()
-    if d.shape != (config.d_model,):
-        raise InputError(f"the direction has shape {list(d.shape)}, the residual stream has width {config.d_model}")
     if not torch.isfinite(d).all() or not d.norm() > 0:
         raise InputError("the direction must be finite and not 0")
     chosen = WRITERS if side == "write" else WRITERS[:1]
@@ -99,26 +94,22 @@ def abliterate_weights(
 
 
 def _with_dense(config: Any, part: str, name: str, dense: bool) -> Any:
-    """The configuration with a dense `part.name`."""
     owner = getattr(config, part)
     spec = getattr(owner, name)
     if isinstance(spec, Dense):
         return config
+    what = f"{part}.{name} is {spec.kind}"
     if not isinstance(spec, Identity | Independent | Kronecker):
-        raise InputError(f"{part}.{name} is {spec.kind}, and no direction can be projected out of it")
+        raise InputError(f"{what}, and no direction can be projected out of it")
     if not dense:
-        raise InputError(
-            f"{part}.{name} is {spec.kind}, which a projection would break; --dense stores it as a dense matrix"
-        )
+        raise InputError(f"{what}, which a projection would break; --dense stores it as a dense matrix")
     return replace(config, **{part: replace(owner, **{name: Dense(bias=getattr(spec, "bias", False))})})
 
 
 @torch.no_grad()
 def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[str, float]:
-    """max |d·y| over layers, rows and positions, for the outputs of attention and FFN and for the readout.
-
-    In units of the residual stream; d [D] is a unit vector, tokens are [B, T].
-    """
+    """max |d·y| over layers, rows and positions, for the outputs of attention and FFN and for the readout. In units of
+    the residual stream; d [D] is a unit vector, tokens are [B, T]."""
     hooks = {"attention": "hook_attn_out", "FFN": "hook_mlp_out", "readout": "hook_resid_post"}
     largest = dict.fromkeys(hooks, 0.0)
     for row in tokens.split(1):  # of a large model, the outputs of all rows are a gigabyte
@@ -131,18 +122,13 @@ def largest_output(model: StreamTransformer, tokens: Tensor, d: Tensor) -> dict[
 
 
 def check(options: Abliterate, model: Any) -> None:
-    """Raise `InputError` for a direction that does not fit, weights that cannot be projected, or a used folder."""
     need_parts(model, options.name)
     if edited_at(model):
-        raise InputError(
-            "abliterate projects weights, which an edit of activations does not change: leave the edit out"
-        )
+        raise InputError("abliterate projects weights, which an edit of activations does not change: leave it out")
     if options.to is not None:
         check_new(options.to)
         if getattr(model, "run", None) is None:
-            raise InputError(
-                "this model comes from no run, and --to needs one as the parent: load a run, or leave out --to"
-            )
+            raise InputError("--to needs a run as the parent, and this model comes from none: load one")
     check_choice(options.direction, model, options.stream, options.method)
     changed_model(options, model, torch.ones(model.config.d_model))
 
@@ -165,10 +151,9 @@ def observe(options: Abliterate, model: Any, data: Opened, progress: Progress) -
         progress=progress,
     )  # fmt: skip
     _, tokens, _ = next(iter(document_batches(opened.shards, model.config.n_ctx, CHECK_DOCUMENTS, CHECK_DOCUMENTS)))
-    outputs_before, outputs_after = (largest_output(m, tokens.to(model.cfg.device), d) for m in (model, variants[0]()))
-    out = pd.DataFrame(
-        {"part": list(outputs_before), "before": list(outputs_before.values()), "after": list(outputs_after.values())}
-    )
+    tokens = tokens.to(model.cfg.device)
+    outputs = {"before": largest_output(model, tokens, d), "after": largest_output(variants[0](), tokens, d)}
+    out = pd.DataFrame(outputs).rename_axis("part").reset_index()
     phrase = "written" if options.side == "write" else "read (use --side write to remove what is written)"
     title = f"{title_of(model)}: direction of layer {direction.layer} projected out of what is {phrase}"
     title += f"; {effects.documents}" + (f"; direction {found_in}" if found_in else "")
@@ -181,7 +166,6 @@ def observe(options: Abliterate, model: Any, data: Opened, progress: Progress) -
 
 
 def tables(options: Abliterate, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row for the model, and one per branch for its outputs."""
     title = effects.about["title"]
     return {
         "abliterate": changes.effect_table(effects, estimates, ABLITERATE, title),
@@ -214,8 +198,6 @@ ABLITERATE = (
 )  # fmt: skip
 OUTPUTS = (
     key("part", "part", "branch of the blocks, or readout"),
-    number("before", "max |d·output| before", "units of the residual stream",
-           "largest over layers, documents and positions", ".3g"),
-    number("after", "max |d·output| after", "units of the residual stream",
-           "largest over layers, documents and positions", ".3g"),
+    *(number(when, f"max |d·output| {when}", "units of the residual stream",
+             "largest over layers, documents and positions", ".3g") for when in ("before", "after")),
 )  # fmt: skip

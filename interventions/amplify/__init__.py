@@ -13,20 +13,20 @@ at each α. --control gives the difference between two models at every α and of
 have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
-from types import ModuleType
 from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 
 from streamscope.cli.bounds import Names, Only, Positive, Seed, Whole
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, HeadMap
+from streamscope.interventions.face import Intervention
 
 
 @instrument("amplify", Documents())
-class Amplify(Instrument):
+class Amplify(Intervention):
     alpha: Annotated[tuple[Positive, ...], MinLen(1)] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the attention scores; 1 is always included."""
     heads: Annotated[Names, MinLen(1)] = ("all",)
@@ -58,14 +58,7 @@ class Amplify(Instrument):
 
     @property
     def alphas(self) -> list[float]:
-        """All α in ascending order, with 1 among them."""
         return sorted({1.0, *self.alpha})
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.interventions.amplify import measure
-
-        return measure
 
 
 main = main_of(Amplify, __doc__)

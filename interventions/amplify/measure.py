@@ -25,7 +25,7 @@ from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.changes import TOKENS, Change, Effects, effect_table, measure_changes
 from streamscope.interventions.edits.amplification import Patterns, amplification, pattern_sums
 from streamscope.interventions.edits.means import document_rows
-from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.observe import NATS
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, parse_heads
 from streamscope.probes.picture.measure import QUERY, WEIGHT, picture
@@ -38,8 +38,6 @@ ATTENTION = {
     "unchanged": Measure(name="queries with the same first key", unit="share", resolution=0.0, limits=(0.0, 1.0)),
 }
 KEYS = ("alpha", "head", "layer", "index")
-
-
 AXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"linear": lambda a: a, "log2": np.log2, "ln": np.log}
 KINDS = ("raw", "excess", "relative", "perplexity", "weighted")
 UNIT = "by kind: nats × α (raw, excess, weighted), percent of the loss at α = 1 × α (relative), perplexity × α"
@@ -52,28 +50,24 @@ def trapezoid(x: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame) -> Observations:
-    """A cell for each kind and axis. Areas are ratios of sums over documents; that of perplexity is linearised.
-
-    alphas: ascending from 1. losses: summed loss in nats, [alphas, documents]. tokens: targets per document. units: the
-    documents.
-    """
+    """A cell for each kind and axis. Areas are ratios of sums over documents; that of perplexity is linearised. alphas:
+    ascending from 1. losses: summed loss in nats, [alphas, documents]. tokens: targets per document. units: the
+    documents."""
     a, y, n = np.asarray(alphas, float), np.asarray(losses, float), np.asarray(tokens, float)
     mean = y.sum(1) / n.sum()
-    cells, totals, sizes = [], [], []
+    rows, totals, sizes = [], [], []
     for kind in KINDS:
         for axis in AXES if kind != "weighted" else ("linear",):
             w = trapezoid(AXES[axis](a)) if kind != "weighted" else a
             slope = w * np.exp(mean)
-            cells.append({"kind": kind, "axis": axis})
+            rows.append({"kind": kind, "axis": axis})
             totals.append({
                 "raw": w @ y, "weighted": w @ y, "excess": w @ (y - y[0]), "relative": 100.0 * w @ (y - y[0]),
                 "perplexity": slope @ (y - mean[:, None] * n) + slope.sum() * n,
             }[kind])  # fmt: skip
             sizes.append(y[0] if kind == "relative" else n)
-    measure = Measure(name="area under the curve", unit=UNIT, resolution=SMALLEST["loss"])
-    return Observations(
-        measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(totals), size=np.stack(sizes)
-    )
+    measure, cells = Measure(name="area under the curve", unit=UNIT, resolution=NATS.resolution), pd.DataFrame(rows)
+    return Observations(measure=measure, cells=cells, units=units, total=np.stack(totals), size=np.stack(sizes))
 
 
 def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
@@ -111,20 +105,16 @@ def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> E
         drawn = drawn or [Head(cfg.n_layers // 2, int(middle.argmax()))]
         pictures = zip(alphas, (picture(model, options.text, drawn, edits=edits) for edits in sweep), strict=True)
         frames = [frame.assign(alpha=alpha, head=frame["head"] + f", α = {alpha:g}") for alpha, frame in pictures]
-        by = ["layer", "index", "alpha"]
-        effects.extra["picture"] = pd.concat(frames, ignore_index=True).sort_values(
-            by, kind="stable", ignore_index=True
-        )
+        frame = pd.concat(frames, ignore_index=True)
+        effects.extra["picture"] = frame.sort_values(["layer", "index", "alpha"], kind="stable", ignore_index=True)
     return effects
 
 
 def add_attention(
     effects: Effects, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
 ) -> None:
-    """Blocks of entropy, peak and unchanged keys at every α: mean over all heads, and each head.
-
-    `unchanged` averages over the layers after the first amplified one. Up to it the most attended key never changes.
-    """
+    """Blocks of entropy, peak and unchanged keys at every α: mean over all heads, and each head. `unchanged` averages
+    over the layers after the first amplified one. Up to it the most attended key never changes."""
     layers, width = patterns.entropy.shape[1:3]
     fixed = min((head.layer for head in heads), default=0)
     every: list[dict[str, Any]] = [
@@ -147,7 +137,6 @@ def add_attention(
 
 
 def tables(options: Amplify, effects: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """The curve over α, and tables of areas, heads, samples and the picture."""
     title = effects.about["title"]
     out = {"amplify": effect_table(effects, estimates, CURVE, title, also=("delta", *ATTENTION))}
     if "areas" in estimates:

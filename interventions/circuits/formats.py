@@ -31,12 +31,11 @@ CURVE = ["share", "edges", "f", "f_low", "f_high", "random"]
 
 
 def export(result: Result, path: Path) -> list[Path]:
-    """Write the circuit of a result. Raises `InputError` for another suffix than .json or .pt, and for several runs."""
+    """Write the circuit of a result. Raises `InputError` for several runs."""
     frame = result.tables.get("edges", result.table()).frame
     if "run" in frame or "mib" not in result.about:
         raise InputError(f"{path} holds the circuit of one run: give one run, or write .parquet")
-    edges = frame.rename(columns={"in_circuit": "in_graph"})
-    edges = edges.assign(score=edges["chosen_by"])
+    edges = frame.rename(columns={"in_circuit": "in_graph"}).assign(score=frame["chosen_by"])
     curve = result.tables["faithfulness"].frame.query("ranking == 'size'")
     write_circuit(edges, {name: result.about["mib"][name] for name in CFG}, path, curve)
     return [path]
@@ -49,7 +48,10 @@ def write_circuit(
     sender, reader = (edges["edge"].str.split("->").str[i] for i in (0, 1))
     in_circuit = edges["in_graph"].to_numpy(bool)
     inside = {*sender[in_circuit], *reader[in_circuit].str.partition("<")[0]}
-    senders, readers = _nodes(cfg, sender), _readers(cfg, reader)
+    senders, readers = (
+        list(known) if {*names} <= {*known} else list(dict.fromkeys(names))
+        for names, known in zip((sender, reader), gpt2_parts(cfg), strict=True)
+    )  # fmt: skip
     more = {} if faithfulness is None else {"faithfulness": _rows(faithfulness)}
     if path.suffix == ".json":
         nodes = {name: {"in_graph": name in inside} for name in dict.fromkeys([*senders, "logits"])}
@@ -57,8 +59,6 @@ def write_circuit(
         entries = {name: {"score": float(score), "in_graph": bool(in_graph)} for name, score, in_graph in rows}
         write_text(path, json.dumps({"cfg": dict(cfg), "nodes": nodes, "edges": entries, **more}))
         return
-    if path.suffix != ".pt":
-        raise InputError(f"{path}: a circuit is .json or .pt")
     places = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
     scores = torch.zeros(len(senders), len(readers))
     in_graph = torch.zeros(len(senders), len(readers), dtype=torch.bool)
@@ -73,15 +73,12 @@ def write_circuit(
 
 def _rows(curve: pd.DataFrame) -> list[dict[str, float | None]]:
     """The curve of f as plain numbers; what is undefined is None, because JSON has no NaN."""
-    return [
-        {name: None if pd.isna(x) else float(x) for name, x in row.items()} for row in curve[CURVE].to_dict("records")
-    ]
+    rows = curve[CURVE].to_dict("records")
+    return [{name: None if pd.isna(x) else float(x) for name, x in row.items()} for row in rows]
 
 
 @dataclass(frozen=True)
 class CircuitFile:
-    """What a file holds."""
-
     cfg: Mapping[str, Any]
     """The sizes of the model: n_layers, n_heads, d_model, parallel_attn_mlp."""
     edges: pd.DataFrame
@@ -103,53 +100,31 @@ class CircuitFile:
             cfg = {name: d["cfg"][name] for name in CFG}
             curve = [{name: entry[name] for name in CURVE} for entry in d.get("faithfulness", [])]
             faithfulness = pd.DataFrame(curve, columns=CURVE, dtype=float)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, AttributeError) as error:
-            raise InputError(f"{path} is no circuit of MIB's form ({' '.join(str(error).split())[:100]})") from None
         except Exception as error:  # torch's unpickler raises errors of its own
-            raise InputError(f"{path} is no circuit of MIB's form ({type(error).__name__})") from None
+            raise InputError(f"{path} is no circuit of MIB's form ({' '.join(str(error).split())[:100]})") from None
         return cls(cfg, pd.DataFrame(rows, columns=COLUMNS), faithfulness)
 
 
 def _rows_of_matrix(d: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
     """Edge, score, and whether it is in the circuit, from the tensors of a .pt file."""
-    mask, real = d.get("real_edge_mask"), set(_real(d["cfg"]))
-    gpt2_parts = {*_nodes(d["cfg"], ()), *_readers(d["cfg"], ())}
-    if mask is None and not {*d["src_nodes"], *d["dst_nodes"]} <= gpt2_parts:
+    mask, (senders, readers) = d.get("real_edge_mask"), gpt2_parts(d["cfg"])
+    if mask is None and not ({*d["src_nodes"]} <= {*senders} and {*d["dst_nodes"]} <= {*readers}):
         raise ValueError("it has parts that a GPT-2 has not, and no real_edge_mask")
     return [
         (f"{u}->{v}", float(d["edges_scores"][i, j]), bool(d["edges_in_graph"][i, j]))
         for j, v in enumerate(d["dst_nodes"])
         for i, u in enumerate(d["src_nodes"])
-        if (f"{u}->{v}" in real if mask is None else mask[i, j])
+        if (senders[u] < readers[v] if mask is None else mask[i, j])
     ]
 
 
-def _nodes(cfg: Mapping[str, Any], more: Any) -> list[str]:
-    """Senders in MIB's order, then others."""
-    nodes = ["input"]
+def gpt2_parts(cfg: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """Senders and readers of a GPT-2 of these sizes in MIB's order, with stages: a reader reads the senders below its
+    own."""
+    heads, senders, readers = range(cfg["n_heads"]), {"input": -1}, dict[str, int]()
     for layer in range(cfg["n_layers"]):
-        nodes += [*(f"a{layer}.h{h}" for h in range(cfg["n_heads"])), f"m{layer}"]
-    return nodes if {*more} <= {*nodes} else list(dict.fromkeys(more))
-
-
-def _readers(cfg: Mapping[str, Any], more: Any) -> list[str]:
-    """Readers in MIB's order; all of the edges' in their order where some are none of MIB's."""
-    readers = []
-    for layer in range(cfg["n_layers"]):
-        readers += [*(f"a{layer}.h{h}<{part}>" for part in "qkv" for h in range(cfg["n_heads"])), f"m{layer}"]
-    readers.append("logits")
-    return readers if {*more} <= {*readers} else list(dict.fromkeys(more))
-
-
-def _real(cfg: Mapping[str, Any]) -> list[str]:
-    """The edges of a GPT-2 of these sizes."""
-    senders = _nodes(cfg, ())
-
-    def stage(name: str) -> int:
-        if name in ("input", "logits"):
-            return -1 if name == "input" else 2 * cfg["n_layers"]
-        layer = int(name[1:].partition(".")[0].partition("<")[0])
-        return 2 * layer + (name[0] == "m")
-
-    stage_bound = {v: stage(v) - (cfg["parallel_attn_mlp"] and v[0] == "m") for v in _readers(cfg, ())}
-    return [f"{u}->{v}" for v, bound in stage_bound.items() for u in senders if stage(u) < bound]
+        a, m = 2 * layer, 2 * layer + 1
+        senders |= {f"a{layer}.h{h}": a for h in heads} | {f"m{layer}": m}
+        readers |= {f"a{layer}.h{h}<{part}>": a for part in "qkv" for h in heads}
+        readers[f"m{layer}"] = m - bool(cfg["parallel_attn_mlp"])
+    return senders, {**readers, "logits": 2 * cfg["n_layers"]}

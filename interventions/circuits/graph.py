@@ -30,7 +30,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.user_code import latents_in
-from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper, TokenFactor
+from streamscope.models.config import DualStream, Hdpl, Hyper, TokenFactor
 from streamscope.models.dictionaries import Dictionary, read_dictionary
 from streamscope.models.hooks import edited_at, hooked_at
 from streamscope.models.transformer import StreamTransformer
@@ -43,10 +43,8 @@ ATTENTION: tuple[Part, ...] = ("q", "k", "v", "g")
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What writes to the residual state or reads it.
-
-    `stage` is 2ℓ for attention of layer ℓ and 2ℓ + 1 for its FFN, −1 for the input and 2L for the unembedding.
-    """
+    """What writes to the residual state or reads it. `stage` is 2ℓ for attention of layer ℓ and 2ℓ + 1 for its FFN, −1
+    for the input and 2L for the unembedding."""
 
     name: str
     stage: int
@@ -60,15 +58,11 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Sender(Node):
-    """What writes to the residual state."""
-
     kind: Kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(Node):
-    """What reads the residual state."""
-
     part: Part
 
 
@@ -125,11 +119,9 @@ class Graph:
         return next((i for i, v in enumerate(self.readers) if v.stage == stage and v.part == "mix"), None)
 
     def written_at(self, stage: int) -> slice:
-        """The senders of a stage."""
         return self._slice(self.senders, stage)
 
     def written_before(self, stage: int) -> slice:
-        """The senders of all stages before it."""
         return slice(0, sum(u.stage < stage for u in self.senders))
 
     @staticmethod
@@ -138,11 +130,9 @@ class Graph:
         return slice(indices[0], indices[-1] + 1)
 
     def pruned(self, mask: np.ndarray) -> np.ndarray:
-        """The kept edges [edges] that lie on a path of kept edges from the input to the unembedding.
-
-        The others change nothing that the circuit computes: as in MIB, they are patched but counted. An edge into a
-        mixing module changes what all later parts read.
-        """
+        """The kept edges [edges] that lie on a path of kept edges from the input to the unembedding. The others change
+        nothing that the circuit computes: as in MIB, they are patched but counted. An edge into a mixing module changes
+        what all later parts read."""
         M = self.matrix(mask, fill=False)
         mixes = [v.part == "mix" for v in self.readers]
         while True:
@@ -183,9 +173,7 @@ def check_model(model: Any) -> None:
             "this one is open in TransformerLens' bridge"
         )
     if names := (*edited_at(model), *hooked_at(model)):
-        raise InputError(
-            f"circuits run the model part by part, so hooks would act in some runs only: remove {names[0]}"
-        )
+        raise InputError(f"circuits run a model in parts, so hooks would act in some runs only: remove {names[0]}")
     a = model.config.attention
     if a.qk_norm is not None and a.qk_norm_over == "layer" and "b" in model.config.canon_widths():
         raise InputError("circuits cannot split queries that a Canon-B layer and a norm over all heads both mix")
@@ -243,10 +231,9 @@ def graph_of(model: Any, latents: Sequence[str] = ()) -> Graph:
         if isinstance(residual, Hyper):
             readers.append(Reader(name=f"x{layer}.mlp", part="mix", stage=m))
         readers.append(Reader(name=f"m{layer}", part="mlp", stage=m))
-        names = [*by_layer[layer].chosen, "rest"] if layer in by_layer else []
-        senders += [Sender(name=f"m{layer}.{part}", kind="mlp", stage=m) for part in names] or [
-            Sender(name=f"m{layer}", kind="mlp", stage=m)
-        ]
+        latent_parts = [*by_layer[layer].chosen, "rest"] if layer in by_layer else []
+        parts = [f"m{layer}.{part}" for part in latent_parts] or [f"m{layer}"]
+        senders += [Sender(name=name, kind="mlp", stage=m) for name in parts]
     readers.append(Reader(name="logits", part="logits", stage=2 * L))
     parallel = getattr(residual, "order", "") == "parallel"
     reads = [read_vector(residual, "v" if by_value and v.part == "g" else v.part) for v in readers]
@@ -268,11 +255,9 @@ def n_streams(residual: Any) -> int:
 
 def write_vector(residual: Any, kind: Kind) -> np.ndarray:
     """[N] the streams that a sender writes to; with hyper-connections any."""
-    n = n_streams(residual)
     if not isinstance(residual, DualStream):
-        return np.ones(n)
+        return np.ones(n_streams(residual))
     to_token = kind == "input" or (kind != "mlp" and isinstance(residual, TokenFactor))
-    assert isinstance(residual, TokenFactor | FrozenToken)
     return np.eye(2)[0 if to_token else 1]
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,6 @@ FLAT = "clean − corrupted is not significantly different from 0: give more pai
 
 
 def check(options: Circuits, model: Any) -> None:
-    """Raise `InputError` for a model that cannot be taken apart."""
     check_model(model)
 
 
@@ -51,14 +50,10 @@ def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> 
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     if hasattr(progress, "say"):
         batch_list = batches_for(model, graph, pairs, options.metric, spans)
-        say(
-            progress,
-            outlook(
-                _observed(options, worth.circuit_values(model, graph, batch_list, options.metric, []), units), side == 1
-            ),
-        )
-    if hasattr(progress, "say") and (seconds := seconds_of(options, model, pair_set, spans)) > LONG_SECONDS:
-        say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
+        runs = worth.circuit_values(model, graph, batch_list, options.metric, [])
+        say(progress, outlook(_observed(options, runs, units), side == 1))
+        if (seconds := seconds_of(options, model, pair_set, spans)) > LONG_SECONDS:
+            say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
     scored = choosing if options.method == "acdc" else np.arange(len(pairs))
     scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
     scores[:, scored] = score_edges(
@@ -78,11 +73,9 @@ def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> 
         "mib": {"n_layers": model.config.n_layers, "n_heads": model.config.n_heads, "d_model": model.config.d_model,
                 "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
     }  # fmt: skip
-    blocks = {"scores": total, "circuits": values}
-    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(options, values)}
-    return InstrumentData(
-        blocks, contrasts, about, extra=(chosen, scores[:, choosing], units["cluster"].iloc[choosing])
-    )
+    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(values)}
+    extra = (chosen, scores[:, choosing], units["cluster"].iloc[choosing])
+    return InstrumentData({"scores": total, "circuits": values}, contrasts, about, extra=extra)
 
 
 EFFECT = Contrast(quantity="effect", weights={0: 1.0, 1: -1.0}, labels={"ranking": "whole model", "share": 1.0})
@@ -147,28 +140,23 @@ def task_pairs(options: Circuits, model: Any) -> tuple[Pairs, list[list[int]], s
             candidates = make_pairs(opened.aligned, opened.tokenizer, contrast)
             if len({unit_of(p.cluster) for p in candidates.pairs}) >= FEWEST:
                 break
-    answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
     if options.metric == "loss" and (unscored := dict(opened.aligned.unscored)):
         lost = tuple((pair.id, unscored[pair.id]) for pair in candidates.pairs if pair.id in unscored)
         scorable_pairs = tuple(pair for pair in candidates.pairs if pair.id not in unscored)
         candidates = Pairs(scorable_pairs, (*candidates.filtered, *lost)) if scorable_pairs else candidates
     pair_set = choose_pairs(candidates, options.pairs)
-    full = [answers.get(p.id) for p in pair_set.pairs]
-    spans = (
-        []
-        if any(continuation is None for continuation in full)
-        else [list(continuation[0]) for continuation in full if continuation is not None]
-    )
+    answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
+    spans = [list(sides[0]) for p in pair_set.pairs if (sides := answers.get(p.id)) is not None]
+    spans = spans if len(spans) == len(pair_set.pairs) else []
     words = f"{counted(len(pair_set.pairs), 'pair')} of {opened.suite.name} by {contrast}{pair_set.left_out}"
     return pair_set, spans, f"{words}, {options.method}, metric {options.metric}"
 
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
     """A row per edge: name, sender and reader, layers, the part that reads, the stream that the sender writes to."""
-    residual, rows = model.config.residual, []
-    streams = ["all streams" if isinstance(residual, Hyper) else "residual"]
-    if isinstance(residual, DualStream):
-        streams = list(residual.streams)
+    residual, rows, streams = model.config.residual, [], ["residual"]
+    if isinstance(residual, Hyper | DualStream):
+        streams = ["all streams"] if isinstance(residual, Hyper) else list(residual.streams)
     for (i, j), name in zip(graph.edges, graph.names, strict=True):
         u, v = graph.senders[i], graph.readers[j]
         stream = streams[int(write_vector(residual, u.kind).argmax())]
@@ -181,14 +169,13 @@ def _circuits(
     options: Circuits, model: Any, graph: Graph, chosen: np.ndarray, pairs: Sequence[PatchPair],
     spans: Sequence[Sequence[int]], units: pd.DataFrame, progress: Progress,
 ) -> Observations:  # fmt: skip
-    """m of the clean run, the corrupted run, the best edges by both rankings, and random edges."""
     n, rng = len(graph.edges), np.random.default_rng(options.seed)
     orders: list[tuple[str, int, np.ndarray, Ranking]] = [(ranking, 0, chosen, ranking) for ranking in RANKINGS]
     orders += [("random", draw, rng.random(n), "score") for draw in range(options.draws)]
-    cells = [
-        {"run": "circuit", "ranking": ranking, "draw": draw, "share": k} for ranking, draw, *_ in orders for k in SHARES
-    ]
-    masks = [worth.top(scores, worth.size_of(k, n), by) for *_, scores, by in orders for k in SHARES]
+    cells, masks = list[dict[str, Any]](), list[np.ndarray]()
+    for (ranking, draw, scores, by), k in product(orders, SHARES):
+        cells.append({"run": "circuit", "ranking": ranking, "draw": draw, "share": k})
+        masks.append(worth.top(scores, worth.size_of(k, n), by))
     batch_list = batches_for(model, graph, pairs, options.metric, spans)
     values = worth.circuit_values(model, graph, batch_list, options.metric, masks, progress)
     return _observed(options, values, units, cells)
@@ -212,26 +199,23 @@ def batches_for(
     return list(batches_of(pairs, metric, tokens, spans, model.cfg.device))
 
 
-def _contrasts(options: Circuits, values: Observations) -> list[Contrast]:
+def _contrasts(values: Observations) -> list[Contrast]:
     cells, contrasts = values.cells, []
-    for ranking in RANKINGS:
-        for k in SHARES:
-            cell = values.cell(run="circuit", ranking=ranking, share=k)
-            drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
-            labels = {"ranking": ranking, "share": k}
-            contrasts.append(Contrast(quantity="m", weights={cell: 1.0}, labels=labels, null=None))
-            fixed = "a circuit of all edges is the model" if k == 1 else ""
-            weights = {cell: 1.0} | dict.fromkeys(drawn.tolist(), -1.0 / len(drawn))
-            contrasts.append(Contrast(quantity="above", weights=weights, labels=labels, fixed=fixed))
+    for ranking, k in product(RANKINGS, SHARES):
+        cell = values.cell(run="circuit", ranking=ranking, share=k)
+        drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
+        labels, fixed = {"ranking": ranking, "share": k}, "a circuit of all edges is the model" if k == 1 else ""
+        weights = {cell: 1.0} | dict.fromkeys(drawn.tolist(), -1.0 / len(drawn))
+        contrasts.append(Contrast(quantity="m", weights={cell: 1.0}, labels=labels, null=None))
+        contrasts.append(Contrast(quantity="above", weights=weights, labels=labels, fixed=fixed))
     return [*contrasts, Contrast(quantity="m", weights={0: 1.0}, labels=EFFECT.labels, null=None), EFFECT]
 
 
 def tables(options: Circuits, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """edges: one row each; faithfulness: one row per ranking and share of edges; summary: CPR, CMD, edges for .9."""
     values, title = data.blocks["circuits"], data.about["title"]
-    m, effect = (
-        estimates["circuits"].where(ranking="whole model", quantity=name).frame.iloc[0] for name in ("m", "effect")
-    )
+    whole = estimates["circuits"].where(ranking="whole model")
+    m, effect = (whole.where(quantity=name).frame.iloc[0] for name in ("m", "effect"))
     flat = FLAT if is_flat(effect) else ""
     interval = "" if np.isnan(m["low"]) else f" ({m['low']:.2f} … {m['high']:.2f})"
     title = f"{title}; clean {m['value']:+.2f}{interval} nats on the pairs that judge"
@@ -266,19 +250,19 @@ def _faithfulness(
     within, n = read_clusters(clusters.to_list(), len(clusters)), len(chosen)
     cells, sizes = values.cells, [worth.size_of(k, n) for k in SHARES]
     stable = {
-        (ranking, size): interval
-        for ranking in RANKINGS
-        for size, interval in zip(sizes, worth.stability(scores, within, sizes, ranking), strict=True)
+        ranking: dict(zip(sizes, worth.stability(scores, within, sizes, ranking), strict=True)) for ranking in RANKINGS
     }
-    rows: list[dict[str, float]] = []
+    rows, stability = list[dict[str, float]](), [f"stability{end}" for end in ENDS]
     for i, (ranking, k) in enumerate(zip(frame["ranking"], frame["share"], strict=True)):
         size = worth.size_of(k, n)
-        stability, low, high = stable[ranking, size]
-        row = {"edges": size, "stability": stability, "stability_low": low, "stability_high": high,
-               "chance": worth.chance(size, n)}  # fmt: skip
+        row = {
+            "edges": size,
+            "chance": worth.chance(size, n),
+            **dict(zip(stability, stable[ranking][size], strict=True)),
+        }
         if within.count < 2:  # every draw of one is the same
-            row |= {f"stability{end}": np.nan for end in ENDS}
-            missing |= {(i, f"stability{end}"): ONE_UNIT for end in ENDS}
+            row |= dict.fromkeys(stability, np.nan)
+            missing |= {(i, column): ONE_UNIT for column in stability}
         ranked_cells = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
         drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
         for name, indices in (("f", ranked_cells), ("random", drawn)):
@@ -305,9 +289,7 @@ def _interval(
 
 
 def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str, title: str) -> Table:
-    rows: list[dict[str, Any]] = []
-    missing: Reasons = {}
-    cells = values.cells
+    rows, missing, ranking_of = list[dict[str, Any]](), Reasons(), values.cells["ranking"]
     for name, estimate_name in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
         whole_model = estimates.where(ranking="whole model", quantity=estimate_name)
         reasons = {of: text for (_, of), text in whole_model.reasons.items() if of in ("value", "low", "high")}
@@ -316,10 +298,10 @@ def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str
         blank_columns = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
         missing |= {(len(rows), c): "not of a circuit" for c in blank_columns}
         rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(blank_columns, np.nan)})
-    drawn = np.flatnonzero(cells["ranking"] == "random")
-    for name, ranking, statistic, unit in SUMMARY:
-        ranked_cells = np.flatnonzero(cells["ranking"] == ranking)
-        row: dict[str, Any] = {"measure": name, "unit": unit}
+    drawn = np.flatnonzero(ranking_of == "random")
+    for name, ranking, statistic in SUMMARY:
+        ranked_cells = np.flatnonzero(ranking_of == ranking)
+        row: dict[str, Any] = {"measure": name, "unit": "share of the effect"}
         for column, indices, g in (("value", ranked_cells, statistic), ("random", drawn, statistic),
                                    ("difference", np.r_[ranked_cells, drawn], _over_random(statistic))):  # fmt: skip
             numbers, reasons = _interval(column, values, indices, g, flat)
@@ -332,10 +314,8 @@ def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str
 
 
 def share_for_whole(curve: pd.DataFrame, missing: Reasons) -> tuple[dict[str, Any], dict[str, str]]:
-    """The row of the smallest circuit that keeps `WHOLE` of the effect, and why cells have no value.
-
-    Its interval holds the shares k whose own interval of f holds `WHOLE`.
-    """
+    """The row of the smallest circuit that keeps `WHOLE` of the effect, and why cells have no value. Its interval holds
+    the shares k whose own interval of f holds `WHOLE`."""
     row: dict[str, Any] = {"measure": f"smallest circuit with f = {worth.WHOLE:g}", "unit": "share of edges"}
     reasons = {f"difference{end}": "compare the intervals" for end in ENDS}
     best = curve[curve["ranking"] == "size"]
@@ -351,21 +331,19 @@ def share_for_whole(curve: pd.DataFrame, missing: Reasons) -> tuple[dict[str, An
 
 def _over_random(statistic: Any) -> Any:
     """The statistic of the first sequence of circuits minus that of the others."""
-    n = len(SHARES)
 
-    def g(total: Any, size: Any, axis: int = -1) -> np.ndarray:
-        value, control = (
-            statistic(np.concatenate([total[:2], total[2:][part]]), np.concatenate([size[:2], size[2:][part]]), axis)
-            for part in (slice(0, n), slice(n, None))
-        )
-        return np.asarray(value - control)
+    def difference(total: Any, size: Any, axis: int = -1) -> np.ndarray:
+        runs, rest = slice(0, 2), slice(2 + len(SHARES), None)
+        own = statistic(total[: rest.start], size[: rest.start], axis)
+        others = (np.concatenate([x[runs], x[rest]]) for x in (total, size))
+        return np.asarray(own - statistic(*others, axis))
 
-    return g
+    return difference
 
 
 SUMMARY = (
-    ("CPR: area under f", "score", worth.cpr, "share of the effect"),
-    ("CMD: area of |1 − f|", "size", worth.cmd, "share of the effect"),
+    ("CPR: area under f", "score", worth.cpr),
+    ("CMD: area of |1 − f|", "size", worth.cmd),
 )
 
 
@@ -394,8 +372,6 @@ def relate(result: Result) -> dict[str, Table]:
 
 SHARE = key("share", "share k", "share of the edges that the circuit keeps", "share of edges", "g")
 RANKED = key("ranking", "ranked by", "score, for CPR; size of the score, for CMD")
-
-
 EDGES = (
     key("edge", "edge", "sender -> reader; a2.h1: head 1 of layer 2, m3: FFN of layer 3, m3.17: its latent, x3.mlp: "
         "mixing before it"),

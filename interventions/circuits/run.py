@@ -32,12 +32,12 @@ from streamscope.models.layers.residual import Block
 
 @dataclass
 class Run:
-    """A forward pass, stage by stage: 2ℓ is attention of layer ℓ, 2ℓ + 1 its FFN. `step` does the next one.
+    """A forward pass, stage by stage: 2ℓ is attention of layer ℓ, 2ℓ + 1 its FFN.
 
-    `patched` is [senders, readers] or one such matrix per row [B, senders, readers]; `other` are the other run's
-    outputs. `split` gives every reader an input of its own and keeps them in `inputs`, for gradients. `replaced` are
-    outputs [B, senders of the stage, T, D] to use instead of a stage's own. `shifted` is a reader and what is added to
-    its input [B, T, D] (of a mixing module [B, T, N, D]).
+    `step` does the next one. `patched` is [senders, readers] or one such matrix per row [B, senders, readers]; `other`
+    are the other run's outputs. `split` gives every reader an input of its own and keeps them in `inputs`, for
+    gradients. `replaced` are outputs [B, senders of the stage, T, D] to use instead of a stage's own. `shifted` is a
+    reader and what is added to its input [B, T, D] (of a mixing module [B, T, N, D]).
     """
 
     model: Any
@@ -68,13 +68,11 @@ class Run:
     """out − other of the senders so far, from the first patched reader on."""
 
     def finish(self) -> "Run":
-        """Run all remaining layers."""
         while self.stage < 2 * self.model.config.n_layers:
             self.step()
         return self
 
     def step(self) -> None:
-        """Run one stage."""
         block, residual = self.model.blocks[self.stage // 2], self.model.config.residual
         attention = self.stage % 2 == 0
         if attention:
@@ -234,10 +232,8 @@ def head_outputs(block: Block, z: Float[Tensor, "B T H K"]) -> Float[Tensor, "B 
 
 
 def heads_of(block: Block, x: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Queries, keys, values and gate from one input per head: x["q"] [B, H, T, D], x["k"] and x["v"] [B, G, T, D].
-
-    An input with one head [B, 1, T, D] is that of all.
-    """
+    """Queries, keys, values and gate from one input per head: x["q"] [B, H, T, D], x["k"] and x["v"] [B, G, T, D]. An
+    input with one head [B, 1, T, D] is that of all."""
     attn: Attention = block.attn
     normed = {name: _normed(block, name, value) for name, value in x.items()}
     q, k, v = (_project(attn, name, normed[name]) for name in "qkv")

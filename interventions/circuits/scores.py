@@ -51,7 +51,6 @@ class Pass:
 
 @torch.no_grad()
 def both_runs(model: Any, graph: Graph, batch: Batch, metric: Metric) -> Pass:
-    """The clean and the corrupted run of a batch."""
     corrupt = run(model, graph, batch.corrupt)
     clean, states = start(model, graph, batch.clean), []
     while clean.stage < 2 * model.config.n_layers:
@@ -62,11 +61,9 @@ def both_runs(model: Any, graph: Graph, batch: Batch, metric: Metric) -> Pass:
 
 
 def bytes_per_token(model: Any, graph: Graph, method: Method) -> int:
-    """Largest activations by part of one token, in bytes.
-
-    Both runs keep the outputs of all senders. Exact scores and pruning also keep the residual state before each stage.
-    With gradients every reader has an input, its norm, a gradient and two copies on the way, and the sum over steps.
-    """
+    """Largest activations by part of one token, in bytes. Both runs keep the outputs of all senders. Exact scores and
+    pruning also keep the residual state before each stage. With gradients every reader has an input, its norm, a
+    gradient and two copies on the way, and the sum over steps."""
     D, S, R = model.config.d_model, len(graph.senders), len(graph.readers)
     more = 5 * R if "eap" in method else 2 * model.config.n_layers * n_streams(model.config.residual)
     return 4 * D * (2 * S + more)
@@ -97,9 +94,8 @@ def score_edges(
     memory = f"about {peak / 1e6:,.1f} MB of memory next to the model"
     say(progress, f"{counted(len(graph.edges), 'edge', ',')} on {counted(len(pairs), 'pair')}, {batches}: {memory}")
     if method == "acdc":
-        return _prune(
-            model, graph, [both_runs(model, graph, b, metric) for b in batch_list], metric, threshold, progress
-        )
+        passes = [both_runs(model, graph, batch, metric) for batch in batch_list]
+        return _prune(model, graph, passes, metric, threshold, progress)
     for batch in progress(batch_list):
         runs = both_runs(model, graph, batch, metric)
         if method == "exact":
@@ -143,17 +139,14 @@ def excess(graph: Graph, runs: Pass, v: int, senders: Sequence[int] | np.ndarray
 def repeat_run(state: Run, n: int, *, out: bool) -> Run:
     """A run n times along the batch, to go on from its stage; without `out` the outputs of senders are not kept."""
 
-    def many(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.repeat(n, *[1] * (x.ndim - 1))
+    def many(x: Tensor) -> Tensor:
+        return x.repeat(n, *[1] * (x.ndim - 1))
 
-    X, entering = many(state.X), many(state.entering)
-    assert X is not None
+    X, A = many(state.X), many(state.A) if out and state.A is not None else None
     outputs = many(state.out) if out else state.out.new_zeros(len(X), 0, *state.out.shape[2:])
-    assert outputs is not None
-    A = many(state.A) if out else None
-    return replace(
-        state, X=X, entering=entering, out=outputs, A=A, inputs={}, mixed_inputs={}, coefficients={}, shares={}
-    )
+    entering = None if state.entering is None else many(state.entering)
+    empty: dict[str, Any] = {name: {} for name in ("inputs", "mixed_inputs", "coefficients", "shares")}
+    return replace(state, X=X, entering=entering, out=outputs, A=A, **empty)
 
 
 # ---- gradients ---------------------------------------------------------------------------------
@@ -195,10 +188,8 @@ def attribution(
 def gradients(
     model: Any, graph: Graph, runs: Pass, metric: Metric, stage: int, between: Float[Tensor, "B senders T D"]
 ) -> dict[int, list[Tensor]]:
-    """∂m/∂in of all readers, by their stage, where a stage's senders write `between`.
-
-    First that of branches or the unembedding [B, readers, T, D], then that of the mixing module [B, T, N, D].
-    """
+    """∂m/∂in of all readers, by their stage, where a stage's senders write `between`. First that of branches or the
+    unembedding [B, readers, T, D], then that of the mixing module [B, T, N, D]."""
     between = between.detach().requires_grad_()
     fields: dict[str, Any] = {"embedding": between[:, 0]} if stage < 0 else {"replaced": {stage: between}}
     with torch.enable_grad():
@@ -260,10 +251,8 @@ def _prune(
 def _with_patched(
     graph: Graph, runs: Pass, v: int, more: Sequence[Sequence[int]], patched: Tensor, metric: Metric
 ) -> Float[Tensor, "n B"]:
-    """m with the patched edges and, in each of n runs, those of some further senders to reader v.
-
-    No earlier reader has a patched edge, so the clean run is the prefix.
-    """
+    """m with the patched edges and, in each of n runs, those of some further senders to reader v. No earlier reader has
+    a patched edge, so the clean run is the prefix."""
     n, B = len(more), len(runs.m)
     masks = patched.repeat(n, 1, 1)
     for i, extra_senders in enumerate(more):

@@ -21,7 +21,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import heads_by_layer, scale_axis
 from streamscope.interventions.edits.means import chunks
-from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.head_spec import Head, every_head
 from streamscope.models.hooks import Edit, Query, run
 
 PATTERNS = "blocks.*.attn.hook_pattern"
@@ -29,10 +29,8 @@ PATTERNS = "blocks.*.attn.hook_pattern"
 
 def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, scaled: str = "k") -> dict[str, Edit]:
     """Multiply the heads' scores by α. Hooks: `attn.hook_k` [B, T, H, K], with `slopes` also `attn.hook_slopes` [B, H].
-
     Keys are scaled, which no gate reads, or queries (`scaled="q"`) if several heads share keys. α = 1 changes nothing,
-    bit for bit. Raises `InputError` unless α is above 0.
-    """
+    bit for bit. Raises `InputError` unless α is above 0."""
     if not (math.isfinite(alpha) and alpha > 0):
         raise InputError(f"α = {alpha:g}: give a finite number above 0")
     edits: dict[str, Edit] = {}
@@ -52,17 +50,15 @@ def amplification(model: Any, alpha: float, heads: Iterable[Head] | None = None)
     shared, gate = config.kv_heads < config.n_heads, config.attention.gate
     if shared and gate is not None and gate.source == "query":
         raise InputError("heads that share keys and whose gate reads the queries cannot be amplified one by one")
-    chosen = parse_heads("all", model.config.n_layers, model.config.n_heads) if heads is None else heads
+    chosen = every_head(model) if heads is None else heads
     return amplify_heads(chosen, alpha, slopes=config.positions.slopes, scaled="q" if shared else "k")
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """Sums over the queries of each document, [alphas, layers, heads, documents]; queries [documents].
-
-    Queries are positions from 1 on, because position 0 has one key. entropy −Σ_k A_k ln A_k in nats; peak max_k A_k;
-    unchanged: 1 if the most attended key is the one at α = 1.
-    """
+    """Sums over the queries of each document, [alphas, layers, heads, documents]; queries [documents]. Queries are
+    positions from 1 on, because position 0 has one key. entropy −Σ_k A_k ln A_k in nats; peak max_k A_k; unchanged: 1
+    if the most attended key is the one at α = 1."""
 
     entropy: np.ndarray
     peak: np.ndarray
@@ -76,14 +72,12 @@ def pattern_sums(
 ) -> Patterns:  # fmt: skip
     """Attention statistics of documents (token ids) at each α; patterns of `chunk` documents are in memory at once.
     Raises `InputError` if no document has two tokens, and for attention that is not finite."""
-    batch_sums: list[np.ndarray] = []
-    queries: list[int] = []
+    batch_sums, queries = list[np.ndarray](), list[int]()
     for batch in progress(list(chunks([row for row in rows if len(row) > 1], chunk))):
         queries += [len(row) - 1 for row in batch]
-        plain: list[Tensor] = []
+        plain = list[Tensor]()
         sums = np.zeros((3, len(alphas), model.config.n_layers, model.config.n_heads, len(batch)))
-        for number, alpha in enumerate([1.0, *alphas]):
-            edits = {} if number == 0 else amplification(model, alpha, heads)
+        for number, edits in enumerate([{}, *(amplification(model, alpha, heads) for alpha in alphas)]):
             patterns = run(model, Query(tokens=batch, hooks=(PATTERNS,)), edits).hooks
             layers = sorted(patterns, key=lambda name: int(name.split(".")[1]))
             for i in range(len(batch)):
@@ -91,9 +85,8 @@ def pattern_sums(
                 if number == 0:
                     plain.append(A.argmax(-1))
                     continue
-                values = (torch.special.entr(A.double()).sum(-1), A.amax(-1), A.argmax(-1) == plain[i])
-                for kind, value in enumerate(values):
-                    sums[kind, number - 1, :, :, i] = value.double().sum(-1).cpu().numpy()
+                values = [torch.special.entr(A.double()).sum(-1), A.amax(-1), A.argmax(-1) == plain[i]]
+                sums[:, number - 1, :, :, i] = torch.stack([x.double().sum(-1) for x in values]).cpu().numpy()
         if not np.isfinite(sums).all():
             raise InputError("attention is not finite: α is too large for these weights")
         batch_sums.append(sums)

@@ -18,7 +18,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.terminal import counted
 from streamscope.models.config import ModelConfig
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
@@ -33,12 +32,10 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name used in columns, such as L2.q."""
         return f"L{self.layer}.{self.path.split('.')[1]}"
 
     @property
     def hook(self) -> str:
-        """The hook of its latent."""
         return f"blocks.{self.layer}.{self.path}.hook_latent"
 
 
@@ -82,46 +79,28 @@ def scale_latents(
 def blend_latents(
     latents: Latents, share: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
 ) -> dict[str, Edit]:
-    """z ← (1 − s) z + s z', between two prompts: s = 1 swaps, s = 0 changes nothing.
+    """z ← (1 − s) z + s z', between two prompts: s = 1 swaps, s = 0 changes nothing. z' [P, R] goes to the P
+    `positions`, in order, of every row of the batch."""
 
-    z' [P, R] goes to the P `positions`, in order, of every row of the batch. Raises `InputError` in the forward pass
-    for another number of positions.
-    """
+    def blended(z: Tensor, donor: Tensor) -> Tensor:
+        new, rows = z.clone(), slice(None) if positions is None else list(positions)
+        new[:, rows] = (1 - share) * z[:, rows] + share * donor.to(z)
+        return new
+
     edits: dict[str, Edit] = {}
     for place, donor in latents.items():
-        edits |= _edits([place], partial(_blend, donor=donor, share=share, positions=positions), dims, positions)
+        edits |= _edits([place], partial(blended, donor=donor), dims, positions)
     return edits
 
 
-def _blend(z: Tensor, *, donor: Tensor, share: float, positions: Sequence[int] | None) -> Tensor:
-    rows = list(range(z.shape[1]) if positions is None else positions)
-    if donor.shape[0] != len(rows):
-        raise InputError(
-            f"{counted(donor.shape[0], 'position')} of latents are given for {counted(len(rows), 'position')} to edit"
-        )
-    new = z.clone()
-    new[:, rows] = (1 - share) * z[:, rows] + share * donor.to(z)
-    return new
-
-
 def _edits(
-    places: Iterable[Place], change: Change, dims: Sequence[int] | None, at_positions: Sequence[int] | None
+    places: Iterable[Place], change: Change, dims: Sequence[int] | None, positions: Sequence[int] | None
 ) -> dict[str, Edit]:
-    return {place.hook: partial(_apply, change=change, dims=dims, positions=at_positions) for place in places}
+    def apply(z: Tensor, hook: Any) -> Tensor:
+        chosen = zip(z.shape[1:], (positions, dims), strict=True)
+        rows, columns = (torch.arange(n)[slice(None) if indices is None else list(indices)] for n, indices in chosen)
+        mask = torch.zeros(z.shape[1:], dtype=torch.bool, device=z.device)
+        mask[rows[:, None], columns] = True
+        return torch.where(mask, change(z), z)
 
-
-def _apply(
-    z: Tensor, hook: Any, *, change: Change, dims: Sequence[int] | None, positions: Sequence[int] | None
-) -> Tensor:
-    rows, columns = _mask(z.shape[1], positions, "position", z), _mask(z.shape[2], dims, "latent dimension", z)
-    return torch.where(rows[:, None] & columns, change(z), z)
-
-
-def _mask(n: int, chosen: Sequence[int] | None, noun: str, like: Tensor) -> Tensor:
-    """[n], True at the chosen indices (all if None)."""
-    mask = torch.full((n,), chosen is None, device=like.device)
-    for i in chosen or ():
-        if not -n <= i < n:
-            raise InputError(f"{noun} {i} does not exist: there are {n}")
-        mask[i] = True
-    return mask
+    return {place.hook: apply for place in places}

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Query, run
 
@@ -25,17 +24,13 @@ def hook_means(
     part: Callable[[Tensor], Tensor] = lambda x: x, chunk: int = 32,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Mean of each hook [...], or of a `part` of it [T, ...], over all positions (BOS included) of rows, in float32.
-
-    Sums run in float64 over `chunk` rows at a time, so memory does not grow. Raises `InputError` without rows.
-    """
+    Sums run in float64 over `chunk` rows at a time, so memory does not grow."""
     sums, n = dict[str, Tensor](), 0
     for batch in chunks(rows, chunk):
         n += sum(map(len, batch))
         for name, values in run(model, Query(tokens=batch, hooks=tuple(names))).hooks.items():
             total = torch.stack([part(x).double().sum(0) for x in values]).sum(0)
             sums[name] = sums[name] + total if name in sums else total
-    if not n:
-        raise InputError("a mean over no tokens: give at least one row")
     return {name: (total / n).float() for name, total in sums.items()}
 
 

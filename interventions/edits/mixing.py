@@ -17,7 +17,6 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import parse_parts
 from streamscope.models.hooks import Edit
 from streamscope.models.mixing import PARTS, PlacedConnection
@@ -29,15 +28,13 @@ def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[PlacedConne
 
 
 def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
-    """H ← values[hook], [N] or [N, N], the same at every token. Raises `InputError` in the forward pass for a value of
-    another shape."""
+    """H ← values[hook], [N] or [N, N], the same at every token."""
     return {name: partial(_constant, value=value) for name, value in values.items()}
 
 
 def permute_streams(modules: Iterable[PlacedConnection], order: Sequence[int]) -> dict[str, Edit]:
-    """X_s ← X_order[s] where the streams enter the modules. Raises `InputError` in the forward pass for an order that
-    does not name every stream once."""
-    return {module.entry: partial(_permute, order=tuple(order)) for module in modules}
+    """X_s ← X_order[s] where the streams enter the modules."""
+    return {module.entry: lambda X, hook: X[:, :, list(order)] for module in modules}
 
 
 def average_streams(modules: Iterable[PlacedConnection]) -> dict[str, Edit]:
@@ -47,13 +44,9 @@ def average_streams(modules: Iterable[PlacedConnection]) -> dict[str, Edit]:
 
 def permutations(n: int, draws: int, seed: int) -> list[tuple[int, ...]]:
     """`draws` different permutations of n streams, drawn uniformly from all but the identity; all if there are fewer.
-
-    The same seed gives the same permutations. Raises `InputError` for no draws and for fewer than two streams.
-    """
-    possible, identity = math.factorial(n) - 1, tuple(range(n))
-    if draws < 1 or possible < 1:
-        raise InputError(f"cannot draw {draws} permutations of {n} streams, other than the identity")
-    if possible <= draws:
+    The same seed gives the same permutations."""
+    identity = tuple(range(n))
+    if math.factorial(n) - 1 <= draws:
         return list(itertools.permutations(range(n)))[1:]
     generator, drawn = random.Random(seed), dict[tuple[int, ...], None]()
     while len(drawn) < draws:
@@ -64,15 +57,7 @@ def permutations(n: int, draws: int, seed: int) -> list[tuple[int, ...]]:
 
 
 def _constant(H: Tensor, hook: Any, *, value: Tensor) -> Tensor:
-    if value.shape != H.shape[2:]:
-        raise InputError(f"the coefficients have shape {list(value.shape)}, the model has {list(H.shape[2:])}")
     return value.to(H).expand_as(H)
-
-
-def _permute(X: Float[Tensor, "B T N D"], hook: Any, *, order: tuple[int, ...]) -> Float[Tensor, "B T N D"]:
-    if sorted(order) != list(range(X.shape[2])):
-        raise InputError(f"{list(order)} is not an order of {X.shape[2]} streams")
-    return X[:, :, list(order)]
 
 
 def _average(X: Float[Tensor, "B T N D"], hook: Any) -> Float[Tensor, "B T N D"]:

@@ -18,18 +18,18 @@ cases in a second model and gives the differences of all parts and shares, paire
 in the run and ablated in both models; those of --groups are ranked in each. Source: McGrath et al. 2023.
 """
 
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument, need_parts
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals, Scatter
+from streamscope.interventions.face import Intervention
 
 
 @instrument("hydra", Tasks(tasks=("capitalization", "winograd")))
-class Hydra(Instrument):
+class Hydra(Intervention):
     heads: Names = ()
     """Heads to ablate one at a time: L5.H4, L4.*, top3:entity; default: all, unless --groups are given."""
     groups: Names = ()
@@ -45,17 +45,6 @@ class Hydra(Instrument):
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L4.H0-1", "L5.H3")}
     planted: ClassVar = "tests/interventions/test_hydra.py::test_planted_backup_makes_up_what_it_is_set_to"
-
-    def check(self, model: Any) -> None:
-        """Raise `InputError` for a model whose heads have no contributions of their own."""
-        need_parts(model, self.name)
-        self.body().check_heads(model)
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.interventions.hydra import measure
-
-        return measure
 
 
 main = main_of(Hydra, __doc__)

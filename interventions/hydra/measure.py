@@ -12,8 +12,7 @@ updates under the ablation. The change of answer − foil (log-odds, nats) is ex
     norm          Σ c(v'; s') − c(v'; s): the new scale of the norm
 
 `total` comes from the model's own log-probabilities, so `unexplained` = total − the sum is a check, 0 up to rounding.
-Backup heads (Hydra effect, McGrath et al. 2023) show as compensation of the opposite sign to the direct effect. The
-tables have one row per task and group, with cases of all tasks as units.
+Backup heads (Hydra effect, McGrath et al. 2023) show as compensation of the opposite sign to the direct effect.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,26 +24,26 @@ import pandas as pd
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments import observations
-from streamscope.instruments.contract import InstrumentData, Progress, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, need_parts, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, described, key, number, quantity
+from streamscope.interventions.controls import CASES
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
-from streamscope.interventions.observe import SMALLEST, UNIT, answer_log_probs
+from streamscope.interventions.observe import MEASURES, answer_log_probs
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, contributions, directions
 from streamscope.probes.direct_logit_attribution.contributions import observe as one_pass
 
-__all__ = ["check_heads", "control_tables", "observe", "tables", "with_resolved_heads"]
 KEYS = ("task", "group")
 PLACE = ("layer", "place")
-NATS = Measure(name="log-odds", unit=UNIT["log_odds"], resolution=SMALLEST["log_odds"])
+NATS = replace(MEASURES["log_odds"], name="log-odds")
 UNSURE = "the direct effect is not significantly different from 0"
 FEW = "too few independent cases for a bootstrap, or a share that does not vary"
 RESAMPLES = 5000
@@ -74,6 +73,11 @@ class Decomposition:
     def unexplained(self) -> np.ndarray:
         """total − the sum of the parts [N]: 0 up to rounding."""
         return self.total - self.direct - self.compensation - self.mixing - self.norm
+
+
+def check(options: Hydra, model: Any) -> None:
+    need_parts(model, options.name)
+    check_heads(model)
 
 
 def decompose(
@@ -114,13 +118,11 @@ def decompose(
 
 
 def kept_share(direct: np.ndarray, total: np.ndarray) -> float:
-    """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that remains in the total.
-
-    This is the slope of total on direct through the origin (McGrath et al. 2023, Fig. 4: below 1): 1 without
-    compensation, 0 with full compensation. Unlike `made_up` it needs no mean direct effect. NaN without any effect.
-    """
+    """Σ_i direct_i total_i / Σ_i direct_i² over cases: the share of the direct effect that remains in the total. This
+    is the slope of total on direct through the origin (McGrath et al. 2023, Fig. 4: below 1): 1 without compensation, 0
+    with full compensation. Unlike `made_up` it needs no mean direct effect. NaN without any effect."""
     size = float((direct**2).sum())
-    return float((direct * total).sum() / size) if size > SMALLEST["log_odds"] ** 2 else float("nan")
+    return float((direct * total).sum() / size) if size > NATS.resolution**2 else float("nan")
 
 
 def observe(options: Hydra, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -136,10 +138,9 @@ def observe(options: Hydra, model: Any, data: Opened, progress: Progress) -> Ins
             parts = {part: getattr(decomposition, part) for part in PARTS}
             parts |= {"attn": decomposition.attn.sum(0), "mlp": decomposition.mlp.sum(0)}
             rows["effects"] += [({**labels, "part": part}, x) for part, x in parts.items()]
-            for layer, (attn, mlp, heads) in enumerate(
-                zip(decomposition.attn, decomposition.mlp, decomposition.heads, strict=True)
-            ):
-                places = {" attn": attn, " mlp": mlp, **{f".H{h}": x for h, x in enumerate(heads)}}
+            for layer, attn in enumerate(decomposition.attn):
+                places = {" attn": attn, " mlp": decomposition.mlp[layer]}
+                places |= {f".H{h}": x for h, x in enumerate(decomposition.heads[layer])}
                 for place, x in places.items():  # the same cells in every model, even if groups are found elsewhere
                     acts = layer > first or (layer == first and place[0] == " ")
                     place_labels = {"layer": layer, "place": f"L{layer}{place}"}
@@ -162,16 +163,12 @@ def observe(options: Hydra, model: Any, data: Opened, progress: Progress) -> Ins
 
 
 def with_resolved_heads(options: Hydra, data: Opened) -> Hydra:
-    """These options with single heads given by name, so that a control ablates the same ones."""
     single = HeadFinder(data.model, data[Tasks].tokenizer).single(options.heads, options.groups)
     return replace(options, heads=tuple(group.spec.partition("=")[2] for group in single))
 
 
 def tables(options: Hydra, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """effects: one row per task and group; layers: compensation of every later layer, by branch and head.
-
-    `unexplained` is the largest difference in a case between the parts and the model's own log-probabilities.
-    """
+    """effects: one row per task and group; layers: compensation of every later layer, by branch and head."""
     groups, decompositions = data.extra
     heads = {group.name: group.label for group in groups}
     frame, missing = estimates["effects"].wide(KEYS)
@@ -202,9 +199,7 @@ def shares_of(task: str, group: str, *blocks: Observations) -> list[int]:
 
 def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float], dict[str, str]]:
     """made_up = −Σ compensation / Σ direct over the cases, with a bootstrap interval; and reasons for missing values.
-
-    Where the mean direct effect does not differ significantly from 0, a share of it says nothing.
-    """
+    Where the mean direct effect does not differ significantly from 0, a share of it says nothing."""
     cells = shares_of(task, group, block)
     direct = observations.estimate(block, [Contrast(quantity="direct", weights={cells[1]: 1.0})]).frame.iloc[0]
     sure = direct["low"] > 0 or direct["high"] < 0
@@ -219,14 +214,16 @@ def made_up(block: Observations, task: str, group: str) -> tuple[dict[str, float
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """made_up: the compensated shares of run and control, and their difference, resampled jointly."""
     blocks = observations.on_shared_units(run.blocks["effects"], control.blocks["effects"])
     joint = replace(
         blocks[0], cells=pd.concat([block.cells for block in blocks], ignore_index=True),
         total=np.concatenate([block.total for block in blocks]), size=np.concatenate([block.sizes for block in blocks]),
     )  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    missing: Reasons = {}
+    rows, missing = list[dict[str, Any]](), Reasons()
+
+    def difference_of(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
+        return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
+
     for task, group in run.table("effects").frame[list(KEYS)].itertuples(index=False):
         shares = [made_up(block, task, group) for block in blocks]
         reasons = {
@@ -234,7 +231,7 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
         }
         with np.errstate(invalid="ignore"):  # without a direct effect there is no share, which `reasons` say
             interval = observations.bootstrap(
-                joint, shares_of(task, group, *blocks), _two_shares, lambda y, n: (-y[0], y[1], -y[2], y[3]),
+                joint, shares_of(task, group, *blocks), difference_of, lambda y, n: (-y[0], y[1], -y[2], y[3]),
                 resamples=RESAMPLES,
             )  # fmt: skip
         difference, lost = observations.interval_columns("difference", interval)
@@ -249,16 +246,11 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, title)}
 
 
-def _two_shares(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
-    return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
-
-
 RATIO = "ratio to the direct effect"
 WHICH = (
     key("task", "task", "the task whose answers are scored"), key("group", "ablated", "the ablated group of heads"),
     key("heads", "heads", "the heads of the group", "layer and index", shown=False),
 )  # fmt: skip
-CASES = counts("cases", "independent cases, or the fewest words of a kind if cases share words")
 DOCS = {
     "direct": "minus the heads' contribution to answer − foil, with the final norm's scale held fixed",
     "compensation": "change of later attention and FFNs because the heads are ablated",
@@ -272,18 +264,18 @@ TESTED_PARTS = ("direct", "total")
 EFFECTS = (
     *WHICH,
     *(replace(c, shown=c.shown and (part in TESTED_PARTS or not c.name.endswith("_holm"))) for part in PARTS
-      for c in quantity(part, part, UNIT["log_odds"], DOCS[part], sd="cases",
+      for c in quantity(part, part, NATS.unit, DOCS[part], sd="cases",
                         shown=part != "compensation")),
     *described("made_up", "share compensated", RATIO, "−compensation / direct", format=".2f",
                source="McGrath et al. 2023"),
-    number("unexplained", "unexplained", UNIT["log_odds"], "largest |total − sum of the parts| of a case: rounding",
+    number("unexplained", "unexplained", NATS.unit, "largest |total − sum of the parts| of a case: rounding",
            ".1e", False),
     *CASES,
 )  # fmt: skip
 LAYERS = (
     *WHICH, number("layer", "layer", "layer", "counted from 0", "d", False),
     key("place", "place", "attention, FFN or head of the layer"),
-    *quantity("compensation", "compensation", UNIT["log_odds"], DOCS["compensation"], sd="cases"), *CASES,
+    *quantity("compensation", "compensation", NATS.unit, DOCS["compensation"], sd="cases"), *CASES,
 )  # fmt: skip
 MADE_UP = (
     *WHICH[:2],

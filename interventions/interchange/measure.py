@@ -68,24 +68,18 @@ class Cases:
         return np.asarray(self.value[pairs[:, 1]] == self.right[pairs[:, 0]])
 
     def only(self, rows: Sequence[int]) -> "Cases":
-        """Some of the prompts."""
-        chosen: dict[str, Any] = {
-            name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows]
-            for name, x in vars(self).items() if name != "variable"
-        }  # fmt: skip
+        fields: dict[str, Any] = {name: x for name, x in vars(self).items() if name != "variable"}
+        chosen = {name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows] for name, x in fields.items()}
         return replace(self, **chosen)
 
 
 def check(options: Interchange, model: Any) -> None:
-    """Raise `InputError` for hooks that are not editable streams of the model."""
     places_of(model, options.hooks)
 
 
 def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
-    """The prompts of each relation (or category) that has a variable of two values (`variable_of`).
-
-    Raises `InputError` if none has, and for a position that prompts lack.
-    """
+    """The prompts of each relation (or category) that has a variable of two values (`variable_of`). Raises `InputError`
+    if none has, and for a position that prompts lack."""
     aligned = opened.aligned
     if any(prompt.answers for prompt in aligned.prompts):
         sides = {p.id: (p.answers, p.foils) for p in make_pairs(aligned, opened.tokenizer, "corrupt").pairs}
@@ -104,23 +98,21 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
             groups.setdefault(prompt.category if two_lists else prompt.relation or prompt.category, []).append(i)
     cases = dict[str, Cases]()
     for group, rows in groups.items():
-        prompts, answers = [aligned.prompts[i] for i in rows], [sides[aligned.prompts[i].id] for i in rows]
+        prompts, tokens = [aligned.prompts[i] for i in rows], [aligned.tokens[i] for i in rows]
+        answers = [sides[prompt.id] for prompt in prompts]
         variable, value = variable_of(prompts, answers)
-        ends = [
-            len(aligned.tokens[i]) - 1 if options.position == "last" else aligned.positions[i][options.position][-1]
-            for i in rows
-        ]
+        position = [len(ids) - 1 for ids in tokens]
+        if options.position != "last":
+            position = [aligned.positions[i][options.position][-1] for i in rows]
         if variable:
             cases[group] = Cases(
-                tokens=[aligned.tokens[i] for i in rows], position=np.array(ends), answers=answers, right=value,
-                value=value, words=[words_of(prompt) for prompt in prompts], units=[labels[i] for i in rows],
+                tokens=tokens, position=np.array(position), answers=answers, right=value, value=value,
+                words=[words_of(prompt) for prompt in prompts], units=[labels[i] for i in rows],
                 names=[opened.unit(prompt.id) for prompt in prompts], variable=variable,
             )  # fmt: skip
     if not cases:
-        raise InputError(
-            "interchange needs a variable of two values: prompts with two kinds of nouns or both orders of two nouns, "
-            "as stories, or with two lists of answers, as pronouns or agreement"
-        )
+        kinds = "two kinds of nouns or both orders of two nouns, as stories, or with two lists of answers, as pronouns"
+        raise InputError(f"interchange needs a variable of two values: prompts with {kinds} or agreement")
     return cases
 
 
@@ -143,10 +135,11 @@ def variable_of(
     lists = sorted({frozenset(right) for right, _ in answers}, key=sorted)
     if len(lists) == 2:
         return "answer", np.array([lists.index(frozenset(right)) for right, _ in answers])
-    if not all("target" in prompt.roles and "distractor" in prompt.roles for prompt in prompts):
+    roles = ("target", "distractor")
+    if not all(role in prompt.roles for prompt in prompts for role in roles):
         return "", np.zeros(0)
-    nouns = [[prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor")] for prompt in prompts]
-    ends = [max(prompt.roles[role][1] for role in ("target", "distractor")) for prompt in prompts]
+    nouns = [[prompt.text[slice(*prompt.roles[role])] for role in roles] for prompt in prompts]
+    ends = [max(prompt.roles[role][1] for role in roles) for prompt in prompts]
     clues = [[prompt.text[end:], distractor] for prompt, end, (_, distractor) in zip(prompts, ends, nouns, strict=True)]
     for differ in (nouns, [*nouns, *clues]):
         if kind := two_kinds(differ):
@@ -171,10 +164,8 @@ def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
 
 def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
     """Two groups of prompts that share no word: for directions, about `DIRECTIONS` of each right value, and to measure.
-
     Prompts come in random order. One whose words are on a side goes there, one of new words where its value is too
-    rare; a prompt with words of both sides is left out.
-    """
+    rare; a prompt with words of both sides is left out."""
     words: tuple[set[str], set[str]] = (set(), set())
     rows: tuple[list[int], list[int]] = ([], [])
     sizes = np.zeros((2, 2))
@@ -271,11 +262,9 @@ class Search:
         return functional.softplus(torch.where(own_answer, -m, m)).mean()
 
     def train(self, start: Float[Tensor, "D k"], steps: int, rng: np.random.Generator) -> Float[Tensor, "D k"]:
-        """The basis with the least loss on held-out pairs, from `start` on.
-
-        Held-out pairs have words of their own where both groups of prompts have both values: with few words a basis
-        soon learns the words instead of the variable.
-        """
+        """The basis with the least loss on held-out pairs, from `start` on. Held-out pairs have words of their own
+        where both groups of prompts have both values: with few words a basis soon learns the words instead of the
+        variable."""
         held_out, trained = apart(self.cases, int(rng.integers(2**31)))
         self.learns_words = min(len(set(self.cases.value[rows])) for rows in (held_out, trained)) < 2
         if self.learns_words:
@@ -382,11 +371,9 @@ HITS = Measure(name="accuracy", unit="share of pairs", resolution=0.0, kind="sha
 
 
 def observe(options: Interchange, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: the unedited model in every relation, and each place and basis. Units: pairs of prompts.
-
-    The untrained model is asked for the right answers, because its own answers hardly vary. A relation whose variable
-    has one value in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left.
-    """
+    """Cells: the unedited model in every relation, and each place and basis. Units: pairs of prompts. The untrained
+    model is asked for the right answers, because its own answers hardly vary. A relation whose variable has one value
+    in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left."""
     places, groups = places_of(model, options.hooks), cases_of(options, data[Prompts])
     tick = ticks(progress, len(groups) * len(places) * len(options.basis))
     nets: list[tuple[Any, Interchange, tuple[str, ...]]]
@@ -442,28 +429,24 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
         title += f"; {basis} had no held-out words at {sum(of_basis)} of {counted(len(of_basis), 'place')}"
     measurements = InstrumentData({}, {}, {"title": title}, arrays)
     measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
-    edited_cells = [(i, baseline) for i, baseline in enumerate(baselines) if i != baseline]
+    edited = {i: baseline for i, baseline in enumerate(baselines) if i != baseline}
+    plain = partial(Contrast, null=None)
     for name, size in {"accuracy": measured, "flips": must_flip, "stays": measured & ~must_flip}.items():
         measurements.blocks[name] = Observations(
             measure=HITS, cells=pd.DataFrame(labels).assign(cell=range(len(labels))), units=table,
             total=np.where(size, total, np.nan), size=size,
         )  # fmt: skip
-        measurements.contrasts[name] = [
-            Contrast(quantity=name, weights={i: 1.0}, labels=labels[i], null=None) for i, _ in edited_cells
+        measurements.contrasts[name] = [plain(quantity=name, weights={i: 1.0}, labels=labels[i]) for i in edited]
+    for i, baseline in edited.items():
+        above, family = {i: 1.0, baseline: -1.0}, labels[i]["basis"]
+        measurements.contrasts["accuracy"] += [
+            plain(quantity="nothing", weights={baseline: 1.0}, labels=labels[i]),
+            Contrast(quantity="above", weights=above, labels=labels[i], family=family),
         ]
-    measurements.contrasts["accuracy"] += [
-        Contrast(quantity="nothing", weights={baseline: 1.0}, labels=labels[i], null=None)
-        for i, baseline in edited_cells
-    ]
-    measurements.contrasts["accuracy"] += [
-        Contrast(quantity="above", weights={i: 1.0, baseline: -1.0}, labels=labels[i], family=labels[i]["basis"])
-        for i, baseline in edited_cells
-    ]
     return measurements
 
 
 def tables(options: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per hook, stream and basis."""
     frame, missing = joined([estimates[name] for name in ("accuracy", "flips", "stays")], KEYS, COLUMNS)
     return {"interchange": Table(frame, COLUMNS, missing, data.about["title"])}
 

@@ -10,23 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Progress, title_of
+from streamscope.instruments.contract import Progress, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened, Text
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Table, counts, key, number
 from streamscope.interventions import changes
-from streamscope.interventions.edits.latents import Latents as LatentValues
-from streamscope.interventions.edits.latents import (
-    Place,
-    blend_latents,
-    check_dims,
-    clamp_latents,
-    parse_places,
-    scale_latents,
-)
+from streamscope.interventions.edits import latents as e
 from streamscope.interventions.latents import Latents
-from streamscope.interventions.observe import NATS, SMALLEST
+from streamscope.interventions.observe import NATS
 from streamscope.models.config import ModelConfig
 from streamscope.models.hooks import Edits, Query, run
 from streamscope.models.layers.hdpl import latent_widths
@@ -42,14 +34,13 @@ NOTHING = {"latents": "none", "place": "", "layer": -1, "projection": "", "dims"
 class Cell:
     """One edit of one place or of several at once; `dims` None means all latent dimensions."""
 
-    places: tuple[Place, ...]
+    places: tuple[e.Place, ...]
     dims: tuple[int, ...] | None
     kind: Literal["scale", "clamp", "blend"]
     amount: float
 
     @property
     def labels(self) -> dict[str, Any]:
-        """Columns that name the cell; layer −1 and no projection for several places."""
         names, single = [place.label for place in self.places], len(self.places) == 1
         place = "+".join(names) if len(names) < 4 else f"{names[0]}+…+{names[-1]} ({len(names)})"
         dims = "all" if self.dims is None else " ".join(map(str, self.dims))
@@ -60,20 +51,25 @@ class Cell:
             "dims": dims, "edit": self.kind, "amount": float(self.amount),
         }  # fmt: skip
 
-    def edits(self, positions: Sequence[int] | None = None, donor: LatentValues | None = None) -> Edits:
+    def edits(self, positions: Sequence[int] | None = None, donor: e.Latents | None = None) -> Edits:
         """The edits at the `positions`; `donor` is the other prompt's z to blend with."""
         if self.kind == "blend":
             assert donor is not None
-            return blend_latents({place: donor[place] for place in self.places}, self.amount, self.dims, positions)
-        make = scale_latents if self.kind == "scale" else clamp_latents
+            return e.blend_latents({place: donor[place] for place in self.places}, self.amount, self.dims, positions)
+        make = e.scale_latents if self.kind == "scale" else e.clamp_latents
         return make(self.places, self.amount, self.dims, positions)
+
+
+def check(options: Latents, model: Any) -> None:
+    need_parts(model, options.name)
+    cells_of(options, model.config)
 
 
 def cells_of(options: Latents, config: ModelConfig) -> list[Cell]:
     """Every change of every place (or of all together), and with `each` of every dimension. Raises `InputError` for a
     projection or dimension that the model lacks."""
-    places = parse_places(options.at, config)
-    check_dims(places, options.dims, config)
+    places = e.parse_places(options.at, config)
+    e.check_dims(places, options.dims, config)
     widths = latent_widths(config)
     blends = options.blend or ((1.0,) if options.source else ())
     scales = options.scale or (() if options.clamp or blends else (0.0,))
@@ -105,13 +101,9 @@ def observe(options: Latents, model: Any, data: Opened, progress: Progress) -> c
         change_list = [
             changes.Change(c.labels, [c.edits()], family=f"delta of {c.kind} {c.amount!r}") for c in document_cells
         ]
+        documents, measures = data[Documents], {"loss": NATS} | changes.OF_CHANGE
         effects = changes.measure_changes(
-            model,
-            data[Documents],
-            change_list,
-            measures={"loss": NATS} | changes.OF_CHANGE,
-            kl="forward",
-            progress=progress,
+            model, documents, change_list, measures=measures, kl="forward", progress=progress
         )
         effects.about["title"] = {"latents": f"{name}: {effects.loss}; {effects.documents}"}
     effects.about["title"]["texts"] = f"{name} under changed latents{cut}"
@@ -121,16 +113,13 @@ def observe(options: Latents, model: Any, data: Opened, progress: Progress) -> c
 
 
 def with_resolved_heads(options: Latents, data: Opened) -> Latents:
-    """These options with the projections given by name, so that a control is measured at the same ones."""
-    return replace(options, at=tuple(place.label for place in parse_places(options.at, data.model.config)))
+    return replace(options, at=tuple(place.label for place in e.parse_places(options.at, data.model.config)))
 
 
 def aligned_positions(n: int, n_source: int | None, positions: Sequence[int]) -> tuple[list[int], list[int]]:
     """(positions of a text of n tokens, the same positions of its source), from 0; all if `positions` is empty.
-
     Negative positions count from the end of each. Raises `InputError` for positions outside, and for texts of different
-    lengths without positions.
-    """
+    lengths without positions."""
     m = n if n_source is None else n_source
     if not positions and n != m:
         raise InputError(f"the texts have {n} and {m} tokens: give --position for the tokens to pair (−1: the last)")
@@ -145,25 +134,20 @@ def texts_of(
     options: Latents, model: Any, cells: Sequence[Cell], texts: OpenText, sources: Sequence[Sequence[int]],
     progress: Progress = iter,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:  # fmt: skip
-    """(KL at every position, the k most probable next tokens after the last one) for every text and edit.
-
-    A blend takes z from an unedited pass of `sources[i]` at aligned positions. `before` is the unedited probability;
-    rows with the edit "none" are the unedited predictions.
-    """
+    """(KL at every position, the k most probable next tokens after the last one) for every text and edit. A blend takes
+    z from an unedited pass of `sources[i]` at aligned positions. `before` is the unedited probability; rows with the
+    edit "none" are the unedited predictions."""
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     positions, following = list[dict[str, Any]](), list[dict[str, Any]]()
     places = list(dict.fromkeys(place for cell in cells for place in cell.places))
     for prompt, ids in enumerate(progress(texts.rows)):
         source = sources[prompt] if sources else None
-        text_positions, source_positions = aligned_positions(
-            len(ids), len(source) if source else None, options.position
-        )
+        n_source = len(source) if source else None
+        text_positions, source_positions = aligned_positions(len(ids), n_source, options.position)
         donor = None
         if source:
-            of_source = Query(
-                tokens=[list(source)], hooks=tuple(place.hook for place in places), positions=[source_positions]
-            )
-            captures = run(model, of_source).hooks
+            hooks = tuple(place.hook for place in places)
+            captures = run(model, Query(tokens=[list(source)], hooks=hooks, positions=[source_positions])).hooks
             donor = {place: captures[place.hook][0] for place in places}
         query = Query(tokens=[list(ids)], hooks=(last,), logits=[[len(ids) - 1]])
 
@@ -206,7 +190,7 @@ def add_texts(effects: changes.Effects, positions: pd.DataFrame, names: Sequence
     total[cell, unit], size[cell, unit] = positions["kl"], 1.0
     units["cluster"] = [names[i] for i in units["prompt"]]
     units["unit"] = [f"{names[i]}:{position}" for i, position in zip(units["prompt"], units["position"], strict=True)]
-    measure = Measure(name="kl", unit=DIVERGENCE, resolution=SMALLEST["loss"], limits=(0.0, np.inf))
+    measure = Measure(name="kl", unit=DIVERGENCE, resolution=NATS.resolution, limits=(0.0, np.inf))
     effects.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
     effects.contrasts["texts"] = each("kl", cells, null=None)
 

@@ -6,20 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.instruments.contract import Progress, title_of
+from streamscope.instruments.contract import Progress, need_streams, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import changes
+from streamscope.interventions.edits import mixing as e
 from streamscope.interventions.edits.means import document_rows, hook_means
-from streamscope.interventions.edits.mixing import (
-    average_streams,
-    constant_coefficients,
-    parse_modules,
-    permutations,
-    permute_streams,
-)
 from streamscope.interventions.mixing import Mixing
 from streamscope.models.hooks import Edits, edited_at, hooked_at
 from streamscope.models.mixing import PlacedConnection, connections, inert_modules, unseen
@@ -28,8 +22,6 @@ EVERYWHERE = "everywhere"
 OF = {"res": "H_res", "pre": "H_pre", "post": "H_post", "both": "H_pre and H_post"}
 TO = {"identity": "I", "mean": "mean over tokens", "even": "even"}
 STREAMS = {"permute": "permuted", "average": "their mean"}
-COEFFICIENTS = {"both": ("pre", "post")}
-"""Coefficients of changes that affect several."""
 Constants = Mapping[tuple[str, str], Tensor]
 """(hook, "identity", "mean" or "even") -> the new coefficients."""
 SAME = "coefficients are the same at every token by construction"
@@ -38,22 +30,25 @@ SUM = "only the sum of its streams is read, which stays the same"
 
 
 def hooks_of(change: str, module: PlacedConnection) -> list[str]:
-    """Hooks of the module's coefficients that a change affects."""
     of = change.partition("-")[0]
-    return [f"{module.path}.hook_{name}" for name in COEFFICIENTS.get(of, (of,))]
+    return [f"{module.path}.hook_{name}" for name in (("pre", "post") if of == "both" else (of,))]
+
+
+def check(options: Mixing, model: Any) -> None:
+    need_streams(model, options.name)
+    places(options.where, model.config.n_layers)
 
 
 def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnection]]:
-    """(whether to change all modules at once, the modules to change alone); both by default. Raises as
-    `parse_modules`."""
+    """(whether to change all modules at once, the modules to change alone); both by default."""
     alone = [spec for spec in where if spec != EVERYWHERE] if where else ["all"]
-    return not where or EVERYWHERE in where, parse_modules(alone, n_layers)
+    return not where or EVERYWHERE in where, e.parse_modules(alone, n_layers)
 
 
 def placed_changes(options: Mixing, model: Any) -> list[tuple[str, str, tuple[PlacedConnection, ...], str]]:
     """(change, where, modules in which it acts, why it cannot act) of every change, everywhere and at every module."""
     everywhere, alone = places(options.where, model.config.n_layers)
-    every = parse_modules("all", model.config.n_layers)
+    every = e.parse_modules("all", model.config.n_layers)
     out = list[tuple[str, str, tuple[PlacedConnection, ...], str]]()
     for change in dict.fromkeys(options.change):
         inert = inert_reasons(model, change)
@@ -69,19 +64,17 @@ def edits_of(
 ) -> list[Edits]:
     """The edits of a change in these modules, one for each permutation."""
     if change == "permute":
-        return [permute_streams(modules, order) for order in orders]
+        return [e.permute_streams(modules, order) for order in orders]
     if change == "average":
-        return [average_streams(modules)]
+        return [e.average_streams(modules)]
     to = change.partition("-")[2]
     hooks = [hook for module in modules for hook in hooks_of(change, module)]
-    return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
+    return [e.constant_coefficients({hook: constants[hook, to] for hook in hooks})]
 
 
 def inert_reasons(model: Any, change: str) -> dict[str, str]:
-    """Modules in which a change cannot affect any output, by name, with the reason.
-
-    Empty if the user has edits or hooks on the model, because then nothing is known by construction.
-    """
+    """Modules in which a change cannot affect any output, by name, with the reason. Empty if the user has edits or
+    hooks on the model, because then nothing is known by construction."""
     spec, modules = model.config.residual, list(connections(model))
     to = change.partition("-")[2]
     if edited_at(model) or hooked_at(model):
@@ -100,28 +93,24 @@ def inert_reasons(model: Any, change: str) -> dict[str, str]:
 def constants_of(
     model: Any, change_sites: Iterable[tuple[str, Sequence[PlacedConnection]]], opened: OpenDocuments
 ) -> Constants:
-    """The new coefficients of changes in modules; equal keys share one object, also between sweeps.
-
-    The even H_post is the mean over tokens and streams: 1/n would also write less.
-    """
+    """The new coefficients of changes in modules; equal keys share one object, also between sweeps. The even H_post is
+    the mean over tokens and streams: 1/n would also write less."""
     n = model.config.residual.n
     pairs = dict.fromkeys(
         (hook, change.partition("-")[2])
         for change, modules in change_sites if change not in STREAMS
         for module in modules for hook in hooks_of(change, module)
     )  # fmt: skip
-    mean_hooks = dict.fromkeys(hook for hook, to in pairs if to == "mean" or (to == "even" and hook.endswith("post")))
-    means = hook_means(model, list(mean_hooks), document_rows(opened.batches())) if mean_hooks else {}
+    of_post = {hook for hook, to in pairs if to == "even" and hook.endswith("post")}
+    mean_hooks = list(dict.fromkeys(hook for hook, to in pairs if to == "mean" or hook in of_post))
+    means = hook_means(model, mean_hooks, document_rows(opened.batches())) if mean_hooks else {}
     constants = {}
     for hook, to in pairs:
-        if to == "mean":
-            constants[hook, to] = means[hook]
-        elif hook in means and to == "even" and hook.endswith("post"):
-            constants[hook, to] = means[hook].mean().expand(n)
+        if to == "even":
+            vector = means[hook].mean().expand(n) if hook in of_post else torch.full((n,), 1 / n)
+            constants[hook, to] = torch.full((n, n), 1 / n) if hook.endswith("res") else vector
         else:
-            constants[hook, to] = (
-                torch.eye(n) if to == "identity" else torch.full((n,) * (2 - hook.endswith("pre")), 1 / n)
-            )
+            constants[hook, to] = means[hook] if to == "mean" else torch.eye(n)
     return constants
 
 
@@ -129,7 +118,7 @@ def observe(options: Mixing, model: Any, data: Opened, progress: Progress) -> ch
     """Every change, everywhere and at every module, one variant per permutation. Units: documents."""
     opened, placed = data[Documents], placed_changes(options, model)
     constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
-    orders, change_list = permutations(model.config.residual.n, options.draws, options.seed), []
+    orders, change_list = e.permutations(model.config.residual.n, options.draws, options.seed), []
     for change, where, modules, inert in placed:
         drawn, (of, _, to) = len(orders) if change == "permute" else 1, change.partition("-")
         coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])

@@ -29,7 +29,6 @@ Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -37,14 +36,15 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, Names, Positive
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import Instrument, instrument
+from streamscope.instruments.contract import instrument
 from streamscope.instruments.data import Data, Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
+from streamscope.interventions.face import Intervention
 from streamscope.models.head_spec import score_names
 
 
 @instrument("patch", Prompts(suite="stories"))
-class Patch(Instrument):
+class Patch(Intervention):
     contrast: Literal["auto", "corrupt", "noun", "order"] = "auto"
     """Difference between the two prompts of a pair. corrupt: the suite's own corrupted prompt; noun: another noun;
     order: the nouns change places. auto: corrupt, or noun if the suite has no corrupted prompts."""
@@ -105,14 +105,7 @@ class Patch(Instrument):
             raise InputError(f"--senders rank heads by recovery, not {', '.join(sorted(strange))}")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """The suite is not read if a pair is given."""
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
-
-    @staticmethod
-    def body() -> ModuleType:
-        from streamscope.interventions.patch import measure
-
-        return measure
 
 
 main = main_of(Patch, __doc__)

@@ -32,6 +32,8 @@ from streamscope.models.hooks import Edit, ObservePoint, Query, capture, row_of,
 from streamscope.models.readout import IGNORE
 
 Direction = Literal["denoise", "noise"]
+Activations = Mapping[str, Tensor]
+"""Hook name -> activation of one run, without the batch axis."""
 By = Literal["auto", "role", "head", "head-role", "all"]
 ANYWHERE = "all"
 """Position label of cells that patch every position."""
@@ -57,13 +59,7 @@ class Spot:
     kv: bool = False
     read: str = ""
 
-    @property
-    def layered(self) -> bool:
-        """Whether every layer has this hook."""
-        return ".L." in self.name
-
     def hook(self, layer: int) -> str:
-        """The hook's full name."""
         return self.name.replace(".L.", f".{layer}.")
 
 
@@ -82,7 +78,6 @@ class Cell:
 
     @property
     def hook(self) -> str:
-        """The hook's full name."""
         return self.spot.hook(self.layer)
 
     def index(self, pair: PatchPair, ndim: int) -> tuple[Any, ...] | None:
@@ -157,10 +152,8 @@ def _known(model: Any) -> dict[str, Spot]:
 
 
 def default_spots(model: Any, by: By = "auto") -> tuple[str, ...]:
-    """The streams that enter each layer, the outputs of attention and FFN, and every head's output.
-
-    Only heads have an output of their own: z of all heads at a position is attn_out.
-    """
+    """The streams that enter each layer, the outputs of attention and FFN, and every head's output. Only heads have an
+    output of their own: z of all heads at a position is attn_out."""
     if "head" in by:
         return ("z",)
     streams = model.config.residual.streams or ("resid",)
@@ -170,11 +163,9 @@ def default_spots(model: Any, by: By = "auto") -> tuple[str, ...]:
 def plan(
     model: Any, pairs: Sequence[PatchPair], chosen: Sequence[Spot], by: By = "auto", layers: Sequence[int] | None = None
 ) -> list[Cell]:
-    """The cells of a sweep: hooks × layers × (position labels, heads, both, or the whole activation).
-
-    auto: by head for hooks with query heads, by position label for others. "head" patches keys and values by their own
-    heads, which several query heads may share. Raises `InputError` for heads or positions of a hook without them.
-    """
+    """The cells of a sweep: hooks × layers × (position labels, heads, both, or the whole activation). auto: by head for
+    hooks with query heads, by position label for others. "head" patches keys and values by their own heads, which
+    several query heads may share. Raises `InputError` for heads or positions of a hook without them."""
     labels = _labels(pairs)
     cells = []
     for spot in chosen:
@@ -187,7 +178,7 @@ def plan(
         heads = range((spot.kv and model.cfg.n_key_value_heads) or model.config.n_heads) if "head" in axis else [None]
         places = labels if "role" in axis else [ANYWHERE]
         every = range(model.config.n_layers) if layers is None else layers
-        for layer in every if spot.layered else [-1]:
+        for layer in every if ".L." in spot.name else [-1]:
             cells += [Cell(spot, layer, place, head) for head in heads for place in places]
     return cells
 
@@ -227,7 +218,7 @@ class PatchResults:
             return np.where(np.abs(gap) >= threshold, (self.patched - self.corrupt) / gap, np.nan)
 
 
-MakeSweep = Callable[[PatchPair, Mapping[str, Tensor], Mapping[str, Tensor]], list[dict[str, Edit] | None]]
+MakeSweep = Callable[[PatchPair, Activations, Activations], list[dict[str, Edit] | None]]
 """(pair, the run's own activations, the source's) -> one set of edits per cell, or None if the cell does not exist."""
 
 
@@ -235,11 +226,9 @@ def patch_pairs(
     model: Any, pairs: Sequence[PatchPair], cells: Sequence[Cell], direction: Direction = "denoise", *,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> PatchResults:  # fmt: skip
-    """Every cell of every pair, exactly, with one run per cell. Raises `InputError` without pairs or cells."""
+    """Every cell of every pair, exactly, with one run per cell."""
 
-    def make(
-        pair: PatchPair, recipient: Mapping[str, Tensor], source: Mapping[str, Tensor]
-    ) -> list[dict[str, Edit] | None]:
+    def make(pair: PatchPair, recipient: Activations, source: Activations) -> list[dict[str, Edit] | None]:
         sources = sources_of(model, cells, pair.runs(direction)[0], recipient, source)
         edits: list[dict[str, Edit] | None] = []
         for cell, a in zip(cells, sources, strict=True):
@@ -247,8 +236,6 @@ def patch_pairs(
             edits.append(None if a is None or index is None else {cell.hook: partial(_put, source=a, index=index)})
         return edits
 
-    if not cells:
-        raise InputError("nothing to patch: give at least one hook and one layer")
     return sweep_pairs(model, pairs, names_of(cells), make, len(cells), direction, progress=progress)
 
 
@@ -259,11 +246,7 @@ def names_of(cells: Sequence[Cell]) -> list[str]:
 
 
 def sources_of(
-    model: Any,
-    cells: Sequence[Cell],
-    tokens: Sequence[int],
-    recipient: Mapping[str, Tensor],
-    source: Mapping[str, Tensor],
+    model: Any, cells: Sequence[Cell], tokens: Sequence[int], recipient: Activations, source: Activations
 ) -> list[Tensor | None]:
     """What every cell's hook gets: its activation in the source run; or, for one that reads a stream, what the hook has
     in this run of `tokens` if its layer reads the source's stream. None where the values do not read that stream."""
@@ -282,7 +265,6 @@ def sources_of(
 
 
 def add(x: Tensor, hook: Any, *, delta: Tensor) -> Tensor:
-    """An edit: x + δ."""
     return x + delta.to(x)
 
 
@@ -291,19 +273,16 @@ def sweep_pairs(
     *, progress: Callable[[Iterable], Iterable] = iter,
 ) -> PatchResults:  # fmt: skip
     """Run `make`'s edits on every pair, with the activations `names` of both prompts from unedited runs."""
-    if not pairs:
-        raise InputError("no pairs of prompts to patch")
     runs, patched = np.zeros((2, len(pairs))), np.full((n_cells, len(pairs)), np.nan)
     for i, pair in enumerate(progress(pairs)):
         recipient, source = both_runs(model, pair, names, direction)
         sweep = make(pair, recipient, source)
-        real = [c for c, edits in enumerate(sweep) if edits is not None]
-        tokens = pair.runs(direction)
-        edits = [sweep[c] or {} for c in real]
-        odds, source_odds = _odds(model, tokens[0], pair, edits), _odds(model, tokens[1], pair, [])
+        edits = {c: edits for c, edits in enumerate(sweep) if edits is not None}
+        tokens, other = pair.runs(direction)
+        odds, source_odds = _odds(model, tokens, pair, list(edits.values())), _odds(model, other, pair, [])
         if not (np.isfinite(odds).all() and np.isfinite(source_odds).all()):
             raise InputError(f"log-odds of the pair {pair.id} are not finite: the weights, or a patch, are too large")
-        patched[real, i] = odds[1:]
+        patched[list(edits), i] = odds[1:]
         runs[:, i] = (source_odds[0], odds[0]) if direction == "denoise" else (odds[0], source_odds[0])
     return PatchResults(direction, runs[0], runs[1], patched)
 
@@ -333,12 +312,8 @@ def attribute_pairs(
     model: Any, pairs: Sequence[PatchPair], cells: Sequence[Cell], direction: Direction = "denoise", *,
     progress: Callable[[Iterable], Iterable] = iter,
 ) -> np.ndarray:  # fmt: skip
-    """First-order guesses of `PatchResults.effect` [cells, pairs] in nats: Σ (a_source − a_run) · ∂m/∂a per cell.
-
-    One forward and one backward pass per pair. Raises `InputError` as `patch_pairs` does.
-    """
-    if not pairs or not cells:
-        raise InputError("nothing to attribute: give at least one pair, one hook and one layer")
+    """First-order guesses of `PatchResults.effect` [cells, pairs] in nats: Σ (a_source − a_run) · ∂m/∂a per cell. One
+    forward and one backward pass per pair."""
     hooks = list(dict.fromkeys(cell.hook for cell in cells))
     effects = np.full((len(cells), len(pairs)), np.nan)
     for i, pair in enumerate(progress(pairs)):
@@ -373,11 +348,9 @@ LOGITS = 2**24
 def attribute_heads(
     model: Any, batches: Iterable[tuple[Any, Int[Tensor, "B T"], Int[Tensor, "B T"]]]
 ) -> Float[np.ndarray, "layers heads"]:
-    """d loss / d g of every head, g a factor on its output z, in nats per token: Σ z · ∂loss/∂z over all documents.
-
-    To first order, scaling a head by g changes the loss by (g − 1) times this. `batches` are those of
-    `text.shards.document_batches`. Raises `InputError` for a gradient that is not finite.
-    """
+    """d loss / d g of every head, g a factor on its output z, in nats per token: Σ z · ∂loss/∂z over all documents. To
+    first order, scaling a head by g changes the loss by (g − 1) times this. `batches` are those of
+    `text.shards.document_batches`. Raises `InputError` for a gradient that is not finite."""
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(model.config.n_layers)]
     slopes, n = np.zeros((model.config.n_layers, model.config.n_heads)), 0
     for _, tokens, targets in batches:

@@ -16,15 +16,8 @@ from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.patch import Patch, activations
-from streamscope.interventions.patch.pairs import (
-    Pairs,
-    PatchPair,
-    by_token,
-    choose_pairs,
-    make_pairs,
-    own_pair,
-    units_of,
-)
+from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
+from streamscope.interventions.patch.pairs import units_of as pair_units
 from streamscope.interventions.patch.paths import edges_of, every_edge, parse_senders, patch_edges
 from streamscope.models.head_spec import Head, parse_layers, score_names
 
@@ -39,10 +32,8 @@ NO_EDGE = "in this model the reader does not read what is patched"
 
 @dataclass(frozen=True)
 class SweepResults:
-    """One direction of a sweep: a row of labels per patch, exact and guessed effects [rows, pairs].
-
-    `exact` has no rows if patches are only guessed, but always the clean and corrupted log-odds.
-    """
+    """One direction of a sweep: a row of labels per patch, exact and guessed effects [rows, pairs]. `exact` has no rows
+    if patches are only guessed, but always the clean and corrupted log-odds."""
 
     labels: Sequence[Mapping[str, Any]]
     exact: activations.PatchResults
@@ -57,9 +48,8 @@ def observe(options: Patch, model: Any, data: Opened, progress: Progress) -> Ins
     except InputError as error:
         if data.like is None:
             raise
-        raise InputError(
-            f"the control: {error}; give --hooks that both models have, such as attn_out mlp_out z"
-        ) from None
+        advice = "give --hooks that both models have, such as attn_out mlp_out z"
+        raise InputError(f"the control: {error}; {advice}") from None
     senders = parse_senders(options.senders, model)
     edges = edges_of(model, senders) if senders else []
     layers = parse_layers(options.layers, model.config.n_layers) or None
@@ -67,19 +57,21 @@ def observe(options: Patch, model: Any, data: Opened, progress: Progress) -> Ins
     pairs = pair_set.pairs
     cells = activations.plan(model, pairs, chosen, options.by if options.by != "token" else "role", layers)
     directions = tuple(dict.fromkeys(options.direction))
+
+    def unpatched(direction: activations.Direction) -> activations.PatchResults:
+        return activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, direction)
+
     if hasattr(progress, "say"):
-        baseline = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, directions[0])
+        baseline = unpatched(directions[0])
         if not (np.abs(baseline.clean - baseline.corrupt) >= options.threshold).any():
-            say(
-                progress,
-                f"{_unclear(options.threshold)}: recovery will have no value; give other pairs, or --threshold",
-            )
+            lost = f"{_unclear(options.threshold)}: recovery will have no value"
+            say(progress, f"{lost}; give other pairs, or --threshold")
     swept = []
     for direction in directions:
         if "exact" in options.method:
             exact = activations.patch_pairs(model, pairs, cells, direction, progress=progress)
         else:
-            exact = activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, direction)
+            exact = unpatched(direction)
         guessed = None
         if "attribution" in options.method:
             guessed = activations.attribute_pairs(model, pairs, cells, direction, progress=progress)
@@ -95,15 +87,13 @@ def observe(options: Patch, model: Any, data: Opened, progress: Progress) -> Ins
         paths = SweepResults([dict(zip(EDGES, values, strict=True)) for values in keys], replace(run, patched=odds))
         add_blocks(measurements, "paths", "paths-recovery", [paths], pairs, options.threshold, "sender")
     clean, corrupt = swept[0].exact.clean.mean(), swept[0].exact.corrupt.mean()
-    measurements.about["title"] = (
-        f"{title_of(model)}, {words}: log-odds clean {clean:+.3f}, corrupted {corrupt:+.3f} nats"
-    )
+    odds_words = f"log-odds clean {clean:+.3f}, corrupted {corrupt:+.3f} nats"
+    measurements.about["title"] = f"{title_of(model)}, {words}: {odds_words}"
     measurements.extra = swept
     return measurements
 
 
 def with_resolved_heads(options: Patch, data: Opened) -> Patch:
-    """These options with hooks and senders by name; heads are ranked by their recovery over the same pairs."""
     model = data.model
     if score_names(options.senders):
         named_specs = [spec for spec in options.senders if not score_names([spec])]
@@ -121,10 +111,8 @@ def with_resolved_heads(options: Patch, data: Opened) -> Patch:
         }
         chosen = parse_senders(options.senders, model, {"recovery": scores})
         options = replace(options, senders=tuple(sender.label.replace(" ", ".") for sender in chosen))
-    return replace(
-        options,
-        hooks=options.hooks or activations.default_spots(model, "role" if options.by == "token" else options.by),
-    )
+    by = "role" if options.by == "token" else options.by
+    return replace(options, hooks=options.hooks or activations.default_spots(model, by))
 
 
 def pairs_of(options: Patch, data: Opened) -> tuple[Pairs, str]:
@@ -132,17 +120,14 @@ def pairs_of(options: Patch, data: Opened) -> tuple[Pairs, str]:
     model, tokenizer = data.model, check_tokenizer(data.model)
     if data.like is not None and check_tokenizer(data.like.model).sha256 != tokenizer.sha256:
         a, b = (net.config.d_vocab for net in (data.like.model, model))
-        raise InputError(
-            f"the control has another vocabulary ({b} tokens, the model {a}), but patches are compared token by token; "
-            "train both with one tokenizer"
-        )
+        both = f"the control has another vocabulary ({b} tokens, the model {a})"
+        raise InputError(f"{both}, but patches are compared token by token; train both with one tokenizer")
     if options.clean is not None:
         assert options.corrupt is not None and options.answer is not None and options.foil is not None
         pair = own_pair(tokenizer, options.clean, options.corrupt, options.answer, options.foil)
         if len(pair.clean) > model.config.n_ctx:
-            raise InputError(
-                f"the text has {counted(len(pair.clean), 'token')}, the context holds {model.config.n_ctx}"
-            )
+            length = counted(len(pair.clean), "token")
+            raise InputError(f"the text has {length}, the context holds {model.config.n_ctx}")
         sides = ((options.answer, pair.answers), (options.foil, pair.foils))
         words = " against ".join(_counted(tokenizer, *side) for side in sides).removesuffix(",")
         return Pairs((pair,)), f"one pair, {words}"
@@ -167,7 +152,6 @@ def _counted(tokenizer: Any, continuation: str, ids: Sequence[int]) -> str:
 
 
 def cell_labels(cell: activations.Cell, direction: activations.Direction) -> dict[str, Any]:
-    """The key columns of a cell."""
     head = f"L{cell.layer}.{'KV' if cell.spot.kv else 'H'}{cell.head}" if cell.head is not None else ""
     where = head or (f"L{cell.layer}" if cell.layer >= 0 else "")
     name = " ".join(part for part in (cell.spot.short, where, cell.place) if part not in ("", "all"))
@@ -180,10 +164,8 @@ def add_blocks(
     data: InstrumentData, odds: str, share: str, swept: Sequence[SweepResults], pairs: Sequence[PatchPair],
     threshold: float, family: str,
 ) -> None:  # fmt: skip
-    """Add two blocks: log-odds with the effect of every patch, and recoveries of the pairs that define one.
-
-    Holm's p of the effects corrects over the patches with the same direction and `family`.
-    """
+    """Add two blocks: log-odds with the effect of every patch, and recoveries of the pairs that define one. Holm's p of
+    the effects corrects over the patches with the same direction and `family`."""
     cells: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {odds: [], share: []}
     contrasts: dict[str, list[Contrast]] = {odds: [], share: []}
 
@@ -210,14 +192,13 @@ def add_blocks(
                 part = replace(sweep.exact, patched=all_of[i][None]).recovery(threshold)[0]
                 reason = absent or (_unclear(threshold) if np.isnan(part).all() else "")
                 weights = {cell(share, label, run, part): 1.0}
-                contrasts[share].append(
-                    Contrast(quantity=recovery, weights=weights, labels=label, null=None, missing=reason)
-                )
+                described_only = Contrast(quantity=recovery, weights=weights, labels=label, null=None, missing=reason)
+                contrasts[share].append(described_only)
+    units = pair_units(pairs)
     for name, measure in ((odds, ODDS), (share, SHARE)):
         keys, total = pd.DataFrame([key for key, _ in cells[name]]), np.stack([x for _, x in cells[name]])
-        data.blocks[name] = Observations(
-            measure=measure, cells=keys, units=units_of(pairs), total=total, size=~np.isnan(total)
-        )
+        size = ~np.isnan(total)
+        data.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
         data.contrasts[name] = contrasts[name]
 
 
@@ -253,29 +234,30 @@ def table_of(odds: Estimates, share: Estimates, keys: Sequence[str], columns: Se
 
 
 def errors(swept: SweepResults) -> pd.DataFrame:
-    """One row per hook: the errors of attribution, over cells × pairs, in nats.
-
-    correlation is Pearson's r; max_abs and mean_abs are the largest and mean |guess − exact|; exact_abs: mean |exact|.
-    """
+    """One row per hook: the errors of attribution, over cells × pairs, in nats. correlation is Pearson's r; max_abs and
+    mean_abs are the largest and mean |guess − exact|; exact_abs: mean |exact|."""
     assert swept.guessed is not None
-    hooks = pd.Series([label["hook"] for label in swept.labels])
+    hooks, names = (
+        pd.Series([label["hook"] for label in swept.labels]),
+        ("correlation", "max_abs", "mean_abs", "exact_abs"),
+    )
     rows = []
     for hook, index in hooks.groupby(hooks, sort=False).groups.items():
         a, b = swept.exact.effect[index].ravel(), swept.guessed[index].ravel()
         a, b = a[np.isfinite(a)], b[np.isfinite(a)]
-        if not len(a):
-            names = ("correlation", "max_abs", "mean_abs", "exact_abs")
-            rows.append({"direction": swept.exact.direction, "hook": hook, "values": 0, **dict.fromkeys(names, np.nan),
-                         "undefined": f"{', '.join(names)}: {NO_EDGE}"})  # fmt: skip
-            continue
-        flat = len(a) < 2 or a.std() < RESOLUTION or b.std() < RESOLUTION
-        correlation = np.nan if flat else float(np.corrcoef(a, b)[0, 1])
-        off = np.abs(b - a)
-        rows.append({
-            "direction": swept.exact.direction, "hook": hook, "values": len(a), "correlation": correlation,
-            "max_abs": float(off.max()), "mean_abs": float(off.mean()), "exact_abs": float(np.abs(a).mean()),
-            "undefined": "correlation: one of the two does not vary" if flat else "",
-        })  # fmt: skip
+        values, undefined = [np.nan] * 4, f"{', '.join(names)}: {NO_EDGE}"
+        if len(a):
+            flat = len(a) < 2 or a.std() < RESOLUTION or b.std() < RESOLUTION
+            undefined = "correlation: one of the two does not vary" if flat else ""
+            off = np.abs(b - a)
+            values = [np.nan if flat else np.corrcoef(a, b)[0, 1], off.max(), off.mean(), np.abs(a).mean()]
+        row = {
+            "direction": swept.exact.direction,
+            "hook": hook,
+            "values": len(a),
+            **dict(zip(names, values, strict=True)),
+        }
+        rows.append({**row, "undefined": undefined})
     return pd.DataFrame(rows)
 
 

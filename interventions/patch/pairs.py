@@ -53,12 +53,8 @@ class PatchPair:
     """Whether an answer or a foil goes on behind the token that counts."""
 
     def __post_init__(self) -> None:
-        if len(self.clean) != len(self.corrupt) or not self.clean:
-            raise InputError(
-                f"pair {self.id!r} has {len(self.clean)} and {counted(len(self.corrupt), 'token')}; make them equal"
-            )
-        if not self.answers or not self.foils or set(self.answers) & set(self.foils):
-            raise InputError(f"pair {self.id!r}: answers and foils share a token, or there are none")
+        if set(self.answers) & set(self.foils):
+            raise InputError(f"pair {self.id!r}: answers and foils share a token")
 
     @property
     def last(self) -> int:
@@ -77,54 +73,43 @@ class PatchPair:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs, and what was left out with reasons."""
-
     pairs: tuple[PatchPair, ...]
     filtered: tuple[tuple[str, str], ...] = ()
 
     @property
     def left_out(self) -> str:
         """ ", 3 left out: reason" for a title, and of how many pairs only a first token counts."""
-        lost = "".join(
-            f", {n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.filtered).items()
-        )
+        reasons = Counter(reason for _, reason in self.filtered)
+        lost = "".join(f", {n} left out: {reason}" for reason, n in reasons.items())
         cut = sum(pair.cut for pair in self.pairs)
         return f"{lost}, {cut} by the first token of a longer answer or foil" if cut else lost
 
 
 def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
     """All pairs of a suite. Raises `InputError` if there is none."""
-    names = units(aligned.prompts)
-    pairs: list[PatchPair] = []
-    filtered: list[tuple[str, str]] = []
-    if contrast != "order":
+    names, prompts = units(aligned.prompts), aligned.prompts
+    outcomes: list[tuple[str, PatchPair | str]]
+    if contrast == "corrupt":
+        outcomes = [(p.id, _corrupt_pair(aligned, i, tokenizer, names[i])) for i, p in enumerate(prompts)]
+    elif contrast == "noun":
         nouns = _nouns(aligned)
-        for i, prompt in enumerate(aligned.prompts):
-            if contrast == "corrupt":
-                outcome = _corrupt_pair(aligned, i, tokenizer, names[i])
-            else:
-                outcome = _noun_pair(aligned, i, nouns.get(prompt.relation or prompt.category, []), tokenizer, names[i])
-            pairs.append(outcome) if isinstance(outcome, PatchPair) else filtered.append((prompt.id, outcome))
+        outcomes = [
+            (p.id, _noun_pair(aligned, i, nouns.get(p.relation or p.category, []), tokenizer, names[i]))
+            for i, p in enumerate(prompts)
+        ]
     else:
-        for first, last in aligned.pairs():
-            outcome = _order_pair(aligned, first, last, names[first])
-            where = aligned.prompts[first].pair or aligned.prompts[first].id
-            pairs.append(outcome) if isinstance(outcome, PatchPair) else filtered.append((where, outcome))
-        filtered += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
+        outcomes = [
+            (prompts[first].pair or prompts[first].id, _order_pair(aligned, first, last, tokenizer, names[first]))
+            for first, last in aligned.pairs()
+        ]
+        outcomes += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
+    pairs = tuple(outcome for _, outcome in outcomes if isinstance(outcome, PatchPair))
+    filtered = tuple((name, reason) for name, reason in outcomes if isinstance(reason, str))
     if not pairs:
-        counts = Counter(reason for _, reason in filtered).most_common(1)
-        reason = counts[0][0] if counts else "it has no minimal pairs"
+        reasons = Counter(reason for _, reason in filtered).most_common(1)
+        reason = reasons[0][0] if reasons else "it has no minimal pairs"
         raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
-    if not tokenizer.adds_bos:
-        for i, pair in enumerate(pairs):  # its first token is before the nouns
-            early_positions = pair.places.get("BOS", ()) + pair.places.get("before", ())
-            other_places = {
-                label: positions for label, positions in pair.places.items() if label not in ("BOS", "before")
-            }
-            pairs[i] = replace(
-                pair, places={"before": early_positions, **other_places} if early_positions else other_places
-            )
-    return Pairs(tuple(pairs), tuple(filtered))
+    return Pairs(pairs, filtered)
 
 
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
@@ -135,9 +120,7 @@ def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
 
 
 def choose_pairs(pairs: Pairs, n: int) -> Pairs:
-    """About n pairs in whole clusters, spread evenly over the suite. Raises `InputError` for fewer than one."""
-    if n < 1:
-        raise InputError(f"{n} pairs: give at least 1")
+    """About n pairs in whole clusters, spread evenly over the suite."""
     by_cluster: dict[Unit, list[PatchPair]] = {}
     for pair in pairs.pairs:
         by_cluster.setdefault(pair.cluster, []).append(pair)
@@ -187,10 +170,8 @@ def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair
 
 
 def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and its corrupted text, or the reason why they cannot be compared.
-
-    A continuation counts by its first token. Tokens that begin an answer and a foil count for neither.
-    """
+    """The prompt and its corrupted text, or the reason why they cannot be compared. A continuation counts by its first
+    token. Tokens that begin an answer and a foil count for neither."""
     prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
     if prompt.corrupt is None:
         return "it has no corrupted text"
@@ -202,15 +183,15 @@ def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit)
         return "its corrupted text has another number of tokens"
     if not all(row[: len(ids)] == ids and len(row) > len(ids) for row in rows):
         return "a continuation does not start a new token"
-    first = [row[len(ids)] for row in rows]
-    answers, foils = dict.fromkeys(first[: len(sides[0])]), dict.fromkeys(first[len(sides[0]) :])
-    common_tokens = answers.keys() & foils.keys()
-    answers, foils = ({token: None for token in side if token not in common_tokens} for side in (answers, foils))
+    first, n = [row[len(ids)] for row in rows], len(sides[0])
+    right, wrong = dict.fromkeys(first[:n]), dict.fromkeys(first[n:])
+    answers, foils = [t for t in right if t not in wrong], [t for t in wrong if t not in right]
     if not answers or not foils:
         return "answers and foils start with the same tokens"
-    nouns = tuple(role for role in ("target", "distractor") if role in by_role)
+    nouns = [role for role in ("target", "distractor") if role in by_role]
     cut = any(len(row) > len(ids) + 1 for row in rows)
-    return _pair(prompt.id, cluster, (ids, changed), (answers, foils), _places(by_role, len(ids), nouns), cut)
+    places = _places(by_role, len(ids), nouns, tokenizer.adds_bos)
+    return _pair(prompt.id, cluster, (ids, changed), (answers, foils), places, cut)
 
 
 def _nouns(aligned: Aligned) -> dict[str, list[str]]:
@@ -224,9 +205,7 @@ def _nouns(aligned: Aligned) -> dict[str, list[str]]:
 
 def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
     """The prompt and the same one with another target noun, or the reason why there is no such pair."""
-    prompt = aligned.prompts[i]
-    ids = aligned.tokens[i]
-    by_role = aligned.positions[i]
+    prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
     continuations = aligned.continuations[i]
     if continuations is None or "target" not in by_role or "distractor" not in by_role:
         return "it has no continuations or no competitor"
@@ -240,67 +219,49 @@ def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer,
             continue
         text = prompt.text[:start] + candidate + prompt.text[end:]
         changed, longer = tokenizer.encode_batch([text, f"{prompt.text} {candidate}"])
-        differences = [
-            p for p in range(min(len(ids), len(changed))) if p not in by_role["target"] and ids[p] != changed[p]
-        ]
-        if (
-            len(changed) != len(ids)
-            or differences
-            or longer[: len(ids)] != ids
-            or longer[len(ids)] == continuations[0][0]
-        ):
-            continue
-        places, foil = _places(by_role, len(ids), ("target", "distractor")), longer[len(ids) :]
-        return _pair(
-            prompt.id,
-            cluster,
-            (ids, changed),
-            (continuations[0][:1], foil[:1]),
-            places,
-            _several(continuations[0], foil),
+        alike = len(changed) == len(ids) and all(
+            a == b or p in by_role["target"] for p, (a, b) in enumerate(zip(ids, changed, strict=True))
         )
+        if alike and longer[: len(ids)] == ids and longer[len(ids)] != continuations[0][0]:
+            sides = (continuations[0], longer[len(ids) :])
+            places = _places(by_role, len(ids), ("target", "distractor"), tokenizer.adds_bos)
+            return _pair(prompt.id, cluster, (ids, changed), [side[:1] for side in sides], places, _several(sides))
     return "no other noun of its relation has as many tokens"
 
 
-def _order_pair(aligned: Aligned, first: int, last: int, cluster: Unit) -> PatchPair | str:
+def _order_pair(aligned: Aligned, first: int, last: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
     """Target first as clean, target last as corrupted, or the reason why they cannot be compared."""
     ids, last_ids = aligned.tokens[first], aligned.tokens[last]
     by_role, swapped = aligned.positions[first], aligned.positions[last]
-    continuations = aligned.continuations[first]
-    if continuations is None:
+    sides = aligned.continuations[first]
+    if sides is None:
         return "it has no continuations"
     if len(ids) != len(last_ids):
         return "the two orders differ in tokens"
-    if (by_role["target"], by_role["distractor"], by_role["query"]) != (
-        swapped["distractor"],
-        swapped["target"],
-        swapped["query"],
-    ):
+    exchanged = {"target": "distractor", "distractor": "target", "query": "query"}
+    if any(by_role[role] != swapped[other] for role, other in exchanged.items()):
         return "the nouns have different numbers of tokens"
     where = {"first noun": by_role["target"], "second noun": by_role["distractor"], "query": by_role["query"]}
     name = aligned.prompts[first].pair or aligned.prompts[first].id
-    places = _places(where, len(ids), ("first noun", "second noun"))
-    return _pair(
-        name, cluster, (ids, last_ids), (continuations[0][:1], continuations[1][:1]), places, _several(*continuations)
-    )
+    places = _places(where, len(ids), ("first noun", "second noun"), tokenizer.adds_bos)
+    return _pair(name, cluster, (ids, last_ids), [side[:1] for side in sides], places, _several(sides))
 
 
 def _pair(
-    name: str, cluster: Unit, texts: Sequence[Iterable[int]], answers: Sequence[Iterable[int]],
+    name: str, cluster: Unit, texts: Iterable[Iterable[int]], answers: Iterable[Iterable[int]],
     places: dict[str, tuple[int, ...]], cut: bool,
 ) -> PatchPair:  # fmt: skip
-    """A pair of the clean and the corrupted text, with answers and foils."""
     (clean, corrupt), (right, wrong) = (map(tuple, sides) for sides in (texts, answers))
     return PatchPair(id=name, cluster=cluster, clean=clean, corrupt=corrupt, answers=right, foils=wrong, places=places,
                      cut=cut)  # fmt: skip
 
 
-def _several(answer: Sequence[int], foil: Sequence[int]) -> bool:
-    """Whether either continuation has more than the one token that counts."""
-    return len(answer) > 1 or len(foil) > 1
+def _several(sides: Iterable[Sequence[int]]) -> bool:
+    """Whether a continuation has more than the one token that counts."""
+    return any(len(side) > 1 for side in sides)
 
 
-def _places(by_role: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def _places(by_role: dict[str, Any], n: int, nouns: Sequence[str], bos: bool) -> dict[str, tuple[int, ...]]:
     """Every position of n under a label of `PLACES`; labels without positions are left out."""
     label_of = {p: name for name in nouns for p in by_role[name]} | {p: "query" for p in by_role["query"]}
     query = by_role["query"][-1]
@@ -308,6 +269,7 @@ def _places(by_role: dict[str, Any], n: int, nouns: tuple[str, ...]) -> dict[str
     places: dict[str, list[int]] = {}
     for p in range(n):
         zone = "before" if p < low else "between" if p < high else "after nouns" if p < query else "after query"
-        label = "BOS" if p == 0 and p not in label_of else "last" if p == n - 1 else label_of.get(p, zone)
+        is_bos_here = bos and p == 0 and p not in label_of
+        label = "BOS" if is_bos_here else "last" if p == n - 1 else label_of.get(p, zone)
         places.setdefault(label, []).append(p)
     return {label: tuple(places[label]) for label in PLACES if label in places}

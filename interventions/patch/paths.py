@@ -15,7 +15,7 @@ Patching a whole sender combines all its paths and their interactions; an edge i
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.interventions.patch.activations import Direction, PatchResults, add, sweep_pairs
+from streamscope.interventions.patch.activations import Activations, Direction, PatchResults, add, sweep_pairs
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.config import DualStream, FrozenToken, Hdpl, Hyper
 from streamscope.models.head_spec import Scores, parse_heads
@@ -44,12 +44,10 @@ class Sender:
 
     @property
     def label(self) -> str:
-        """L1.H2, L1 attn or L1 mlp."""
         return f"L{self.layer}" + (" mlp" if self.ffn else " attn" if self.head is None else f".H{self.head}")
 
     @property
     def hook(self) -> str:
-        """The hook of its output, or of the input of its part of the output projection."""
         name = "hook_mlp_out" if self.ffn else "hook_attn_out" if self.head is None else "attn.hook_z"
         return f"blocks.{self.layer}.{name}"
 
@@ -64,7 +62,6 @@ class Edge:
 
     @property
     def label(self) -> str:
-        """The reader, such as L3 attn_in, or head."""
         return "head" if self.reader == "head" else f"L{self.layer} {self.reader}"
 
 
@@ -88,36 +85,28 @@ def connected(model: Any, edge: Edge) -> bool:
     residual, sender = model.config.residual, edge.sender
     if edge.reader == "head":
         return True
-    if edge.layer < sender.layer or (edge.layer == sender.layer and (sender.ffn or edge.reader != "mlp_in")):
+    parallel = getattr(residual, "order", "") == "parallel"
+    if edge.layer == sender.layer and (sender.ffn or edge.reader != "mlp_in" or parallel):
         return False
-    if edge.layer == sender.layer and getattr(residual, "order", "") == "parallel":
-        return False
-    if not isinstance(residual, DualStream):
-        return True
-    if edge.reader == "attn_v_in" and residual.values == "token":
-        return not sender.ffn and not isinstance(residual, FrozenToken)
-    return True
+    if isinstance(residual, DualStream) and edge.reader == "attn_v_in" and residual.values == "token":
+        return edge.layer > sender.layer and not sender.ffn and not isinstance(residual, FrozenToken)
+    return edge.layer >= sender.layer
 
 
-def every_edge(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
+def every_edge(model: Any, senders: Sequence[Sender]) -> list[Edge]:
     """Edges from every sender to every reader of every layer, even if the reader does not read the sender's output."""
     n = model.config.n_layers
-    every = [(reader, layer) for layer in range(n) for reader in READERS if reader in readers]
-    every += [("head", n)] if "head" in readers else []
-    return [Edge(sender, reader, layer) for sender in senders for reader, layer in every]
+    every: list[tuple[Reader, int]] = [(reader, layer) for layer in range(n) for reader in READERS]
+    return [Edge(sender, reader, layer) for sender in senders for reader, layer in (*every, ("head", n))]
 
 
-def edges_of(model: Any, senders: Sequence[Sender], readers: Sequence[Reader] = (*READERS, "head")) -> list[Edge]:
-    """All existing edges from the senders. Raises `InputError` if there is none."""
-    edges = [edge for edge in every_edge(model, senders, readers) if connected(model, edge)]
-    if not edges:
-        raise InputError("no reader reads the output of these senders; give a sender of an earlier layer")
+def edges_of(model: Any, senders: Sequence[Sender]) -> list[Edge]:
+    """All existing edges from the senders. Raises `InputError` for heads without an output of their own."""
     if any(sender.head is not None for sender in senders):
         model.no_norm_after()
-    for edge in edges:
-        if edge.sender.head is not None and isinstance(model.config.attention.o, Hdpl):
+        if isinstance(model.config.attention.o, Hdpl):
             raise InputError("a head has no output of its own through an HDPL output projection; send L2.attn instead")
-    return edges
+    return [edge for edge in every_edge(model, senders) if connected(model, edge)]
 
 
 def patch_edges(
@@ -130,9 +119,7 @@ def patch_edges(
         for layer in range(min(edge.sender.layer for edge in edges), model.config.n_layers):
             names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
 
-    def make(
-        pair: PatchPair, recipient: Mapping[str, Tensor], source: Mapping[str, Tensor]
-    ) -> list[dict[str, Edit] | None]:
+    def make(pair: PatchPair, recipient: Activations, source: Activations) -> list[dict[str, Edit] | None]:
         sender_deltas = {edge.sender: _change(model, edge.sender, recipient, source) for edge in edges}
         return [_edits(model, edge, sender_deltas[edge.sender], recipient) for edge in edges]
 
@@ -140,7 +127,7 @@ def patch_edges(
 
 
 @torch.no_grad()
-def _change(model: Any, sender: Sender, recipient: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+def _change(model: Any, sender: Sender, recipient: Activations, source: Activations) -> Tensor:
     """δ [T, D], the change of the sender's output."""
     change = source[sender.hook] - recipient[sender.hook]
     if sender.head is None:
@@ -148,23 +135,18 @@ def _change(model: Any, sender: Sender, recipient: Mapping[str, Tensor], source:
     return change[:, sender.head] @ model.blocks[sender.layer].attn.W_O[sender.head].to(change)
 
 
-def _edits(model: Any, edge: Edge, delta: Tensor, recipient: Mapping[str, Tensor]) -> dict[str, Edit]:
-    """The edit that adds δ to the reader's input."""
-    residual, last = model.config.residual, f"blocks.{model.config.n_layers - 1}."
+def _edits(model: Any, edge: Edge, delta: Tensor, recipient: Activations) -> dict[str, Edit]:
+    residual, stream = model.config.residual, "resid"
     if isinstance(residual, Hyper):
-        delta = _through_connections(edge, delta, recipient, model.config.n_layers)
-        name = f"{last}hook_streams_post" if edge.reader == "head" else f"blocks.{edge.layer}.hook_{edge.reader}"
-    elif edge.reader != "head":
-        name = f"blocks.{edge.layer}.hook_{edge.reader}"
+        delta, stream = _through_connections(edge, delta, recipient, model.config.n_layers), "streams"
     elif isinstance(residual, DualStream):
-        to_token = not edge.sender.ffn and not isinstance(residual, FrozenToken)
-        name = f"{last}hook_{'token' if to_token else 'context'}_post"
-    else:
-        name = f"{last}hook_resid_post"
+        stream = "context" if edge.sender.ffn or isinstance(residual, FrozenToken) else "token"
+    last = f"blocks.{model.config.n_layers - 1}.hook_{stream}_post"
+    name = last if edge.reader == "head" else f"blocks.{edge.layer}.hook_{edge.reader}"
     return {name: partial(add, delta=delta)}
 
 
-def _through_connections(edge: Edge, delta: Tensor, recipient: Mapping[str, Tensor], n_layers: int) -> Tensor:
+def _through_connections(edge: Edge, delta: Tensor, recipient: Activations, n_layers: int) -> Tensor:
     """δ through hyper-connections with this run's coefficients: [T, D] for a branch, [T, N, D] for the head."""
     steps = [(layer, branch) for layer in range(edge.sender.layer, n_layers) for branch in ("attn", "mlp")]
     start = steps.index((edge.sender.layer, "mlp" if edge.sender.ffn else "attn"))

@@ -51,7 +51,6 @@ def steering_edits(
 
 
 def check(options: Steer, model: Any) -> None:
-    """Raise `InputError` for a direction, layers, streams or samples that the model cannot have."""
     check_choice(options.direction, model, options.stream, options.method)
     parse_layers(options.layers, model.config.n_layers)
     streams_of(model, options.streams)
@@ -60,12 +59,10 @@ def check(options: Steer, model: Any) -> None:
 
 
 def with_resolved_heads(options: Steer, data: Opened) -> Steer:
-    """These options with the layers of the model's direction."""
     if options.layers:
         return options
-    return replace(
-        options, layers=(str(direction_of(options.direction, data, options.stream, options.method)[0].layer),)
-    )
+    direction, _ = direction_of(options.direction, data, options.stream, options.method)
+    return replace(options, layers=(str(direction.layer),))
 
 
 def observe(options: Steer, model: Any, data: Opened, progress: Progress) -> changes.Effects:
@@ -85,12 +82,9 @@ def observe(options: Steer, model: Any, data: Opened, progress: Progress) -> cha
         model, opened, change_list, measures={"loss": NATS} | changes.OF_DIRECTION, kl="reverse", direction=d,
         controls=True, progress=progress,
     )  # fmt: skip
-    where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}"
-    dose = (
-        "1"
-        if norms is None
-        else f"{' and '.join(f'{norms[layer]:.1f}' for layer in layers)}, the mean norm of the stream"
-    )
+    where, dose = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} to {', '.join(streams)}", "1"
+    if norms is not None:
+        dose = f"{' and '.join(f'{norms[layer]:.1f}' for layer in layers)}, the mean norm of the stream"
     title = f"{title_of(model)}: direction of layer {direction.layer} added after {where}; {opened.title()}"
     title += f"; a dose of 1 is {dose}"
     effects.about = {
@@ -107,7 +101,6 @@ def observe(options: Steer, model: Any, data: Opened, progress: Progress) -> cha
 
 
 def tables(options: Steer, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per scale, and the samples."""
     title = effects.about["title"]
     unit = "units of the residual stream" if options.raw else "mean norms of the residual stream"
     scale = key("scale", "dose", "dose c of the added direction", unit, "+g")

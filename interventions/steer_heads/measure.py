@@ -18,9 +18,9 @@ from streamscope.instruments.open_data import task_block
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import rank_among
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
-from streamscope.interventions.controls import Sweep, plan
+from streamscope.interventions.controls import CASES, Sweep, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import MEASURES, UNIT, Observed, observe_loss, observe_task
+from streamscope.interventions.observe import MEASURES, Observed, observe_loss, observe_task
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.models.head_spec import every_head
@@ -39,14 +39,8 @@ def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -
     """Cells: groups and random groups at every scale, for every task. Units: cases of the tasks, or documents."""
     opened = data[Tasks]
     groups = HeadFinder(model, opened.tokenizer, k=options.k, layers=options.layers).groups(options.groups)
-    sweep = plan(
-        [g.heads for g in groups],
-        options.chosen,
-        every_head(model),
-        scale_heads,
-        draws=options.draws,
-        seed=options.seed,
-    )
+    heads, scales, every = [group.heads for group in groups], options.chosen, every_head(model)
+    sweep = plan(heads, scales, every, scale_heads, draws=options.draws, seed=options.seed)
     tasks = opened.tasks if "task" in options.measures else ()
     cases = {t.name: (observe_task(model, t, sweep.edits, progress=progress), opened.units(t)) for t in tasks}
     blocks = blocks_of(cases, groups, sweep)
@@ -59,19 +53,17 @@ def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
     for name, block in list(blocks.items()):
-        rho = monotonicity(block, options.within)
+        rho, of_rho = monotonicity(block, options.within)
         if rho.inside.any():
-            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = rho, monotonicity_contrasts(rho)
+            blocks[f"{name}-monotonicity"], contrasts[f"{name}-monotonicity"] = rho, of_rho
     return InstrumentData(blocks, contrasts, about)
 
 
 def blocks_of(
     by_task: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
 ) -> dict[str, Observations]:
-    """Per measure the values of every case, from the observations of each task and its units.
-
-    Cells: task, group, scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model.
-    """
+    """Per measure the values of every case, from the observations of each task and its units. Cells: task, group,
+    scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model."""
     scales = list(dict.fromkeys(g for _, g in sweep.cells))
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
     sizes = {task: result.size for task, (observed, _) in by_task.items() for result in observed.values()}
@@ -92,25 +84,21 @@ def contrasts_of(block: Observations) -> list[Contrast]:
     group_cells, out = block.cells[block.cells["draw"] == -1], []
     for (task, group), rows in group_cells.groupby(list(KEYS), sort=False):
         base = int(rows.index[rows["scale"] == 1][0])
+        family = f"{block.measure.name} of {task}"
         for i, scale in rows["scale"].items():
-            labels, is_base = {"task": task, "group": group, "scale": scale}, scale == 1
-            edited = {"weights": {base: 0.0}, "fixed": BASELINE} if is_base else {"weights": {int(i): 1.0, base: -1.0}}
+            labels, fixed = {"task": task, "group": group, "scale": scale}, BASELINE if scale == 1 else ""
+            weights = {base: 0.0} if fixed else {int(i): 1.0, base: -1.0}
             out += [
                 Contrast(quantity="level", weights={int(i): 1.0}, labels=labels, tested=False),
-                Contrast(quantity="change", labels=labels, family=f"{block.measure.name} of {task}", **edited),
+                Contrast(quantity="change", weights=weights, labels=labels, family=family, fixed=fixed),
             ]
     return out
 
 
 def curves_of(block: Observations, within: tuple[float, float]) -> dict[tuple[str, str], list[int]]:
     """(task, group) -> its cells, in the order of the scales within bounds."""
-    low, high = within
-    group_cells = block.cells[(block.cells["draw"] == -1) & block.cells["scale"].between(low, high)].sort_values(
-        "scale"
-    )
-    return {
-        (str(task), str(group)): list(rows.index) for (task, group), rows in group_cells.groupby(list(KEYS), sort=False)
-    }
+    cells = block.cells[(block.cells["draw"] == -1) & block.cells["scale"].between(*within)].sort_values("scale")
+    return {(str(task), str(group)): list(rows.index) for (task, group), rows in cells.groupby(list(KEYS), sort=False)}
 
 
 def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -121,29 +109,23 @@ def spearman(scales: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _of_cases(block: Observations, cells: Sequence[int]) -> np.ndarray:
-    """[cells, units] the value of every case, NaN outside."""
     return np.asarray(block.total[cells] / np.where(block.inside[cells], block.sizes[cells], 1.0))
 
 
-def monotonicity(block: Observations, within: tuple[float, float]) -> Observations:
-    """Spearman's ρ between scale and measure for every case that changes, per task and group."""
+def monotonicity(block: Observations, within: tuple[float, float]) -> tuple[Observations, list[Contrast]]:
+    """Spearman's ρ between scale and measure for every case that changes, per task and group, and its means."""
     curves = curves_of(block, within)
     total, size = np.zeros((2, len(curves), len(block.units)))
     for row, weights, cells in zip(total, size, curves.values(), strict=True):
         values = _of_cases(block, cells)
         moved = np.ptp(values, axis=0) > block.measure.resolution
         row[moved], weights[moved] = spearman(block.cells["scale"].to_numpy()[cells], values[:, moved]), 1.0
-    measure = Measure(
-        name=f"monotonicity of {block.measure.name}", unit="Spearman's ρ", resolution=1e-9, limits=(-1.0, 1.0)
-    )
-    cells = pd.DataFrame(list(curves), columns=list(KEYS))
-    return Observations(measure=measure, cells=cells, units=block.units, total=total, size=size)
-
-
-def monotonicity_contrasts(block: Observations) -> list[Contrast]:
-    """The mean over the cases that change."""
-    missing = ["" if n else NO_CHANGE for n in block.inside.sum(1)]
-    return observations.each("spearman", block.cells, tested=False, missing=missing)
+    name = f"monotonicity of {block.measure.name}"
+    measure = Measure(name=name, unit="Spearman's ρ", resolution=1e-9, limits=(-1.0, 1.0))
+    keys = pd.DataFrame(list(curves), columns=list(KEYS))
+    rho = Observations(measure=measure, cells=keys, units=block.units, total=total, size=size)
+    missing = ["" if n else NO_CHANGE for n in rho.inside.sum(1)]
+    return rho, observations.each("spearman", keys, tested=False, missing=missing)
 
 
 def curve_range(y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -159,23 +141,20 @@ def range_ratio(k: int, y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndar
 
 def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]) -> Table:
     """One row per measure, task and group: control range and those of random groups; monotonicity of cases and mean.
-
-    `heads` names the heads of each group.
-    """
+    `heads` names the heads of each group."""
     rows, missing = list[dict[str, Any]](), Reasons()
     for name in (name for name in NAMES if name in blocks):
         block = blocks[name]
-        rho = monotonicity(block, within)
-        estimates = observations.estimate(rho, monotonicity_contrasts(rho))
+        rho, of_rho = monotonicity(block, within)
+        estimates = observations.estimate(rho, of_rho)
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, reasons = _range(block, task, group, cells)
             estimated, moved, inside = estimates.frame.iloc[i], rho.inside[i], block.inside[cells[0]]
-            row |= {"spearman": estimated["value"], "spearman_low": estimated["low"]}
-            row |= {"spearman_high": estimated["high"], "spearman_curve": NAN}
-            names = {"value": "spearman", "low": "spearman_low", "high": "spearman_high"}
-            reasons |= {
-                names[of]: text for (index, of), text in estimates.reasons.items() if index == i and of in names
-            }
+            ends = ("value", "low", "high")
+            lost = {end: estimates.reasons[i, end] for end in ends if (i, end) in estimates.reasons}
+            numbers, lost = observations.interval_columns("spearman", (estimated.to_dict(), lost))
+            row |= {**numbers, "spearman_curve": NAN}
+            reasons |= lost
             if moved.any():
                 mean = block.values[cells, None]
                 row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean)[0])
@@ -190,7 +169,6 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
 
 def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
     """range with its interval, those of random groups, and reasons for missing values."""
-    row: dict[str, Any]
     row, reasons = observations.interval_columns("range", observations.bootstrap(block, cells, curve_range))
     if not (np.ptp(_of_cases(block, cells), axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}
@@ -198,10 +176,8 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
     group_cells = block.cells[(block.cells["task"] == task) & (block.cells["group"] == group)]
     scales = block.cells["scale"].to_numpy()[cells]
     base = block.values[group_cells.index[(group_cells["draw"] == -1) & (group_cells["scale"] == 1)][0]]
-    drawn = []
-    for _, draw_rows in group_cells[(group_cells["draw"] >= 0) & group_cells["scale"].isin(scales)].groupby("draw"):
-        means = block.values[draw_rows.index]
-        drawn.append(float(np.ptp([*means, *([base] if 1.0 in scales else [])])))
+    draws = group_cells[(group_cells["draw"] >= 0) & group_cells["scale"].isin(scales)].groupby("draw")
+    drawn = [float(np.ptp([*block.values[rows.index], *([base] if 1.0 in scales else [])])) for _, rows in draws]
     row |= dict.fromkeys(("random_range", "p_rank", "p_rank_min"), NAN) | {"draws": len(drawn)}
     if drawn:
         rank = rank_among(row["range"], np.array(drawn), alternative="greater")
@@ -241,7 +217,6 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
 
 
 def tables(options: SteerHeads, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One table of levels per measure, and one of ranges and monotonicity."""
     heads, title = data.about["groups"], data.about["title"]
     out = {}
     for name in (name for name in NAMES if name in data.blocks):
@@ -254,7 +229,6 @@ def tables(options: SteerHeads, data: InstrumentData, estimates: Mapping[str, Es
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
-    """Leverage: the ratio of the model's control ranges to the control's."""
     table = leverage(run.blocks, control.blocks, tuple(run.about["options"]["within"]))
     return {"leverage": table} if len(table.frame) else {}
 
@@ -266,14 +240,13 @@ MIXED = "units of the measure: probability, nats, nats/token"
 
 
 def columns_of(name: str) -> tuple[Column, ...]:
-    """The columns of the levels of a measure."""
-    unit = UNIT[name]
+    unit = MEASURES[name].unit
     return (
         TASK, GROUP, HEADS,
         key("scale", "scale", "factor g on the heads' outputs", "factor on z", "g"),
         *described("level", NAMES[name], unit, "mean under scaled heads", sd="cases", source="PLS Fig. 3"),
         *quantity("change", "change", unit, "level − level at scale 1", sd="cases"),
-        *counts("cases", "independent cases, or the fewest words of a kind if cases share words"),
+        *CASES,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import changes
+from streamscope.interventions.edits import stream_number
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.edits.means import document_rows, hook_means
 from streamscope.interventions.edits.streams import EVERYWHERE, HEAD, Replacement, hook_names
@@ -40,7 +41,8 @@ EMPTY = "by construction, x_e is 0 until layer 0 writes it"
 
 def _stream_part(stream: str, x: Tensor) -> Tensor:
     """The stream's part [T, D] of a hook's activation [T, D] or [T, N, D]."""
-    return x[:, int(stream[1:])] if stream[1:].isdigit() else x
+    index = stream_number(stream)
+    return x if index is None else x[:, index]
 
 
 def stream_means(model: StreamTransformer, stream: str, rows: Iterable[Sequence[int]]) -> dict[str, Tensor]:
@@ -55,10 +57,8 @@ def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict
 
 
 def random_embeddings(model: StreamTransformer, stream: str, seed: int, draw: int) -> dict[str, Tensor]:
-    """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook.
-
-    Rows of a learned position table are added: the tokens' meaning is lost, their positions are not.
-    """
+    """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook. Rows of a
+    learned position table are added: the tokens' meaning is lost, their positions are not."""
     n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
     ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
     with torch.no_grad():
@@ -86,7 +86,6 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
 
 
 def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
-    """Every stream, replaced by every method at every place, one variant per draw. Units: documents."""
     opened, change_list = data[Documents], list[changes.Change]()
     places = parse_places(options.where, options.reach, model.config.n_layers)
     for stream in chosen_streams(model, options.streams):
@@ -114,8 +113,11 @@ def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> c
     return effects
 
 
+def check(options: Streams, model: Any) -> None:
+    chosen_streams(model, options.streams)
+
+
 def with_resolved_heads(options: Streams, data: Opened) -> Streams:
-    """These options with the streams given by name, so that a control is measured without the same ones."""
     return replace(options, streams=chosen_streams(data.model, options.streams))
 
 
@@ -136,9 +138,8 @@ def parse_places(specs: Sequence[str], reaches: Sequence[str], n_layers: int) ->
     `parse_layers`."""
     last = [spec for spec in dict.fromkeys(specs or (HEAD, EVERYWHERE)) if spec in (HEAD, EVERYWHERE)]
     layers = [spec.replace("L", "") for spec in specs if spec not in (HEAD, EVERYWHERE)]
-    for spec in layers:
-        if not spec.replace("-", "").isdigit():
-            raise InputError(f"--where {spec}: give layers as 3 or 2-4, head or everywhere")
+    if unknown := [spec for spec in layers if not spec.replace("-", "").isdigit()]:
+        raise InputError(f"--where {unknown[0]}: give layers as 3 or 2-4, head or everywhere")
     layer_numbers = parse_layers(layers, n_layers, "--where") if specs else range(n_layers)
     return [
         *((layer, reach) for layer in layer_numbers for reach in dict.fromkeys(reaches)),
@@ -161,11 +162,10 @@ def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: st
 def tables(options: Streams, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per stream, method and place; `draw_sd` is between draws, which the intervals do not include."""
     printed = [PAPER.get((c.labels["stream"], c.labels["method"]), np.nan) for c in effects.changes]
-    table = changes.effect_table(
-        effects, estimates, COLUMNS, effects.about["title"], extra_columns={"paper_percent": printed}
-    )
-    absent = np.flatnonzero(np.isnan(printed))
-    return {"streams": replace(table, missing=table.missing | {(int(i), "paper_percent"): NOT_PRINTED for i in absent})}
+    columns, title = {"paper_percent": printed}, effects.about["title"]
+    table = changes.effect_table(effects, estimates, COLUMNS, title, extra_columns=columns)
+    absent = {(i, "paper_percent"): NOT_PRINTED for i, x in enumerate(printed) if np.isnan(x)}
+    return {"streams": replace(table, missing=table.missing | absent)}
 
 
 COLUMNS = (

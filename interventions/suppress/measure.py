@@ -15,9 +15,9 @@ from streamscope.instruments.observations import Contrast, Estimates, Observatio
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table, counts, descending, described, key, number, quantity
-from streamscope.interventions.controls import EFFECT_SIZES, REASON, effect_sizes, inert_reason, random_sets
+from streamscope.interventions import controls
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import MEASURES, SMALLEST, Observed, observe_loss, observe_prompts
+from streamscope.interventions.observe import MEASURES, Observed, observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
@@ -51,11 +51,9 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Protocol:
-    """Selections of heads, each with its controls, under every gate.
-
-    edits: the sweep; gate 1 is the baseline and is not run. cells: selected and bottom-k heads under every gate, then
-    random sets of as many heads under the smallest gate. prefer_first: the heads that attend to the first noun more.
-    """
+    """Selections of heads, each with its controls, under every gate. edits: the sweep; gate 1 is the baseline and is
+    not run. cells: selected and bottom-k heads under every gate, then random sets of as many heads under the smallest
+    gate. prefer_first: the heads that attend to the first noun more."""
 
     edits: list[Edits]
     cells: list[Cell]
@@ -63,7 +61,6 @@ class Protocol:
 
     @property
     def hard(self) -> float:
-        """The smallest gate."""
         return min(cell.gate for cell in self.cells)
 
 
@@ -78,9 +75,8 @@ def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> 
     ranking, names = ranked.table("heads"), ranked.about["sinks"]
     scores = pds_scores(ranking.frame)
     sinks = {head for head in scores if head.label in names}
-    selections = (
-        {f"top{k}": rank_heads(scores, k) for k in dict.fromkeys(options.k)} if "topk" in options.select else {}
-    )
+    numbers = dict.fromkeys(options.k) if "topk" in options.select else ()
+    selections = {f"top{k}": rank_heads(scores, k) for k in numbers}
     if "threshold" in options.select:
         selections[OVER] = heads_over(scores, options.threshold)
     protocol = design(scores, selections, options.gates, draws=options.draws, seed=options.seed, sinks=sinks)
@@ -123,17 +119,12 @@ def heads_over(scores: Mapping[Head, float], threshold: float | Literal["own"]) 
     values = np.array(list(scores.values()))
     limit = float(values.mean() + values.std(ddof=1)) if threshold == "own" else float(threshold)
     chosen = tuple(sorted(head for head, pds in scores.items() if pds > limit))
+    best, over, topk = max(scores, key=scores.__getitem__), f"PDS over {limit:.4f}", "or --select topk"
     if not chosen:
-        best = max(scores, key=lambda head: scores[head])
-        raise InputError(
-            f"no head has PDS over {limit:.4f}: the largest is {best.label} with {scores[best]:.4f}; "
-            "lower --threshold, or --select topk"
-        )
+        raise InputError(f"no head has {over}: {best.label} has {scores[best]:.4f}; lower --threshold, {topk}")
     if len(chosen) > len(scores) // 2:
-        raise InputError(
-            f"{len(chosen)} of {len(scores)} heads have PDS over {limit:.4f} and leave too few for the controls; "
-            "raise --threshold, or --select topk"
-        )
+        share = f"{len(chosen)} of {len(scores)} heads"
+        raise InputError(f"{share} have {over} and leave too few for the controls; raise --threshold, {topk}")
     return chosen
 
 
@@ -141,24 +132,23 @@ def design(
     scores: Mapping[Head, float], selections: Mapping[str, Sequence[Head]], gates: Sequence[float], *, draws: int = 39,
     seed: int = 0, sinks: Collection[Head] = (),
 ) -> Protocol:  # fmt: skip
-    """The edits of the protocol. Controls of k selected heads: the k with the smallest PDS, and `draws` random sets.
+    """The edits of the protocol.
 
-    `sinks` are heads that attend almost only to BOS. Their PDS is near 0 whatever the text says, so they are not used
-    as bottom heads. Random sets (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D).
-    Raises `InputError` for a k that leaves no controls.
+    Controls of k selected heads: the k with the smallest PDS, and `draws` random sets. `sinks` are heads that attend
+    almost only to BOS. Their PDS is near 0 whatever the text says, so they are not used as bottom heads. Random sets
+    (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D). Raises `InputError` for a k
+    that leaves no controls.
     """
     act = {head: pds for head, pds in scores.items() if head not in sinks}
     sets: list[tuple[str, Any, int, float, tuple[Head, ...]]] = []
     random = []
     for name, heads in selections.items():
         if sinks and len(heads) > len(act) // 2:
-            raise InputError(
-                f"{len(sinks)} of {len(scores)} heads are BOS sinks, and the other {len(act)} are too few to suppress "
-                f"{len(heads)} and compare with {len(heads)} more; suppress at most {len(act) // 2}"
-            )
+            few = f"{len(sinks)} of {len(scores)} heads are BOS sinks, and the other {len(act)} are too few to suppress"
+            raise InputError(f"{few} {len(heads)} and compare with as many; suppress at most {len(act) // 2}")
         groups = {"selected": tuple(heads), "bottom": rank_heads(act, len(heads), "bottom")}
         sets += [(name, group, -1, float(gate), members) for group, members in groups.items() for gate in gates]
-        drawn = random_sets(scores, heads, len(heads), draws, seed)
+        drawn = controls.random_sets(scores, heads, len(heads), draws, seed)
         random += [(name, "random", i, float(min(gates)), members) for i, members in enumerate(drawn)]
     gated = list(dict.fromkeys((heads, gate) for *_, gate, heads in (*sets, *random) if gate != 1))
     index = {pair: i for i, pair in enumerate(gated)}
@@ -170,10 +160,8 @@ def add_measure(
     data: InstrumentData, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str
 ) -> None:
     """Add the blocks of one measure: <measure>, <measure>-curves over the gates and <measure>-orders of the pairs.
-
     Parts are all prompts, and at the smallest gate also each relation with two or more independent cases (LFA App. F)
-    and each layer in which SPS is read. Holm's families are the effects of one group, gate and kind of part.
-    """
+    and each layer in which SPS is read. Holm's families are the effects of one group, gate and kind of part."""
     name, hard, cases = observed.measure, protocol.hard, observed.cases.reset_index(drop=True)
     units = cases.rename(columns={"id": "unit"}).assign(unit=cases["id"].map(name_of))
     every = np.ones(len(cases), bool)
@@ -185,14 +173,12 @@ def add_measure(
     parts |= {layer: (layer, "layer", every) for layer in observed.readouts[1:]}
 
     def unmoved(cell: Cell, readout: str = "all") -> str:
-        """The reason if the heads cannot change the readout, else ""."""
-        return inert_reason(name, readout, cell.heads, n_layers)
+        return controls.inert_reason(name, readout, cell.heads, n_layers)
 
     unedited = {"selection": "unedited", "group": "", "draw": -1, "gate": 1.0}
-    rows: list[tuple[Cell | None, str]] = [(None, part) for part in parts]
-    rows += [
-        (cell, part) for cell in protocol.cells
-        for part in (parts if cell.gate == hard and cell.group != "random" else ["all"])
+    rows = [
+        (cell, part) for cell in (None, *protocol.cells)
+        for part in (parts if cell is None or (cell.gate == hard and cell.group != "random") else ["all"])
     ]  # fmt: skip
     block_rows = {row: i for i, row in enumerate(rows)}
     contrasts = list[Contrast]()
@@ -286,22 +272,21 @@ def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Esti
     effects, lost_effects = all_estimates.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
     deltas = [c for c in all_estimates.contrasts if c.quantity == "delta"]
     sizes = [
-        effect_sizes(data.blocks[c.labels["measure"]], list(c.weights), row, lost_effects, options.resamples)
+        controls.effect_sizes(data.blocks[c.labels["measure"]], list(c.weights), row, lost_effects, options.resamples)
         for row, c in enumerate(deltas)
     ]
     effects = effects.assign(**pd.DataFrame(sizes))
 
     draws, no_draws = all_estimates.where(quantity="drawn").wide(KEYS)
     draws = draws.rename(columns={"drawn": "delta"})
-    selected = all_estimates.where(quantity="delta", group="selected", **at_hard).frame.set_index(
-        ["measure", "selection"]
-    )
-    draws["selected"] = selected["value"].reindex(pd.MultiIndex.from_frame(draws[["measure", "selection"]])).to_numpy()
+    selected, keys = all_estimates.where(quantity="delta", group="selected", **at_hard).frame, ["measure", "selection"]
+    of_selected = selected.set_index(keys)["value"]
+    draws["selected"] = of_selected.reindex(pd.MultiIndex.from_frame(draws[keys])).to_numpy()
     no_draws = {(row, "delta"): reason for (row, _), reason in no_draws.items()}
-    no_draws |= {(int(row), "selected"): REASON for row in np.flatnonzero(draws["selected"].isna())}
+    no_draws |= {(int(row), "selected"): controls.REASON for row in np.flatnonzero(draws["selected"].isna())}
 
     frames = {
-        "effects": (effects, lost_effects), "controls": controls(all_estimates, draws, at_hard),
+        "effects": (effects, lost_effects), "controls": control_rows(all_estimates, draws, at_hard),
         "curves": curve_rows(all_estimates, curves),
         "asymmetry": orders.wide(("measure", "selection", "group", "gate")),
         "draws": (draws, no_draws),
@@ -349,7 +334,7 @@ def stacked(parts: Mapping[str, Estimates]) -> Estimates:
     return Estimates(pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(), reasons, tuple(contrasts))
 
 
-def controls(estimates: Estimates, draws: pd.DataFrame, at_hard: Mapping[str, Any]) -> tuple[pd.DataFrame, Reasons]:
+def control_rows(estimates: Estimates, draws: pd.DataFrame, at_hard: Mapping[str, Any]) -> tuple[pd.DataFrame, Reasons]:
     """One row per selection at the smallest gate: the effect of the selected heads, and of all controls."""
     selection = estimates.where(group="selected", quantity={"baseline", "delta", "random", "above"}, **at_hard)
     frame, lost = selection.wide(("measure", "selection", "group", "gate"), describe=("low", "high"))
@@ -367,20 +352,17 @@ def controls(estimates: Estimates, draws: pd.DataFrame, at_hard: Mapping[str, An
         random |= {"p_rank": np.nan, "p_rank_min": np.nan, "draws": len(values)}
         if len(values) and entry["selected"] == entry["selected"]:
             random |= ranks(entry["selected"], values.tolist())
-        reasons = {"random_sd": ONE_DRAW, "random_low": NO_DRAW, "random_high": NO_DRAW, "bottom": REASON}
-        reasons |= dict.fromkeys(("p_rank", "p_rank_min"), REASON if len(values) else NO_DRAW)
+        reasons = {"random_sd": ONE_DRAW, "random_low": NO_DRAW, "random_high": NO_DRAW, "bottom": controls.REASON}
+        reasons |= dict.fromkeys(("p_rank", "p_rank_min"), controls.REASON if len(values) else NO_DRAW)
         missing |= {(int(row), name): reason for name, reason in reasons.items() if np.isnan({**entry, **random}[name])}
         more.append(random)
     return frame.drop(columns=["random_low", "random_high"]).assign(**pd.DataFrame(more)), missing
 
 
 def curve_rows(estimates: Estimates, curves: Estimates) -> tuple[pd.DataFrame, Reasons]:
-    """One row per selection and group: slope and curvature, and r², departure and intercept of the mean curve.
-
-    r² = 1 − Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure, because
-    noise alone gives a flat curve a small r². A narrow interval of the curvature around 0 supports a line; a large p
-    does not.
-    """
+    """One row per selection and group: slope and curvature, and r², departure and intercept of the mean curve. r² = 1 −
+    Σ(ȳ_g − line)² / Σ(ȳ_g − ȳ)²; departure is the largest |ȳ_g − line|. Read r² with the departure, because noise alone
+    gives a flat curve a small r². A narrow interval of the curvature around 0 supports a line; a large p does not."""
     keys = ["measure", "selection", "group"]
     frame, missing = curves.wide(keys)
     if not len(frame):
@@ -389,7 +371,10 @@ def curve_rows(estimates: Estimates, curves: Estimates) -> tuple[pd.DataFrame, R
     y, gates = mean.loc[pd.MultiIndex.from_frame(frame[keys])].to_numpy(), mean.columns.to_numpy(float)
     slope, middle = frame["slope"].to_numpy(), y.mean(1)
     residual = y - middle[:, None] - slope[:, None] * (gates - gates.mean())
-    total, rounding = np.square(y - middle[:, None]).sum(1), frame["measure"].map(SMALLEST).to_numpy() ** 2
+    total, rounding = (
+        np.square(y - middle[:, None]).sum(1),
+        np.array([MEASURES[name].resolution for name in frame["measure"]]) ** 2,
+    )
     r2 = np.where(total > rounding, 1 - np.square(residual).sum(1) / np.maximum(total, rounding), np.nan)
     shape = {"intercept": middle - slope * gates.mean(), "r2": r2, "departure": np.abs(residual).max(1)}
     missing |= {
@@ -417,7 +402,7 @@ EFFECTS = (
     number("edited", "gated", MIXED, "measure with the heads gated", ".4f"),
     number("baseline", "unedited", MIXED, "measure of the unedited model", ".4f"),
     *quantity("delta", "Δ", MIXED, "gated − unedited", sd="cases", source="LFA §3.3"), *CASES,
-    *EFFECT_SIZES,
+    *controls.EFFECT_SIZES,
 )  # fmt: skip
 CONTROLS = (
     WHICH[0], *WHICH[2:], GATE,
@@ -434,8 +419,7 @@ CONTROLS = (
     number("draws", "random sets", "random sets", "number of random sets that can affect the measure", "d"),
     number("p_rank", "p among random heads", "probability",
            "two-sided p from the rank of the selected heads among the random sets", "p"),
-    number("p_rank_min", "smallest p among random heads", "probability",
-           "smallest p_rank possible with this number of sets", "p", False),
+    controls.RANK_COLUMNS[-1],
 )  # fmt: skip
 PER_GATE = f"{MIXED} per unit of the gate"
 CURVES = (

@@ -22,8 +22,9 @@ from streamscope.instruments.contract import checkpoint_of
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.open_data import Document
 from streamscope.instruments.table import counts, described, key, quantity, read_about, read_parquet
-from streamscope.interventions.observe import SMALLEST
+from streamscope.interventions.observe import NATS
 from streamscope.interventions.selection import Group
+from streamscope.models.head_spec import Head
 
 GATE, ALL_HEADS = "attn.hook_gate", "all heads"
 NO_GATE = "no gate varies within a document"
@@ -49,17 +50,21 @@ def gates_of(model: Any, document: Document) -> dict[int, np.ndarray]:
     }
 
 
+def single_heads(groups: Sequence[Group]) -> tuple[tuple[int, ...], tuple[Head, ...]]:
+    """The groups of one head: their numbers, and the heads."""
+    single = [(i, group.heads[0]) for i, group in enumerate(groups) if len(group.heads) == 1]
+    return tuple(i for i, _ in single), tuple(head for _, head in single)
+
+
 class Halves:
     """|Δ loss| from removing single heads, at tokens where a gate is above its median of the document, and below."""
 
     title = "|Δ loss| where the gate is open, minus where it is closed"
 
     def __init__(self, model: Any, groups: Sequence[Group], documents: int) -> None:
-        self.edits = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
-        self.heads = tuple(groups[i].heads[0] for i in self.edits)
-        shape = (len(self.heads), 2, 2, documents)
+        self.edits, self.heads = single_heads(groups)
         # [heads, own or next head's gate, above or below, documents]
-        self.total, self.size = np.zeros((2, *shape))
+        self.total, self.size = np.zeros((2, len(self.heads), 2, 2, documents))
         self.n_heads = model.config.n_heads
 
     def add(self, index: int, gates: dict[int, np.ndarray], size: np.ndarray) -> None:
@@ -74,16 +79,14 @@ class Halves:
         """Cells: heads × gates × halves. Units: documents. Contrasts per head and for the mean over heads: own, above
         minus below the median of the head's own gate; beyond, that minus the same for the next head's gate."""
         names, n = [head.label for head in self.heads], len(self.heads)
-        cells = pd.DataFrame(
-            [(name, gate, half) for name in names for gate in ("own", "beside") for half in ("above", "below")],
-            columns=["edit", "gate", "half"],
-        )
+        keys = list(product(names, ("own", "beside"), ("above", "below")))
+        cells = pd.DataFrame(keys, columns=["edit", "gate", "half"])
         with_halves, reason = self.size.any((0, 1, 2)), ""  # documents of one token have no halves
         if not with_halves.any():
             with_halves, reason = ~with_halves, NO_GATE
         size, total = (x[..., with_halves].reshape(len(cells), -1) for x in (self.size, self.total))
         block = Observations(
-            measure=Measure(name="gate", unit="nats/token", resolution=SMALLEST["loss"]), cells=cells,
+            measure=Measure(name="gate", unit="nats/token", resolution=NATS.resolution), cells=cells,
             units=units[with_halves].reset_index(drop=True), total=total, size=size,
         )  # fmt: skip
         contrasts = []
@@ -98,15 +101,12 @@ class Halves:
 
 
 class Modes:
-    """|Δ loss| from removing single heads, in modes where a gate is low throughout, and in the other modes.
-
-    Relative to each head's mean over tokens in modes, so that strong heads do not dominate. Heads without a low mode
-    are left out. Raises `InputError` for labels of another model or of other tokens, and if no position has a mode.
-    """
+    """|Δ loss| from removing single heads, in modes where a gate is low throughout, and in the other modes. Relative to
+    each head's mean over tokens in modes, so that strong heads do not dominate. Heads without a low mode are left out.
+    Raises `InputError` for labels of another model or of other tokens, and if no position has a mode."""
 
     def __init__(self, model: Any, groups: Sequence[Group], chosen: Sequence[Document], path: Path) -> None:
-        self.edits = tuple(i for i, group in enumerate(groups) if len(group.heads) == 1)
-        self.heads = tuple(groups[i].heads[0] for i in self.edits)
+        self.edits, self.heads = single_heads(groups)
         self.cluster = read_modes(path, model, chosen)
         n = 1 + max(int(mode.max(initial=-1)) for mode in self.cluster)
         if not n:
@@ -143,20 +143,14 @@ class Modes:
 
     def observe(self, units: pd.DataFrame) -> tuple[Observations, list[Contrast]]:
         """Cells: heads × own gate or the next head's × low or other modes. Units: tokens of a document in one mode,
-        clustered two-way by document and mode.
-
-        Contrasts: low, other, own = low − other, beyond = own − the same by the next head's gate. A unit is in low
-        modes or in others, so each cell counts over its own units.
-        """
+        clustered two-way by document and mode. Contrasts: low, other, own = low − other, beyond = own − the same by the
+        next head's gate. A unit is in low modes or in others, so each cell counts over its own units."""
         names = [ALL_HEADS, *(head.label for head in self.heads)]
         cells = pd.DataFrame(list(product(names, ("own", "next"), KINDS)), columns=["edit", "gate", "kind"])
         if not self.sums:
-            where = units.reset_index(drop=True)
-            nothing = np.zeros((len(cells), len(where)))
-            block = Observations(measure=OF_MODES, cells=cells, units=where, total=nothing, size=nothing)
-            return block, [
-                contrast for i, name in enumerate(names) for contrast in _contrasts(4 * i, name, NO_GATE, NO_GATE)
-            ]
+            nothing = np.zeros((len(cells), len(units)))
+            block = Observations(measure=OF_MODES, cells=cells, units=units, total=nothing, size=nothing)
+            return block, [c for i, name in enumerate(names) for c in _contrasts(4 * i, name, NO_GATE, NO_GATE)]
         document_index, mode, tokens = (np.array(column) for column in list(zip(*self.sums, strict=True))[:3])
         lost = np.array([entry[3] for entry in self.sums]).T  # [heads, units]
         part = lost / np.maximum(lost.sum(1, keepdims=True) / tokens.sum(), np.finfo(float).tiny)
@@ -187,18 +181,15 @@ def by_modes(part: np.ndarray, tokens: np.ndarray, low: np.ndarray) -> np.ndarra
 
 
 def _contrasts(first: int, name: str, reason: str, beyond: str) -> list[Contrast]:
-    weights, labels = {first: 1.0, first + 1: -1.0}, {"edit": name}
+    low, other, next_low, next_other = range(first, first + 4)
+    own = {low: 1.0, other: -1.0}
+    plain: dict[str, Any] = {"labels": {"edit": name}, "missing": reason}
+    tested: dict[str, Any] = {**plain, "own_units": True}
     return [
-        Contrast(quantity="low", weights={first: 1.0}, labels=labels, null=None, missing=reason),
-        Contrast(quantity="other", weights={first + 1: 1.0}, labels=labels, null=None, missing=reason),
-        Contrast(quantity="own", weights=weights, labels=labels, missing=reason, own_units=True),
-        Contrast(
-            quantity="beyond",
-            weights={**weights, first + 2: -1.0, first + 3: 1.0},
-            labels=labels,
-            missing=beyond,
-            own_units=True,
-        ),
+        Contrast(quantity="low", weights={low: 1.0}, null=None, **plain),
+        Contrast(quantity="other", weights={other: 1.0}, null=None, **plain),
+        Contrast(quantity="own", weights=own, **tested),
+        Contrast(quantity="beyond", weights={**own, next_low: -1.0, next_other: 1.0}, **tested | {"missing": beyond}),
     ]
 
 

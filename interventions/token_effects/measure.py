@@ -23,12 +23,12 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Observations, each, joined
 from streamscope.instruments.open_data import WINDOW, Document
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import SMALLEST, Forecast, chunk_log_probs, ticks
+from streamscope.interventions.observe import NATS, Forecast, chunk_log_probs, ticks
 from streamscope.interventions.selection import Group, HeadFinder
 from streamscope.interventions.token_effects import TokenEffects
 from streamscope.interventions.token_effects.gates import SPLITS, Halves, Modes, gates_of
@@ -40,8 +40,6 @@ from streamscope.text.shards import WindowedShards
 AT_ONCE = 128
 """Documents in memory at a time; one row group of the file."""
 DELTAS = {"delta_loss": "change of the loss of the target", "delta_log_p": "change of ln p of the prediction"}
-
-
 BATCH_TOKENS = 4096
 """Padded tokens per batch."""
 
@@ -67,13 +65,10 @@ def token_effects(
     positions, which are only context.
 
     Values equal one pass per sequence and edit, up to rounding; edits must treat the rows of a batch alike. `on_batch`
-    gets the number of a member that has finished some positions, and how many. Raises `InputError` for sequences
-    without a next token or beyond the context, ids the model lacks, and values that are not finite.
+    gets the number of a member that has finished some positions, and how many. Raises `InputError` for values that are
+    not finite.
     """
     lengths = [len(ids) - 1 for ids in sequences]
-    if not lengths or min(lengths) < 1 or max(lengths) > model.config.n_ctx:
-        span = f"{min(lengths)} to {max(lengths)}" if lengths else "no"
-        raise InputError(f"sequences have {span} next tokens: give 1 to {model.config.n_ctx}, the context")
     skipped = [0] * len(lengths) if without is None else list(without)
     effects: dict[int, Effects] = {}
     for rows in batches(lengths, BATCH_TOKENS):
@@ -128,7 +123,7 @@ def observe(options: TokenEffects, model: Any, data: Opened, progress: Progress)
     measurements = InstrumentData({}, {}, extra=rows)
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
         limits = (0.0, np.inf) if name.startswith("abs") else None
-        measure = Measure(name=name, unit="nats/token", resolution=SMALLEST["loss"], limits=limits)
+        measure = replace(NATS, name=name, limits=limits)
         measurements.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=tokens)
         labels = cells.astype(object).where(cells.notna(), None)
         measurements.contrasts[name] = each(name, labels, null=None if name.startswith("abs") else 0.0)
@@ -146,7 +141,6 @@ def observe(options: TokenEffects, model: Any, data: Opened, progress: Progress)
 
 
 def with_resolved_heads(options: TokenEffects, data: Opened) -> TokenEffects:
-    """These options with ranked and found heads given by name."""
     finder = HeadFinder(data.model, check_tokenizer(data.model))
     single = finder.single(options.heads, options.groups)
     several = finder.heads_and_groups(options.heads, options.groups)[len(single) :]
@@ -171,13 +165,10 @@ def _tables(
 
     for first in range(0, len(chosen), AT_ONCE):
         batch = chosen[first : first + AT_ONCE]
-        batch_effects = token_effects(
-            model, [document.ids for document in batch], sweep, without=[d.unscored for d in batch], on_batch=done
-        )
+        ids, unscored = [document.ids for document in batch], [document.unscored for document in batch]
+        batch_effects = token_effects(model, ids, sweep, without=unscored, on_batch=done)
         for i, effects in enumerate(batch_effects, first):
-            moved = (
-                np.stack([effects.delta_loss, effects.delta_log_p]).astype("float32").astype(float)
-            )  # the stored precision
+            moved = np.stack([effects.delta_loss, effects.delta_log_p]).astype("float32").astype(float)  # as stored
             sums[:2, :, i], sums[2:, :, i] = moved.sum(-1), np.abs(moved).sum(-1)
             if splits:
                 gates = gates_of(model, chosen[i])
@@ -214,7 +205,6 @@ def table_of(pairs: Sequence[tuple[Document, Effects]], names: Sequence[str], *,
 
 
 def tables(options: TokenEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """The rows of all tokens, and the means of every edit."""
     means = [estimate for name, estimate in estimates.items() if name not in SPLITS]
     frame, missing = joined(means, ["edit", "heads", "layer", "index"], EDITS)
     out = {

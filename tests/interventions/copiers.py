@@ -19,9 +19,9 @@ import torch
 from tokenizers import pre_tokenizers
 
 from streamscope.instruments.prompts.suite import Prompt, Suite
+from streamscope.models import build
 from streamscope.models.config import LayerNorm
 from streamscope.models.head_spec import Head
-from streamscope.models.make import build
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 

@@ -15,8 +15,7 @@ from streamscope.instruments.result import Result
 from streamscope.interventions.abliterate import Abliterate, main
 from streamscope.interventions.abliterate.measure import abliterate_weights, largest_output, project_out
 from streamscope.interventions.observe import document_losses
-from streamscope.models import build
-from streamscope.models.checkpoint import load
+from streamscope.models import build, load
 from streamscope.models.runs import main as runs
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards
@@ -121,8 +120,6 @@ def test_channelized_projections_are_refused_or_made_dense_exactly() -> None:
     with torch.no_grad():
         nearly = abliterate_weights(model, tiny, dense=True)
         assert nearly.n_params() > model.n_params()
-    with pytest.raises(InputError, match="width|shape"):
-        abliterate_weights(model, d[:-1], dense=True)
     with pytest.raises(InputError, match="not 0"):
         abliterate_weights(model, 0 * d, dense=True)
 

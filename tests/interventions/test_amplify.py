@@ -13,20 +13,19 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import each, estimate
-from streamscope.instruments.result import Result
-from streamscope.interventions.amplify import Amplify, main
-from streamscope.interventions.amplify.measure import CURVE, areas, trapezoid
+from streamscope.interventions.amplify import Amplify
+from streamscope.interventions.amplify.measure import areas, trapezoid
 from streamscope.interventions.edits.amplification import amplification, amplify_heads, pattern_sums
-from streamscope.models import build
-from streamscope.models.checkpoint import load
+from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst.tables import PAPER_ALPHAS, TABLE5
 from streamscope.text.shards import document_batches
+from tests.interventions.passes import captured, under
 from tests.probes import planted
-from tests.tiny import MOST_PARTS, randomise, some, untrained
+from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 200, (3, 20), generator=torch.Generator().manual_seed(0))
 GATED = {"attention.gate": "gate", "attention.gate.init": "normal"}
@@ -69,8 +68,7 @@ def test_fused_is_the_formula(name: str) -> None:
     names = ["blocks.1.attn.hook_q", "blocks.1.attn.hook_k", "blocks.1.attn.hook_v", z]
     names += ["blocks.1.attn.hook_gate"] if gated else []
     names += ["blocks.1.attn.hook_rot_q", "blocks.1.attn.hook_rot_k"] if model.config.positions.rotates else []
-    with torch.no_grad(), capture(model, names) as plain:
-        model(tokens)
+    plain = captured(model, tokens, names)
     for alpha, heads in ((16.0, [0, 1, 2, 3]), (0.5, [1, 3])):
         edits = amplification(model, alpha, [Head(1, h) for h in heads])
         with torch.no_grad(), edit(model, edits), capture(model, names) as found:
@@ -82,21 +80,7 @@ def test_fused_is_the_formula(name: str) -> None:
             assert torch.equal(found["blocks.1.attn.hook_gate"], plain["blocks.1.attn.hook_gate"])
         rest = [h for h in range(4) if h not in heads]
         torch.testing.assert_close(found[z][:, :, rest], plain[z][:, :, rest], rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_explicit_path_agrees_and_one_changes_nothing(name: str) -> None:
-    model = make(name)
-    with torch.no_grad():
-        plain = model(TOKENS)
-        for alpha in (1.0, 4.0, 64.0):
-            with edit(model, amplification(model, alpha)):
-                fused = model(TOKENS)
-                with model.explicit_attention():
-                    explicit = model(TOKENS)
-            scale = max(1.0, float(fused.abs().max()))
-            assert (fused - explicit).abs().max() <= 1e-5 * scale, alpha
-            assert torch.equal(fused, plain) == (alpha == 1.0)
+    assert torch.equal(under(model, tokens, amplification(model, 1.0)), under(model, tokens, {})), "bit for bit"
 
 
 def test_planted_attention_sharpens_as_on_paper() -> None:
@@ -199,8 +183,7 @@ def test_the_curve(tiny_run: Path) -> None:
     sums = np.zeros((2, 5))
     for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 5):
         for a, edits in enumerate(({}, amplification(model, 8.0, heads))):
-            with torch.no_grad(), edit(model, edits), model.explicit_attention():
-                logits = model(tokens)[0]
+            logits = under(model, tokens, edits), model.explicit_attention()[0]
             sums[a, i] = torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum")
     row = table.loc[8.0]
     assert row["percent"] == pytest.approx(100 * (sums[1].sum() / sums[0].sum() - 1), abs=1e-3)
@@ -213,37 +196,6 @@ def test_the_curve(tiny_run: Path) -> None:
     assert both[0] == pytest.approx(both[1], abs=1e-6) and len(of_heads) == 16
     mean = of_heads.loc[8.0]["entropy"].mean()
     assert row["entropy"] == pytest.approx(mean, abs=1e-9) and row["entropy"] < table.loc[1.0, "entropy"]
-
-
-@pytest.mark.parametrize(
-    "preset",
-    some(
-        ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon", "alibi"], [*MOST_PARTS, "alibi"]
-    ),
-)
-def test_command_on_every_preset(
-    preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    overrides = {"n_ctx": 48, **({"positions": "alibi"} if preset == "alibi" else {})}
-    run = untrained("dst-kron" if preset == "alibi" else preset, tiny_run, tmp_path / "run", **overrides)
-    out = tmp_path / "amplify.parquet"
-    page, text = out.with_suffix(".html"), "the cat sat on the dog"
-    argv = f"{run} --data {corpus[1]} --max-documents 2 --alpha 4 0.5 --sample-tokens 2 --picture L1.H2".split()
-    main([*argv, "--text", text, "--out", str(out), "--figure", str(page)])
-    printed, table = capsys.readouterr().out, pd.read_parquet(out)
-    assert table["alpha"].tolist() == [0.5, 1.0, 4.0] and {column.name for column in CURVE} <= set(table)
-    samples = pd.read_parquet(out.with_stem("amplify-samples"))["sample"]
-    assert "Once upon" in printed and samples.str.startswith("Once upon").all()
-    assert table["entropy"].is_monotonic_decreasing
-    seen = pd.read_parquet(out.with_stem("amplify-picture"))
-    assert list(dict.fromkeys(seen["head"])) == ["L1.H2, α = 0.5", "L1.H2, α = 1", "L1.H2, α = 4"]
-    sums = seen.groupby(["head", "query"])["attention"].sum()
-    assert np.allclose(sums, 1, atol=1e-5)
-    assert set(pd.read_parquet(out.with_stem("amplify-areas"))["kind"]) >= {"raw", "excess", "relative"}
-    assert page.exists()
-    axes = Result.load(out).figure("picture-attention").layout
-    tokens = seen.drop_duplicates("key")["key_token"].tolist()
-    assert list(axes.xaxis.ticktext) == list(axes.yaxis.ticktext) == tokens
 
 
 def test_factors_are_above_0_and_1_is_among_them() -> None:

@@ -1,14 +1,17 @@
-"""The commands on tasks run on every preset, write tables and figures, and refuse bad input in a line."""
+"""The instruments of this room run on every preset, and refuse bad input in a line."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import streamscope.models
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents, Prompts, Tasks
 from streamscope.instruments.result import Result
+from streamscope.interventions import AblationEffects, Amplify, Hydra, Patch, SteerHeads, Streams
 from streamscope.interventions.ablate import main as ablate
 from streamscope.interventions.ablation_effects import main as ablation_effects
 from streamscope.interventions.amplify import main as amplify
@@ -18,15 +21,14 @@ from streamscope.interventions.patch import main as patch
 from streamscope.interventions.steer_heads import main as steer_heads
 from streamscope.interventions.streams import main as streams
 from streamscope.interventions.token_effects import main as token_effects
-from streamscope.probes.head_groups import main as head_groups
+from streamscope.models import load
 from streamscope.text.tokenizer import Tokenizer
-from tests.tiny import MOST_PARTS, some
+from tests.tiny import MOST_PARTS, randomise, some
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
 SMALL = ["--tasks", "capitalization-8", "gender-16"]
 OWN = ["--clean", "The cat saw the", "--corrupt", "The dog saw the", "--answer", " cat", "--foil", " dog"]
-TWO = ["--groups", "entity=L0.H0+L1.H1", "anchor=L1.H2"]
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +50,40 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("preset", some(PRESETS, MOST_PARTS))
-def test_every_preset(preset: str, run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    folder = run(preset)
-    ablation_effects([folder, *SMALL[:2], *TWO, "--draws", "1", "--out", str(tmp_path / "a.parquet"),
-                      "--figure", str(tmp_path / "a.html")])  # fmt: skip
-    steer_heads([folder, "--groups", "L0.*", *SMALL[:2], "--measures", "task", "--scales", "0", "--draws", "1"])
-    hydra([folder, *SMALL[:2], "--heads", "L0.H0", "--out", str(tmp_path / "h.parquet"),
-           "--figure", str(tmp_path / "h.html")])  # fmt: skip
-    out = " ".join(capsys.readouterr().out.split())
-    assert (
-        "unexplained at most" in out
-        and "control range" in out
-        and "change of P(answer) from ablating groups of heads" in out
-    )
-    assert "NaN (unexplained)" not in out
-    table = pd.read_parquet(tmp_path / "a.parquet")
-    assert len(table) == 2
-    assert (pd.read_parquet(tmp_path / "a-log_odds.parquet")["spread"] > 0).all()
-    parts = pd.read_parquet(tmp_path / "h.parquet")
+def test_every_preset(preset: str, run: Callable[..., str]) -> None:
+    """Parts add up, all streams are removed, and the nouns' embeddings carry all that differs between two prompts."""
+    model, tasks = randomise(load(run(preset)), std=0.1), Tasks(("capitalization-8",))
+    texts = Documents("stories:1:4", max_documents=2)
+    named = model.config.residual.streams
+    effects = AblationEffects(groups=("entity=L0.H0+L1.H1", "anchor=L1.H2"), draws=1).measure(model, tasks)
+    assert len(effects.table().frame) == 2 and (effects.table("log_odds").frame["spread"] > 0).all()
+    scaled = SteerHeads(groups=("L0.*",), measures=("task",), scales=(0.0,), draws=1).measure(model, tasks)
+    assert (scaled.table("curves").frame["range"] > 0).all()
+    parts = Hydra(heads=("L0.H0",)).measure(model, tasks).table().frame
     total = parts["direct"] + parts["compensation"] + parts["mixing"] + parts["norm"]
-    assert (total - parts["total"]).abs().max() < 1e-4
-    for name in ("a", "h"):
-        assert "plotly" in (tmp_path / f"{name}.html").read_text()
+    assert (total - parts["total"]).abs().max() < 1e-3 and parts["unexplained"].notna().all()
+    how = Streams(streams=() if named else ("resid",), method=("zero", "random", "mean", "resample"), draws=1,
+                  where=("1", "everywhere"))  # fmt: skip
+    removed = how.measure(model, texts).table().frame
+    streams = {"streams": {"s0", "s1", "s2", "s3"}}.get(next(iter(named), ""), {*named} or {"resid"})
+    assert {*removed["stream"]} == streams and np.isfinite(removed["loss"]).all()
+    assert (removed["delta"].abs() > 1e-4).any()
+    sharp = Amplify(alpha=(4.0, 0.5), text="a cat sat", picture=("L1.H2",), sample_tokens=2).measure(model, texts)
+    curve, seen = sharp.table().frame, sharp.table("picture").frame
+    assert curve["alpha"].tolist() == [0.5, 1.0, 4.0] and curve["entropy"].is_monotonic_decreasing
+    assert seen["head"].unique().tolist() == ["L1.H2, α = 0.5", "L1.H2, α = 1", "L1.H2, α = 4"]
+    np.testing.assert_allclose(seen.groupby(["head", "query"])["attention"].sum(), 1, atol=1e-5)
+    assert sharp.table("samples").frame["sample"].str.startswith("Once upon").all()
+    noun = Patch(
+        contrast="noun", pairs=2, by="all", threshold=1e-6, senders=("L0.mlp",), direction=("denoise", "noise")
+    )
+    patched = noun.measure(model, Prompts("competing"))
+    frame = patched.table().frame
+    first = frame[(frame["layer"] == 0) & frame["hook"].isin(("resid_pre", "token_pre", "streams_pre"))]
+    whole = first.set_index("direction")["recovery"]
+    assert (whole["denoise"], whole["noise"]) == (pytest.approx(1, abs=1e-3), pytest.approx(0, abs=1e-3))
+    assert frame["effect"].abs().max() > 1e-4 and (patched.table("attribution").frame["values"] > 0).all()
+    assert {"sender", "reader", "recovery"} <= {*patched.table("paths").frame}
 
 
 @pytest.mark.slow
@@ -103,14 +117,6 @@ def test_steering_against_a_control_with_the_loss(run: Callable[..., str], tmp_p
     assert (pd.read_parquet(tmp_path / "s-curves.parquet")["range"] > 0).all()
 
 
-def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -> None:
-    out = tmp_path / "g.parquet"
-    head_groups([run("pls"), "--suite", "competing", "--k", "1", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert len(table) == 8
-    assert sorted(table.loc[table["group"] != "", "group"]) == ["anchor", "entity", "semantic"]
-
-
 @pytest.mark.parametrize(
     ("main", "argv", "message"),
     [
@@ -126,11 +132,11 @@ def test_head_groups_of_a_gated_model(run: Callable[..., str], tmp_path: Path) -
         (steer_heads, ["lfa", "--scales", "1"], "besides 1"),
         (steer_heads, ["lfa", "--measures"], "^measures: give at least one"),
         (hydra, ["lfa", "--heads", "L7.*"], "this model has layers 0 to 5"),
-        (head_groups, ["OTHER", "--k", "2"], "need 6 heads, here are 4"),
         (amplify, ["lfa", "--alpha", "0"], "alpha must be above 0"),
         (amplify, ["lfa", "--heads", "L7.H0"], "this model has layers 0 to 5"),
         (amplify, ["lfa", "--sample-tokens", "999"], "room"),
         (streams, ["lfa", "--streams", "s1"], "s1"),
+        (streams, ["std-t"], r"one residual stream.*interventions\.ablate.*--streams resid"),
         (streams, ["lfa", "--streams", "resid"], "token"),
         (streams, ["lfa", "--where", "7"], "--where 7.*layers 0 to 5"),
         (streams, ["lfa", "--where", "hed"], "head or everywhere"),

@@ -12,12 +12,11 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.interventions.circuits import Circuits, measure
 from streamscope.interventions.circuits.graph import graph_of
-from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.models import load
 from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture
-from tests.interventions.test_circuits import Plain, close, make, pairs_of, two_texts
+from tests.interventions.test_circuits import Plain, check_runs, make, pairs_of
 from tests.viewer.pages import write_dictionary_of
 
 __all__ = ["make"]
@@ -59,8 +58,7 @@ class PlainWithLatents(Plain):
         return written[1] - written[0]
 
 
-@pytest.mark.parametrize("hook", ["hook_mlp_out", "hook_mlp_in"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "hook"), list(zip(KINDS, ["hook_mlp_out", "hook_mlp_in"] * 3, strict=True)))
 def test_exact_scores_of_latents_are_those_of_a_plain_loop(kind: str, hook: str, make: Any, tmp_path: Path) -> None:
     model = make(kind)
     graph = graph_of(model, [latents_in(tmp_path / "d", model, 0, hook)])
@@ -89,16 +87,8 @@ def test_an_ffn_is_its_latents_and_the_rest(kind: str, make: Any, tmp_path: Path
         for layer, hook in enumerate(["hook_mlp_out", "hook_mlp_in"])
     ]
     plain, graph, pairs = graph_of(model), graph_of(model, specs), pairs_of(model)
-    clean, corrupt = two_texts(model)
-    at, other = torch.arange(clean.shape[1]).expand(len(clean), -1), run(model, graph, corrupt).out
     with torch.no_grad():
-        close(
-            run(model, graph, clean, patched=torch.zeros(graph.connected.shape, dtype=torch.bool), other=other).logits(
-                at
-            ),
-            model(clean),
-        )
-        close(run(model, graph, clean, patched=torch.tensor(graph.connected), other=other).logits(at), model(corrupt))
+        check_runs(model, graph)
     for method in ("eap", "eap-ig", "eap-ig-activations"):
         whole, parts = (
             dict(zip(g.names, score_edges(model, g, pairs, method, steps=2), strict=True)) for g in (plain, graph)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -27,7 +28,7 @@ from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
 from streamscope.interventions.circuits import Circuits, measure, metrics, worth
 from streamscope.interventions.circuits.formats import CircuitFile, write_circuit
-from streamscope.interventions.circuits.graph import graph_of, read_vector, sends_by_head, write_vector
+from streamscope.interventions.circuits.graph import Graph, graph_of, read_vector, sends_by_head, write_vector
 from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
 from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
@@ -38,6 +39,7 @@ from streamscope.models import build, load
 from streamscope.models.config import Hyper
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import capture, edit
+from tests.interventions.passes import captured
 from tests.models.test_huggingface import CASES, theirs
 from tests.tiny import randomise, some
 
@@ -57,18 +59,22 @@ FAST = ("std-t", "lfa", "dst-kron", "pls", "hdpl", "kromcanon", "parallel", "nor
         "hf:pythia", "hf:phi3-partly-rotated")  # fmt: skip
 
 
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Models by kind, each made once and given away as a copy."""
+    folder = tmp_path_factory.mktemp("models")
 
+    @cache
     def made(kind: str) -> Any:
         if kind.startswith("hf:"):
-            theirs(kind[3:]).save_pretrained(tmp_path / "model")
-            return load(f"hf:{tmp_path / 'model'}").eval()
+            theirs(kind[3:]).save_pretrained(folder / kind[3:])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("STREAMSCOPE_CACHE", str(folder / "cache"))
+                return load(f"hf:{folder / kind[3:]}").eval()
         preset, changes = VARIANTS.get(kind, (kind, {}))
         return randomise(build(preset, "tiny", **changes), std=0.1).eval()
 
-    return made
+    return lambda kind: deepcopy(made(kind))
 
 
 def two_texts(model: Any, rows: int = 3, length: int = 9) -> tuple[Tensor, Tensor]:
@@ -122,19 +128,21 @@ def test_the_sum_of_edges_is_what_each_reader_reads(kind: str, make: Any) -> Non
     close(final, seen[f"blocks.{L - 1}.hook_resid_post"])
 
 
+def check_runs(model: Any, graph: Graph) -> None:
+    """No edge patched is the clean run, all patched the corrupted one."""
+    clean, corrupt = two_texts(model)
+    at, other = torch.arange(clean.shape[1]).expand(len(clean), -1), run(model, graph, corrupt).out
+    want, changed = model(clean), model(corrupt)
+    assert (want - changed).abs().max() > 100e-5 * want.abs().max()  # else the test could not fail
+    for patched, logits in ((0 * graph.connected, want), (graph.connected, changed)):
+        close(run(model, graph, clean, patched=torch.tensor(patched).bool(), other=other).logits(at), logits)
+    close(run(model, graph, clean).logits(at), want)
+
+
 @pytest.mark.parametrize("kind", some(KINDS, FAST))
 @torch.no_grad()
 def test_no_edge_patched_is_the_clean_run_and_all_patched_the_corrupted_one(kind: str, make: Any) -> None:
-    model = make(kind)
-    graph, (clean, corrupt) = graph_of(model), two_texts(model)
-    at = torch.arange(clean.shape[1]).expand(len(clean), -1)
-    other = run(model, graph, corrupt).out
-    none = torch.zeros(graph.connected.shape, dtype=torch.bool)
-    want, changed = model(clean), model(corrupt)
-    assert (want - changed).abs().max() > 100e-5 * want.abs().max()  # else the test could not fail
-    close(run(model, graph, clean).logits(at), want)
-    close(run(model, graph, clean, patched=none, other=other).logits(at), want)
-    close(run(model, graph, clean, patched=torch.tensor(graph.connected), other=other).logits(at), changed)
+    check_runs(model := make(kind), graph_of(model))
 
 
 def test_number_of_edges() -> None:
@@ -203,8 +211,7 @@ class Plain:
                 names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
         self.seen = []
         for tokens in (self.clean, self.corrupt):
-            with torch.no_grad(), capture(model, names) as seen:
-                model(tokens)
+            seen = captured(model, tokens, names)
             self.seen.append(seen)
         self.m = self.metric({})
 
@@ -242,10 +249,8 @@ class Plain:
                 return self.through(S, f"blocks.{self.L - 1}.hook_streams_post", None, None)
             delta = (self.seen[0][at + "pre"][..., None] * S).sum(-2)
         if v.part == "logits":
-            streams = self.model.config.residual.streams
-            return self.through(
-                delta, f"blocks.{self.L - 1}.hook_{streams[1] if streams else 'resid'}_post", None, None
-            )
+            stream = (*self.model.config.residual.streams, "", "resid")[1 if self.model.config.residual.streams else -1]
+            return self.through(delta, f"blocks.{self.L - 1}.hook_{stream}_post", None, None)
         where = f"blocks.{v.layer}.{HOOKS[v.part]}"
         if v.part == "mlp":
             return self.through(delta, where, None, None)
@@ -296,9 +301,8 @@ def test_gradients_are_first_order_of_exact_scores(kind: str, make: Any) -> None
     with torch.no_grad():  # every token of the second text is the first one's, moved a little
         row = model.embed.weight
         for a, b in {(a, b) for p in pairs for a, b in zip(p.clean, p.corrupt, strict=True) if a != b}:
-            row[b] = row[a] + 1e-5 * torch.randn(
-                row.shape[1], dtype=row.dtype, generator=torch.Generator().manual_seed(b)
-            )
+            generator = torch.Generator().manual_seed(b)
+            row[b] = row[a] + 1e-5 * torch.randn(row.shape[1], dtype=row.dtype, generator=generator)
     exact = score_edges(model, graph, pairs, "exact")
     for method in ("eap", "eap-ig", "eap-ig-activations"):
         close(torch.tensor(score_edges(model, graph, pairs, method, steps=2)), torch.tensor(exact), 1e-3)
@@ -317,7 +321,7 @@ class Bar:
         self.lines.append(line)
 
 
-def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_duration_is_announced_and_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts one second per step, run and pair, the announced duration is what then passes."""
     tokenizer = load("stories/lfa").tokenizer
     model = randomise(build("lfa", "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab)).eval()
@@ -338,17 +342,16 @@ def test_the_duration_is_announced_and_is_that_of_all_pairs(make: Any, monkeypat
     monkeypatch.setattr(measure, "duration", lambda seconds: f"{seconds} s")
     for pairs, tried in ((24, 4), (8, 2)):
         clock[0], bar = 0.0, Bar()
-        result = replace(how, pairs=pairs).measure(model, progress=bar)
+        units = replace(how, pairs=pairs).measure(model, progress=bar).blocks["scores"].units
         (line,) = (line for line in bar.lines if "for the circuit" in line)
-        cost = clock[0] - tried * (2 + 3) - 2 * len(result.blocks["scores"].units)
+        cost = clock[0] - tried * (2 + 3) - 2 * len(units)
         assert float(line.removeprefix("about ").split(" s ")[0]) == pytest.approx(cost, rel=0.1)
-        assert cost > 6 * len(result.blocks["scores"].units)
+        assert cost > 6 * len(units)
     clock[0] = 0.0
     replace(how, pairs=8).measure(model)
     assert clock[0] == cost, "nothing is tried where nothing is announced"
     monkeypatch.setattr(measure, "LONG_SECONDS", cost + 100)
-    bar.lines.clear()
-    replace(how, pairs=8).measure(model, progress=bar)
+    replace(how, pairs=8).measure(model, progress=(bar := Bar()))
     assert not [line for line in bar.lines if "for the circuit" in line], "a short one is not announced"
 
 
@@ -416,9 +419,6 @@ def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
         assert read[suffix]["in_graph"].tolist() == frame["in_circuit"].tolist()
         assert len(CircuitFile.read(path).edges) == 2188 and read[suffix]["in_graph"].sum() == 43
     data = json.loads((tmp_path / "circuit.json").read_text())
-    figure = tmp_path / "circuit.html"
-    assert result.save(tmp_path / "circuit.json", figure=figure) == [tmp_path / "circuit.json", figure]
-    assert "a0.h0" in figure.read_text()
     assert data["cfg"] == {"n_layers": 6, "n_heads": 6, "parallel_attn_mlp": False, "d_model": 96}
     assert list(data["nodes"])[:3] == ["input", "a0.h0", "a0.h1"] and list(data["nodes"])[-1] == "logits"
     tensors = torch.load(tmp_path / "circuit.pt", weights_only=True)
@@ -476,22 +476,20 @@ def test_planted_circuits_are_found(name: str) -> None:
 @pytest.mark.parametrize("name", list(specification()["circuits"]))
 def test_noise_is_a_tenth_of_the_planted_weights_in_every_matrix(name: str) -> None:
     ideal, noisy = (dict(build_planted(name, noise).named_parameters()) for noise in (0.0, 0.1))
-
-    def kind(path: str) -> str:
-        return path.removesuffix(".weight").rpartition(".")[2]
-
+    planted: dict[str, list[Tensor]] = {}
+    kinds = {path: path.removesuffix(".weight").rpartition(".")[2] for path in ideal}
+    for path, p in ideal.items():
+        planted.setdefault(kinds[path], []).append(p[p != 0])
     for path, p in ideal.items():
         noise = (noisy[path] - p).square().mean().sqrt()
-        like = torch.cat([x[x != 0] for other, x in ideal.items() if kind(other) == kind(path)])
         if p.ndim < 2:
             assert noise == 0, path
             continue
-        if ".mlp." in path or not len(like):
-            like = torch.cat([x[x != 0] for other, x in ideal.items() if kind(other) == "o"])
-        size = like.square().mean().sqrt()
+        own = torch.cat(planted[kinds[path]])
+        size = (torch.cat(planted["o"]) if ".mlp." in path or not len(own) else own).square().mean().sqrt()
         chance = 4 / (2 * p.numel()) ** 0.5  # four standard errors of an rms
         assert (noise / size).item() == pytest.approx(0.1, rel=chance), path
-        if kind(path) == "k" and p.any():  # no weight of a planted block is 0, and all have one size
+        if kinds[path] == "k" and p.any():  # no weight of a planted block is 0, and all have one size
             assert p.count_nonzero() == 256 and p[p != 0].abs().max() < 1.01 * p[p != 0].abs().min()
 
 
@@ -510,13 +508,11 @@ def test_pruning_is_that_of_a_plain_loop(make: Any, monkeypatch: pytest.MonkeyPa
     patched = torch.zeros(graph.connected.shape, dtype=torch.bool)
 
     def m() -> np.ndarray:
-        runs = [
-            run(model, graph, clean, patched=patched, other=run(model, graph, corrupt).out) for clean, corrupt in both
-        ]
-        return np.array([
-            float(pair.log_odds(one.logits(torch.tensor([[pair.last]]))[0, 0]))
-            for pair, one in zip(pairs, runs, strict=True)
-        ])  # fmt: skip
+        values = []
+        for pair, (clean, corrupt) in zip(pairs, both, strict=True):
+            one = run(model, graph, clean, patched=patched, other=run(model, graph, corrupt).out)
+            values.append(float(pair.log_odds(one.logits(torch.tensor([[pair.last]]))[0, 0])))
+        return np.array(values)
 
     want, threshold = np.zeros((len(graph.edges), len(pairs))), 0.05
     for v in reversed(range(len(graph.readers))):
@@ -603,50 +599,49 @@ def test_metrics_are_those_of_one_pair_after_the_other() -> None:
         next(metrics.batches_of(pairs, "loss", 64))
 
 
+NAMES = ["Tom", "Ben", "Sam", "Max"]
+
+
+def who_saw_mia(folder: Path, names: list[str], answers: Any = None, foils: Any = None) -> Path:
+    """A task: who saw Mia; the corrupted text says that Anna saw."""
+    path, own = folder / "mine.jsonl", [[f" {n}"] for n in names]
+    texts = ([f"{n} saw Mia. {who} saw" for n in names] for who in ("Mia", "Anna"))
+    write_pairs(path, *texts, answers or own, foils or [[" Mia"]] * len(names))
+    return path
+
+
 def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Path) -> None:
-    path, model = tmp_path / "mine.jsonl", load("stories/lfa")
-    names = ["Tom", "Ben", "Sam", "Max"]
-    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
-                [[f" {n}"] for n in names], [[" Mia"]] * 4)  # fmt: skip
+    path, model = who_saw_mia(tmp_path, NAMES), load("stories/lfa")
     found, spans, words = task_pairs(Circuits(task=str(path)), model)
     assert len(found.pairs) == 4 and "by corrupt" in words
-    assert [model.tokenizer.decode(s) for s in spans] == [f" {n}" for n in names]
+    assert [model.tokenizer.decode(s) for s in spans] == [f" {n}" for n in NAMES]
     assert re.match(r"\d+ pairs of competing by noun", task_pairs(Circuits(task="competing"), model)[2])
     with pytest.raises(InputError, match="got 1, 0, 0 and 0"):
         write_pairs(path, ["a"], [], [], [])
     with pytest.raises(InputError, match="'Tom' would run on from 'saw'"):
         write_pairs(path, ["Tom saw"], ["Ben saw"], [["Tom"]], [[" Ben"]])
     foils = [[" Mia"]] * 3 + [[" Maxine", " Mia"]]  # begins as the answer does: nothing to compare with
-    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
-                [[" Tom"], [" Ben"], [" Sam"], [" Max", " Anna"]], foils)  # fmt: skip
+    who_saw_mia(tmp_path, NAMES, [[" Tom"], [" Ben"], [" Sam"], [" Max", " Anna"]], foils)
     assert len(task_pairs(Circuits(task=str(path)), model)[0].pairs) == 4
     found, spans, words = task_pairs(Circuits(task=str(path), metric="loss"), model)
     assert len(found.pairs) == len(spans) == 3 and "1 left out: the continuations start with the same" in words
 
 
 def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:
-    path, model, bar = tmp_path / "mine.jsonl", load("stories/lfa"), Bar()
-    names = ["Tom", "Ben", "Sam", "Max"]
-    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
-                [[f" {n}"] for n in names], [[" Mia"]] * len(names))  # fmt: skip
+    path, model, bar = who_saw_mia(tmp_path, NAMES), load("stories/lfa"), Bar()
     found = Circuits(task=str(path), method="random", metric="kl", draws=1).measure(model, progress=bar)
     summary, curve, edges = (found.table(name) for name in ("summary", "faithfulness", "edges"))
     assert np.isnan(summary.frame["value"].iloc[2:]).all() and summary.missing[2, "value"] == FLAT
     assert curve.frame["f"].isna().all() and curve.missing[0, "f"] == FLAT
     assert edges.frame["f"].isna().all() and edges.missing[0, "f"] == FLAT
-    effect = summary.frame.iloc[1]
-    interval = f"{effect['value']:+.2f} ({effect['value_low']:.2f} … {effect['value_high']:.2f}) nats"
-    line = (
-        f"clean − corrupted {interval} on 2 independent pairs to judge the circuit: f, CPR and CMD will have no value"
-    )
-    assert bar.lines[0].startswith(f"{line}; give more pairs, about "), "before the work"
+    effect, low, high = summary.frame.loc[1, ["value", "value_low", "value_high"]]
+    line = f"clean − corrupted {effect:+.2f} ({low:.2f} … {high:.2f}) nats on 2 independent pairs to judge the circuit"
+    no_value = "f, CPR and CMD will have no value; give more pairs, about "
+    assert bar.lines[0].startswith(f"{line}: {no_value}"), "before the work"
 
 
 def test_one_pair_that_judges_gives_values_without_intervals(tmp_path: Path) -> None:
-    path, model, bar = tmp_path / "mine.jsonl", load("stories/lfa"), Bar()
-    names = ["Tom", "Ben"]
-    write_pairs(path, [f"{n} saw Mia. Mia saw" for n in names], [f"{n} saw Mia. Anna saw" for n in names],
-                [[f" {n}"] for n in names], [[" Mia"]] * 2)  # fmt: skip
+    path, model, bar = who_saw_mia(tmp_path, NAMES[:2]), load("stories/lfa"), Bar()
     found = Circuits(task=str(path), method="eap", draws=1).measure(model, progress=bar)
     summary, curve = found.table("summary"), found.table("faithfulness")
     score, size = (curve.frame.loc[curve.frame["ranking"] == ranking, "f"].to_numpy() for ranking in ("score", "size"))
@@ -668,16 +663,14 @@ def test_how_many_pairs_f_needs_is_that_of_t() -> None:
     values = np.stack([0.5 + (x - x.mean()) / x.std(ddof=1), np.zeros(40)])
     units = pd.DataFrame({"unit": map(str, range(40)), "cluster": map(str, range(40))})
     cells = pd.DataFrame({"run": ["clean", "corrupted"]})
-    both = Observations(
-        measure=Measure(name="m", unit="nats", resolution=1e-5), cells=cells, units=units, total=values, size=1.0
-    )
+    measured = Measure(name="m", unit="nats", resolution=1e-5)
+    both = Observations(measure=measured, cells=cells, units=units, total=values, size=1.0)
     n = next(n for n in range(2, 99) if stats.t.ppf(0.975, n - 1) / n**0.5 < 0.5)
     assert measure.outlook(both, np.arange(40) < 3).endswith(f"about {2 * n} independent ones") and n == 18
     strong = replace(both, total=values + np.array([[9.0], [0.0]]))
     assert measure.outlook(strong, np.arange(40) < 20).endswith("to judge the circuit")
-    assert measure.outlook(replace(both, total=0 * values), np.arange(40) < 20).endswith(
-        "give other pairs, or many more"
-    )
+    none = replace(both, total=0 * values)
+    assert measure.outlook(none, np.arange(40) < 20).endswith("give other pairs, or many more")
 
 
 def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
@@ -708,14 +701,10 @@ def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the
         assert at[f"a1.{group}"][0] == np.mean([at[f"a1.{h}"][0] for h in heads])
         assert at["m0"][1] < at[f"a1.{group}"][1] < at["a1.h0"][1] < at["m1"][1] < at["logits"][1]
     assert at["m0"][0] == at["m1"][0] > max(at[f"a1.h{h}"][0] for h in range(4)), "FFNs stand beside the heads"
-    legend = drawn.data[51:]
-    assert [one.name for one in legend] == [*sorted({one.name for one in drawn.data[:50]}), "score > 0", "score < 0"]
-    assert not any(one.showlegend for one in drawn.data[:51]) and all(one.visible for one in legend)
     few, many = drawn.layout.sliders[0].steps
     assert (few.label, many.label) == ("10 %, f 0.40", f"100 %, f 1.00, 50 of {n} drawn")
     assert drawn.layout.sliders[0].active == 0 and sum(bool(trace.visible) for trace in drawn.data[:50]) == 7
     assert sum(few.args[0]["visible"][:50]) == 7 and all(many.args[0]["visible"])
-    assert {line.line.dash for line in drawn.data[:50]} == {"solid", "dot"}
     assert {line.line.dash: line.name for line in drawn.data[-2:]} == {"solid": "score > 0", "dot": "score < 0"}
     used = {name for u, v in ends[:7] for name in (u.name, v.name.partition("<")[0])}
     dark = {name for name, color in zip(parts.text, parts.marker.color, strict=True) if color == USED}

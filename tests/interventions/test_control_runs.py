@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.result import Result
-from streamscope.interventions import ablate, ablation_effects, amplify, hydra, patch, steer_heads, streams
-from streamscope.models.checkpoint import load
+from streamscope.interventions import ablate, amplify, hydra, patch, streams
+from streamscope.models import load
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.interventions.swapped import suite_of_the_corpus
@@ -56,52 +56,35 @@ def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | N
 # ---- over documents ----------------------------------------------------------------------------
 
 
-HEADS = ["--heads", "L0.*", "L1.H1"]
-PAIRS = ["--heads", "L0.*", "--size", "2"]
+HEADS = {"heads": ("L0.*", "L1.H1"), "draws": 2, "measures": ("loss", "coherence", "sps"), "scale": (0.5,)}
+PAIRS = {"heads": ("L0.*",), "size": 2, "method": "mean", "draws": 0}
 
 
-@pytest.mark.parametrize("sets", [HEADS, pytest.param(PAIRS, marks=pytest.mark.slow)], ids=["heads", "pairs"])
-def test_ablate(sets: list[str], tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path) -> None:
-    options = ["--data", str(corpus[1]), "--max-documents", "6", "--draws", "2", "--suite", str(words)]
-    options += ["--scale", "0.5", "--measures", "loss", "coherence", "sps", *sets]
-    beside_a_control(options, ("loss", "percent", "coherence", "sps"), tiny_run, changed, words.parent)
-
-
-def beside_a_control(
-    options: list[str], blocks: tuple[str, ...], run: Path, control: Path, folder: Path
-) -> dict[str, pd.DataFrame]:
-    """`ablate` with --control: the columns of the run and the control are those of two single runs, and of itself 0."""
-
-    def go(one: Path, *more: str) -> Result:
-        ablate.main([str(one), *options, *more, "--out", str(folder / "t.parquet")])
-        return Result.load(folder / "t.parquet")
-
-    both, itself = (go(run, "--control", str(one)) for one in (control, run))
-    assert both.about["control"]["model"] == f"lfa ({control})"
-    single = [go(one) for one in (run, control)]
-    found = {}
-    for block in blocks:
-        table = found[block] = both.tables[f"{block}-control"].frame.set_index(["head", "scale"])
+@pytest.mark.parametrize("how", [HEADS, pytest.param(PAIRS, marks=pytest.mark.slow)], ids=["heads", "pairs"])
+def test_ablate(how: dict[str, Any], tiny_run: Path, changed: Path, corpus: tuple[Path, Path], words: Path) -> None:
+    """The columns of the run and of the control are those of two single runs."""
+    out, measures = words.with_name("t.parquet"), how.get("measures", ("loss",))
+    argv = [word for name, x in how.items() for word in (f"--{name}", *map(str, x if isinstance(x, tuple) else (x,)))]
+    data = ["--data", str(corpus[1]), "--max-documents", "6", *(["--suite", str(words)] if "sps" in measures else [])]
+    ablate.main([str(tiny_run), *argv, *data, "--control", str(changed), "--out", str(out)])
+    both = Result.load(out)
+    assert both.about["control"]["model"] == f"lfa ({changed})"
+    opened = [Documents(str(corpus[1]), max_documents=6), *([Prompts(str(words))] if "sps" in measures else [])]
+    single = [ablate.Ablate(**how).measure(load(run), *opened) for run in (tiny_run, changed)]
+    for block in (*measures, "percent"):
+        table = both.tables[f"{block}-control"].frame.set_index(["head", "scale"])
         quantities = [c.removesuffix("_difference") for c in table if c.endswith("_difference")]
+        assert {"percent"} == {*quantities} if block == "percent" else {"delta"} <= {*quantities}
+        assert block != "loss" or ("interaction" in quantities) == ("size" in how)
         for quantity in quantities:
-            a, b = (_single(one, block, quantity).reindex(table.index).astype(float) for one in single)
-            np.testing.assert_allclose(table[f"{quantity}_run"], a, atol=1e-9)
-            np.testing.assert_allclose(table[f"{quantity}_control"], b, atol=1e-9)
-            np.testing.assert_allclose(table[f"{quantity}_difference"], a - b, atol=1e-9)
+            of = [one.tables["loss" if block == "percent" else block].frame for one in single]
+            a, b = (frame.set_index(["head", "scale"])[quantity].reindex(table.index).astype(float) for frame in of)
+            for end, expected in (("run", a), ("control", b), ("difference", a - b)):
+                np.testing.assert_allclose(table[f"{quantity}_{end}"], expected, atol=1e-9)
             known = table[table[f"{quantity}_difference_p"].notna()]
-            low, high = (known[f"{quantity}_difference_{end}"] for end in ("low", "high"))
-            assert ((low < known[f"{quantity}_difference"]) & (known[f"{quantity}_difference"] < high)).all()
+            low, mid, high = (known[f"{quantity}_difference{end}"] for end in ("_low", "", "_high"))
+            assert ((low < mid) & (mid < high)).all()
             assert (known[f"{quantity}_difference_p_holm"] >= known[f"{quantity}_difference_p"]).all()
-            same = itself.tables[f"{block}-control"].frame
-            assert (same[f"{quantity}_difference"].dropna().abs() < 1e-12).all()
-            assert same[f"{quantity}_difference_p"].isna().all()
-        assert {"percent"} == set(quantities) if block == "percent" else {"delta"} <= set(quantities)
-    return found
-
-
-def _single(one: Result, block: str, quantity: str) -> pd.Series:
-    table = one.tables["loss" if block == "percent" else block].frame
-    return table.set_index(["head", "scale"])[quantity]
 
 
 def test_heads_of_the_last_layer_cannot_change_sps(tiny_run: Path, changed: Path, words: Path, tmp_path: Path) -> None:
@@ -111,15 +94,6 @@ def test_heads_of_the_last_layer_cannot_change_sps(tiny_run: Path, changed: Path
     table = Result.load(out).tables["sps-control"]
     assert np.isnan(table.frame["delta_difference"][0])
     assert "by construction" in table.missing[0, "delta_difference"]
-
-
-@pytest.mark.slow
-def test_ablate_pairs_towards_the_mean_of_each_model(
-    tiny_run: Path, changed: Path, corpus: tuple[Path, Path], tmp_path: Path
-) -> None:
-    options = [*PAIRS, "--method", "mean", "--data", str(corpus[1]), "--max-documents", "6", "--draws", "0"]
-    found = beside_a_control(options, ("loss", "percent"), tiny_run, changed, tmp_path)
-    assert "interaction_difference" in found["loss"]
 
 
 # ---- over cases --------------------------------------------------------------------------------
@@ -133,17 +107,10 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
         copiers.model(backup=kappa).save(runs[-1])
     suite = write_suite(tmp_path / "copies.jsonl", list(copiers.suite().prompts))
     options = ["--tasks", str(suite), "--heads", "L0.H1", "L1.H0", "--groups", "both=L0.H1+L1.H0"]
-    itself = kept(hydra, tmp_path, runs[0], *options, control=runs[0])
-    for name in ("effects-control", "layers-control"):
-        columns = [c for c in itself.table(name).frame if c.endswith("_difference")]
-        assert (itself.table(name).frame[columns] == 0).all(axis=None)
-        assert itself.table(name).frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
-    shares = itself.table("made_up")
+    shares = kept(hydra, tmp_path, runs[0], *options, control=runs[0]).table("made_up")
     assert shares.frame["difference"].dropna().tolist() == [0, 0] and shares.frame["difference_low"].isna().all()
-    assert (
-        "significantly different from 0" in shares.missing[1, "difference"]
-        and "does not vary" in shares.missing[0, "difference_low"]
-    )
+    assert "significantly different from 0" in shares.missing[1, "difference"]
+    assert "does not vary" in shares.missing[0, "difference_low"]
     both = kept(hydra, tmp_path, runs[0], *options, control=runs[1])
     row = both.table("effects-control").frame.set_index("group")
     assert both.table("made_up").frame["difference"][0] == pytest.approx(0.5, abs=1e-5)
@@ -158,14 +125,6 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
     options = ["--suite", str(words), "--contrast", "noun", "--threshold", "1e-6", "--pairs", "4", "--method", method]
     options += ["--hooks", "token_pre", "z", "--direction", "denoise", "noise"]
     options += ["--senders", "top1:recovery"] if method == "exact" else []
-    itself = kept(patch, tmp_path, tiny_run, *options, control=tiny_run)
-    names = ["effect", "recovery", *(["paths", "paths-recovery"] if method == "exact" else [])]
-    for name in names:
-        table = itself.table(f"{name}-control")
-        columns = [c for c in table.frame if c.endswith("_difference")]
-        values = table.frame[columns].to_numpy()
-        assert (values[~np.isnan(values)] == 0).all() and not np.isnan(values).all()
-        assert table.frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
     both = kept(patch, tmp_path, tiny_run, *options, control=changed)
     sender = both.about["options"]["senders"]
     fixed = with_options(options, ["--senders", *sender] if sender else [])
@@ -192,10 +151,10 @@ def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path
 @pytest.mark.parametrize(
     ("command", "control", "message"),
     [
-        *((c, "shallow", "has 1 layer of 4 heads, the model 2 of 4") for c in (ablate, amplify, streams, hydra, patch)),
-        *((c, "words", "another vocabulary .* tokens, the model") for c in (ablate, amplify, streams)),
-        *((c, "short", "context of 16 tokens, the model 32") for c in (ablate, amplify, streams)),
-        *((c, "missing", "not a run folder") for c in (amplify, streams, hydra, patch)),
+        *((c, "shallow", "has 1 layer of 4 heads, the model 2 of 4") for c in (ablate, hydra)),
+        (ablate, "words", "another vocabulary .* tokens, the model"),
+        (amplify, "short", "context of 16 tokens, the model 32"),
+        (patch, "missing", "not a run folder"),
         (streams, "std-t", "std-t has one residual stream"),
     ],
 )
@@ -232,9 +191,7 @@ def test_a_control_that_cannot_be_patched_alike_is_refused(control: str, message
         patch.main([str(tiny_run), *options, "--control", str(folder)])
 
 
-@pytest.mark.parametrize("command", [ablate, amplify, streams, hydra, patch, ablation_effects, steer_heads])
-def test_an_empty_control_is_not_the_model_itself(command: Any, tiny_run: Path) -> None:
-    with pytest.raises(InputError, match="the name of a run is empty"):
-        command.main([str(tiny_run), "--control", ""])
-    with pytest.raises(InputError, match="the name of a run is empty"):
-        command.main([""])
+def test_an_empty_control_is_not_the_model_itself(tiny_run: Path) -> None:
+    for argv in ([str(tiny_run), "--control", ""], [""]):
+        with pytest.raises(InputError, match="the name of a run is empty"):
+            hydra.main(argv)

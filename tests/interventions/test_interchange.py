@@ -12,21 +12,7 @@ from streamscope.instruments.open_data import OpenPrompts, open_data
 from streamscope.instruments.prompts import Prompt, Suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.interventions.interchange import Interchange, measure
-from streamscope.interventions.interchange.measure import (
-    Cases,
-    Search,
-    answered,
-    apart,
-    cases_of,
-    coin_of,
-    draw_pairs,
-    first_basis,
-    margins,
-    states_at,
-    two_kinds,
-    variable_of,
-    with_values,
-)
+from streamscope.interventions.interchange.measure import answered, apart, cases_of, draw_pairs, margins, states_at
 from streamscope.models import build, load
 from streamscope.models.hooks import capture, pad
 from streamscope.probes.stream_states import Place, places_of
@@ -106,11 +92,11 @@ def test_a_planted_direction_decides() -> None:
 
 def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
     model, place = planted(), Place(CONTEXT, "context", 0)
-    cases = with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
+    cases = measure.with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
     states = states_at(model, cases, [place])[place]
     rng = np.random.default_rng(0)
     start = torch.linalg.qr(torch.as_tensor(rng.standard_normal((states.shape[1], 1))).float())[0]
-    found = Search(model, cases, place, states).train(start, 400, rng)
+    found = measure.Search(model, cases, place, states).train(start, 400, rng)
     pairs = draw_pairs(range(len(cases.tokens)), 200, rng)
     prefers = answered(model, cases, pairs, [(place, "random", start), (place, "das", found)], [place])
     of_start, of_das = (prefers == cases.own_answer(pairs)).mean(1)[1:]
@@ -127,7 +113,7 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
     cases = cases_of(how, opened(model))["c"]
     place = places_of(model, ())[-1] if preset == "std-t" else places_of(model, ())[0]
     pairs = draw_pairs(range(len(cases.tokens)), 12, np.random.default_rng(0))
-    U = first_basis(states_at(model, cases, [place])[place], cases.value, 2, np.random.default_rng(1))
+    U = measure.first_basis(states_at(model, cases, [place])[place], cases.value, 2, np.random.default_rng(1))
     prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])
     for k, (base, source) in enumerate(pairs):
         rows = [torch.tensor([cases.tokens[i]]) for i in (base, source)]
@@ -179,7 +165,7 @@ def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypat
     model, used = load("stories/lfa"), list[set[str]]()
     cases = cases_of(Interchange(), open_data(Prompts("stories"), model))["gender"]
     place = places_of(model, ["blocks.3.hook_context_post"])[0]
-    search = Search(model, cases, place, states_at(model, cases, [place])[place])
+    search = measure.Search(model, cases, place, states_at(model, cases, [place])[place])
 
     def loss(U: torch.Tensor, pairs: np.ndarray) -> torch.Tensor:
         used.append(set().union(*(cases.words[i] for i in pairs.ravel())))
@@ -193,7 +179,7 @@ def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypat
 
 def test_a_coin_says_nothing_of_the_value() -> None:
     value = np.array([0] * 6 + [1] * 9)
-    coins = [coin_of(value, np.random.default_rng(seed)) for seed in range(20)]
+    coins = [measure.coin_of(value, np.random.default_rng(seed)) for seed in range(20)]
     assert {(int(coin[:6].sum()), int(coin[6:].sum())) for coin in coins} == {(3, 4)}
     assert len({tuple(coin) for coin in coins}) > 15
 
@@ -207,10 +193,11 @@ def test_margins_are_log_odds_of_lists_of_any_length() -> None:
 
 
 def test_words_have_two_kinds_where_there_is_one_way() -> None:
-    assert two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == {"axe": 0, "box": 1, "saw": 0, "jar": 1}
-    assert two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"
-    assert two_kinds([("axe", "box"), ("saw", "jar"), ("used it", "box"), ("used it", "jar")])["saw"] == 0
-    assert two_kinds([("axe", "box"), ("box", "jar"), ("jar", "axe")]) == {}, "three cannot differ"
+    kinds = {"axe": 0, "box": 1, "saw": 0, "jar": 1}
+    assert measure.two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == kinds
+    assert measure.two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"
+    assert measure.two_kinds([("axe", "box"), ("saw", "jar"), ("used it", "box"), ("used it", "jar")])["saw"] == 0
+    assert measure.two_kinds([("axe", "box"), ("box", "jar"), ("jar", "axe")]) == {}, "three cannot differ"
 
 
 def test_the_state_is_put_where_the_option_says() -> None:
@@ -230,8 +217,8 @@ def test_the_value_is_that_of_the_models_own_answer_or_the_right_one() -> None:
     with torch.no_grad():
         model.head.neg_()  # it answers the other way round
     cases = cases_of(Interchange(), opened(model))["c"]
-    assert (with_values(Interchange(), model, cases).value == 1 - cases.right).all()
-    assert (with_values(Interchange(variable="right"), model, cases).value == cases.right).all()
+    assert (measure.with_values(Interchange(), model, cases).value == 1 - cases.right).all()
+    assert (measure.with_values(Interchange(variable="right"), model, cases).value == cases.right).all()
 
 
 def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
@@ -243,9 +230,9 @@ def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
 
     two = [prompt("a", "key", "box"), prompt("b", "box", "saw"), prompt("c", "saw", "jar"), prompt("d", "jar", "key")]
     answers = [((i,), (9,)) for i in range(4)]
-    variable, value = variable_of(two, answers)
+    variable, value = measure.variable_of(two, answers)
     assert variable == "kind of noun" and value.tolist() == [0, 1, 0, 1]
-    assert variable_of([*two, prompt("e", "key", "saw")], [*answers, ((4,), (9,))])[0] == ""
+    assert measure.variable_of([*two, prompt("e", "key", "saw")], [*answers, ((4,), (9,))])[0] == ""
 
 
 def test_what_has_no_variable_and_what_is_no_stream_is_refused() -> None:
@@ -268,18 +255,19 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
 
     model, how = load("stories/lfa"), Interchange()
     cases = cases_of(how, open_data(Prompts("stories"), model))[relation]
-    directions, measured = (with_values(how, model, cases.only(rows)) for rows in apart(cases, 0))
+    directions, measured = (measure.with_values(how, model, cases.only(rows)) for rows in apart(cases, 0))
     place = places_of(model, ["blocks.3.hook_context_post"])[0]
     rng = np.random.default_rng(0)
     pairs = draw_pairs(range(len(measured.tokens)), 1000, rng)
     states = states_at(model, directions, [place])[place]
     began = time.perf_counter()
-    U = Search(model, directions, place, states).train(first_basis(states, directions.value, 1, rng), how.steps, rng)
+    start = measure.first_basis(states, directions.value, 1, rng)
+    U = measure.Search(model, directions, place, states).train(start, how.steps, rng)
     seconds = time.perf_counter() - began
     prefers = answered(model, measured, pairs, [(place, "das", U)], [place])
     ours = (prefers[1] == measured.own_answer(pairs)).mean()
 
-    def run_of(part: Cases) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def run_of(part: measure.Cases) -> tuple[torch.Tensor, torch.Tensor, Any]:
         tokens = pad(part.tokens)
         index = {tuple(row): i for i, row in enumerate(tokens.tolist())}
 

@@ -17,10 +17,8 @@ from streamscope.instruments.result import Result
 from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import Latents
 from streamscope.interventions.latents.measure import aligned_positions
-from streamscope.models import build, preset
-from streamscope.models.checkpoint import load
+from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
-from streamscope.models.readout import divergences
 from streamscope.text.shards import document_batches
 
 UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
@@ -92,32 +90,21 @@ def test_nothing_and_a_swap_are_exact() -> None:
     assert torch.equal(swap(z, None), other.expand(2, -1, -1))
 
 
-@pytest.mark.parametrize(
-    ("spec", "labels"),
-    [
-        ("L1.q", "L1.q"),
-        ("L0.*", "L0.q L0.k L0.v L0.gate L0.up"),
-        ("*.up", "L0.up L1.up"),
-        ("L0-1.v", "L0.v L1.v"),
-        (("L1.v", "L0.v", "L1.v", "L1.q"), "L0.v L1.q L1.v"),
-        ("all", "L0.q L0.k L0.v L0.gate L0.up L1.q L1.k L1.v L1.gate L1.up"),
-    ],
-)
-def test_places(spec: Any, labels: str) -> None:
-    assert " ".join(place.label for place in parse_places(spec, preset("hdpl", "tiny"))) == labels
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("L2.q", "'L2.q': this model has layers 0 to 1"),
-        ("L0.o", "unknown HDPL projection in 'L0.o' 'o': known: q, k, v, gate, up"),
-        ("q", "'q' does not name a HDPL projection: write L2.q, L2.\\*, L0-2.up, \\*.q or all"),
-    ],
-)
-def test_places_that_do_not_exist(spec: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_places(spec, preset("hdpl", "tiny"))
+def test_places() -> None:
+    config = preset("hdpl", "tiny")
+    for spec, labels in {
+        "L1.q": "L1.q", "L0.*": "L0.q L0.k L0.v L0.gate L0.up", "*.up": "L0.up L1.up", "L0-1.v": "L0.v L1.v",
+        ("L1.v", "L0.v", "L1.v", "L1.q"): "L0.v L1.q L1.v",
+        "all": "L0.q L0.k L0.v L0.gate L0.up L1.q L1.k L1.v L1.gate L1.up",
+    }.items():  # fmt: skip
+        assert " ".join(place.label for place in parse_places(spec, config)) == labels
+    for spec, message in {
+        "L2.q": "'L2.q': this model has layers 0 to 1",
+        "L0.o": "unknown HDPL projection in 'L0.o' 'o': known: q, k, v, gate, up",
+        "q": "'q' does not name a HDPL projection: write L2.q, L2.\\*, L0-2.up, \\*.q or all",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            parse_places(spec, config)
 
 
 # ---- a planted model ---------------------------------------------------------------------------
@@ -179,14 +166,6 @@ def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
     assert row["delta"] == pytest.approx((totals[1] - totals[0]) / totals[3], rel=1e-3)
     assert row["kl"] == pytest.approx(totals[2] / totals[3], rel=1e-3)
     assert row["delta_low"] < row["delta"] < row["delta_high"] and row["tokens"] == totals[3]
-
-
-def test_divergence_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamscope.models.readout.chunk_rows", lambda d_vocab: 5)
-    h, other, w = (torch.randn(2, 7, 6), torch.randn(2, 7, 6), torch.randn(11, 6))
-    p, q = (torch.distributions.Categorical(logits=x @ w.T) for x in (h, other))
-    torch.testing.assert_close(divergences(h, other, w).float(), torch.distributions.kl_divergence(p, q))
-    assert not divergences(h, h, w).any()
 
 
 # ---- texts -------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import holm
 from streamscope.interventions.edits.mixing import (
     average_streams,
-    constant_coefficients,
     parse_modules,
     permutations,
     permute_streams,
@@ -196,11 +195,7 @@ def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
     every = result.table("everywhere").frame
     assert every["delta_p_holm"].to_numpy() == pytest.approx(holm(every["delta_p"])), "over changes"
     drawn = told[told["draws"] > 0]
-    assert (
-        set(drawn["change"]) == {"permute"}
-        and (drawn["draw_sd"] > 0).all()
-        and len(drawn) == (drawn["draws"] == 2).sum()
-    )
+    assert set(drawn["change"]) == {"permute"} and (drawn["draw_sd"] > 0).all() and (drawn["draws"] == 2).all()
 
 
 # ---- what cannot act ---------------------------------------------------------------------------
@@ -209,7 +204,7 @@ def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("post_input", ["same", "mixed"])
-@pytest.mark.parametrize("residual", KINDS)
+@pytest.mark.parametrize("residual", some(KINDS, ("kromhc", "hc")))
 @torch.no_grad()
 def test_what_is_said_not_to_act_is_what_changes_nothing(
     residual: str, post_input: str, frozen: bool, static: bool
@@ -277,25 +272,15 @@ def test_places_and_refusals() -> None:
         (2, "blocks.1.attn_hc", "blocks.1.hook_streams_pre"), (3, "blocks.1.mlp_hc", "blocks.1.hook_streams_mid"),
     ]  # fmt: skip
     model = model_of()
-    for where, message in (
-        (("L2.attn",), "'L2.attn': this model has layers 0 to 1"),
-        (("L0.ffn",), "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp"),
-        (("attn",), "'attn' does not name a module: write L2.attn"),
-    ):
+    for where, message in {
+        "L2.attn": "'L2.attn': this model has layers 0 to 1", "attn": "'attn' does not name a module: write L2.attn",
+        "L0.ffn": "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp",
+    }.items():  # fmt: skip
         with pytest.raises(InputError, match=message):
-            Mixing(where=where).check(model)
+            Mixing(where=(where,)).check(model)
     for options, message in (({"change": ()}, "change: give at least one"), ({"draws": 0}, "draws must be at least 1")):
         with pytest.raises(InputError, match=message):
             Mixing(**options)
     for name in ("llama", "lfa"):
         with pytest.raises(InputError, match="^mixing measures parallel streams, which this model lacks: give one"):
             Mixing().check(build(preset(name, "tiny")))
-    with pytest.raises(InputError, match="cannot draw 1 permutations of 1 streams"):
-        permutations(1, 1, 0)
-    tokens = torch.tensor([[1, 2, 3]])
-    for edits, message in (
-        (permute_streams([PlacedConnection(0, "mlp")], (0, 0, 1, 2)), r"\[0, 0, 1, 2\] is not an order of 4 streams"),
-        (constant_coefficients({"blocks.0.mlp_hc.hook_pre": torch.ones(3)}), r"have shape \[3\], the model has \[4\]"),
-    ):
-        with pytest.raises(InputError, match=message), edit(model, edits):
-            model(tokens)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
@@ -16,14 +15,14 @@ from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.table import Table
 from streamscope.interventions.patch import Patch, main
-from streamscope.interventions.patch.activations import PatchResults, patch_pairs, plan, spots
+from streamscope.interventions.patch.activations import PatchResults, plan, spots
 from streamscope.interventions.patch.measure import SweepResults, add_blocks, cell_labels, errors, tables
-from streamscope.interventions.patch.pairs import PLACES, Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
-from streamscope.models.checkpoint import load
+from streamscope.interventions.patch.pairs import PLACES, PatchPair, by_token, choose_pairs, make_pairs, own_pair
+from streamscope.models import load
 from tests.instruments.estimates import mean
 from tests.interventions.swapped import PAIRS, make, suite_of_the_corpus
 from tests.probes import planted
-from tests.tiny import MOST_PARTS, WORDS, some, untrained
+from tests.tiny import WORDS
 
 
 def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> SweepResults:
@@ -137,40 +136,6 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return suite_of_the_corpus(tmp_path_factory.mktemp("suite") / "words.jsonl", ("cat", "dog", "bird", "tree"))
 
 
-@pytest.mark.parametrize(
-    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], MOST_PARTS)
-)
-def test_command_on_every_preset(
-    preset: str, tiny_run: Path, suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "patch.parquet"
-    argv = [str(run), "--suite", str(suite), "--contrast", "noun", "--threshold", "1e-6", "--out", str(out)]
-    argv += ["--figure", str(out.with_suffix(".html"))]
-    argv += ["--pairs", "4", "--senders", "top1:recovery", "--direction", "denoise", "noise"] if preset == "lfa" else []
-    argv += ["--hooks", "token_pre", "z"] if preset == "lfa" else []
-    main([*argv, *([] if preset == "lfa" else ["--pairs", "2", "--senders", "L0.mlp", "--by", "all"])])
-    printed, table = capsys.readouterr().out, pd.read_parquet(out)
-    assert {"effect", "effect_p_holm", "recovery_low", "attribution", "attributed", "defined"} <= set(table)
-    assert "pairs of words by noun" in printed
-    streams = {
-        "lfa": {"token_pre"},
-        "pls": {"token_pre", "context_pre"},
-        "kromcanon": {"streams_pre"},
-        "gpt2": {"resid_pre"},
-    }
-    assert set(table["hook"]) >= streams.get(preset, set()) | (
-        {"z"} if preset == "lfa" else {"attn_out", "mlp_out"}  # of all heads together, z is attn_out
-    )
-    assert table["effect"].abs().max() > 1e-4
-    first = table[(table["layer"] == 0) & table["hook"].isin(("resid_pre", "token_pre", "streams_pre"))]
-    for direction, one in first[first["position"].isin(("target", "all"))].groupby("direction"):
-        whole = 1.0 if direction == "denoise" else 0.0  # all that differs is the target's embedding
-        assert one["recovery"].item() == pytest.approx(whole, abs=1e-3)
-    assert {"sender", "reader", "recovery"} <= set(pd.read_parquet(out.with_stem("patch-paths")))
-    assert pd.read_parquet(out.with_stem("patch-attribution"))["values"].gt(0).all()
-    assert (tmp_path / "patch.html").exists()
-
-
 def texts(run: Path) -> list[str]:
     """Arguments for two texts of equal length in this run's tokens."""
     tokenizer = load(run).tokenizer
@@ -203,12 +168,3 @@ def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest
     assert "BOS" in printed and "undefined" in printed  # one pair has no interval
     main([*argv, "--method", "attribution"])
     assert "first-order" in capsys.readouterr().out
-
-
-def test_bad_input(tiny_run: Path, suite: Path) -> None:
-    with pytest.raises(InputError, match="it has no corrupted text; use other prompts"):
-        main([str(tiny_run), "--suite", str(suite), "--contrast", "corrupt"])
-    with pytest.raises(InputError, match="at least 1"):
-        choose_pairs(Pairs(tuple(PAIRS)), 0)
-    with pytest.raises(InputError, match="no pairs"):
-        patch_pairs(make("std-t"), [], plan(make("std-t"), PAIRS, spots(make("std-t"), ["z"])))

@@ -16,6 +16,7 @@ from streamscope.interventions.patch.activations import attribute_pairs, default
 from streamscope.interventions.patch.measure import cell_labels
 from streamscope.models import load
 from streamscope.models.hooks import ObservePoint, capture, edit
+from tests.interventions.passes import captured
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
 
@@ -86,28 +87,23 @@ def test_every_kind_of_hook_by_hand(preset: str, names: list[str]) -> None:
             cells = plan(model, PAIRS[:1], [spot], layers=[1])
             found = patch_pairs(model, PAIRS[:1], cells, direction)
             for c, cell in enumerate(cells):
-                with torch.no_grad(), capture(model, cell.hook) as seen:
-                    model(CLEAN[other : other + 1])
+                seen = captured(model, CLEAN[other : other + 1], cell.hook)
                 source = seen[cell.hook]
 
                 def put(x: Tensor, hook: Any, source: Tensor = source, cell: Any = cell) -> Tensor:
                     new = x.clone()
                     for at in np.ndindex(*x.shape):
                         s, t, h = cell.spot.stream, cell.spot.time, cell.spot.head
-                        wrong_place = cell.place != "all" and at[t + 1] != int(cell.place)
-                        if not (
-                            wrong_place or (cell.head is not None and at[h + 1] != cell.head) or s not in (None, at[2])
-                        ):
+                        here = cell.place == "all" or at[t + 1] == int(cell.place)
+                        if here and cell.head in (None, at[h + 1] if h is not None else None) and s in (None, at[2]):
                             new[at] = source[at]
                     return new
 
                 with torch.no_grad(), edit(model, {cell.hook: put}):
                     by_hand = odds(model(CLEAN[base : base + 1]))
                 assert found.patched[c, 0] == pytest.approx(by_hand, abs=1e-9), cell
-            changed = np.abs(found.effect).max()
-            assert changed > 1e-6 or spot.short in ("v_mix", "mlp_hc.post", "attn_hc.res"), (
-                spot
-            )  # weights; static at first
+            static = ("v_mix", "mlp_hc.post", "attn_hc.res")  # weights, or static at first
+            assert np.abs(found.effect).max() > 1e-6 or spot.short in static, spot
 
 
 @pytest.mark.parametrize("shared", [1, 2, 4])
@@ -117,8 +113,7 @@ def test_keys_and_values_are_patched_by_the_heads_that_queries_share(shared: int
     assert [(cell.spot.short, cell.head) for cell in cells] == [(s, h) for s in "kv" for h in range(shared)]
     assert [cell_labels(cell, "denoise")["head"] for cell in cells[:shared]] == [f"L1.KV{h}" for h in range(shared)]
     found = patch_pairs(model, PAIRS[:1], cells)
-    with torch.no_grad(), capture(model, [cell.hook for cell in cells]) as seen:
-        model(CLEAN[:1])
+    seen = captured(model, CLEAN[:1], [cell.hook for cell in cells])
     for c, cell in enumerate(cells):
 
         def put(x: Tensor, hook: Any, head: int | None = cell.head) -> Tensor:
@@ -141,8 +136,7 @@ def test_every_editable_hook_can_be_patched(preset: str) -> None:
     assert len(chosen) > 20
     cells = plan(model, PAIRS[:1], chosen, "all", [1])
     found, guessed = patch_pairs(model, PAIRS[:1], cells), attribute_pairs(model, PAIRS[:1], cells)
-    with torch.no_grad(), capture(model, [cell.hook for cell in cells]) as seen:
-        model(CLEAN[:1])
+    seen = captured(model, CLEAN[:1], [cell.hook for cell in cells])
     for c, cell in enumerate(cells):
         with torch.no_grad(), edit(model, {cell.hook: lambda x, hook: seen[hook.name]}):
             assert found.patched[c, 0] == pytest.approx(odds(model(CLEAN[1:])), abs=1e-9), cell
@@ -169,20 +163,21 @@ def test_hooks_outside_the_blocks_are_patched_once_and_carry_everything(preset: 
     assert np.abs(effects[~np.array(last)]).max() < 1e-9 < np.abs(effects[np.array(last)]).max()
 
 
-def test_streams_that_only_show_a_sum_refuse() -> None:
-    model = make("lfa")
-    with pytest.raises(InputError, match="token_pre or context_pre"):
-        spots(model, ["resid_pre"])
-    with pytest.raises(InputError, match="did you mean z"):
-        spots(model, ["zz"])
-    with pytest.raises(InputError, match="s0 to s3"):
-        spots(make("kromhc"), ["s4_pre"])
-    with pytest.raises(InputError, match="no heads"):
-        plan(model, PAIRS, spots(model, ["attn_out"]), "head")
-    with pytest.raises(InputError, match="no positions"):
-        plan(model, PAIRS, spots(model, ["v_mix"]), "role")
-    with pytest.raises(InputError, match="nothing to patch"):
-        patch_pairs(model, PAIRS, [])
+@pytest.mark.parametrize(
+    ("preset", "name", "line"),
+    [("lfa", "resid_pre", "token_pre or context_pre"), ("lfa", "zz", "did you mean z"),
+     ("kromhc", "s4_pre", "s0 to s3"), ("std-t", "q.token", "the heads of std-t read no named streams; patch q"),
+     ("lfa", "k.contxt", "unknown stream 'contxt': did you mean context")],
+)  # fmt: skip
+def test_hooks_that_cannot_be_patched_are_refused(preset: str, name: str, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        spots(make(preset), [name])
+
+
+@pytest.mark.parametrize(("name", "by", "line"), [("attn_out", "head", "no heads"), ("v_mix", "role", "no positions")])
+def test_units_that_a_hook_does_not_have_are_refused(name: str, by: Any, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        plan(model := make("lfa"), PAIRS, spots(model, [name]), by)
 
 
 def test_no_hook_is_patched_twice_by_default() -> None:
@@ -207,8 +202,7 @@ def test_attribution_is_the_derivative(preset: str) -> None:
     for direction, base, other in (("denoise", 1, 0), ("noise", 0, 1))[: 1 + (preset == "lfa")]:
         guessed = attribute_pairs(model, PAIRS[:1], cells, direction)[:, 0]
         for c, cell in enumerate(cells):
-            with torch.no_grad(), capture(model, cell.hook) as seen:
-                model(CLEAN[other : other + 1])
+            seen = captured(model, CLEAN[other : other + 1], cell.hook)
             source, index = seen[cell.hook], cell.index(PAIRS[0], seen[cell.hook].ndim)
 
             def moved(
@@ -236,12 +230,7 @@ def test_a_heads_input_by_stream_is_patched_for_this_head_alone(preset: str, str
     found = patch_pairs(model, PAIRS[:1], cells, direction)
     guessed = attribute_pairs(model, PAIRS[:1], cells, direction)
     name = f"blocks.1.hook_{stream}_pre"
-    with torch.no_grad(), capture(model, [name]) as seen:
-        model(base)
-        own = seen[name]
-    with torch.no_grad(), capture(model, [name]) as seen:
-        model(other)
-        source = seen[name]
+    own, source = (captured(model, tokens, [name])[name] for tokens in (base, other))
     inputs = {f"blocks.1.hook_{one}": lambda x, hook: x - own + source for one in ("attn_in", "attn_v_in")}
     assert len(cells) == 12
     for c, cell in enumerate(cells):
@@ -262,10 +251,3 @@ def test_a_heads_input_by_stream_is_patched_for_this_head_alone(preset: str, str
                 patched.append(odds(model(base)))
         assert found.patched[c, 0] == pytest.approx(patched[2], abs=1e-8) and abs(found.effect[c, 0]) > 1e-9, cell
         assert guessed[c, 0] == pytest.approx((patched[1] - patched[0]) / 1e-6, rel=1e-3, abs=1e-7), cell
-
-
-def test_streams_that_no_head_reads_are_refused() -> None:
-    with pytest.raises(InputError, match="the heads of std-t read no named streams; patch q"):
-        spots(make("std-t"), ["q.token"])
-    with pytest.raises(InputError, match="unknown stream 'contxt': did you mean context"):
-        spots(make("lfa"), ["k.contxt"])

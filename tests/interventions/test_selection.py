@@ -21,9 +21,9 @@ def test_random_sets_are_distinct_seeded_and_others() -> None:
     assert sets == random_sets(every, own[::-1], 5, 39, 3) != random_sets(every, own, 5, 39, 4)
     assert random_sets(every[:4], every[:1], 1, 39, 0) == [(head,) for head in every[1:4]]
     assert len(random_sets(every[:4], every[:2], 2, 39, 0)) == 5
-    for heads, k, draws in ((every[:4], 4, 39), (every[:4], 5, 39), (every, 5, 0), (every, 0, 39)):
+    for k in (4, 5):
         with pytest.raises(InputError, match="cannot draw"):
-            random_sets(heads, heads[:k], k, draws, 0)
+            random_sets(every[:4], every[:k], k, 39, 0)
 
 
 @pytest.mark.slow

@@ -20,12 +20,11 @@ from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, with_reasons
-from streamscope.interventions.ablate import Ablate
+from streamscope.interventions import Ablate, SteerHeads
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.selection import Group
-from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.interventions.steer_heads.measure import leverage, ranges, spearman
-from streamscope.models.checkpoint import load
+from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from tests.interventions import copiers
@@ -37,8 +36,9 @@ GROUPS = [Group("copier", (COPIER,)), Group("idle", (Head(0, 4),))]
 HEADS = {group.name: group.label for group in GROUPS}
 
 
-@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "pls", "llama", "kromcanon"])
-@pytest.mark.parametrize("g", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize(
+    ("preset", "g"), [("std-t", 0.0), ("lfa", 0.5), ("pls", 1.5), ("llama", 0.5), ("kromcanon", 0.5)]
+)
 def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> None:
     model = randomise(streamscope.models.build(preset, scale="tiny", seed=2).double().eval(), std=0.2)
     tokens = torch.tensor([[0, 9, 4, 77, 5, 4], [0, 1, 2, 3, 4, 5]])

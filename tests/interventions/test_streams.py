@@ -10,29 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.table import with_reasons
 from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import Streams, main
-from streamscope.interventions.streams.measure import (
-    COLUMNS,
-    chosen_streams,
-    hook_names,
-    parse_places,
-    random_embeddings,
-    stream_means,
-    stream_of,
-    window,
-)
-from streamscope.models import build
-from streamscope.models.checkpoint import load
+from streamscope.interventions.streams import measure as m
+from streamscope.models import build, load
 from streamscope.models.config import FrozenToken
-from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
+from tests.interventions.passes import captured, under
 from tests.interventions.test_ablate import interrupt_pass
-from tests.tiny import MOST_PARTS, randomise, some, untrained
+from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
 TIGHT = dict(rtol=0, atol=1e-10)
@@ -45,7 +34,7 @@ def make(preset: str, **overrides: Any) -> Any:
 
 
 def by_rows(stream: str, n_layers: int = 2) -> e.Replacement:
-    return e.sequence(dict.fromkeys(hook_names(stream, n_layers), OTHER))
+    return e.sequence(dict.fromkeys(m.hook_names(stream, n_layers), OTHER))
 
 
 Change = Callable[[Tensor, int], Tensor]
@@ -90,8 +79,7 @@ def test_two_streams_as_in_the_loop(preset: str, overrides: dict, stream: str, w
         (by_rows(stream), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
     ):
         edits = e.replace_at(stream, replacement, where, reach, 2)
-        with torch.no_grad(), edit(model, edits):
-            found = model(TOKENS)
+        found = under(model, TOKENS, edits)
         with torch.no_grad():
             expected = plain_dual(model, TOKENS, stream, change, where, reach)
             nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and replacement is e.zero
@@ -142,8 +130,7 @@ def test_hyper_connections_as_in_the_loop(where: Any, reach: str) -> None:
         (e.zero, lambda x, _: 0 * x),
         (by_rows("s2"), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
     ):
-        with torch.no_grad(), edit(model, e.replace_at("s2", replacement, where, reach, 2)):
-            found = model(TOKENS)
+        found = under(model, TOKENS, e.replace_at("s2", replacement, where, reach, 2))
         with torch.no_grad():
             torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, change, where, reach), **TIGHT)
             assert (found - model(TOKENS)).abs().max() > 1e-4
@@ -152,38 +139,34 @@ def test_hyper_connections_as_in_the_loop(where: Any, reach: str) -> None:
 def test_what_is_known_on_paper() -> None:
     """Without x_e everywhere a frozen model is softmax(W_U ln(E[token])); without x_t it says the same everywhere."""
     model = make("lfa")
-    with torch.no_grad(), edit(model, e.replace_everywhere("context", e.zero, 2)):
-        found = model(TOKENS)
+    found = under(model, TOKENS, e.replace_everywhere("context", e.zero, 2))
     torch.testing.assert_close(found, model.ln_final(model.embed.weight[TOKENS]) @ model.head.T, **TIGHT)
     for edits in (e.replace_everywhere("token", e.zero, 2), e.replace_onwards("token", e.zero, 0)):
-        with torch.no_grad(), edit(model, edits):
-            found = model(TOKENS)
+        found = under(model, TOKENS, edits)
         torch.testing.assert_close(found, found[:1, :1].expand_as(found), **TIGHT)
 
 
 def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
     model = load(tiny_run)
     rows = [[0, 5, 9, 2], [0, 7]]
-    means, one = stream_means(model, "context", rows), stream_of(model, "context", rows[0])
+    means, one = m.stream_means(model, "context", rows), m.stream_of(model, "context", rows[0])
     found = []
     for row in rows:
-        with torch.no_grad(), capture(model, "blocks.1.hook_context_mid") as seen:
-            model(torch.tensor([row]))
+        seen = captured(model, torch.tensor([row]), "blocks.1.hook_context_mid")
         found.append(seen["blocks.1.hook_context_mid"][0])
     assert torch.equal(one["blocks.1.hook_context_mid"], found[0])
     torch.testing.assert_close(means["blocks.1.hook_context_mid"], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
-    words = random_embeddings(model, "token", 0, 0)["blocks.0.hook_token_pre"]
+    words = m.random_embeddings(model, "token", 0, 0)["blocks.0.hook_token_pre"]
     distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
     assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
-    assert not torch.equal(words, random_embeddings(model, "token", 0, 1)["blocks.0.hook_token_pre"])
-    plain, scaled = (
-        random_embeddings(make("cfm", embed_scale=s), "token", 0, 0)["blocks.0.hook_token_pre"] for s in (1.0, 4.0)
-    )
+    assert not torch.equal(words, m.random_embeddings(model, "token", 0, 1)["blocks.0.hook_token_pre"])
+    nets = (make("cfm", embed_scale=s) for s in (1.0, 4.0))
+    plain, scaled = (m.random_embeddings(net, "token", 0, 0)["blocks.0.hook_token_pre"] for net in nets)
     assert torch.equal(scaled, 4 * plain), "random words are scaled as the embedding is"
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     for draw in range(50):
-        ids = window(shards, 32, 3, draw)
-        assert len(ids) == 32 and ids[0] == 0 and ids == window(shards, 32, 3, draw)
+        ids = m.window(shards, 32, 3, draw)
+        assert len(ids) == 32 and ids[0] == 0 and ids == m.window(shards, 32, 3, draw)
         assert not any(shards.document(i)[1:5].tolist() == ids[1:5] for i in range(shards.n_documents))
 
 
@@ -197,8 +180,7 @@ def test_the_table(tiny_run: Path) -> None:
     def by_hand(edits: Any) -> np.ndarray:
         out = np.zeros(6)
         for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 6):
-            with torch.no_grad(), edit(model, edits):
-                logits = model(tokens)[0]
+            logits = under(model, tokens, edits)[0]
             out[i] = float(torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum"))
         return out
 
@@ -206,16 +188,15 @@ def test_the_table(tiny_run: Path) -> None:
     for row, made in (
         (table.loc["x_t → 0", "everywhere"], [e.zero]),
         (table.loc["x_e → other text", "everywhere"],
-         [e.sequence(stream_of(model, "context", window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
+         [e.sequence(m.stream_of(model, "context", m.window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
     ):  # fmt: skip
         stream = row["stream"]
         sums = np.stack([by_hand(e.replace_everywhere(stream, r, 2)) for r in made])
         assert row["delta"] == pytest.approx((sums.mean(0) - base).sum() / row["tokens"], abs=1e-5)
         assert row["percent"] == pytest.approx(100 * (sums.mean(0).sum() / base.sum() - 1), abs=1e-3)
         assert row["percent_low"] < row["percent"] < row["percent_high"] and row["delta_low"] < row["delta"]
-    assert table.loc[("x_e → other text", "everywhere"), "draw_sd"] == pytest.approx(
-        np.std((sums - base).sum(1) / row["tokens"], ddof=1), abs=1e-5
-    )
+    spread = np.std((sums - base).sum(1) / row["tokens"], ddof=1)
+    assert table.loc[("x_e → other text", "everywhere"), "draw_sd"] == pytest.approx(spread, abs=1e-5)
     empty = table.loc["x_e → 0", "L0"]
     assert np.isnan(empty["delta"]) and "by construction" in empty["undefined"]
     assert table.loc[("x_t → 0", "everywhere"), "paper_percent"] == 36
@@ -233,36 +214,6 @@ def test_an_interrupted_command_has_the_spread_of_draws(tmp_path: Path, monkeypa
     assert part == pytest.approx(four, rel=1e-4) and part > 0
 
 
-@pytest.mark.parametrize(
-    "preset", some(["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"], MOST_PARTS)
-)
-def test_command_on_every_preset(
-    preset: str, tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    run, out = untrained(preset, tiny_run, tmp_path / "run"), tmp_path / "streams.parquet"
-    page = out.with_suffix(".html")
-    argv = f"{run} --data {corpus[1]} --max-documents 2 --draws 1 --where 1 everywhere --out {out} --figure {page}"
-    argv = [*argv.split(), "--method", "zero", "random", "mean", "resample"]
-    if preset in ("std-t", "llama", "hdpl", "gpt2"):
-        with pytest.raises(InputError, match=r"one residual stream.*interventions\.ablate.*--streams resid"):
-            main(argv)
-        argv += ["--streams", "resid"]
-    main(argv)
-    printed, table = capsys.readouterr().out, pd.read_parquet(out)
-    streams = {"kromcanon": ["s0", "s1", "s2", "s3"], "lfa": ["token", "context"]}
-    assert list(dict.fromkeys(table["stream"])) == streams.get(preset, list(dict.fromkeys(table["stream"])))
-    assert {column.name for column in COLUMNS} <= set(table) and "everywhere" in printed and page.exists()
-    assert np.isfinite(table["loss"]).all() and (table["delta"].abs() > 1e-4).any()
-
-
-def test_bad_input() -> None:
-    with pytest.raises(InputError, match="s0 to s3"):
-        model = make("kromhc")
-        with edit(model, e.replace_onwards("s4", e.zero, 0)):
-            model(TOKENS)
-    with pytest.raises(InputError, match="the replacement has shape"):
-        e.sequence({"x": OTHER[:4]})("x", torch.zeros(1, 9, 32))
-    with pytest.raises(InputError, match="no replacement"):
-        e.constant({})("x", torch.zeros(1, 9, 32))
-    assert parse_places((), ("layer",), 2) == [(0, "layer"), (1, "layer"), ("head", ""), ("everywhere", "")]
-    assert chosen_streams(make("kromhc"), ()) == ("s0", "s1", "s2", "s3")
+def test_places_and_streams_by_default() -> None:
+    assert m.parse_places((), ("layer",), 2) == [(0, "layer"), (1, "layer"), ("head", ""), ("everywhere", "")]
+    assert m.chosen_streams(make("kromhc"), ()) == ("s0", "s1", "s2", "s3")

@@ -27,18 +27,15 @@ from streamscope.instruments.open_data import given_prompts, open_data
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.ablate import main as ablate
+from streamscope.interventions import Ablate, Suppress
 from streamscope.interventions.controls import inert_reason
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
 from streamscope.interventions.selection import pds_scores
-from streamscope.interventions.suppress import Suppress
 from streamscope.interventions.suppress.measure import Protocol, add_measure, design, rank_heads, tables
-from streamscope.models.checkpoint import load
+from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
-from streamscope.models.make import build
 from streamscope.probes.pds import Pds
 from tests.probes import planted
 
@@ -182,8 +179,7 @@ def test_measures_share_a_forward_pass_without_changing(net: Any, aligned: Align
     both = observe_prompts(net, ["coherence", "sps"], edits, aligned, net.tokenizer)
     for measure in ("sps", "coherence"):
         alone = observe_prompts(net, [measure], edits, aligned, net.tokenizer)[measure]
-        np.testing.assert_allclose(both[measure].edited, alone.edited, atol=1e-5)
-        np.testing.assert_allclose(both[measure].baseline, alone.baseline, atol=1e-5)
+        np.testing.assert_allclose(both[measure].values, alone.values, atol=1e-5)
         assert both[measure].cases.equals(alone.cases)
 
 
@@ -222,15 +218,9 @@ def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, al
 
 @pytest.mark.parametrize(
     ("measure", "readout", "layers", "cannot"),
-    [
-        ("sps", "all", [2], True),
-        ("sps", "all", [1, 2], False),
-        ("sps", "L1", [1], True),
-        ("sps", "L2", [1], False),
-        ("coherence", "all", [2], False),
-        ("loss", "all", [2], False),
-    ],
-)
+    [("sps", "all", [2], True), ("sps", "all", [1, 2], False), ("sps", "L1", [1], True), ("sps", "L2", [1], False),
+     ("coherence", "all", [2], False), ("loss", "all", [2], False)],
+)  # fmt: skip
 def test_by_construction(measure: str, readout: str, layers: list[int], cannot: bool) -> None:
     assert bool(inert_reason(measure, readout, [Head(layer, 0) for layer in layers], 3)) is cannot
 
@@ -282,25 +272,18 @@ def test_loss_of_documents_is_a_measure_like_the_others(tmp_path: Path) -> None:
     chosen = Head(*map(int, row["heads"].removeprefix("L").split(".H")))
     observed = observe_loss(model, [scale_heads([chosen], 0.0)], open_data(data, model).shards)
     assert row["n"] == row["clusters"] == 9
-    change = (observed.edited[0] - observed.baseline)[0]
+    change = (observed.values[1] - observed.values[0])[0]
     assert row["delta"] == pytest.approx((change * observed.size).sum() / np.sum(observed.size)) != change.mean()
     assert row["d_z"] == pytest.approx(change.mean() / change.std(ddof=1)), "over documents"
     assert row["measure"] == "loss"
 
 
-def test_ablate_ranks_by_pds_and_writes_a_table_per_measure(
-    net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr("streamscope.models.run_names.run_folder", Path)
-    monkeypatch.setattr("streamscope.models.checkpoint.load", lambda folder, **options: net)
-    monkeypatch.setattr("streamscope.instruments.open_data.load_suite", lambda name, n=None, seed=None: planted.suite())
-    out = tmp_path / "a.parquet"
-    ablate(["run", "--heads", "top1:pds", "L0.H1", "L1.H0", "--measures", "sps", "coherence", "--out", str(out)])
-    assert "by construction" in capsys.readouterr().out
-    table = pd.read_parquet(tmp_path / "a-coherence.parquet").set_index("head")
-    assert list(table.index) == ["L0.H0", "L0.H1", "L1.H0"]
-    assert table["delta"].tolist() == pytest.approx([0, -shift(1), 0], abs=1e-5)
-    assert list(Result.load(out).tables) == ["sps", "coherence"]  # the loss was not asked for
+def test_ablate_ranks_by_pds(net: Any, aligned: Aligned) -> None:
+    how = Ablate(heads=("top1:pds", "L0.H1", "L1.H0"), measures=("sps", "coherence"))
+    found = how.measure(net, given_prompts(aligned, net))
+    assert list(found.tables) == ["sps", "coherence"]  # the loss was not asked for
+    table = found.table("coherence").frame.set_index("head")
+    assert table["delta"].to_dict() == pytest.approx({"L0.H0": 0, "L0.H1": -shift(1), "L1.H0": 0}, abs=1e-5)
 
 
 def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:

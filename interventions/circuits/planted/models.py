@@ -26,7 +26,6 @@ BOS = 0
 
 @cache
 def specification() -> dict[str, Any]:
-    """datasets/planted/circuits.toml."""
     return tomllib.loads((folder_of("datasets") / "planted" / "circuits.toml").read_text(encoding="utf-8"))
 
 
@@ -101,9 +100,8 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
             attn.q.weight[rows, at(head_spec["q"])] = strength * eye[to % n].T @ code
             attn.k.weight[rows, at(head_spec["k"])] = strength * code
             if attn.v.weight.shape == (H, H):
-                attn.v.weight[h, chunks.index(head_spec["v"])] = attn.o.weight[chunks.index(head_spec["to"]), h] = (
-                    scale**-0.5
-                )
+                attn.v.weight[h, chunks.index(head_spec["v"])] = scale**-0.5
+                attn.o.weight[chunks.index(head_spec["to"]), h] = scale**-0.5
             else:
                 attn.v.weight[rows, at(head_spec["v"])] = scale**-0.5 * code
                 attn.o.weight[at(head_spec["to"]), rows] = scale**-0.5 * code.T
@@ -112,28 +110,25 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
                 attn.gate.weight[h] = 6.0 * w[:, None]
         if "streams" in spec:
             _connect(model, spec)
+        # what a weight does, whatever its layer: q, k, v, o, gate, embed, …
+        parameters = [
+            (path.removesuffix(".weight").rpartition(".")[2], path, p) for path, p in model.named_parameters()
+        ]
         planted: dict[str, list[torch.Tensor]] = {}
-        for path, p in model.named_parameters():
-            planted.setdefault(_kind(path), []).append(p[p != 0].flatten())
+        for kind, _, p in parameters:
+            planted.setdefault(kind, []).append(p[p != 0].flatten())
         generator = torch.Generator().manual_seed(seed)
-        for path, p in model.named_parameters():
+        for kind, path, p in parameters:
             if p.ndim > 1:
-                weights = torch.cat(planted[_kind(path)])
+                weights = torch.cat(planted[kind])
                 reference = torch.cat(planted["o"]) if ".mlp." in path or not len(weights) else weights
                 p.add_(noise * reference.square().mean().sqrt() * torch.randn(p.shape, generator=generator))
     return model
 
 
-def _kind(path: str) -> str:
-    """What a weight does, whatever its layer: q, k, v, o, gate, embed, …"""
-    return path.removesuffix(".weight").rpartition(".")[2]
-
-
 def _connect(model: Any, spec: dict[str, Any]) -> None:
-    """Coefficients of hyper-connections: streams hardly mix, and are read with 1/n and written with 1.
-
-    Layer 0's attention writes as the specification says.
-    """
+    """Coefficients of hyper-connections: streams hardly mix, and are read with 1/n and written with 1. Layer 0's
+    attention writes as the specification says."""
     for layer, block in enumerate(model.blocks):
         for hc in (block.attn_hc, block.mlp_hc):
             strengths = spec["writes"] if layer == 0 and hc is block.attn_hc else [1.0] * spec["streams"]
@@ -146,11 +141,9 @@ def _connect(model: Any, spec: dict[str, Any]) -> None:
 
 
 def texts(task: str, n: int, seed: int = 0) -> list[PatchPair]:
-    """Pairs of prompts of a task; what differs between clean and corrupted takes turns.
-
-    induction: … A B … C D … A -> B. two-hop: … A B … B E … A -> E, pair after pair. gated: as induction, and the
-    corrupted text may also end in a word that closes the gate.
-    """
+    """Pairs of prompts of a task; what differs between clean and corrupted takes turns. induction: … A B … C D … A ->
+    B. two-hop: … A B … B E … A -> E, pair after pair. gated: as induction, and the corrupted text may also end in a
+    word that closes the gate."""
     size, rng, pairs = specification()["model"], Random(seed), []
     words = range(1, size["words"])
     for i in range(n):
@@ -167,7 +160,8 @@ def texts(task: str, n: int, seed: int = 0) -> list[PatchPair]:
             swaps = [{A: C, C: A}, {B: D, D: B}, {E: F, F: E}]
             corrupt = [swaps[kind].get(w, w) for w in clean[:-1]] + clean[-1:]
             if kind == 1:  # only the first hop leads elsewhere
-                corrupt = _changed_first_hop(clean, A, B, C, D)
+                hops = {(A, B): D, (C, D): B}
+                corrupt = [clean[0], *(hops.get(pair, pair[1]) for pair in pairwise(clean))]
         else:
             clean, right, wrong = _placed([(A, B), (C, D)], more, A, size["length"], rng), B, D
             if kind == 2:
@@ -186,12 +180,3 @@ def _placed(pairs: Sequence[tuple[int, ...]], more: Sequence[int], last: int, le
     units: list[tuple[int, ...]] = [*pairs, *fillers]
     rng.shuffle(units)
     return [BOS, *(w for unit in units for w in unit), last]
-
-
-def _changed_first_hop(clean: list[int], A: int, B: int, C: int, D: int) -> list[int]:
-    """The text where A is followed by D and C by B, and all else stays."""
-    out = list(clean)
-    for i, (a, b) in enumerate(pairwise(clean)):
-        if (a, b) in ((A, B), (C, D)):
-            out[i + 1] = D if b == B else B
-    return out
