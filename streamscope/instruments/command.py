@@ -76,54 +76,47 @@ def signs_of_life(label: str) -> Iterator[None]:
         OF_COMMAND.pop()
 
 
-UNKNOWN = "-:--:--"
-
-
 def time_left(task: Any) -> str:
     """The time that the steps left will take if they are as fast as those done; rich forgets steps older than 30 s."""
     if not task.total or not task.completed:
-        return UNKNOWN
+        return "-:--:--"
     return str(timedelta(seconds=round(task.elapsed * (task.total - task.completed) / task.completed)))
 
 
 def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iterable]:
     """A wrapper of iterables that shows a bar on stderr: the share done, the time taken, the time left.
 
-    With `keep` an instrument that is interrupted gives what it has measured, and notes it in `interrupted`.
-
-    Where stderr is no terminal, a line comes every `LOG_EVERY` seconds before the bar of the end, also in a long step.
+    With `keep` an instrument that is interrupted gives what it has measured, and notes it in `interrupted`. Where
+    stderr is no terminal, a line comes every `LOG_EVERY` seconds before the bar of the end, also in a long step.
     """
-
-    from rich.markup import escape
-
-    description = escape(visible(label))
 
     def bar(steps: Iterable) -> Iterator[Any]:
         from rich import progress
         from rich.console import Console
+        from rich.markup import escape
 
         columns = (
             progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
             progress.TimeElapsedColumn(), progress.TextColumn("left {task.fields[left]}"),
         )  # fmt: skip
 
-        def counted() -> None:
+        def update() -> None:
             shown.update(task, left=time_left(shown.tasks[0]))
 
         def line() -> None:
-            counted()
+            update()
             if not shown.console.is_terminal and _BARS[-1] is shown:
                 _LAST_SIGN[0] = time.monotonic()
                 shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
 
         with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            task = shown.add_task(description, total=None, left=UNKNOWN)
+            task = shown.add_task(escape(visible(label)), total=None, left="-:--:--")
             _BARS.append(shown)
             try:
                 with every(line):
                     yield from shown.track(steps, task_id=task)
             finally:
-                counted()
+                update()
                 _BARS.remove(shown)
                 _LAST_SIGN[0] = time.monotonic()
 
@@ -144,23 +137,14 @@ def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Seque
     def main(argv: Sequence[str] | None = None) -> None:
         from streamscope.cli.parse import parse
 
+        names = [f"data{re.sub('(?=[A-Z])', '_', type(default).__name__).lower()}" for default in subclass.takes]
+        parts = zip([*names, "options"], [*subclass.takes, subclass()], strict=True)
         flat = tyro.conf.OmitArgPrefixes
-        kinds = [
-            (
-                f"data{re.sub('(?=[A-Z])', '_', type(default).__name__).lower()}",
-                Annotated[type(default), flat],
-                field(default=default),
-            )
-            for default in subclass.takes
-        ]
-        own_options = ("options", Annotated[subclass, flat], field(default=subclass()))
-        options: Any = parse(
-            make_dataclass("Options", [*kinds, own_options], bases=(Arguments,), frozen=True, kw_only=True),
-            argv,
-            doc or subclass.__doc__,
-        )
+        declared = [(name, Annotated[type(default), flat], field(default=default)) for name, default in parts]
+        made = make_dataclass("Options", declared, bases=(Arguments,), frozen=True, kw_only=True)
+        options: Any = parse(made, argv, doc or subclass.__doc__)
         words = [*(command or (subclass.__module__,)), *(sys.argv[1:] if argv is None else argv)]
-        measure(getattr(options, own_options[0]), [getattr(options, name) for name, *_ in kinds], options, words)
+        measure(options.options, [getattr(options, name) for name in names], options, words)
 
     return main
 
@@ -207,16 +191,18 @@ class Job:
                 model.tokenizer = check_tokenizer(model).with_bos(self.bos)
             return model
 
-        model = opened(self.run)
-        if self.control is None:
-            self.instrument.check(model)
-            return model, None
-        control = opened(self.control)
-        _same_shape(model, control, self.control)
-        if Documents in map(type, self.instrument.takes):
-            same_tokens(model, control, self.control)
+        model, control = opened(self.run), None if self.control is None else opened(self.control)
+        if control is not None:
+            (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in (model, control))
+            if (a, b) != (c, d):
+                shapes = f"{counted(c, 'layer')} of {counted(d, 'head')}, the model {a} of {b}"
+                same = "heads can be compared between models of one shape"
+                raise InputError(f"--control {self.control} has {shapes}; {same}")
+            if Documents in map(type, self.instrument.takes):
+                same_tokens(model, control, str(self.control))
         self.instrument.check(model)
-        self.instrument.check(control)
+        if control is not None:
+            self.instrument.check(control)
         return model, control
 
     def open(self, model: Any, like: Any = None) -> Any:
@@ -227,7 +213,7 @@ class Job:
 
     @contextmanager
     def edited(self, model: Any) -> Iterator[None]:
-        """The model under the user's own edits; `InputError` where they are none, or none fires."""
+        """The model under the user's own edits."""
         from streamscope.models.hooks import edit
         from streamscope.models.hooks.user_edits import user_edits
 
@@ -240,7 +226,7 @@ class Job:
                 raise
 
     def do(self, label: str = "", *, keep: bool = False) -> "Result":
-        """Measure, with a bar on stderr; with `keep` an interrupted instrument gives what it has measured."""
+        """Measure, with a bar on stderr (`progress_bar`)."""
         from streamscope.instruments.contract import title_of
         from streamscope.instruments.pool_results import compare
         from streamscope.models.hooks.user_edits import about_edits
@@ -254,7 +240,9 @@ class Job:
                 bar: Any = progress_bar(f"{label}{title_of(model)}", keep=keep and control is None)
                 result = instrument.run(opened, bar)
             if bar.interrupted:
-                result = interrupted(result, "; ".join(bar.interrupted))
+                note = "; ".join(bar.interrupted)
+                tables = {name: replace(x, title=f"{x.title}; {note}") for name, x in result.tables.items()}
+                result = replace(result, tables=tables, about={**result.about, "interrupted": note})
             if self.edits:
                 result = replace(result, about={**result.about, "edits": about_edits(self.edits)})
             if control is None:
@@ -279,7 +267,7 @@ def measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, c
     check_device(options.device)
     for source in (instrument, *data):
         source.check_sources()
-    for names in (options.run, [options.control] if options.control is not None else []):
+    for names in (options.run, [] if options.control is None else [options.control]):
         runs_of(names)
     instrument.check_read(data)
     if options.bos != "yes" and not instrument.reads_text:
@@ -308,10 +296,10 @@ def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, 
     from streamscope.models.run_names import run_folder, runs_of
 
     if data and all(spec.alone for spec in data) and not options.run and options.control is None:
-        if options.bos != "yes":
-            raise InputError(f"--bos: {instrument.name} reads files, and no text; give it to what made them")
-        if options.edit:
-            raise InputError(f"--edit: {instrument.name} reads files, and no model runs; give it to what made them")
+        for option, is_given in (("bos", options.bos != "yes"), ("edit", options.edit)):
+            if is_given:
+                line = f"--{option}: {instrument.name} reads files, and no model runs; give it to what made them"
+                raise InputError(line)
         about = provenance("cpu")
         with signs_of_life(instrument.name):
             result = instrument.run(instrument.open(None, *data), progress_bar(instrument.name))
@@ -320,11 +308,9 @@ def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, 
     names = runs_of(options.run or instrument.runs)
     device = pick_device(options.device)
     about = {**provenance(device), "dtype": options.dtype, "run": list(names)}  # its code and time are those of now
-    controls = _controls_of(names, runs_of([options.control]) if options.control is not None else [])
-    jobs = [
-        Job(name, control, instrument, data, str(device), options.edit, dtype=options.dtype, bos=options.bos)
-        for name, control in zip(names, controls, strict=True)
-    ]
+    controls = _controls_of(names, [] if options.control is None else runs_of([options.control]))
+    shared: dict[str, Any] = {"device": str(device), "edits": options.edit, "dtype": options.dtype, "bos": options.bos}
+    jobs = [Job(run, control, instrument, data, **shared) for run, control in zip(names, controls, strict=True)]
     first = {str(run_folder(job.run)).rpartition("@")[0] or job.run: job for job in reversed(jobs)}
     for job in first.values() if len(jobs) > 1 and not is_worker(options) else ():
         job.models()  # what cannot be measured is refused before any is
@@ -340,13 +326,7 @@ def _measure(instrument: "Instrument", data: Sequence[Any], options: Arguments, 
     store = None if options.launch == "serial" and (instrument.continues or len(jobs) == 1) else parts
     labels = [f"{i + 1}/{len(jobs)} " if len(jobs) > 1 else "" for i in range(len(jobs))]
     results = [_result(job, store, label, alone=len(jobs) == 1) for job, label in zip(jobs, labels, strict=True)]
-    finish(pool_results(results) if len(results) > 1 else results[0], options.out, about, options.figure)
-
-
-def interrupted(result: "Result", note: str) -> "Result":
-    """A result of what was measured before an interruption, which says so."""
-    tables = {name: replace(table, title=f"{table.title}; {note}") for name, table in result.tables.items()}
-    return replace(result, tables=tables, about={**result.about, "interrupted": note})
+    finish(pool_results(results), options.out, about, options.figure)
 
 
 def _inputs(instrument: "Instrument", data: Sequence[Any], options: Arguments) -> list[Path]:
@@ -373,9 +353,8 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
     from streamscope.instruments.figures import write_figure
 
     if out is not None and "interrupted" in result.about and out.exists():
-        print(
-            visible(f"{out} holds an earlier result and stays; what was measured before the interruption is next to it")
-        )
+        new = "what was measured before the interruption is next to it"
+        print(visible(f"{out} holds an earlier result and stays; {new}"))
         out = out.with_stem(f"{out.stem}-interrupted")
     paths = [] if out is None else replace(result, about={**result.about, **about}).save(out)
     result.print()
@@ -386,8 +365,8 @@ def finish(result: "Result", out: Path | None, about: Mapping[str, Any], figure:
         print(visible(f"written {path}"))
     if figure is not None:
         write_figure(result.figure(), figure)
-        size = f" ({figure.stat().st_size / 1e6:.1f} MB, with plotly inside)"
-        print(visible(f"figure {figure}") + f"{size if figure.suffix == '.html' else ''}")
+        size = f" ({figure.stat().st_size / 1e6:.1f} MB, with plotly inside)" if figure.suffix == ".html" else ""
+        print(visible(f"figure {figure}{size}"))
     if "interrupted" in result.about:
         raise KeyboardInterrupt
 
@@ -418,8 +397,7 @@ def _parts(out: Path) -> Path:
 def _result(job: Job, store: Path | None, label: str, alone: bool) -> "Result":
     """What a job measures, or, in `store`, what a worker or an earlier call that was killed did.
 
-    Only a job that is `alone` keeps what it measured before an interruption: with several, the command would go on with
-    the next one.
+    Only a job that is `alone` keeps what it measured before an interruption: else the command would go on.
     """
     from streamscope.instruments.result import Result
 
@@ -445,13 +423,3 @@ def _controls_of(names: Sequence[str], controls: Sequence[str]) -> list[str | No
         if name.rpartition("@")[2] not in control_at_step:
             raise InputError(f"--control has no snapshot of the step of {name}; it has {', '.join(control_at_step)}")
     return [control_at_step[name.rpartition("@")[2]] for name in names]
-
-
-def _same_shape(model: Any, control: Any, name: str) -> None:
-    """Raise `InputError` for a control whose heads are not those of the model."""
-    (a, b), (c, d) = ((m.config.n_layers, m.config.n_heads) for m in (model, control))
-    if (a, b) != (c, d):
-        raise InputError(
-            f"--control {name} has {counted(c, 'layer')} of {counted(d, 'head')}, the model {a} of {b}; "
-            "heads can be compared between models of one shape"
-        )

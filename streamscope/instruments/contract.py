@@ -14,9 +14,8 @@ You write two functions in a module that the method `body` imports or, for an in
     observe(self, model, data, progress) -> InstrumentData    cells × units, and the contrasts wanted
     tables(self, seen, estimates) -> {name: Table}            the estimates as tables
 
-All else is the same for all: estimates (`instruments.observations`), tables and files (`instruments.result`), figures
-(`instruments.figures`), control, seeds and command (`instruments.command`). This module imports nothing heavy, so that
-`--help` answers at once.
+Estimates (`instruments.observations`), tables and files (`instruments.result`), figures, control, seeds and command
+(`instruments.command`) are the same for all. This module imports nothing heavy, so that `--help` answers at once.
 """
 
 import hashlib
@@ -25,6 +24,7 @@ import json
 import sys
 import typing
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -56,8 +56,7 @@ def say(progress: Any, line: str) -> None:
 
 
 def ticks(progress: Progress, total: int) -> Callable[[int], None]:
-    """A function that advances a progress bar of `total` steps by n; called with 0 at the end it closes the bar, and
-    with −1 where it is, after an interruption."""
+    """A function that advances a bar of `total` steps by n; 0 ends it, −1 closes it after an interruption."""
     bar = iter(progress(range(total)))
 
     def done(n: int) -> None:
@@ -72,8 +71,7 @@ def ticks(progress: Progress, total: int) -> Callable[[int], None]:
 def keep_after(interrupt: KeyboardInterrupt, progress: Any, n: int, total: int, noun: str, *, least: int = 1) -> None:
     """Note on a command's bar that only `n` of `total` were measured, so that the command ends with these.
 
-    Raises the interrupt again where fewer than `least` are done, and for other callables than a command's bar, because
-    Ctrl-C in a notebook ends the call.
+    Raises the interrupt again where fewer than `least` are done, and in a notebook, where Ctrl-C ends the call.
     """
     notes = getattr(progress, "interrupted", None)
     if notes is None or n < least:
@@ -100,11 +98,10 @@ class InstrumentData:
 class Instrument(ValidatedOptions):
     """Base of every analysis: a probe, an intervention, a reader of features.
 
-    A subclass with `@instrument(name, data…)`, which sets `name` and `takes` (the kinds of data, with their defaults),
-    has its options as fields, each with a type, a default and a docstring, numbers with their bounds
-    (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` (what the model did)
-    and `tables` (its columns), or `body`: a method that it does not override is the function of that name in the module
-    that `body` returns; only `observe` and `tables` must be there.
+    A subclass with `@instrument(name, data…)` has its options as fields, each with a type, a default and a docstring,
+    numbers with their bounds (`k: Annotated[int, Ge(1)] = 3`, or `Count` of `cli.bounds`). It overrides `observe` and
+    `tables`, or `body`: a method that it does not override is the function of that name in the module that `body`
+    returns; only `observe` and `tables` must be there.
     """
 
     name: ClassVar[str] = ""
@@ -135,9 +132,8 @@ class Instrument(ValidatedOptions):
         """Measure a model, or the run that a string names, on data; kinds that are not given take their defaults.
 
         Data are specifications, or what they opened as (`instruments.open_data`). Options that a specification does not
-        give are those of the command: `Documents("valid.txt")` reads as many documents as `--data valid.txt`.
-
-        A notebook shows a bar with the time left. `progress` wraps the steps in something else, `iter` in nothing.
+        give are those of the command. A notebook shows a bar with the time left; `progress` wraps the steps in
+        something else, `iter` in nothing.
 
         Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
         """
@@ -148,7 +144,6 @@ class Instrument(ValidatedOptions):
 
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
         """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
-        from streamscope.instruments.open_data import open_data
         from streamscope.models.checkpoint import load_for_instruments
         from streamscope.models.hooks import check_weights
 
@@ -171,7 +166,7 @@ class Instrument(ValidatedOptions):
         if model is not None:
             check_weights(model)
         self.check(model)
-        return Opened(model, [data_by_kind.get(type(default), default) for default in self.takes], like, open_data)
+        return Opened(model, [data_by_kind.get(type(default), default) for default in self.takes], like)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""
@@ -191,10 +186,9 @@ class Instrument(ValidatedOptions):
             data.model.changed = not checkpoint["run"]
         data.say = lambda line: say(progress, line)
         findings = self.observe(data.model, data, progress)
-        if set(findings.blocks) != set(findings.contrasts):
-            raise TypeError(
-                f"{self.name}: blocks {sorted(findings.blocks)}, but contrasts of {sorted(findings.contrasts)}"
-            )
+        blocks, contrasts = sorted(findings.blocks), sorted(findings.contrasts)
+        if blocks != contrasts:
+            raise TypeError(f"{self.name}: blocks {blocks}, but contrasts of {contrasts}")
         estimates = estimate_all(findings.blocks, findings.contrasts)
         tables = self.tables(findings, estimates)
         about = {
@@ -236,10 +230,7 @@ class Instrument(ValidatedOptions):
                     raise InputError(f"--{name} has no effect, because {reason}: leave it out")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """The kinds of data that are never opened with these options, with the reason; `check_read` refuses them.
-
-        `data` are the specifications by kind.
-        """
+        """The kinds of `data` (by kind) that are never opened with these options, with the reason for `check_read`."""
         return {}
 
     def with_resolved_heads(self, data: Opened) -> "Instrument":
@@ -269,7 +260,6 @@ class Instrument(ValidatedOptions):
 
     @classmethod
     def _in_body(cls, name: str) -> Callable[..., Any] | None:
-        """A function of the body; None for one that it lacks, and for an instrument of one file."""
         return None if cls.body is Instrument.body else getattr(cls.body(), name, None)
 
     @staticmethod
@@ -295,14 +285,9 @@ class Probe(Instrument):
 
 
 def options_of(cls: type[Instrument]) -> list[tuple[str, Any, str]]:
-    """(option, default, meaning) of the fields of an instrument, the meanings from the docstrings under them.
-
-    A meaning is empty where there is none, and where there is no source to read: of a class typed into a shell.
-    """
-    documentation = meanings(cls)
-    return [
-        (option.name, option.default, " ".join(documentation.get(option.name, "").split())) for option in fields(cls)
-    ]
+    """(option, default, meaning) of the fields; "" without a docstring below, or a source: typed into a shell."""
+    meaning_of = meanings(cls)
+    return [(option.name, option.default, " ".join(meaning_of.get(option.name, "").split())) for option in fields(cls)]
 
 
 Class = TypeVar("Class", bound=type[Instrument])
@@ -312,11 +297,10 @@ Class = TypeVar("Class", bound=type[Instrument])
 def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
     """Make a class an instrument: a frozen dataclass under `name`, with what it takes and the defaults of these.
 
-    The docstring of a class in a package is by default that of the package, which is also its help.
+    Its docstring, which is also its help, is by default that of its package.
 
     Raises `TypeError` for a class without documentation, for data without their defaults (`Documents`, where
     `Documents()` is meant), and for an option with the name of a method, or of an option of the command or the data.
-    The test of the contract checks that every option has documentation.
     """
 
     def register(cls: Class) -> Class:
@@ -327,14 +311,14 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
         if classes := [default.__name__ for default in takes if isinstance(default, type)]:
             raise TypeError(f"instrument {name!r} takes data with their defaults: {classes[0]}(), not {classes[0]}")
         instrument_class = dataclass(frozen=True, kw_only=True)(cls)
-        option_sources: tuple[Any, ...] = (*takes, Arguments)
-        reserved_names = {*dir(Instrument), *(option.name for source in option_sources for option in fields(source))}
+        sources: tuple[Any, ...] = (*takes, Arguments)
+        reserved_names = {*dir(Instrument), *(option.name for source in sources for option in fields(source))}
         if clash := [option.name for option in fields(instrument_class) if option.name in reserved_names]:
             raise TypeError(f"instrument {name!r}: the option {clash[0]!r} would hide a method or another option")
         if isinstance(instrument_class.runs, str) or isinstance(instrument_class.figures, str):
             raise TypeError(f"instrument {name!r}: runs and figures are tuples")
-        figure_names = [figure.name for figure in instrument_class.figures]
-        if hidden := [figure_name for figure_name in figure_names if figure_names.count(figure_name) > 1]:
+        figures = Counter(figure.name for figure in instrument_class.figures)
+        if hidden := [figure for figure, n in figures.items() if n > 1]:
             raise TypeError(f"instrument {name!r}: two figures are called {hidden[0]!r}, and one would hide the other")
         instrument_class.name, instrument_class.takes = name, takes
         REGISTERED[name] = instrument_class
@@ -347,10 +331,7 @@ def instrument(name: str, *takes: Data) -> Callable[[Class], Class]:
 
 
 def readable(model: Any) -> Any:
-    """`model`, or what instruments can read of a `TransformerBridge` that somebody booted.
-
-    Raises `InputError` for a model of transformers or of TransformerLens with other hooks, and for what is no model.
-    """
+    """`model`, or what instruments can read of a `TransformerBridge`; `InputError` for another's model, or none."""
     home = type(model).__module__.split(".")[0]
     if type(model).__name__ == "TransformerBridge":
         from streamscope.models.interop.huggingface.bridged import adopt
@@ -371,21 +352,19 @@ def title_of(model: Any) -> str:
     from streamscope.models.checkpoint import STORIES, run_label
     from streamscope.models.hooks import edited_at, hooked_at
 
-    name = getattr(getattr(model, "config", None), "name", type(model).__name__)
-    run, edited = getattr(model, "run", None), ", edited" if edited_at(model) else ""
+    name, run = getattr(getattr(model, "config", None), "name", type(model).__name__), getattr(model, "run", None)
+    edited = ", edited" if edited_at(model) else ""
     edited += ", hooked" if hooked_at(model) else ""
     edited += ", without BOS" if bos_of(model) == "none" else ""
     edited += ", weights changed" if getattr(model, "changed", False) else ""
-    if run is None:
-        source = getattr(model, "label", "")
-        return f"{name} ({source}{edited})" if source else f"{name}{edited}"
-    label = run_label(run)
-    return f"{label}{edited}" if label.startswith(STORIES) else f"{name} ({label}{edited})"
+    label = getattr(model, "label", "") if run is None else run_label(run)
+    if run is not None and label.startswith(STORIES):
+        return f"{label}{edited}"
+    return f"{name} ({label}{edited})" if label else f"{name}{edited}"
 
 
 def bos_of(model: Any) -> str | None:
-    """The token that begins every text, and whether the tokenizer's files add it; "none" without BOS; None where no
-    tokenizer of ours says it."""
+    """The token that begins every text, and whether the tokenizer's files add it; None where no tokenizer says it."""
     return getattr(getattr(model, "tokenizer", None), "bos_policy", getattr(model, "origin", {}).get("bos"))
 
 
@@ -430,7 +409,7 @@ def checkpoint_of(model: Any) -> dict[str, Any]:
     """Which weights a model has: run, preset, layers, heads, and `checkpoint`, their sha256 (`models.tensors.digest`).
 
     That is the `weights` of the run's manifest.json, in whatever dtype they were loaded. `run` is "" for weights that
-    no run has: those of a model made in Python, or changed after it was loaded.
+    no run has: made in Python, or changed after they were loaded.
     """
     from streamscope.models.checkpoint import run_label
     from streamscope.models.tensors import digest

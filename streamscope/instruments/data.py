@@ -43,14 +43,8 @@ class Data(ValidatedOptions):
 
     def filled(self, standard: "Data") -> Any:
         """The same, with what was not given from the defaults of an instrument."""
-        return replace(
-            self,
-            **{
-                option.name: getattr(standard, option.name)
-                for option in fields(standard)
-                if option.name not in self.given
-            },
-        )
+        names = [option.name for option in fields(standard) if option.name not in self.given]
+        return replace(self, **{name: getattr(standard, name) for name in names})
 
     def of(self, model: Any, like: Any = None) -> Any:
         """Open data of a kind of your own for a model; the kinds of this module are opened by `open_data`.
@@ -90,7 +84,6 @@ class Half(Data):
 
     @property
     def kind(self) -> type[Data]:
-        """The kind of the whole."""
         return kind_of(self.whole)
 
     @property
@@ -104,7 +97,6 @@ class Half(Data):
         self.whole.check_sources()
 
     def small(self) -> "Half":
-        """A half of little."""
         return replace(self, whole=self.whole.small())
 
 
@@ -144,7 +136,6 @@ class Documents(_Texts):
     """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
     def small(self) -> "Documents":
-        """Four documents."""
         return replace(self, max_documents=4)
 
 
@@ -156,7 +147,6 @@ class Tokens(_Texts):
     """At most this many tokens, a row each; None for all."""
 
     def small(self) -> "Tokens":
-        """A thousand."""
         return replace(self, max_tokens=1000)
 
 
@@ -178,7 +168,6 @@ class Prompts(Data):
         check_suite(self.suite, n=self.n, seed=self.suite_seed)
 
     def small(self) -> "Prompts":
-        """Sixty, where they are generated."""
         return replace(self, n=60) if self.suite in ("stories", "story-cases") else self
 
 
@@ -194,7 +183,6 @@ class Tasks(Data):
             check_task(name)
 
     def small(self) -> "Tasks":
-        """Two small ones."""
         return replace(self, tasks=("capitalization-8", "gender-16"))
 
 
@@ -213,7 +201,6 @@ class Text(Data):
             raise InputError("--text: a text is empty; give one with words")
 
     def small(self) -> "Text":
-        """Two beginnings."""
         return replace(self, text=("Once upon a time", "She ran to the house"))
 
 
@@ -266,7 +253,6 @@ class Labels(Data):
             raise InputError("--labels has its own labels and groups: leave out --task, --groups and --stories")
 
     def small(self) -> "Labels":
-        """A hundred and fifty stories."""
         return replace(self, stories=150) if self.labels is None else self
 
 
@@ -281,19 +267,11 @@ def about_of(opened: Any) -> dict[str, Any]:
     return {**opened.about(), **({"half": half} if half else {})}
 
 
-COUNTED = (Documents, Prompts, Labels)
-ONE_CASE = "one independent case, so no value will have an interval or a test; give more"
-
-
 class Opened(Mapping[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 
-    def __init__(
-        self, model: Any, specs: Sequence[Any], like: "Opened | None" = None,
-        opener: Callable[..., Any] = lambda spec, model, like: spec.of(model, like),
-    ) -> None:  # fmt: skip
-        """`opener(spec, model, like)` opens one; that of instruments is `open_data`."""
-        self.model, self.like, self.opener = model, like, opener
+    def __init__(self, model: Any, specs: Sequence[Any], like: "Opened | None" = None) -> None:
+        self.model, self.like = model, like
         self.work: Path | None = None
         """A folder for unfinished work, which a killed command finds again and several share."""
         self.say: Callable[[str], None] = lambda line: None
@@ -302,13 +280,17 @@ class Opened(Mapping[type[Data], Any]):
         self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
 
     def __getitem__(self, kind: type[Data]) -> Any:
+        from streamscope.instruments.open_data import open_data
+
         if kind not in self.opened:
             if kind not in self.specs:
                 raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
             like = self.like[kind] if self.like is not None and kind in self.like.opened else None
-            self.opened[kind] = self.opener(self.specs[kind], self.model, like)
-            if kind in COUNTED and self.opened[kind].cases()["cluster"].map(unit_of).nunique() == 1:
-                self.say(f"{kind.__name__}: {ONE_CASE}")
+            self.opened[kind] = open_data(self.specs[kind], self.model, like)
+            counted = kind in (Documents, Prompts, Labels)
+            if counted and self.opened[kind].cases()["cluster"].map(unit_of).nunique() == 1:
+                one = "one independent case, so no value will have an interval or a test; give more"
+                self.say(f"{kind.__name__}: {one}")
         return self.opened[kind]
 
     def __iter__(self) -> Iterator[type[Data]]:

@@ -1,14 +1,13 @@
 """What instruments saw, and every estimate made from it.
 
-An instrument observes *cells* (a head scaled to 0, the same head at .5, the unedited model, a random head instead) on
-*units* (documents, minimal pairs, cases): a total y and a size n for each cell k and unit u. The value of a cell is a
-ratio over all units, and every estimate is a *contrast* of cells:
+An instrument observes *cells* (a head scaled to 0, the unedited model, a random head instead) on *units* (documents,
+minimal pairs, cases): a total y and a size n for each cell k and unit u. Every estimate is a *contrast* of cells:
 
     R_k = a Σ_u y_ku / Σ_u n_ku + b        estimate = Σ_k w_k R_k
 
-A change is the contrast {edited: 1, unedited: −1}; what a head costs beyond other heads is {edited: 1, each of the D
-drawn: −1/D}; an interaction is {set: 1, each head: −1, unedited: |S| − 1}; a run against its control is every weight
-once with + and once with −. So one function makes all of them, and their errors follow the design of the experiment:
+A change is {edited: 1, unedited: −1}; what a head costs beyond others is {edited: 1, each of the D drawn: −1/D}; an
+interaction is {set: 1, each head: −1, unedited: |S| − 1}; a run against its control has every weight once with + and
+once with −. One function makes all of them, and their errors follow the design of the experiment:
 
     e_u = Σ_k w_k a (y_ku − R̂_k n_ku) / Σ_u n_ku        Var = D/(D−1) Σ over units that share a label of e_u e_u'
 
@@ -65,10 +64,9 @@ TESTED = ("low", "high", "p", "p_holm")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """What is measured, and how a value of it is made of totals y and sizes n: value = factor · Σy / Σn + shift.
+    """What is measured; of totals y and sizes n the value is factor · Σy / Σn + shift.
 
-    A mean over tokens has the sum over a document's tokens as y and their number as n; a number per unit has size 1.
-    """
+    A mean over tokens has a document's sum as y and its number of tokens as n; a number per unit has size 1."""
 
     name: str
     unit: str
@@ -76,9 +74,8 @@ class Measure:
     """What rounding alone can change in one unit's y/n, in the measure's units. If all units agree within
     it, no interval and no test is reported."""
     factor: float = 1.0
-    """100, with a `shift` of −100, makes a percentage of change of a ratio to a baseline."""
     shift: float = 0.0
-    """Added to every value; differences do not change."""
+    """With a factor of 100 and a shift of −100 a ratio to a baseline is a percentage of change."""
     kind: Literal["ratio", "share"] = "ratio"
     """A share counts hits (0 or 1) among units of size 1: the interval of one cell is Wilson's, never outside 0 and 1
     (`proportions.wilson`), and there also where all or none hit; its p is the score test's."""
@@ -86,23 +83,20 @@ class Measure:
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
     folds share training data (`cross_validation.SHARED`)."""
     limits: tuple[float, float] | None = None
-    """The least and the largest possible value of a cell, such as (0, 1) of a share. The interval of a cell, or of a
-    mean of cells, then holds where values are skewed and stays inside (`stats.bounded`); that of a mean over training
-    seeds stays inside too. p and the intervals of differences and of measures without limits are t's, which hold there.
-    """
+    """The least and the largest possible value of a cell. The interval of a cell, or of a mean of cells, then holds
+    where values are skewed and stays inside (`stats.bounded`), also over training seeds. All others, and p, are t's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """Totals and sizes of cells × units.
+    """Totals and sizes [cells, units]; size 0, and then the total NaN, says that the unit was not measured in the cell.
 
     `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
-    cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. `total` and `size` are
-    [cells, units]. Size 0 means that the unit was not measured in this cell, and its total is NaN; this is the only
-    mark. Values are raw: the unedited model is a cell, and controls are cells.
+    cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. Values are raw: the
+    unedited model is a cell, and controls are cells.
 
-    Raises `InputError` for other shapes, sizes that are negative or not finite, a total that is NaN or infinite though
-    its unit is in the cell (it names both), one of a unit that is not, and units named twice.
+    Raises `InputError` for other shapes, sizes below 0 or not finite, a total that is not finite in a cell, one of a
+    unit outside it, and units named twice.
     """
 
     measure: Measure
@@ -117,9 +111,7 @@ class Observations:
         object.__setattr__(self, "size", np.broadcast_to(np.asarray(self.size, float), shape))
         size = self.sizes
         if self.total.shape != shape or not shape[1]:
-            raise InputError(
-                f"{shape[0]} cells and {counted(shape[1], 'unit')}, but totals of shape {self.total.shape}"
-            )
+            raise InputError(f"{shape[0]} cells, {counted(shape[1], 'unit')}, but totals of shape {self.total.shape}")
         if missing := {"unit", "cluster"} - set(self.units):
             raise InputError(f"units need the columns unit and cluster, here is no {' and no '.join(sorted(missing))}")
         if clash := {"total", "size"} & set(self.cells):
@@ -127,15 +119,14 @@ class Observations:
         if self.units["unit"].duplicated().any():
             raise InputError(f"unit {self.units['unit'][self.units['unit'].duplicated()].iloc[0]!r} is there twice")
         if not (size >= 0).all() or np.isinf(size).any():
-            raise InputError(
-                f"{self.measure.name}: sizes must be numbers from 0 up; 0 says that a unit is not in a cell"
-            )
-        if (wrong := self.inside & ~np.isfinite(self.total)).any():
-            value, count = self.total[wrong][0], f"{wrong.sum()} of {self.inside.sum()} values"
+            raise InputError(f"{self.measure.name}: sizes must be numbers from 0 up; 0: the unit is not in the cell")
+        inside = size > 0
+        if (wrong := inside & ~np.isfinite(self.total)).any():
+            value, count = self.total[wrong][0], f"{wrong.sum()} of {inside.sum()} values"
             raise InputError(f"{self._place(wrong)} is {value}, which is no finite number: {count}")
-        if (wrong := ~self.inside & ~np.isnan(self.total) & (self.total != 0)).any():
+        if (wrong := ~inside & ~np.isnan(self.total) & (self.total != 0)).any():
             raise InputError(f"{self._place(wrong)} has a total, but the size 0, which says that it is not measured")
-        object.__setattr__(self, "total", np.where(self.inside, self.total, np.nan))
+        object.__setattr__(self, "total", np.where(inside, self.total, np.nan))
 
     def _place(self, mask: np.ndarray) -> str:
         """What is measured in which cell at which unit, of the first in the mask."""
@@ -144,8 +135,7 @@ class Observations:
         return f"{self.measure.name} of {keys or 'the only cell'} at {self.units['unit'].iloc[unit]}"
 
     def __repr__(self) -> str:
-        cells, units = len(self.cells), len(self.units)
-        shape = f"{counted(cells, 'cell')} × {counted(units, 'unit')}"
+        shape = f"{counted(len(self.cells), 'cell')} × {counted(len(self.units), 'unit')}"
         return f"Observations of {self.measure.name} ({self.measure.unit}): {shape}"
 
     @property
@@ -166,7 +156,7 @@ class Observations:
         return np.asarray(self.measure.factor * ratio + self.measure.shift)
 
     def cell(self, **keys: Any) -> int:
-        """The index of the one cell with these keys; `InputError` where there is none or several."""
+        """The one cell with these keys; `InputError` where there is none or several."""
         mask = np.logical_and.reduce([(self.cells[name] == value).to_numpy() for name, value in keys.items()])
         if mask.sum() != 1:
             raise InputError(f"{mask.sum()} cells have {', '.join(f'{k}={v}' for k, v in keys.items())}")
@@ -191,12 +181,11 @@ class Observations:
 class Contrast:
     """One estimate: what it is called, and the weights of the cells.
 
-    `labels` name the row it belongs to (head, scale), `quantity` what is estimated there (delta, above, interaction).
-    `null` is the value it is tested against, None where it is described only. What is not `tested` has an interval and
-    no p (a share of attention, which no one expects to be 0); its difference from a control is tested. The p of one
-    `family` are corrected together, also across blocks; by default those of a quantity in its block. `missing` is the
-    reason why there is no value; with `fixed` the value is known without measuring (the change of a scale of 1 is
-    0), the reason says why it has no test.
+    `labels` name its row (head, scale), `quantity` what is estimated there (delta, above, interaction). `null` is the
+    value it is tested against, None where it is described only. What is not `tested` has an interval and no p (a share
+    of attention, which no one expects to be 0); its difference from a control is tested. The p of one `family` are
+    corrected together, also across blocks; by default those of a quantity in its block. `missing`: why there is no
+    value; `fixed`: why a value that is known without measuring (the change of a scale of 1 is 0) has no test.
     """
 
     quantity: str
@@ -236,22 +225,17 @@ def each(quantity: str, cells: pd.DataFrame, start: int = 0, **options: Any) -> 
 
     `options` are other fields of `Contrast`, a list for one value per cell.
     """
-    cell_options = [
-        {name: x[i] if isinstance(x, list) else x for name, x in options.items()} for i in range(len(cells))
-    ]
-    return [
-        Contrast(quantity=quantity, weights={start + i: 1.0}, labels=labels, **cell_options[i])
-        for i, labels in enumerate(cells.to_dict("records"))
-    ]
+    contrasts = []
+    for i, labels in enumerate(cells.to_dict("records")):
+        cell_options = {name: x[i] if isinstance(x, list) else x for name, x in options.items()}
+        contrasts.append(Contrast(quantity=quantity, weights={start + i: 1.0}, labels=labels, **cell_options))
+    return contrasts
 
 
 def effect_contrasts(
     quantity: str, edited: Mapping[int, float], base: int, labels: Mapping[str, Any], **options: Any
 ) -> list[Contrast]:
-    """An edited value, the baseline, and `delta`, their difference; only `delta` is tested.
-
-    `options` are other fields of the difference.
-    """
+    """An edited value, the baseline, and `delta`, their difference, which is tested and has the `options`."""
     described: dict[str, Any] = {"labels": labels, "null": None}
     return [
         Contrast(quantity=quantity, weights=edited, **described),
@@ -262,7 +246,7 @@ def effect_contrasts(
 
 @dataclass(frozen=True)
 class Estimates:
-    """`frame`: one row per contrast with its labels, quantity, `NUMBERS`, n and clusters; why cells have no value."""
+    """`frame`: a row per contrast with labels, quantity, `NUMBERS`, n, clusters; `reasons`: why cells have no value."""
 
     frame: pd.DataFrame
     reasons: Reasons
@@ -284,10 +268,12 @@ class Estimates:
         the row's.
         """
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-        reasons: dict[tuple[Any, ...], dict[str, str]] = {}
+        places: dict[tuple[Any, ...], int] = {}
+        reasons: Reasons = {}
         for i, (record, c) in enumerate(zip(self.frame.to_dict("records"), self.contrasts, strict=True)):
             key = tuple(record[name] for name in keys)
             row = rows.setdefault(key, {**dict(zip(keys, key, strict=True)), "n": 0, "clusters": 0})
+            place = places.setdefault(key, len(places))
             row["n"], row["clusters"] = max(row["n"], record["n"]), max(row["clusters"], record["clusters"])
             for name in ("value", *describe) if c.null is None else NUMBERS if c.tested else NUMBERS[:4]:
                 column = c.quantity if name == "value" else f"{c.quantity}_{name}"
@@ -295,16 +281,10 @@ class Estimates:
                     raise InputError(f"{' and '.join(keys)} do not tell the contrasts {c.quantity!r} apart: add a key")
                 row[column] = record[name]
                 if reason := self.reasons.get((i, name)):
-                    reasons.setdefault(key, {})[column] = reason
-        order = {key: i for i, key in enumerate(rows)}
-        table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, "n", "clusters"])
+                    reasons[place, column] = reason
         counts = ["n", "clusters"]
-        table = table[[*(c for c in table if c not in counts), *counts]]
-        return table, {
-            (order[key], column): reason
-            for key, row_reasons in reasons.items()
-            for column, reason in row_reasons.items()
-        }
+        table = pd.DataFrame(list(rows.values()), columns=None if rows else [*keys, *counts])
+        return table[[*(c for c in table if c not in counts), *counts]], reasons
 
 
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
@@ -318,7 +298,7 @@ def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[An
         raise InputError(f"estimates of different rows ({', '.join(keys)}) cannot be joined")
     frame = pd.concat([wide for wide, _ in tables], axis=1)
     names = {column.name for column in columns}
-    missing = {cell: reason for _, cell_reasons in tables for cell, reason in cell_reasons.items() if cell[1] in names}
+    missing = {cell: why for _, reasons in tables for cell, why in reasons.items() if cell[1] in names}
     return frame.loc[:, ~frame.columns.duplicated() & frame.columns.isin(names)], missing
 
 
@@ -330,22 +310,21 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     are undefined, with the reason. sd is that of the clusters' own estimates Σ_k w_k a y_kc / n_kc, over own units of
     the linearised ones, value + e_c Σ n / n_c. Units are those of the measure.
     """
-    m = observed.measure
-    present = observed.inside
+    m, present = observed.measure, observed.inside
     cache: dict[bytes, tuple[np.ndarray, Clusters]] = {}
     rows: list[dict[str, Any]] = []
     reasons: Reasons = {}
     for i, c in enumerate(contrasts):
-        cells, w = np.fromiter(c.weights, int), np.fromiter(c.weights.values(), float)
+        cells = np.fromiter(c.weights, int)
         row: dict[str, Any] = {**c.labels, "quantity": c.quantity, **dict.fromkeys(NUMBERS, np.nan)}
+        rows.append(row)
         row_reasons = dict.fromkeys(NUMBERS, c.missing) if c.missing else {}
         inside = np.zeros(present.shape[1], bool)
         if len(cells) and present[cells].any(1).all():
             inside = present[cells].any(0) if c.own_units else present[cells].all(0)
         if not inside.any():
-            row_reasons = dict.fromkeys(NUMBERS, c.missing or NOWHERE)
-            rows.append({**row, "n": 0, "clusters": 0})
-            reasons |= {(i, name): text for name, text in row_reasons.items()}
+            row |= {"n": 0, "clusters": 0}
+            reasons |= {(i, name): c.missing or NOWHERE for name in NUMBERS}
             continue
         key = inside.tobytes()
         if key not in cache:
@@ -355,27 +334,24 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
         unit_indices, clusters = cache[key]
         size = observed.sizes[np.ix_(cells, unit_indices)]
         total = np.where(size > 0, observed.total[np.ix_(cells, unit_indices)], 0.0)
-        row |= {
-            "n": len(unit_indices),
-            "clusters": int(_counts(size, clusters).min()) if c.own_units else clusters.count,
-        }
+        row["n"] = len(unit_indices)
+        row["clusters"] = int(_counts(size, clusters).min()) if c.own_units else clusters.count
         if not c.missing:
-            limits = m.limits if c.is_level else None
-            numbers, untested = _contrast(total, size, w, clusters, m, c.null, confidence, c.own_units, limits)
+            numbers, untested = _numbers(c, total, size, clusters, m, confidence)
             row |= numbers
-            if m.kind == "share" and w.tolist() == [1.0] and clusters.count > 1:
+            if m.kind == "share" and [*c.weights.values()] == [1.0] and clusters.count > 1:
                 hits = observed.total[cells[0], unit_indices]
                 row["low"], row["high"] = wilson(hits, clusters, confidence, m.inflation)
                 row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, confidence, m.inflation)
                 untested = {}
-            is_tested = c.null is not None and c.tested
-            row |= {} if is_tested else {"p": np.nan}
-            row_reasons = untested if is_tested else {name: text for name, text in untested.items() if name != "p"}
+            row_reasons = untested
+            if c.null is None or not c.tested:
+                row["p"] = np.nan
+                row_reasons = {name: text for name, text in untested.items() if name != "p"}
             if c.fixed:
                 row |= dict.fromkeys(("sd", *TESTED), np.nan)
                 row_reasons = dict.fromkeys(("sd", *TESTED), c.fixed)
         reasons |= {(i, name): text for name, text in row_reasons.items()}
-        rows.append(row)
     frame = pd.DataFrame(rows)
     _holm(frame, contrasts, reasons)
     return Estimates(frame, reasons, tuple(contrasts))
@@ -387,9 +363,9 @@ def estimate_all(
     """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
     estimates = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
     members: dict[str, list[tuple[str, int]]] = {}
-    for name, block_estimates in estimates.items():
-        for i, c in enumerate(block_estimates.contrasts):
-            if c.family is not None and not np.isnan(block_estimates.frame["p"].iloc[i]):
+    for name, part in estimates.items():
+        for i, c in enumerate(part.contrasts):
+            if c.family is not None and not np.isnan(part.frame["p"].iloc[i]):
                 members.setdefault(c.family, []).append((name, i))
     for rows in members.values():
         if len({name for name, _ in rows}) > 1:
@@ -407,21 +383,11 @@ def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
     return np.array([min(len(np.unique(codes[row])) for codes in clusters.shared.kinds) for row in membership])
 
 
-def _contrast(
-    total: np.ndarray,
-    size: np.ndarray,
-    w: np.ndarray,
-    clusters: Clusters,
-    m: Measure,
-    null: float | None,
-    level: float,
-    own_units: bool,
-    limits: tuple[float, float] | None,
+def _numbers(
+    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure, level: float
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Numbers of one contrast from totals and sizes [cells, units], and why some are missing.
-
-    ends = value ± t·error; the formulas of error and of t's degrees of freedom are at the top of this module.
-    """
+    """Numbers of a contrast from totals and sizes [cells, units], by the formulas of this module; why some lack."""
+    w, own_units = np.fromiter(c.weights.values(), float), c.own_units
     sums = size.sum(1, keepdims=True)
     ratio = total.sum(1, keepdims=True) / sums
     row = {"value": float(w @ (m.factor * ratio[:, 0] + m.shift))}
@@ -447,21 +413,19 @@ def _contrast(
         v = w**2 / dfs
         df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
     t = float(stdtrit(df, 0.5 + level / 2))
-    ends = row["value"] - t * error, row["value"] + t * error
-    if limits is not None:
-        sizes = cluster_weights[cluster_weights > 0]
-        ends = bounded_interval(row["value"], error, t, parts.sum(0), int(counts.min()), sizes, limits, clusters.shared)
-    row |= dict(zip(("low", "high"), ends, strict=True))
-    if null is not None:
-        row["p"] = float(2 * stdtr(df, -abs(row["value"] - null) / error))
+    row["low"], row["high"] = row["value"] - t * error, row["value"] + t * error
+    if m.limits is not None and c.is_level:
+        sizes, count = cluster_weights[cluster_weights > 0], int(counts.min())
+        row["low"], row["high"] = bounded_interval(
+            row["value"], error, t, parts.sum(0), count, sizes, m.limits, clusters.shared
+        )
+    if c.null is not None:
+        row["p"] = float(2 * stdtr(df, -abs(row["value"] - c.null) / error))
     return row, {}
 
 
 def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) -> None:
-    """Fill p_holm: Holm's correction over the tested contrasts of each family (by default: of each quantity).
-
-    `estimate_all` corrects families that several blocks share once more, over all of them.
-    """
+    """Fill p_holm; `estimate_all` corrects families that several blocks share once more, over all of them."""
     families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
     for _, rows in families.groupby(families, sort=False).groups.items():
         frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p"])
@@ -473,9 +437,7 @@ def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) 
 def compare(
     run: Observations, control: Observations, contrasts: Sequence[Contrast], of_control: Sequence[Contrast] = ()
 ) -> Estimates:
-    """Every tested contrast of the run, of the control, and their difference over the units that both have.
-
-    Where no contrast of a block is tested, all are compared.
+    """Every tested contrast (of a block that tests none: every one) of the run, of the control, and their difference.
 
     Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
     weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
@@ -484,36 +446,26 @@ def compare(
     measures or cells in the two, and for fewer than two shared units.
     """
     control_missing = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
+    contrasts = [
+        replace(c, missing=c.missing or control_missing.get((c.quantity, *c.labels.items()), "")) for c in contrasts
+    ]
     if run.measure != control.measure or not run.cells.equals(control.cells):
         raise InputError(f"a run and its control need the same cells of one measure, {run.measure.name!r} has others")
     run_block, control_block = on_shared_units(run, control)
-    nothing = all(c.missing or control_missing.get((c.quantity, *c.labels.items())) for c in contrasts)
-    if (n := len(run_block.units)) < 2 and not nothing:
+    if (n := len(run_block.units)) < 2 and not all(c.missing for c in contrasts):
         raise InputError(f"{run.measure.name}: {counted(n, 'unit')} in both the run and its control, two are needed")
-    k = len(run.cells)
-    pair = Observations(
-        measure=run.measure,
-        cells=pd.concat([run.cells] * 2),
-        units=run_block.units,
-        total=np.concatenate([run_block.total, control_block.total]),
-        size=np.concatenate([run_block.sizes, control_block.sizes]),
-    )
+    total = np.concatenate([run_block.total, control_block.total])
+    size = np.concatenate([run_block.sizes, control_block.sizes])
+    pair = replace(run_block, cells=pd.concat([run.cells] * 2), total=total, size=size)
     comparisons = []
     for c in [c for c in contrasts if c.null is not None] or contrasts:
-        c = replace(c, missing=c.missing or control_missing.get((c.quantity, *c.labels.items()), ""))
-        control_weights = {cell + k: -w for cell, w in c.weights.items()}
+        of_control_cells = {cell + len(run.cells): w for cell, w in c.weights.items()}
+        weights = {**c.weights, **{cell: -w for cell, w in of_control_cells.items()}}
+        described = replace(c, null=None, fixed="")
         comparisons += [
-            replace(c, quantity=f"{c.quantity}_run", null=None, fixed=""),
-            replace(
-                c,
-                quantity=f"{c.quantity}_control",
-                null=None,
-                fixed="",
-                weights={a: -w for a, w in control_weights.items()},
-            ),
-            replace(
-                c, quantity=f"{c.quantity}_difference", weights={**c.weights, **control_weights}, null=0.0, tested=True
-            ),
+            replace(described, quantity=f"{c.quantity}_run"),
+            replace(described, quantity=f"{c.quantity}_control", weights=of_control_cells),
+            replace(c, quantity=f"{c.quantity}_difference", weights=weights, null=0.0, tested=True),
         ]
     return estimate(pair, comparisons)
 
@@ -532,12 +484,10 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
-    The interval of a cell stays inside the measure's limits (`stats.bounded.inside`).
-    Raises `InputError` for runs with other contrasts.
+    The interval of a cell stays inside the measure's limits. Raises `InputError` for runs with other contrasts.
     """
-    first = runs[0]
-    columns = [[*keys, "quantity"]] * len(runs)
-    if any(not run.frame[n].equals(first.frame[n]) for run, n in zip(runs, columns, strict=True)):
+    first, columns = runs[0], [*keys, "quantity"]
+    if any(not run.frame[columns].equals(first.frame[columns]) for run in runs):
         raise InputError("seeds can be summarised where all runs have the same rows; the runs differ in theirs")
     values = np.stack([run.frame["value"].to_numpy(float) for run in runs])  # [runs, contrasts]
     cells = pd.DataFrame({"row": range(values.shape[1])})
@@ -545,10 +495,9 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     plain = Measure(name=measure.name, unit=measure.unit, resolution=measure.resolution)  # values are in units already
     has_value = ~np.isnan(values)  # an estimate without a value has a reason, in its run
     observed = Observations(measure=plain, cells=cells, units=units, total=values.T, size=has_value.T.astype(float))
-    is_missing = ~has_value.all(0)
+    lost = np.where(has_value.all(0), "", "undefined in a run").tolist()
     contrasts = [
-        replace(c, weights={i: 1.0}, fixed="", missing=c.missing or ("undefined in a run" if is_missing[i] else ""))
-        for i, c in enumerate(first.contrasts)
+        replace(c, weights={i: 1.0}, fixed="", missing=c.missing or lost[i]) for i, c in enumerate(first.contrasts)
     ]
     estimates = estimate(observed, contrasts)
     limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
@@ -571,25 +520,21 @@ def bootstrap(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """value, low, high, n and clusters of a statistic that is no contrast (Cohen's d), and why some are missing.
 
-    `columns(total [cells, units], size [cells, units])` gives what is summed over units, each [units] or [cells,
-    units]; by default totals and sizes. `statistic(*columns, axis)` reduces the last axis of the columns,
-    [cells, …, clusters] or [clusters], to the value, and takes a cell by its first axis.
-    Only units that are in all the cells count. The interval is that of `estimators.statistic_interval`: whole clusters
-    drawn with replacement, or linearised where units share labels of several kinds.
+    `columns(total, size)`, both [cells, units], gives what is summed over units, each [units] or [cells, units]; by
+    default totals and sizes. `statistic(*columns, axis)` reduces the last axis, of clusters. Only units in all the
+    cells count. The interval is that of `estimators.statistic_interval`.
     """
-    cell_indices = np.asarray(cells, int)
+    names, cell_indices = ("value", "low", "high"), np.asarray(cells, int)
     unit_indices = np.flatnonzero(observed.inside[cell_indices].all(0))
-    row = {**dict.fromkeys(("value", "low", "high"), float("nan")), "n": len(unit_indices), "clusters": 0}
+    row = {**dict.fromkeys(names, float("nan")), "n": len(unit_indices), "clusters": 0}
     if not len(unit_indices):
-        return row, dict.fromkeys(("value", "low", "high"), NOWHERE)
+        return row, dict.fromkeys(names, NOWHERE)
     clusters = read_clusters(observed.units["cluster"].iloc[unit_indices].to_list(), len(unit_indices))
     y, n = observed.total[np.ix_(cell_indices, unit_indices)], observed.sizes[np.ix_(cell_indices, unit_indices)]
     sums = [clusters.totals(np.asarray(column, float))[0] for column in ((y, n) if columns is None else columns(y, n))]
     row |= {"clusters": clusters.count, "value": float(statistic(*sums, axis=-1))}
     if not np.isfinite(row["value"]):
-        return {**row, "value": float("nan")}, dict.fromkeys(
-            ("value", "low", "high"), "the statistic has no value here"
-        )
+        return {**row, "value": float("nan")}, dict.fromkeys(names, "the statistic has no value here")
     if clusters.count < BOOTSTRAP_CLUSTERS:
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
     if clusters.shared is not None:  # its derivatives are by each number of a cluster
@@ -607,9 +552,8 @@ def interval_columns(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """What `bootstrap` found as the columns name, name_low and name_high, and why some have no value."""
     (numbers, reasons), columns = interval, {"value": name, "low": f"{name}_low", "high": f"{name}_high"}
-    return {column: numbers[number] for number, column in columns.items()}, {
-        columns[number]: reason for number, reason in reasons.items()
-    }
+    named = {column: numbers[number] for number, column in columns.items()}
+    return named, {columns[number]: reason for number, reason in reasons.items()}
 
 
 def _by_cell(

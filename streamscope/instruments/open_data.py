@@ -19,7 +19,6 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
 from streamscope.instruments.prompts.labelled import (
     Example,
-    first_story,
     own_examples,
     position_examples,
     story_examples,
@@ -35,17 +34,16 @@ from streamscope.text.shards import TokenShards, WindowedShards, document_batche
 
 
 def half_of(cases: pd.DataFrame, side: int, by: str, source: str) -> list[int]:
-    """The places of the cases of one half (`sides_of`). Raises `InputError` for another side than 0 and 1, too."""
+    """The places of the cases of half 0 or 1 (`sides_of`)."""
     if side not in (0, 1):
         raise InputError(f"half {side}: there are 0 and 1")
-    return list(map(int, np.flatnonzero(sides_of(cases, by, source) == side)))
+    return np.flatnonzero(sides_of(cases, by, source) == side).tolist()
 
 
 def sides_of(cases: pd.DataFrame, by: str, source: str) -> np.ndarray:
-    """Half 0 or 1 of every case; no value of the column `by` is in both, and both have a case (`held_out.deal`).
+    """Half 0 or 1 of every case, by `held_out.deal`; no value of the column `by` is in both, and both have a case.
 
-    Cases of one relation are dealt evenly. Where cases share words, no first word is in both halves either, if that
-    leaves halves of at least a quarter. Raises `InputError` for another column, and for fewer than two values in it.
+    Raises `InputError` for another column, and for fewer than two values in it.
     """
     if by not in cases:
         raise unknown("column to split by", by, list(cases))
@@ -58,7 +56,10 @@ def sides_of(cases: pd.DataFrame, by: str, source: str) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Splittable:
-    """Base of opened data: cases with clusters, which can be split into halves."""
+    """Base of opened data: cases with clusters, which can be split into halves.
+
+    `title()` says how many there are and what was cut or left out, `about()` where they come from, for `Result.about`.
+    """
 
     whole: Any = field(default=None, repr=False, compare=False)
     """What this is a half of."""
@@ -75,18 +76,18 @@ class Splittable:
 
     def half(self, side: int, by: str = "cluster") -> Any:
         """`Data.half`, of the opened data."""
-        rows = half_of(self.cases(), side, by, type(self).__name__.removeprefix("Open"))
-        return self._named(self.only(rows), side, by)
+        part = ", ".join(filter(None, (self.part, f"half {side} by {by}")))
+        return replace(self._half(side, by), whole=self, part=part)
 
-    def _named(self, half: Any, side: int, by: str) -> Any:
-        return replace(half, whole=self, part=", ".join(filter(None, (self.part, f"half {side} by {by}"))))
+    def _half(self, side: int, by: str) -> Any:
+        return self.only(half_of(self.cases(), side, by, type(self).__name__.removeprefix("Open")))
 
 
-BEGINS = "where the window begins in the document: what the model reads from there on"
 WINDOW = (
     number("window", "window", "window", "of the document, from 0", "d", shown=False),
-    number("offset", "offset", "tokens", BEGINS, "d", shown=False),
-)
+    number("offset", "offset", "tokens", "where the window begins in the document: what the model reads from there on",
+           "d", shown=False),
+)  # fmt: skip
 """Columns of rows of documents that are read in windows."""
 MANY = 100
 """Documents that are enough: where there are as many, long ones are cut by default, else read in windows."""
@@ -111,9 +112,31 @@ class _OpenShards(Splittable):
         Windows also have document, window and offset (the first token's position there); those of one document, and of
         its copies, are a cluster. Only the same document in the same tokens has the same name in two models.
         """
-        if isinstance(self.shards, WindowedShards):
-            return window_names(self.shards, (i for i, _ in self._read()))
-        return unit_names((self.shards.source[i], ids) for i, ids in self._read())
+        shards = self.shards
+        if not isinstance(shards, WindowedShards):
+            return unit_names((shards.source[i], ids) for i, ids in self._read())
+        clusters: dict[int, str] = {}
+        names = []
+        for i, _ in self._read():
+            document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
+            if document not in clusters:
+                clusters[document] = _hash(shards.documents.document(document))
+            unit = f"{document}.{window}:{_hash(shards.document(i))}"
+            names.append((unit, clusters[document], document, window, offset))
+        return pd.DataFrame(names, columns=["unit", "cluster", "document", "window", "offset"])
+
+    def title(self) -> str:
+        """How many documents, and how many of them were cut, or in how many windows they are read."""
+        shards = self.shards
+        if not isinstance(shards, WindowedShards):
+            return self._title()
+        documents, n = counted(len(set(shards.source.tolist())), "document"), len(shards.source)
+        text = f"{documents} in {counted(n, 'window', ',')} of {self.n_ctx} tokens, stride {shards.stride}"
+        n_unread = shards.possible - n
+        return text + (f" ({n_unread:,} of {shards.possible:,} windows not read)" if n_unread else "")
+
+    def _title(self) -> str:
+        raise NotImplementedError
 
     def cases(self) -> pd.DataFrame:
         """The documents that are read, or their windows; clusters are as in `units`, called by their first place."""
@@ -138,9 +161,8 @@ class _OpenShards(Splittable):
 class OpenDocuments(_OpenShards):
     """The shards of a specification in one model's tokens; long documents cut at the model's context, or in windows.
 
-    `data[Documents]` in `observe` of an instrument: `rows()`, token ids of each document, BOS first, at most the
-    context and the token that comes after it; `units()`, a table of unit and cluster, a row for each; `title()`;
-    `tokenizer`. In windows (`shards` are `WindowedShards`) a row is a window, its cluster the document.
+    `data[Documents]` in `observe` of an instrument: `rows()`, `units()` with a row for each, `title()`, `tokenizer`. In
+    windows (`shards` are `WindowedShards`) a row is a window, its cluster the document.
     """
 
     kind: ClassVar[type[Data]] = Documents
@@ -151,12 +173,10 @@ class OpenDocuments(_OpenShards):
         return {"max_documents": self.spec.max_documents, "batch_size": self.spec.batch_size}
 
     def batches(self) -> Iterable:
-        """`shards.document_batches` of the documents."""
         return document_batches(self.shards, self.n_ctx, self.spec.batch_size, self.spec.max_documents)
 
     def rows(self) -> Iterator[list[int]]:
-        """The token ids of each document, BOS first, as far as the model reads and predicts them; of windows as well,
-        with the context that a window repeats."""
+        """The token ids of each document or window, BOS first: at most the context and the token after it."""
         return (ids for _, ids in self._read())
 
     def _read(self) -> Iterator[tuple[int, list[int]]]:
@@ -170,9 +190,8 @@ class OpenDocuments(_OpenShards):
     ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
         """Sums over the targets of each document that has one, and the `units` of these documents, in their order.
 
-        `sums_of(tokens, targets)` gives the sums of each row of a batch: tensors [..., B] by name. The result [...,
-        documents] has the same names, and the number of targets as `targets`. Raises `InputError` if no document has
-        a target.
+        `sums_of(tokens, targets)` gives tensors [..., B] by name, of each row of a batch. The result [..., documents]
+        has the same names, and `targets`, their number. Raises `InputError` if no document has a target.
         """
         parts: dict[str, list[np.ndarray]] = {}
         for index, tokens, targets in progress(list(self.batches())):
@@ -184,9 +203,8 @@ class OpenDocuments(_OpenShards):
         target_mask = totals["targets"][order] > 0
         if not target_mask.any():
             raise InputError("no document has a token to predict")
-        return {name: x[..., order[target_mask]] for name, x in totals.items()}, self.units()[target_mask].reset_index(
-            drop=True
-        )
+        units = self.units()[target_mask].reset_index(drop=True)
+        return {name: x[..., order[target_mask]] for name, x in totals.items()}, units
 
     def only(self, rows: Sequence[int]) -> "OpenDocuments":
         return replace(self, shards=self.shards.only(rows), spec=replace(self.spec, max_documents=None))
@@ -195,14 +213,10 @@ class OpenDocuments(_OpenShards):
     def _n(self) -> int:
         return min(self.shards.n_documents, self.spec.max_documents or self.shards.n_documents)
 
-    def title(self) -> str:
-        """How many documents, and how many of them were cut or read in windows."""
-        if isinstance(self.shards, WindowedShards):
-            return windows_title(self.shards, self.n_ctx)
+    def _title(self) -> str:
         return f"{counted(self._n, 'document')}, {cut_title(self.shards.lengths[: self._n], self.n_ctx)}"
 
     def about(self) -> dict[str, Any]:
-        """Where the documents come from."""
         return {"source": self.shards.meta["source"], "documents": self.title()}
 
 
@@ -213,22 +227,12 @@ def cut_title(lengths: np.ndarray, n_ctx: int) -> str:
     return f"{cut} ({counted(excess.sum(), 'token', ',')} not read: --stride)" if excess.any() else cut
 
 
-def windows_title(shards: WindowedShards, n_ctx: int) -> str:
-    """How many documents in how many windows, what each token is predicted from, and what was left out."""
-    n, stride = len(set(shards.source.tolist())), shards.stride
-    text = (
-        f"{counted(n, 'document')} in {counted(len(shards.source), 'window', ',')} of {n_ctx} tokens, stride {stride}"
-    )
-    n_unread = shards.possible - len(shards.source)
-    return text + (f" ({n_unread:,} of {shards.possible:,} windows not read)" if n_unread else "")
-
-
 @dataclass(frozen=True)
 class Document:
-    """Tokens of a document from its start: `ids`, the last of which is a target only, and how many it has in all.
+    """Tokens of a document from its start: `ids`, the last of which is a target only, and its `length`.
 
     Of a window in a longer document: `offset` is its first token's position there, `unscored` its leading targets that
-    only are context, `length` that of the window.
+    only are context, `length` its own.
     """
 
     document: int
@@ -246,20 +250,17 @@ class Document:
 
 @dataclass(frozen=True)
 class OpenTokens(_OpenShards):
-    """The documents of a specification in one model's tokens, to be read as far as the context and `max_tokens` go, or
-    in windows (`WindowedShards`)."""
+    """Documents in one model's tokens, to be read as far as the context and `max_tokens` go, or in windows."""
 
     kind: ClassVar[type[Data]] = Tokens
 
     def documents(self) -> Iterator[Document]:
-        """The documents in order, cut to n_ctx + 1 tokens, or their windows, until `max_tokens` rows; those without a
-        target left out."""
+        """The documents with a target in order, cut to n_ctx + 1 tokens, or their windows, until `max_tokens` rows."""
         shards = self.shards
         for i, ids in self._read():
-            source, window, offset, unscored = (
-                int(column[i]) for column in (shards.source, shards.window, shards.offset, shards.unscored)
-            )
-            yield Document(source, ids, int(shards.lengths[i]), window, offset, unscored)
+            columns = shards.source, shards.lengths, shards.window, shards.offset, shards.unscored
+            source, length, *window = (int(column[i]) for column in columns)
+            yield Document(source, ids, length, *window)
 
     def _read(self) -> Iterator[tuple[int, list[int]]]:
         budget = self.spec.max_tokens if self.spec.max_tokens is not None else self.shards.n_tokens
@@ -274,18 +275,14 @@ class OpenTokens(_OpenShards):
     def only(self, rows: Sequence[int]) -> "OpenTokens":
         """Some of the documents that are read; where `max_tokens` ends within the last one, it ends there still."""
         documents = list(self._read())
-        shards = self.shards.only([documents[i][0] for i in rows])
-        most = sum(len(documents[i][1]) - 1 - int(self.shards.unscored[documents[i][0]]) for i in rows)
-        return replace(self, shards=shards, spec=replace(self.spec, max_tokens=most))
+        chosen = [documents[i] for i in rows]
+        most = sum(len(ids) - 1 - int(self.shards.unscored[i]) for i, ids in chosen)
+        return replace(self, shards=self.shards.only([i for i, _ in chosen]), spec=replace(self.spec, max_tokens=most))
 
-    def title(self) -> str:
-        """How long documents are read."""
-        if isinstance(self.shards, WindowedShards):
-            return windows_title(self.shards, self.n_ctx)
+    def _title(self) -> str:
         return cut_title(self.shards.lengths, self.n_ctx)
 
     def about(self) -> dict[str, Any]:
-        """Where the documents come from."""
         origin = {name: self.shards.meta.get(name) for name in ("source", "corpus", "tokenizer", "rule")}
         stride = {"stride": self.shards.stride} if isinstance(self.shards, WindowedShards) else {}
         return {**origin, "n_ctx": self.n_ctx, "max_tokens": self.spec.max_tokens, **stride}
@@ -298,29 +295,15 @@ def unit_names(documents: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> p
     return pd.DataFrame({"unit": [f"{i}:{text}" for i, text in names], "cluster": [text for _, text in names]})
 
 
-def window_names(shards: WindowedShards, rows: Iterable[int]) -> pd.DataFrame:
-    """unit, cluster, document, window and offset of windows: a document and its copies are a cluster, the hash."""
-    clusters: dict[int, str] = {}
-    names = []
-    for i in rows:
-        document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
-        if document not in clusters:
-            clusters[document] = _hash(shards.documents.document(document))
-        unit = f"{document}.{window}:{_hash(shards.document(i))}"
-        names.append((unit, clusters[document], document, window, offset))
-    return pd.DataFrame(names, columns=["unit", "cluster", "document", "window", "offset"])
-
-
 def _hash(ids: Sequence[int] | np.ndarray) -> str:
     return hashlib.sha1(np.asarray(ids, np.int64).tobytes()).hexdigest()[:10]
 
 
 def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> OpenDocuments | OpenTokens:
-    """The documents in the model's tokens; by default what the run was validated on.
+    """The documents in the model's tokens: those of `like`, or of the source, by default what the run was validated on.
 
     Without a stride they are cut at the context if there are as many as wanted (or `MANY`), or if none is longer.
-    With `like`, the same documents as another model's: `InputError` for a model with another tokenizer, vocabulary or
-    context. Also for a model that comes from no run and a specification without a source.
+    Raises `InputError` where `like` has other tokens or context, and without a source for a model of no run.
     """
     opened_class: Any = OpenDocuments if isinstance(spec, Documents) else OpenTokens
     tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
@@ -335,8 +318,9 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
             f"{model.config.name}{source} is of no run that says what it was trained on: say what to measure it on, "
             f"with --data SOURCE, in Python {type(spec).__name__}('valid.txt')"
         )
-    options: dict[str, Any] = {"text_field": spec.text_field, "split_at": spec.split_at}
-    shards: TokenShards = evaluation_shards(Path() if run is None else run, tokenizer, spec.data, **options)
+    shards: TokenShards = evaluation_shards(
+        Path() if run is None else run, tokenizer, spec.data, text_field=spec.text_field, split_at=spec.split_at
+    )
     documents, most = (spec.max_documents, spec.max_windows) if isinstance(spec, Documents) else (None, None)
     stride = spec.stride
     if stride is None and shards.n_documents < (documents or MANY) and (shards.lengths > n_ctx + 1).any():
@@ -375,28 +359,26 @@ class OpenPrompts(Splittable):
     suite: Any = None
 
     def title(self) -> str:
-        """Which prompts, what was left out, and for what an interval over them holds."""
-        n_kept = len(self.aligned.prompts)
-        left_out = "".join(
-            f", {n} left out: {reason}" for reason, n in Counter(reason for _, reason in self.aligned.filtered).items()
-        )
-        holds = population(self.aligned.prompts)
-        if self.suite is None:
-            return f"{counted(n_kept, 'prompt')}{left_out}; {holds}"
-        entries = f", {len(self.suite.skipped)} entries skipped" if self.suite.skipped else ""
-        return (
-            f"{self.suite.name}: {n_kept} of {counted(len(self.suite.prompts), 'prompt')}{left_out}{entries}; {holds}"
-        )
+        n_kept, suite = len(self.aligned.prompts), self.suite
+        left_out = "".join(f", {n} left out: {reason}" for reason, n in self._left_out.items())
+        if suite is None:
+            text = f"{counted(n_kept, 'prompt')}{left_out}"
+        else:
+            text = f"{suite.name}: {n_kept} of {counted(len(suite.prompts), 'prompt')}{left_out}"
+            text += f", {len(suite.skipped)} entries skipped" if suite.skipped else ""
+        return f"{text}; {population(self.aligned.prompts)}"
+
+    @property
+    def _left_out(self) -> Counter[str]:
+        return Counter(reason for _, reason in self.aligned.filtered)
 
     @property
     def prompts(self) -> Sequence[Prompt]:
         """All prompts of the suite, those that this tokenizer cannot serve as well."""
-        prompts: Sequence[Prompt] = self.aligned.prompts if self.suite is None else self.suite.prompts
-        return prompts
+        return (self.aligned if self.suite is None else self.suite).prompts
 
     def cases(self) -> pd.DataFrame:
-        """Pair, cluster, category, relation and order of the prompts: of all in the suite, so that halves are the same
-        in every tokenizer."""
+        """Pair, cluster, category, relation and order of all prompts: halves are the same in every tokenizer."""
         names = ("id", "pair", "category", "relation", "order")
         columns = {name: [getattr(prompt, name) or "" for prompt in self.prompts] for name in names}
         return pd.DataFrame({"cluster": pd.Series(units(self.prompts), dtype=object), **columns})
@@ -421,16 +403,8 @@ class OpenPrompts(Splittable):
         return f"{ids[0]}:{hashlib.sha1(' | '.join(texts[i] for i in ids).encode()).hexdigest()[:10]}"
 
     def about(self) -> dict[str, Any]:
-        """The suite, and how many of its prompts were left out for which reason."""
-        left_out = Counter(reason for _, reason in self.aligned.filtered)
         source = self.suite.source if self.suite is not None else "given"
-        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(left_out)}
-
-
-def open_prompts(spec: Prompts, model: Any) -> OpenPrompts:
-    """The suite aligned with the model's tokenizer and context; `InputError` where no prompt is left."""
-    suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
-    return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)
+        return {"suite": source, "prompts": len(self.aligned.prompts), "left_out": dict(self._left_out)}
 
 
 def given_prompts(prompts: Any, model: Any, tokenizer: Any = None) -> OpenPrompts:
@@ -457,17 +431,13 @@ class OpenTasks(Splittable):
         ]
         return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
 
-    def half(self, side: int, by: str = "cluster") -> "OpenTasks":
-        """Half of every task."""
-        parts = [task.only(half_of(task.cases, side, by, task.name)) for task in self.tasks]
-        return self._named(replace(self, tasks=parts), side, by)
+    def _half(self, side: int, by: str) -> "OpenTasks":
+        return replace(self, tasks=[task.only(half_of(task.cases, side, by, task.name)) for task in self.tasks])
 
     def title(self) -> str:
-        """Counts of every task: cases, units, what was left out."""
         return "; ".join(task.title for task in self.tasks)
 
     def about(self) -> dict[str, Any]:
-        """Where each task comes from, and how many of its cases can be scored."""
         return {task.name: [task.source, task.title] for task in self.tasks}
 
 
@@ -492,12 +462,6 @@ def task_block(
     return Observations(measure=measure, cells=cells, units=all_units, total=total, size=size)
 
 
-def open_tasks(spec: Tasks, model: Any) -> OpenTasks:
-    """The tasks in the model's tokens; `InputError` for none, an unknown one, and one without a case to score."""
-    tokenizer = check_tokenizer(model)
-    return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)
-
-
 @dataclass(frozen=True)
 class OpenText(Splittable):
     """Texts in one model's tokens, BOS first, with a name for each."""
@@ -514,21 +478,22 @@ class OpenText(Splittable):
         return "".join(f"; {note}" for note in self.cut)
 
     def cases(self) -> pd.DataFrame:
-        """The texts, each with its copies a cluster."""
         return pd.DataFrame({"cluster": [name.partition(":")[2] for name in self.names]})
 
     def only(self, rows: Sequence[int]) -> "OpenText":
         return replace(self, rows=[self.rows[i] for i in rows], names=[self.names[i] for i in rows])
 
     def about(self) -> dict[str, Any]:
-        """How many texts."""
         return {"texts": len(self.rows), "tokens": sum(map(len, self.rows)), **({"cut": self.cut} if self.cut else {})}
 
 
 def open_text(spec: Text, model: Any) -> OpenText:
     """The texts, cut at the model's context as well. `cut` says which of those that were given."""
-    tokenizer = check_tokenizer(model)
-    texts = spec.text or (first_story(),)
+    tokenizer, texts = check_tokenizer(model), spec.text
+    if not texts:
+        from streamscope.text.stories import story  # which reads its lexicons
+
+        texts = (story(1, 0).text,)
     token_rows, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
     by = "--max-tokens" if spec.max_tokens <= model.cfg.n_ctx else "the context"
@@ -559,20 +524,16 @@ class OpenSets(Splittable):
         return codes[: len(self.a.lines)], codes[len(self.a.lines) :]
 
     def only(self, rows: Sequence[int]) -> "OpenSets":
-        n, parts = len(self.a.texts), []
-        for side, places in ((self.a, [i for i in rows if i < n]), (self.b, [i - n for i in rows if i >= n])):
-            texts, tokens = [side.texts[i] for i in places], [side.tokens[i] for i in places]
-            parts.append(replace(side, texts=texts, tokens=tokens, lines=[side.lines[i] for i in places]))
-        return replace(self, a=parts[0], b=parts[1])
+        n = len(self.a.texts)
+        a, b = self.a.only([i for i in rows if i < n]), self.b.only([i - n for i in rows if i >= n])
+        return replace(self, a=a, b=b)
 
     def title(self) -> str:
-        """The sets, and how many of their texts were left out."""
         parts = [f"{len(self.a.tokens)} {self.a.name} against {len(self.b.tokens)} {self.b.name}"]
         left_out = {"longer than the context": self.a.too_long + self.b.too_long, "repeated": self.repeated}
         return ", ".join([*parts, *(f"{n} {reason} left out" for reason, n in left_out.items() if n)])
 
     def about(self) -> dict[str, Any]:
-        """The sets, and how many of their texts were left out."""
         return {"sets": self.title()}
 
 
@@ -602,7 +563,6 @@ class OpenLabels(Splittable):
         return replace(self, examples=[self.examples[i] for i in rows])
 
     def about(self) -> dict[str, Any]:
-        """Which positions."""
         return {"labels": self.title, "examples": len(self.examples)}
 
 
@@ -619,11 +579,6 @@ def open_labels(spec: Labels, model: Any) -> OpenLabels:
     return OpenLabels(examples, title, tokenizer)
 
 
-OPENERS: dict[type[Data], Callable[..., Any]] = {
-    Prompts: open_prompts, Tasks: open_tasks, Text: open_text, Sets: open_sets, Labels: open_labels,
-}  # fmt: skip
-
-
 def open_data(spec: Data, model: Any, like: Any = None) -> Any:
     """What a specification opens as for a model. `like`: the main run's data, already opened, for its control.
 
@@ -638,5 +593,17 @@ def open_data(spec: Data, model: Any, like: Any = None) -> Any:
         if not isinstance(opened, Splittable):
             raise InputError(f"{spec.kind.__name__} are no cases to split; halve the data that they are measured on")
         return opened.half(spec.side, spec.by)
-    opener = next((opener for kind, opener in OPENERS.items() if isinstance(spec, kind)), Data.of)
-    return opener(spec, model)
+    match spec:
+        case Prompts():
+            suite, tokenizer = load_suite(spec.suite, n=spec.n, seed=spec.suite_seed), check_tokenizer(model)
+            return OpenPrompts(align(suite, tokenizer, model.cfg.n_ctx), tokenizer, suite)
+        case Tasks():
+            tokenizer = check_tokenizer(model)
+            return OpenTasks(load_tasks(spec.tasks, tokenizer, model.config.n_ctx), tokenizer)
+        case Text():
+            return open_text(spec, model)
+        case Sets():
+            return open_sets(spec, model)
+        case Labels():
+            return open_labels(spec, model)
+    raise NotImplementedError

@@ -8,6 +8,7 @@ seeds([a, b, c])            every estimate as mean over the runs: what the recip
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 
 import pandas as pd
@@ -35,19 +36,15 @@ def _table(result: Result, estimates: Estimates, suffixes: dict[str, str], n: st
     for name in dict.fromkeys(estimates.frame["quantity"]):
         suffix = next(s for s in suffixes if name.endswith(s))
         plain, words = name.removesuffix(suffix), suffixes[suffix]
-        source = _described(result, plain)
-        unit, shown = (source.unit, source.format) if source else ("units of the measure", "+.4f")
-        doc = f"{source.doc if source else plain}; {words}"
-        options: dict[str, Any] = dict(
-            format=shown or "+.4f", shown=source is None or source.shown or name.startswith("percent")
-        )
-        heading = f"{source.title if source else plain}, {words}"
+        source = _described(result, plain) or number(plain, plain, "units of the measure", plain, "+.4f")
+        heading, doc = f"{source.title}, {words}", f"{source.doc}; {words}"
+        options: dict[str, Any] = dict(format=source.format or "+.4f", shown=source.shown or name.startswith("percent"))
         if f"{name}_p" in frame:
-            columns += quantity(name, heading, unit, doc, sd=n, **options)
+            columns += quantity(name, heading, source.unit, doc, sd=n, **options)
         elif f"{name}_low" in frame:
-            columns += described(name, heading, unit, doc, sd=n, **options)
+            columns += described(name, heading, source.unit, doc, sd=n, **options)
         else:
-            columns.append(number(name, heading, unit, doc, **options))
+            columns.append(number(name, heading, source.unit, doc, **options))
     columns += counts(n, "independent cases, or the fewest words of a kind where cases share words")
     return Table(frame, tuple(columns), reasons, title)
 
@@ -63,11 +60,9 @@ def compare(run: Result, control: Result) -> Result:
     if any(run.about.get(k) != control.about.get(k) for k in ("instrument", "options")):
         raise InputError("a run and its control must be measured by one instrument with the same options")
     for setting in ("dtype", "autocast"):
-        if run.about.get(setting) != control.about.get(setting):
-            raise InputError(
-                f"{setting} is {run.about.get(setting)} of the run and {control.about.get(setting)} of its control: "
-                "measure both alike"
-            )
+        a, b = (result.about.get(setting) for result in (run, control))
+        if a != b:
+            raise InputError(f"{setting} is {a} of the run and {b} of its control: measure both alike")
     names = [str(result.about.get("model")) for result in (run, control)]
     if names[0] == names[1]:
         names[1] += ", control"
@@ -88,10 +83,7 @@ def compare(run: Result, control: Result) -> Result:
     tables |= {} if instrument_class is None else instrument_class.control_tables(run, control)
     about = {**run.about, "control": dict(control.about)}
     blocks = {**run.blocks, **{f"control-{name}": block for name, block in control.blocks.items()}}
-    contrasts = {
-        **run.contrasts,
-        **{f"control-{name}": block_contrasts for name, block_contrasts in control.contrasts.items()},
-    }
+    contrasts = {**run.contrasts, **{f"control-{name}": wanted for name, wanted in control.contrasts.items()}}
     return Result(tables, blocks, contrasts, run.figures, run.arrays, about)
 
 
@@ -116,56 +108,41 @@ def pool_results(results: Sequence[Result]) -> Result:
         raise InputError("a snapshot of a training is there twice")
     snapshot_labels = [_at(result, results) if has_steps else {} for result in results]
     labels = [{"run": name, **place} for name, place in zip(names, snapshot_labels, strict=True)]
+    first, runs = results[0], list(dict.fromkeys(names))
+    several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
+    several += f", {counted(len(set(steps)), 'snapshot')}" if has_steps else ""
     tables: dict[str, Table] = {}
-    for name in results[0].tables:
-        parts = [
-            (label, result.tables[name]) for label, result in zip(labels, results, strict=True) if name in result.tables
-        ]
+    for name in first.tables:
+        labelled = zip(labels, results, strict=True)
+        parts = [(label, result.tables[name]) for label, result in labelled if name in result.tables]
         if isinstance(parts[0][1], LongTable):  # what reads these reads them of one model
             tables |= {f"{name}-run{i}": part for i, (_, part) in enumerate(parts)}
-            continue
-        runs = list(dict.fromkeys(names))
-        several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
-        snapshots = f", {counted(len(set(steps)), 'snapshot')}" if has_steps else ""
-        tables[name] = _joined(parts, f"{name}{several}{snapshots}")
-    first = results[0]
+        else:
+            tables[name] = _joined(parts, f"{name}{several}")
     blocks = {f"run{i}-{name}": b for i, result in enumerate(results) for name, b in result.blocks.items()}
     contrasts = {f"run{i}-{name}": c for i, result in enumerate(results) for name, c in result.contrasts.items()}
-    groups = [
-        [result for result, step in zip(results, steps, strict=True) if step == distinct_step]
-        for distinct_step in dict.fromkeys(steps)
-    ]
-    reason = no_seeds(results, groups) if len(set(names)) > 1 else ""
-    if not reason and len(set(names)) > 1:
+    groups = [[result for result in results if result.about.get("step") == step] for step in dict.fromkeys(steps)]
+    reason = no_seeds(results, groups) if len(runs) > 1 else ""
+    if not reason and len(runs) > 1:
         means = [seeds(group) for group in groups]
         for name in (name for name in means[0] if all(name in step_means for step_means in means)):
-            labelled_tables = [
-                (_at(group[0], results), step_means[name]) for group, step_means in zip(groups, means, strict=True)
-            ]
-            tables[name] = _joined(labelled_tables, labelled_tables[0][1].title) if has_steps else labelled_tables[0][1]
-    about = {
-        **first.about,
-        "model": names,
-        "runs": [dict(result.about) for result in results],
-        "no_mean": reason,
-        OVER: has_steps,
-    }
+            step_tables = [step_means[name] for step_means in means]
+            tables[name] = step_tables[0]
+            if has_steps:
+                places_of = [_at(group[0], results) for group in groups]
+                tables[name] = _joined(list(zip(places_of, step_tables, strict=True)), step_tables[0].title)
+    abouts = [dict(result.about) for result in results]
+    about = {**first.about, "model": names, "runs": abouts, "no_mean": reason, OVER: has_steps}
     arrays = {f"run{i}-{name}": x for i, result in enumerate(results) for name, x in result.arrays.items()}
-    pooled_result = Result(tables, blocks, contrasts, first.figures, arrays, about)
+    whole = Result(tables, blocks, contrasts, first.figures, arrays, about)
     instrument_class = discover().get(str(about.get("instrument")))
-    return (
-        pooled_result
-        if instrument_class is None
-        else replace(pooled_result, tables=tables | instrument_class.relate(pooled_result))
-    )
+    return whole if instrument_class is None else replace(whole, tables=tables | instrument_class.relate(whole))
 
 
 SAME = ("instrument", "options")
 """What results of several runs must have in common."""
 RUN = key("run", "run", "the run that was measured")
 STEP = number("step", "step", "optimiser steps", "of the training, at the snapshot", ",.0f")
-
-
 TOKENS = number("tokens", "tokens", "training tokens", "seen by then, repetitions counted", ",.0f")
 
 
@@ -214,10 +191,7 @@ def _measured(table: Table, labels: Sequence[str]) -> Table:
 
 
 def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
-    """Why the runs are no training seeds of one recipe, so that their mean would say nothing; "" where they are.
-
-    `groups` are the results at each step.
-    """
+    """Why the runs, in `groups` of one step, are no seeds of one recipe and have no mean; "" where they are."""
     first = results[0]
     if any(result.about.get("recipe") != first.about.get("recipe") for result in results):
         return "no mean over runs: they differ in preset, configuration, tokenizer, training or data"
@@ -230,7 +204,8 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
             return f"no mean over runs: they were measured with {words} {' and '.join(values)}"
     if len(groups) > 1 and any(result.about.get("step") is None for result in results):
         return "no mean over runs: only some are snapshots; give each with the same steps, as RUN@STEP"
-    if all(map(_repeats, groups)):
+    digests = [[digest for result in group if (digest := result.about.get("checkpoint"))] for group in groups]
+    if all(len(set(group)) < len(group) for group in digests):
         return "no mean over runs: two of them have the same weights; give each run once"
     if any({*map(_training, group)} != {*map(_training, groups[0])} for group in groups):
         return "no mean over runs: they were not all measured at the same steps"
@@ -239,30 +214,21 @@ def no_seeds(results: Sequence[Result], groups: Sequence[Sequence[Result]]) -> s
     return ""
 
 
-def _repeats(group: Sequence[Result]) -> bool:
-    """Whether two results are of the same weights."""
-    checkpoints = [digest for result in group if (digest := result.about.get("checkpoint"))]
-    return len(set(checkpoints)) < len(checkpoints)
-
-
 def seeds(results: Sequence[Result]) -> dict[str, Table]:
     """For each block a table <block>-runs of every estimate's mean over the runs, with an interval between runs.
 
-    With controls also of every difference from them. Runs that do not have the same rows (heads that were ranked in
-    each) give none.
+    With controls also of every difference from them. Runs with other rows (heads that were ranked in each) give none.
     """
+
+    def estimates_of(result: Result, name: str) -> Estimates:
+        block, control = result.blocks[name], f"control-{name}"
+        if control not in result.blocks:
+            return observations.estimate(block, result.contrasts[name])
+        return observations.compare(block, result.blocks[control], result.contrasts[name], result.contrasts[control])
+
     tables = {}
     for name in (name for name in results[0].blocks if not name.startswith("control-")):
-        block, control = results[0].blocks[name], f"control-{name}"
-        if control in results[0].blocks:
-            estimates = [
-                observations.compare(
-                    result.blocks[name], result.blocks[control], result.contrasts[name], result.contrasts[control]
-                )
-                for result in results
-            ]
-        else:
-            estimates = [observations.estimate(result.blocks[name], result.contrasts[name]) for result in results]
+        block, estimates = results[0].blocks[name], [estimates_of(result, name) for result in results]
         keys = list(dict.fromkeys(k for c in estimates[0].contrasts for k in c.labels))
         try:
             means = observations.over_seeds(estimates, keys, block.measure)
@@ -285,9 +251,7 @@ def _training(result: Result) -> str:
 def _names(results: Sequence[Result]) -> list[str]:
     """What the runs are called; a model measured twice gets a number."""
     names: list[str] = []
-    for result in results:
-        name, ordinal = str(result.about.get("model")), 2
-        while name in names:
-            name, ordinal = f"{result.about.get('model')} #{ordinal}", ordinal + 1
-        names.append(name)
+    for model in (str(result.about.get("model")) for result in results):
+        candidates = chain([model], (f"{model} #{ordinal}" for ordinal in count(2)))
+        names.append(next(name for name in candidates if name not in names))
     return names

@@ -1,21 +1,19 @@
 """What an instrument gives back: tables that know their columns, and all that is needed to draw and compare them again.
 
-    r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))
-    r                                           the tables; in a notebook with the first figure
-    r.table("heads").frame                      a pandas table
-    r.figure("delta")                           plotly
-    r.save("heads.parquet", figure="heads.pdf")
-    Result.load("heads.parquet")
-
-One renderer serves terminal, notebook, Markdown and HTML: a number stands with its interval in one cell, a p below 1e-4
-says so, and a cell without a value is "undefined", with the reason below the table.
+r = Ablate(heads="L4.*").measure(model, Documents("valid.txt"))
+r                                           the tables; in a notebook with the first figure
+r.table("heads").frame                      a pandas table
+r.figure("delta")                           plotly
+r.save("heads.parquet", figure="heads.pdf")
+Result.load("heads.parquet")
 """
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +47,6 @@ FORMAT = 2
 """Of the files written by `Result.save`."""
 OBSERVED = "observations"
 """What the file of observations adds to the main table's name."""
-
-
-def _draw(figure: Figure, result: "Result", **style: Any) -> Any:
-    """`figures.drawing.draw`, which imports plotly."""
-    from streamscope.instruments.figures.drawing import draw
-
-    return draw(figure, result, **style)
 
 
 @dataclass(frozen=True)
@@ -96,13 +87,16 @@ class Result:
             raise InputError(f"instrument {who!r} declares no figure here; import its module, then load")
         if name is not None and name not in figures:
             raise unknown("figure", name, list(figures))
-        for figure in self.figures if name is None else (figures[name],):
-            plot = _draw(figure, self, **style)
-            if plot is not None:
-                return plot
-        raise InputError(
-            f"{'no figure has' if name is None else f'figure {name!r} has no'} values to show in this result"
-        )
+        plot = self._first_figure(self.figures if name is None else (figures[name],), **style)
+        if plot is None:
+            what = "no figure has" if name is None else f"figure {name!r} has no"
+            raise InputError(f"{what} values to show in this result")
+        return plot
+
+    def _first_figure(self, figures: Sequence[Figure], **style: Any) -> Any:
+        from streamscope.instruments.figures.drawing import draw  # which imports plotly
+
+        return next((plot for figure in figures if (plot := draw(figure, self, **style)) is not None), None)
 
     def print(self) -> None:
         """Every table on the terminal."""
@@ -111,16 +105,9 @@ class Result:
 
     def __repr__(self) -> str:
         """Every table as on the terminal, and what else there is."""
-        names_by_kind = {
-            "table": list(self.tables),
-            "figure": [figure.name for figure in self.figures if figure.table in (None, *self.tables)],
-            "array": list(self.arrays),
-        }
-        summary = [
-            f"{kind}s: {', '.join(names[:9])}{', …' if names[9:] else ''}"
-            for kind, names in names_by_kind.items()
-            if names
-        ]
+        figures = [figure.name for figure in self.figures if figure.table in (None, *self.tables)]
+        kinds = {"tables": list(self.tables), "figures": figures, "arrays": list(self.arrays)}
+        summary = [f"{kind}: {', '.join(x[:9])}{', …' if x[9:] else ''}" for kind, x in kinds.items() if x]
         return "\n".join([*map(repr, self.tables.values()), "; ".join(summary)])
 
     def _ipython_display_(self) -> None:
@@ -129,20 +116,19 @@ class Result:
 
         tables = "".join(table._repr_html_() for table in self.tables.values())
         display({"text/plain": repr(self), "text/html": tables}, raw=True)
-        plot = next((d for figure in self.figures if (d := _draw(figure, self)) is not None), None)
+        plot = self._first_figure(self.figures)
         if plot is not None and (shown := plot._repr_mimebundle_()):
             display(shown, raw=True)
 
     # ---- disk ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, figure: str | Path | None = None) -> list[Path]:
-        """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure.
+        """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure; the paths.
 
-        Tables are parquet with units, columns, reasons and provenance; the figure is html, svg, pdf or png by its
-        suffix. Every file appears under its name when it is complete; the paths are returned. For PATH.csv, only the
-        tables are written, as text with every digit, with provenance as JSON in PATH-about.json; only parquet can be
-        loaded again. Raises `InputError` for another suffix, for files of another instrument, and for what cannot be
-        written.
+        Tables are parquet with units, columns, reasons and provenance, which can be loaded again; the figure is html,
+        svg, pdf or png. For PATH.csv, only the tables are written, as text with every digit, and provenance as JSON in
+        PATH-about.json. Every file appears under its name when it is complete. Raises `InputError` for another suffix,
+        for files of another instrument, and for what cannot be written.
         """
         maker = str(self.about.get("instrument", ""))
         instrument_class = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
@@ -169,31 +155,28 @@ class Result:
     def _save_parquet(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
         about = {**self.about, "format": FORMAT, "tables": list(self.tables), "blocks": list(self.blocks)}
         about |= {"arrays": list(self.arrays), "result": secrets.token_hex(8)}
-        parts: dict[Path, tuple[Iterable[pa.Table], dict[bytes, bytes], bool]] = {}
+        paths = [_write_arrays(arrays, self.arrays, about)] if self.arrays else []
         if self.blocks:
             frame, observed = _observed(self.blocks, self.contrasts)
-            meta = json_meta({OBSERVED: observed, "about": about})
-            parts[files[OBSERVED]] = [pa.Table.from_pandas(frame, preserve_index=False)], meta, True
+            rows, meta = pa.Table.from_pandas(frame, preserve_index=False), {OBSERVED: observed, "about": about}
+            write_batches(files[OBSERVED], [rows], json_meta(meta), dictionary=True)
+            paths.insert(0, files[OBSERVED])
         for name, table in list(self.tables.items())[::-1]:  # the main table comes last: where it is, all is
             units = {column.name: column.unit for column in table.columns}
             long = isinstance(table, LongTable)
             layout = {"title": table.title, "by": table.by, "most": table.most, "per": list(table.per), "long": long}
             layout["columns"] = [asdict(column) for column in table.columns]
-            parts[files[name]] = table.batches(), json_meta({"table": layout, "about": about, "units": units}), not long
-        if self.arrays:
-            _write_arrays(arrays, self.arrays, about)
-        for file, (batches, meta, dictionary) in parts.items():
-            write_batches(file, batches, meta, dictionary=dictionary)
-        return [*reversed(parts), *([arrays] if self.arrays else [])]
+            meta = {"table": layout, "about": about, "units": units}
+            write_batches(files[name], table.batches(), json_meta(meta), dictionary=not long)
+            paths.insert(0, files[name])
+        return paths
 
     def _save_text(self, path: Path, files: Mapping[str, Path], arrays: Path) -> list[Path]:
         paths, about_path = [files[name] for name in self.tables], path.with_name(f"{path.stem}-about.json")
-        tables = {
-            name: {"title": table.title, "columns": [asdict(c) for c in table.columns]}
-            for name, table in self.tables.items()
-        }
+        tables = {}
         for name, table in self.tables.items():
             _write_text(files[name], table)
+            tables[name] = {"title": table.title, "columns": [asdict(column) for column in table.columns]}
         about = {"about": self.about, "tables": tables, "files": [file.name for file in paths]}
         if self.arrays:
             paths.append(_write_arrays(arrays, self.arrays, dict(self.about)))
@@ -210,16 +193,12 @@ class Result:
 
     @classmethod
     def _load(cls, path: Path) -> "Result":
-        meta = _meta(path)
-        about = meta["about"]
+        about = _meta(path)["about"]
         if about.get("format") != FORMAT:
             raise InputError(f"{path} is no result of an instrument (format {FORMAT}): measure it again")
         files = _places(path, about["tables"])
         tables = {name: _read_table(files[name], about["result"]) for name in about["tables"]}
-        blocks: dict[str, Observations] = {}
-        contrasts: dict[str, tuple[Contrast, ...]] = {}
-        if about["blocks"]:
-            blocks, contrasts = _read_observed(files[OBSERVED], about["result"])
+        blocks, contrasts = _read_observed(files[OBSERVED], about["result"]) if about["blocks"] else ({}, {})
         arrays = {}
         if about["arrays"]:
             tensors = read_tensors(path.with_suffix(".safetensors"), "measure it again")[0]
@@ -235,11 +214,6 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
     return files | dict.fromkeys(names[:1], path)
 
 
-def _same(meta: Mapping[str, Any], path: Path, result: str) -> None:
-    if meta["about"].get("result") != result:
-        raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
-
-
 def _write_text(path: Path, table: Table) -> None:
     """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why.
 
@@ -247,16 +221,13 @@ def _write_text(path: Path, table: Table) -> None:
     """
 
     def write(part: Path) -> None:
-        writer: Any = None
-        try:
-            for batch in table.batches():
-                if lists := [field.name for field in batch.schema if pa.types.is_nested(field.type)]:
-                    raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
-                writer = writer or csv.CSVWriter(part, batch.schema)
+        batches = table.batches()
+        first = next(batches)
+        if lists := [field.name for field in first.schema if pa.types.is_nested(field.type)]:
+            raise InputError(f"{path}: {lists[0]} holds lists, which CSV cannot; write .parquet")
+        with csv.CSVWriter(part, first.schema) as writer:
+            for batch in chain([first], batches):
                 writer.write_table(batch)
-        finally:
-            if writer is not None:
-                writer.close()
 
     write_atomically(path, write)
 
@@ -267,18 +238,18 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[s
     return path
 
 
-def _meta(path: Path) -> dict[str, Any]:
-    """The JSON of a parquet file's schema metadata. Raises `InputError` for a missing, foreign or damaged file."""
+def _meta(path: Path, result: str | None = None) -> dict[str, Any]:
+    """The JSON of a parquet file's metadata; `InputError` for a foreign file, or one of another than `result`."""
     meta = read_about(path, ("about", "units", "table", OBSERVED))
     if "about" not in meta or not all(isinstance(meta["about"].get(k, []), list) for k in ("tables", "blocks")):
         raise InputError(f"{path} is no result of an instrument: it does not say what it is about")
+    if result is not None and meta["about"].get("result") != result:
+        raise InputError(f"{path} belongs to another result than the main table next to it: measure it again")
     return meta
 
 
 def _read_table(path: Path, result: str) -> Table:
-    meta = _meta(path)
-    _same(meta, path, result)
-    about = meta["table"]
+    about = _meta(path, result)["table"]
     columns = tuple(
         Column(**{**c, "interval": tuple(c["interval"]) if c["interval"] else None}) for c in about["columns"]
     )
@@ -307,11 +278,9 @@ def _observed(
 
 def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], dict[str, tuple[Contrast, ...]]]:
     """The inverse of `_observed`."""
-    meta = _meta(path)
-    _same(meta, path, result)
     blocks, contrasts = {}, {}
     rows = dict(list(read_parquet(path).to_pandas().groupby("block", sort=False)))
-    for name, header in meta[OBSERVED].items():
+    for name, header in _meta(path, result)[OBSERVED].items():
         units = pd.DataFrame(header["units"])
         units["cluster"] = [tuple(c) if isinstance(c, list) else c for c in units["cluster"]]
         measure: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in header["measure"].items()}

@@ -4,7 +4,6 @@ A number stands with its interval in one cell, a p below 1e-4 says so, and a cel
 the reason below the table. Terminal, notebook and Markdown show the same cells. On disk a table is parquet.
 """
 
-import html
 import io
 import json
 import math
@@ -16,6 +15,8 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 
 from streamscope.cli.disk import parse, write_atomically
 from streamscope.cli.errors import InputError, reading, unknown
-from streamscope.cli.terminal import cell, visible
+from streamscope.cli.terminal import cell, counted, visible
 from streamscope.instruments.observations import Reasons, reasons_of
 from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import note
@@ -53,8 +54,7 @@ class Column:
     """One column of a table: what it is called, counted in, and how it is shown.
 
     `format` is a format specification for numbers, "p" for probabilities, "" for text. `interval` names the columns of
-    its 95 % interval, which are shown with it. What is not `shown` is on disk only.
-    """
+    its 95 % interval, which are shown with it. What is not `shown` is on disk only."""
 
     name: str
     title: str
@@ -93,17 +93,13 @@ def probability(p: float) -> str:
     return "undefined" if p != p else "< 1e-4" if p < LEAST_P else f"{p:.4f}"
 
 
-FINEST = 8
-"""Most decimals of a number with an interval; what is narrower is rounding."""
-
-
 def finer(spec: str, width: float) -> str:
     """A format such as "+.4f", with two digits of an interval that is narrower than two units of its last."""
     sign, dot, decimals = spec.rstrip("f").partition(".")
     if not spec.endswith("f") or not dot or not 0 < width < 2 * 10.0 ** -int(decimals):
         return spec
     digits = 1 - math.floor(math.log10(width))
-    return spec if digits > FINEST else f"{sign}.{digits}f"
+    return spec if digits > 8 else f"{sign}.{digits}f"  # what is narrower is rounding
 
 
 def unsigned_zero(value: Any, spec: str) -> str:
@@ -132,10 +128,6 @@ HEAD = (
 """The columns of `observations.head_cells`."""
 
 
-P_HOLM = "_p_holm"
-"""Ends the name of a corrected p; its title names the quantity where several such columns are shown."""
-
-
 def quantity(
     name: str, title: str, unit: str, doc: str, *, format: str = "+.4f", sd: str = "units", source: str = "",
     shown: bool = True,
@@ -147,7 +139,7 @@ def quantity(
     return (
         *described(name, title, unit, doc, format=format, sd=sd, source=source, shown=shown),
         number(f"{name}_p", f"p of {title}", "probability", f"p that {name} is 0", "p", shown=False),
-        number(f"{name}{P_HOLM}", "p, Holm", "probability", f"p of {name}, corrected over its family", "p", shown),
+        number(f"{name}_p_holm", "p, Holm", "probability", f"p of {name}, corrected over its family", "p", shown),
     )
 
 
@@ -185,9 +177,7 @@ def counts(n: str, clusters: str) -> tuple[Column, Column]:
 class Table:
     """A pandas table, its columns as data, and why cells have no value.
 
-    Raises `InputError` for a column of the frame that is not described, a described one that is not there, and a cell
-    that has a value and a reason for having none.
-    """
+    Raises `InputError` for columns of one and not the other, and a cell with a value and a reason for having none."""
 
     frame: pd.DataFrame
     columns: tuple[Column, ...]
@@ -201,25 +191,21 @@ class Table:
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
+        place = f"table {self.title!r}:"
         if strange := [name for name in self.frame if name not in names]:
-            lacks = f"column {strange[0]!r} has no title, unit and doc: describe it in columns"
-            raise InputError(f"table {self.title!r}: {lacks}")
+            raise InputError(f"{place} column {strange[0]!r} has no title, unit and doc: describe it in columns")
         if strange := [name for name in names if name not in self.frame]:
-            raise InputError(f"table {self.title!r}: column {strange[0]!r} is described, but not there")
+            raise InputError(f"{place} column {strange[0]!r} is described, but not there")
         for row, name in self.missing:
             if pd.notna(self.frame[name].iloc[row]):
-                raise InputError(f"table {self.title!r}: {name} of row {row} has a value and a reason for having none")
+                raise InputError(f"{place} {name} of row {row} has a value and a reason for having none")
 
     @classmethod
     def noted(cls, frame: pd.DataFrame, columns: tuple[Column, ...], title: str) -> "Table":
-        """The table of a frame whose text column `undefined` says why cells have no value (`undefined_cells.note`).
-
-        Reasons for columns that the frame does not have are left out.
-        """
-        reasons = ((i, read_reasons(text)) for i, text in enumerate(frame.get(UNDEFINED, [])))
-        missing = {
-            (i, name): reason for i, row_reasons in reasons for name, reason in row_reasons.items() if name in frame
-        }
+        """The table of a frame whose text column `undefined` says why cells, where it has them, have no value."""
+        missing: Reasons = {}
+        for i, text in enumerate(frame.get(UNDEFINED, [])):
+            missing |= {(i, name): reason for name, reason in read_reasons(text).items() if name in frame}
         return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
 
     @classmethod
@@ -231,10 +217,10 @@ class Table:
 
     def column(self, name: str) -> Column:
         """The description of a column."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise unknown("column", name, [column.name for column in self.columns])
+        columns = {column.name: column for column in self.columns}
+        if name not in columns:
+            raise unknown("column", name, list(columns))
+        return columns[name]
 
     def head(self, n: int = 20) -> "Table":
         """The first n rows."""
@@ -254,27 +240,24 @@ class Table:
         """The rows that are shown."""
         if not self.by or len(self.frame) <= self.most:
             return self.frame
-        size = self.frame[self.by].abs().sort_values(ascending=False, kind="stable")
-        if self.per:
-            return self.frame.loc[size.index].groupby(list(self.per)).head(self.most).sort_values(
-                list(self.per), kind="stable"
-            )  # fmt: skip
-        return self.frame.loc[size.index[: self.most]]
+        largest = self.frame.loc[self.frame[self.by].abs().sort_values(ascending=False, kind="stable").index]
+        if not self.per:
+            return largest.iloc[: self.most]
+        return largest.groupby(list(self.per)).head(self.most).sort_values(list(self.per), kind="stable")
 
     def caption(self) -> str:
         """The title, and how many of the rows are shown where these are not all."""
         shown, all_of = len(self.rows()), len(self.frame)
         if shown == all_of:
             return self.title
-        group_text = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
-        return (
-            f"{self.title}; {shown} of {all_of} rows, those with the largest {self.column(self.by).title}{group_text}"
-        )
+        group = f" of each {' and '.join(self.column(name).title for name in self.per)}" if self.per else ""
+        largest = f"those with the largest {self.column(self.by).title}{group}"
+        return f"{self.title}; {shown} of {all_of} rows, {largest}"
 
     def shown(self) -> list[Column]:
         """The columns that are shown. Titles of corrected p name their quantities where there are several."""
         shown = [column for column in self.columns if column.shown]
-        titles = {f"{column.name}{P_HOLM}": column.title for column in self.columns}
+        titles = {f"{column.name}_p_holm": column.title for column in self.columns}
         if sum(column.name in titles for column in shown) < 2:
             return shown
         return [replace(c, title=f"{c.title}, of {titles[c.name]}") if c.name in titles else c for c in shown]
@@ -284,12 +267,8 @@ class Table:
         shown, frame = self.shown(), self.rows()
         texts = []
         for column in shown:
-            values = frame[column.name].tolist()
-            if column.interval is None:
-                texts.append([column.text(v) for v in values])
-            else:
-                ends = zip(*(frame[end].tolist() for end in column.interval), strict=True)
-                texts.append([column.text(v, low, high) for v, (low, high) in zip(values, ends, strict=True)])
+            parts = (frame[name].tolist() for name in (column.name, *(column.interval or ())))
+            texts.append([column.text(*part) for part in zip(*parts, strict=True)])
         return shown, [list(row) for row in zip(*texts, strict=True)]
 
     def legend(self) -> list[str]:
@@ -299,10 +278,7 @@ class Table:
         lines: dict[tuple[str, int], list[str]] = {}
         for (name, reason), n in count.items():
             lines.setdefault((reason, n), []).append(titles_of[name])
-        return [
-            f"undefined ({n} row{'s' if n > 1 else ''}) {', '.join(titles)}: {reason}"
-            for (reason, n), titles in lines.items()
-        ]
+        return [f"undefined ({counted(n, 'row')}) {', '.join(t)}: {reason}" for (reason, n), t in lines.items()]
 
     def print(self, console: Console | None = None) -> None:
         """On the terminal, with the reasons of missing values below; 160 columns wide where there is no terminal.
@@ -322,15 +298,10 @@ class Table:
             for column, cells, grid_column in zip(columns, texts, grid.columns, strict=True):
                 if column.format or all(re.match(NUMBER, text) for text in cells):
                     grid_column.width = max(map(cell_len, [*cells, *visible(column.title).split()]))
-            width = max(
-                width,
-                1 + sum(3 + (WORD if grid_column.width is None else grid_column.width) for grid_column in grid.columns),
-            )
-        output = (
-            terminal
-            if width == terminal.width
-            else Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
-        )
+            width = max(width, 1 + sum(3 + (WORD if c.width is None else c.width) for c in grid.columns))
+        output = terminal
+        if width != terminal.width:
+            output = Console(width=width, file=terminal.file, force_jupyter=terminal.is_jupyter)
         if self.title:
             output.print(Text(visible(self.caption(), keep="\n"), style="italic"))
         output.print(grid)
@@ -368,18 +339,13 @@ class Table:
     def html(self) -> str:
         """As an HTML table, its title the caption, with the reasons of missing values below."""
         columns, rows = self.cells()
-        head = "".join(f'<th title="{html.escape(f"{c.doc} ({c.unit})", quote=True)}">{html.escape(c.title)}</th>'
-                       for c in columns)  # fmt: skip
-        align = ["right" if c.format else "left" for c in columns]
-        body = "".join(
-            "<tr>"
-            + "".join(f'<td style="text-align:{a}">{html.escape(x)}</td>' for a, x in zip(align, row, strict=True))
-            + "</tr>"
-            for row in rows
-        )  # fmt: skip
-        below = "".join(f"<p><small>{html.escape(line)}</small></p>" for line in self.legend())
-        title = f"<caption>{html.escape(self.caption())}</caption>" if self.title else ""
-        return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+        titles = [f'<th title="{escape(f"{c.doc} ({c.unit})")}">{escape(c.title)}</th>' for c in columns]
+        styles = [f'<td style="text-align:{"right" if c.format else "left"}">' for c in columns]
+        body = ["".join(f"{td}{escape(x)}</td>" for td, x in zip(styles, row, strict=True)) for row in rows]
+        lines = "".join(f"<tr>{cells}</tr>" for cells in body)
+        below = "".join(f"<p><small>{escape(line)}</small></p>" for line in self.legend())
+        title = f"<caption>{escape(self.caption())}</caption>" if self.title else ""
+        return f"<table>{title}<thead><tr>{''.join(titles)}</tr></thead><tbody>{lines}</tbody></table>{below}"
 
 
 class Scratch:
@@ -391,10 +357,9 @@ class Scratch:
 
 
 class LongTable(Table):
-    """A table of more rows than memory should hold: they lie in parquet files and are read in batches.
+    """A table of more rows than memory should hold, in parquet files that are read in batches.
 
-    Every row has a value in every column. `frame` reads all of them; what is printed are the first `most`.
-    """
+    Every row has a value in every column. `frame` reads all of them; what is printed are the first `most`."""
 
     def __init__(
         self, files: Sequence[Path], columns: tuple[Column, ...], title: str = "", *, most: int = 5, keep: Any = None
@@ -469,31 +434,24 @@ def write_batches(
     """
 
     def write(part: Path) -> None:
-        writer: Any = None
-        try:
-            for batch in batches:
-                if writer is None:
-                    schema = batch.schema.with_metadata({**(batch.schema.metadata or {}), **meta})
-                    texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
-                    dictionary_columns = dictionary or texts
-                    writer = pq.ParquetWriter(part, schema, use_dictionary=dictionary_columns)
-                writer.write_table(batch.cast(schema))
-        finally:
-            if writer is not None:
-                writer.close()
-        if writer is None:
+        iterator = iter(batches)
+        if (first := next(iterator, None)) is None:
             raise InputError(f"{path.name}: no rows to write")
+        schema = first.schema.with_metadata({**(first.schema.metadata or {}), **meta})
+        texts = [field.name for field in schema if str(field.type) in ("string", "large_string")]
+        with pq.ParquetWriter(part, schema, use_dictionary=dictionary or texts) as writer:
+            for batch in chain([first], iterator):
+                writer.write_table(batch.cast(schema))
 
     write_atomically(path, write)
 
 
 def with_reasons(table: Table) -> pd.DataFrame:
     """The frame with the reasons of missing values as the text column `undefined`."""
-    rows: dict[int, dict[str, str]] = {}
+    rows: list[dict[str, str]] = [{} for _ in range(len(table.frame))]
     for (row, name), reason in table.missing.items():
-        rows.setdefault(row, {})[name] = reason
-    texts = {row: note(row_reasons) for row, row_reasons in rows.items()}
-    return table.frame.assign(**{UNDEFINED: [texts.get(i, "") for i in range(len(table.frame))]})
+        rows[row][name] = reason
+    return table.frame.assign(**{UNDEFINED: list(map(note, rows))})
 
 
 # ---- tables on disk: parquet with units and provenance in the schema ---------------------------
@@ -525,8 +483,7 @@ def plain_number(x: Any) -> Any:
 
 
 def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[str, Any]:
-    """The entries `names` of the metadata of a table, as far as it has them. Raises `InputError` for a file that is no
-    parquet or is damaged."""
+    """The entries `names` of a table's metadata, if it has them; `InputError` for no parquet, or a damaged one."""
     with reading(path, AGAIN):
         meta = pq.read_schema(path).metadata or {}
     entries = {name: meta[name.encode()] for name in names if name.encode() in meta}
@@ -553,8 +510,7 @@ def maker_of(path: Path) -> str:
 
 
 def check_own(path: Path, module: str) -> None:
-    """Raise `InputError` if another command than `module` wrote the table at `path`, or if tensors that are none of its
-    arrays lie there."""
+    """Raise `InputError` if another command than `module` wrote the table at `path`, or others' tensors lie there."""
     maker = maker_of(path)
     if maker and maker != module:
         raise InputError(f"{path} holds a table of {maker}, which would be lost; name another file, or delete it")

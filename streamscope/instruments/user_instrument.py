@@ -25,17 +25,16 @@ def instrument_in(spec: str) -> type[Instrument]:
 
     Raises `InputError` for a file that is not there or cannot be executed, and for a class that is no instrument.
     """
+
+    def is_instrument(value: Any) -> bool:
+        return isinstance(value, type) and issubclass(value, Instrument) and bool(value.name)
+
     house, hint = dict(REGISTERED), f"; an edit goes to an instrument, as in streamscope pds --edit {spec}@HOOK"
     try:
-        instrument_class: type[Instrument] = member(spec, _is_instrument, "instrument", hint)
+        return member(spec, is_instrument, "instrument", hint)
     finally:
         REGISTERED.clear()  # it is no instrument of the house, and takes the place of none
         REGISTERED.update(house)
-    return instrument_class
-
-
-def _is_instrument(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Instrument) and bool(value.name)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,12 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"usage: streamscope FILE.py[:CLASS] [RUN…] [options]\n\n{(__doc__ or '').strip()}")
         return
     instrument_class = instrument_in(words[0])
-    docs = [
-        doc.strip()
-        for doc in (sys.modules[instrument_class.__module__].__doc__, inspect.getdoc(instrument_class))
-        if doc
-    ]
-    main_of(instrument_class, "\n\n".join(docs), ("streamscope.instruments.user_instrument", words[0]))(words[1:])
+    docs = (sys.modules[instrument_class.__module__].__doc__, inspect.getdoc(instrument_class))
+    text = "\n\n".join(doc.strip() for doc in docs if doc)
+    main_of(instrument_class, text, ("streamscope.instruments.user_instrument", words[0]))(words[1:])
 
 
 if __name__ == "__main__":

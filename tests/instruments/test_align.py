@@ -87,14 +87,6 @@ def test_positions_agree_with_a_character_by_character_reference(tokenizer: Toke
     assert checked > 100
 
 
-def test_a_word_of_several_tokens_has_them_all_and_the_last_is_the_query(stories_bpe: Tokenizer) -> None:
-    text = "A xylophone was there."
-    prompt = Prompt(id="x", text=text, roles={"query": (2, 11)}, category="c")
-    aligned = align(Suite("s", (prompt,), "here"), stories_bpe)
-    where = aligned.positions[0]["query"]
-    assert len(where) > 2 and where == tuple(range(where[0], where[-1] + 1)) and aligned.queries == [where[-1]]
-
-
 # ---- filters -----------------------------------------------------------------------------------
 
 GOOD = prompt_of("good")

@@ -181,14 +181,6 @@ def test_a_panel_of_one_measure_has_its_unit_and_its_random_controls() -> None:
     assert random == {"x": [0.1, 0.2], "x2": [0.3]}
 
 
-def test_both_sizes_keep_texts_and_one_drops_the_caption() -> None:
-    result = maps([[0.1, 0.2]])
-    screen, paper = draw(HeadMap("v"), result), draw(HeadMap("v"), result, paper=True)
-    assert screen.layout.width == 860 and paper.layout.width == 340
-    assert paper.layout.title.text is None and len(paper.data) == len(screen.data) == 1
-    assert paper.data[0].textfont.size < screen.data[0].textfont.size or paper.data[0].textfont.size <= 12
-
-
 def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
     """Five of six combinations of two columns: three and two panels, and no name of a row on its neighbour."""
     name = "a name as long as a definition"
@@ -422,6 +414,7 @@ def test_a_value_stands_beside_its_reference_and_few_marks_have_names() -> None:
 
 def test_rows_on_paper_have_a_line_each_and_panels_their_titles() -> None:
     paper = draw(Intervals("v", by="scale"), ranges(40), paper=True).layout
+    assert paper.width == 340 and paper.title.text is None
     assert (paper.height - paper.margin.t - paper.margin.b) / 40 >= 10
     kinds = np.array([["a", "b"]], object)
     assert draw(HeadMap("v", each=("kind",)), maps([[0.1, 0.2]], kind=kinds), paper=True).layout.margin.t >= 30

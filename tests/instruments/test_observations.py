@@ -476,10 +476,7 @@ def test_controls_of_other_cells_or_measures_are_refused_and_two_units_suffice()
     one = block(np.random.default_rng(9).normal(0, 1, (2, 6)))
     w = [Contrast(quantity="q", weights={0: 1.0})]
     line = "a run and its control need the same cells of one measure, 'loss' has others"
-    for other in (
-        replace(one, measure=replace(NATS, unit="bits")),
-        replace(one, cells=pd.DataFrame({"cell": [0, 2]})),
-    ):
+    for other in (replace(one, measure=replace(NATS, unit="bits")), replace(one, cells=pd.DataFrame({"cell": [0, 2]}))):
         with pytest.raises(InputError, match=f"^{line}$"):
             compare(one, other, w)
     assert (compare(one, one.at([0, 3]), w).frame["n"] == 2).all()
@@ -562,9 +559,10 @@ def test_a_comparison_describes_run_and_control_and_tests_their_difference() -> 
     assert np.isnan(frame.loc["half_run", "p"]) and np.isnan(frame.loc["half_control", "p"])
 
 
-@pytest.mark.parametrize(
-    ("few", "two_way"), [(2, False), (3, False), (5, False), (12, False), (60, False), (3, True), (12, True)]
-)
+MORE = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (5, False), (12, False), (12, True))]
+
+
+@pytest.mark.parametrize(("few", "two_way"), [(3, False), (60, False), (3, True), *MORE])
 def test_a_difference_of_cells_with_their_own_units_holds_its_level(few: int, two_way: bool) -> None:
     """600 true nulls: the second cell lies in few of 60 documents. With the degrees of freedom of all 60 a nominal 5 %
     test rejects 21 % of them where few is 3, and 13 % where it is 5."""

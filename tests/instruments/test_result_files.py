@@ -214,10 +214,6 @@ def test_where_a_table_can_be_written(tmp_path: Path) -> None:
     for name in ("x.csv", "x.parquet"):
         assert check_out(tmp_path / "new" / name) == tmp_path / "new" / name
     assert not (tmp_path / "new").exists(), "it is made when there is something to write"
-    frame = pd.DataFrame({"a": [1], "b": [[1, 2]], "c": [[3]]})
-    lists = Result({"m": Table(frame, tuple(key(name, name, name) for name in frame))})
-    with pytest.raises(InputError, match=f"^{tmp_path}/x.csv: b holds lists, which CSV cannot; write .parquet$"):
-        lists.save(tmp_path / "x.csv")
     with pytest.raises(
         InputError, match=f"^{tmp_path}/x.csv is text for other programs; a result is read again from .p"
     ):

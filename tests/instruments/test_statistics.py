@@ -31,30 +31,12 @@ from tests.instruments.estimates import clustered_t, mean, proportion, ratio_of_
 RNG = np.random.default_rng(0)
 
 
-def test_mean_by_hand() -> None:
-    """1, 2, 3, 6: mean 3, s² = 14/3, SE = sqrt(14/12), t_3 = 3.1824."""
-    e = mean([1, 2, 3, 6])
-    assert e.mean == 3 and e.n == 4
-    assert e.sd == pytest.approx(np.sqrt(14 / 3))
-    assert e.high - 3 == pytest.approx(3.182446 * np.sqrt(14 / 12), rel=1e-6)
-    assert e.low == pytest.approx(6 - e.high)
-    two = mean([1.0, 3.0])
-    assert (two.mean, two.n, two.sd) == (2, 2, pytest.approx(np.sqrt(2))) and two.high == pytest.approx(14.706205)
-
-
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
 def test_mean_against_scipy(confidence: float) -> None:
     x = RNG.normal(size=20)
     low, high = stats.ttest_1samp(x, 0).confidence_interval(confidence)
     e = mean(x, confidence=confidence)
     assert (e.low, e.high) == pytest.approx((low, high))
-
-
-def test_clusters_of_equal_size_are_their_means() -> None:
-    x, labels = RNG.normal(size=(8, 3)), np.repeat(list("abcdefgh"), 3)
-    e, reference = mean(x.ravel(), labels), stats.ttest_1samp(x.mean(1), 0).confidence_interval()
-    assert (e.mean, e.n) == (pytest.approx(x.mean()), 8)
-    assert (e.low, e.high) == pytest.approx(tuple(reference))
 
 
 def test_unequal_clusters_against_the_sandwich_of_statsmodels() -> None:
@@ -338,25 +320,6 @@ def test_statistics_of_one_label_refuse_several() -> None:
     with pytest.raises(InputError, match="1 cluster labels are missing"):
         mean(x, [(None, "a", "b"), *labels[1:]])
     assert np.isnan(mean(x, [(*one[:2], "same") for one in labels]).low)
-
-
-def test_a_bootstrap_interval_is_the_percentiles_at_the_level_expanded_to_t() -> None:
-    """By a loop over resamples of its own: D = 9 clusters, level 1 − 2 Φ(−sqrt(9/8) t_8) (Hesterberg 2015)."""
-    x = np.random.default_rng(8).normal(size=9)
-    means = np.random.default_rng(0).choice(x, (100_000, 9)).mean(1)
-    tail = stats.norm.sf(np.sqrt(9 / 8) * stats.t.ppf(0.975, 8))
-    want = np.quantile(means, [tail, 1 - tail])
-    found = cluster_bootstrap(ratio, x, np.ones(9), method="percentile", resamples=50_000)
-    np.testing.assert_allclose([float(f) for f in found], want, atol=0.01 * (want[1] - want[0]))
-
-
-def test_an_interval_is_given_from_the_fewest_clusters_on() -> None:
-    labels = [(f"a{i % 8}", f"b{i // 8}") for i in range(64)]
-    x = np.random.default_rng(2).normal(size=64)
-    within = read_clusters(labels, 64)
-    assert within.count == 8
-    low, high = statistic_interval(ratio, *within.totals(x), clusters=within)
-    assert low < x.mean() < high
 
 
 def test_d_of_several_rows_far_from_zero_is_that_of_each() -> None:

@@ -10,8 +10,6 @@ within 3 to 7 % with probability 0.997, and one that rejects 9.5 % passes with p
 below reject 9 % and more.
 """
 
-import gc
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,18 +21,13 @@ from streamscope.instruments.stats.estimators import (
     cluster_totals,
     d_columns,
     d_of_totals,
-    holm,
-    rank_among,
     read_clusters,
-    sign_flip,
 )
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out
-from streamscope.instruments.stats.proportions import paired_proportions
 from tests.instruments.estimates import clustered_t, proportion
 
 S = 4000
 R = 0.86  # of condition with baseline, and of the two orders of a pair (SPEC §7.3)
-TAILS = ["normal", "t3"]
 
 
 @pytest.fixture(params=[1000, pytest.param(S, marks=pytest.mark.slow)], ids=lambda n: f"{n} experiments")
@@ -81,11 +74,6 @@ def calibrated(p: np.ndarray | list[float]) -> None:
 def conservative(p: np.ndarray | list[float]) -> None:
     assert len(p) >= 1000
     assert rejected(p) <= 0.07, f"rejects {rejected(p):.2%} of true nulls"
-
-
-def pair_totals(tails: str, **options: float) -> tuple[np.ndarray, np.ndarray]:
-    condition, baseline, labels = pairs(tails, **options)  # type: ignore[arg-type]
-    return cluster_totals(condition - baseline, labels)
 
 
 # --- conditions on the same cases
@@ -145,33 +133,6 @@ def test_words_that_are_meant_here_and_compete_there(sign: int) -> None:
         conservative(found.p)
 
 
-def test_sign_flip_over_pairs(first: slice, tails: str = "t3") -> None:
-    totals, _ = pair_totals(tails, seed=4)
-    calibrated([sign_flip(row, resamples=199, seed=i) for i, row in enumerate(totals[first])])
-
-
-# --- matched-random draws, families
-
-
-@pytest.mark.parametrize(("draws", "side"), [(20, "greater"), (39, "two-sided"), (100, "two-sided")])
-def test_rank_among_random_draws(draws: int, side: str, first: slice) -> None:
-    x = draw(np.random.default_rng(11), "t3", S, draws + 1)
-    calibrated([rank_among(float(row[0]), row[1:], alternative=side).p for row in x[first]])  # type: ignore[arg-type]
-    planted = [rank_among(float(row[0]) + 4, row[1:], alternative=side).p for row in x[:300]]  # type: ignore[arg-type]
-    assert rejected(planted) > 0.8
-
-
-def test_any_false_rejection_among_36_heads(first: slice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """36 nulls on the same prompts, and four cells undefined: the family errs in 3 to 7 % of experiments."""
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # statsmodels' Holm collects garbage, 0.05 s in every call
-    rng = np.random.default_rng(12)
-    z = np.sqrt(0.2) * rng.standard_normal((S, 1)) + np.sqrt(0.8) * rng.standard_normal((S, 40))
-    p = 2 * stats.norm.sf(np.abs(z))
-    assert rejected(p.min(1)) > 0.6
-    p[:, 36:] = np.nan
-    calibrated([np.nanmin(holm(row)) for row in p[first]])
-
-
 # --- shares
 
 
@@ -188,31 +149,6 @@ def test_coverage_of_clustered_wilson(first: slice, share: float = 0.7) -> None:
     assert 0.93 <= np.mean([e.low <= share <= e.high for e in found]) <= 0.97
     naive = [proportion(row) for row in hits[:1000]]
     assert np.mean([e.low <= share <= e.high for e in naive]) < 0.9
-
-
-@pytest.mark.parametrize("n", [29, 145])
-def test_mcnemar_and_its_interval(n: int, first: slice) -> None:
-    rng = np.random.default_rng(14)
-    both = rng.random((S, n, 1))
-    hits = 0.5 * both + 0.5 * rng.random((S, n, 2)) > 0.55
-    found = [paired_proportions(row[:, 0], row[:, 1]) for row in hits[first]]
-    conservative([f.p for f in found])
-    assert 0.93 <= np.mean([f.low <= 0 <= f.high for f in found]) <= 0.98
-
-
-@pytest.mark.slow
-def test_paired_shares_over_stories() -> None:
-    """Story by story the head or the rule is favoured, 4 cases each: sign flips of whole stories."""
-    rng = np.random.default_rng(15)
-    lean = 0.25 * rng.standard_normal((S, 30, 1))
-    head, rule = rng.random((S, 30, 4)) < 0.5 + lean, rng.random((S, 30, 4)) < 0.5 - lean
-    labels = np.repeat(np.arange(30), 4)
-    stories = list(zip(head.reshape(S, -1), rule.reshape(S, -1), strict=True))
-    found = [paired_proportions(a, b, labels, resamples=199, seed=i) for i, (a, b) in enumerate(stories)]
-    calibrated([f.p for f in found])
-    assert 0.93 <= np.mean([f.low <= 0 <= f.high for f in found]) <= 0.97
-    naive = [paired_proportions(a, b).p for a, b in stories[:500]]
-    assert rejected(naive) > 0.1
 
 
 # --- curves

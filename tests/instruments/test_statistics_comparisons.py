@@ -11,12 +11,8 @@ from scipy import stats
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate
 from streamscope.instruments.stats.estimators import (
     cohens_d,
-    d_columns,
-    d_of_totals,
     rank_among,
-    read_clusters,
     sign_flip,
-    statistic_interval,
 )
 
 RNG = np.random.default_rng(0)
@@ -71,14 +67,6 @@ def test_a_change_with_a_lost_order_is_the_cluster_robust_regression() -> None:
     assert c["value"] == pytest.approx(fit.params[0])
     low, high = (2 * stats.t.sf(abs(fit.tvalues[0]), df) for df in (14, 13.7))
     assert low < c["p"] < high
-
-
-def test_d_of_totals_is_d() -> None:
-    within = read_clusters(PAIRS, len(PAIRS))
-    totals = [within.totals(one)[0] for one in d_columns(np.stack([EDITED, BASE]) + 1000)]
-    assert float(d_of_totals(*totals)) == pytest.approx(cohens_d(EDITED, BASE))
-    low, high = statistic_interval(d_of_totals, *totals, clusters=within)
-    assert low < cohens_d(EDITED, BASE) < high
 
 
 def test_sign_flips_by_enumeration() -> None:

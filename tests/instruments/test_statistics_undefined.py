@@ -41,11 +41,6 @@ def test_note_and_reasons_are_inverse() -> None:
     assert undefined.note({}) == "" and undefined.reasons("") == {}
 
 
-def test_holm_by_hand() -> None:
-    """0.01, 0.04, 0.03: 3·0.01, 2·0.03, then 0.06."""
-    assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
-
-
 def test_undefined_cells_are_no_tests() -> None:
     given = np.array([[0.01, NAN], [0.04, NAN]])
     found = holm(given)
@@ -69,10 +64,7 @@ def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [
-        (lambda: undefined.note({"p": "a; b"}), "without ';'"),
-        (lambda: undefined.note({"p": " "}), "reason"),
-    ],
+    [(lambda: undefined.note({"p": "a; b"}), "without ';'"), (lambda: undefined.note({"p": " "}), "reason")],
 )
 def test_bad_input_is_one_line(call, message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -41,8 +41,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in INSTRUMENTS if n not in OF_FILES],
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in INSTRUMENTS if n not in OF_FILES]
 )
 def test_an_edit_is_measured_as_the_weights_that_do_the_same(name: str, spec: str, tmp_path: Path) -> None:
     how = INSTRUMENTS[name](**{**INSTRUMENTS[name].quick, **PARTS.get(name, {})})

@@ -166,11 +166,7 @@ OVER = "over_steps"
 
 
 def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[Figure, ...]:
-    """The figures of an instrument for snapshots, with a curve of its first figure's values over steps.
-
-    One that it declares itself comes first as well; where its figures show nothing of these tables, they are as they
-    were.
-    """
+    """The figures of an instrument for snapshots, first a curve over steps: its own, or of its first figure."""
     curves = [figure for figure in figures if isinstance(figure, Curve) and figure.x == "step"]
     if curves:
         return (*curves, *(figure for figure in figures if figure not in curves))
@@ -178,12 +174,12 @@ def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[
         table = next(iter(tables.values())) if figure.table is None else tables.get(figure.table)
         if table is None or figure.y not in table.frame or "step" not in table.frame:
             continue
-        label_columns = [name for name in table.frame.columns[: table.frame.columns.get_loc(figure.y)]]
-        label_columns = [name for name in label_columns if name not in ("step", "tokens")]
-        texts = [name for name in label_columns if name != "run" and not table.column(name).format]
+        columns = table.frame.columns[: table.frame.columns.get_loc(figure.y)]
+        labels = [name for name in columns if name not in ("run", "step", "tokens")]
+        texts = [name for name in labels if not table.column(name).format]
         by = next((name for name in texts if table.frame[name].nunique() > 1), None)
         groups = table.frame.groupby(["run"] if by is None else ["run", by], dropna=False)
-        panels = [name for name in label_columns if name not in ("run", by) and (groups[name].nunique() > 1).any()]
+        panels = [name for name in labels if name != by and (groups[name].nunique() > 1).any()]
         return (Curve(figure.y, figure.table, x="step", by=by, each=tuple(panels)), *figures)
     return figures
 
@@ -194,8 +190,7 @@ SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 
 def check_figure(path: Path) -> Path:
-    """`path` where a figure can be written. Raises `InputError` before anything is measured where it cannot, also where
-    kaleido, or the Chrome that it draws with, is not installed."""
+    """`path`; `InputError` where no figure can be written there, or kaleido, or its Chrome, is not installed."""
     if path.suffix not in SUFFIXES or os.path.isdir(path):
         raise InputError(f"--figure {path}: a figure is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix != ".html":
@@ -218,12 +213,11 @@ def write_figure(figure: Any, path: Path) -> None:
     """
     check_figure(path)
     if path.suffix == ".html":
-        text = figure.to_html(include_plotlyjs=True)
-        write_text(path, text)
+        write_text(path, figure.to_html(include_plotlyjs=True))
         return
     try:
         image = figure.to_image(format=path.suffix[1:], scale=2 if path.suffix == ".png" else 1)
     except Exception as error:  # kaleido raises errors of Chromium, of its own and of asyncio
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(f"{path} could not be drawn ({reason}); .html needs no Chromium") from None
     write_atomically(path, lambda part: part.write_bytes(image))

@@ -86,34 +86,33 @@ def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False
     panels = [c for c in (*runs, *figure.each) if table.frame.get(c, pd.Series()).nunique() > 1]
     units = {block.measure.name: block.measure.unit for block in result.blocks.values()}
     plot = _panels(figure, table, panels, units) if panels else _draw(figure, _in_units(figure, table, units))
-    if plot is not None and isinstance(figure, Curve) and figure.draws in result.tables:
+    if plot is None:
+        return None
+    if isinstance(figure, Curve) and figure.draws in result.tables:
         _add_draws(plot, figure, result.table(figure.draws).frame, panels)
-    if plot is not None:
-        width: int = PAPER["width"] if paper else max(860, plot.layout.width or 0)
-        plot.layout.template = "plotly_dark" if dark else "plotly_white"
-        if isinstance(figure, Intervals):  # a value beside its reference, not on it
-            plot.update_layout(scattermode="group", scattergap=0.5)
-        plot.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
-        plot.update_xaxes(exponentformat="power", minexponent=6)  # .0005, not 500µ
-        plot.update_yaxes(exponentformat="power", minexponent=6, ticklabelstandoff=4)
-        plot.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width, panels)))
-        if not paper:  # the caption takes nothing from what is drawn
-            plot.update_layout(height=(plot.layout.height or 450) + plot.layout.margin.t - 78)
-        _color(plot, figure, table.column(figure.y))
-        for trace in plot.data if dark else ():  # white for the palette's black
-            for part in (getattr(trace, "line", None), getattr(trace, "marker", None)):
-                if part is not None and isinstance(part.color, str) and part.color == PALETTE[-1]:
-                    part.color = "#ffffff"
-            if getattr(trace, "fillcolor", None) == PALETTE[-1]:
-                trace.fillcolor = "#ffffff"
-        if paper:
-            plot.update_layout(**PAPER)
-            if len(plot.layout.annotations):  # titles of panels
-                plot.update_layout(margin_t=34).update_annotations(font_size=8)
-            if isinstance(figure, Intervals):  # a line for each row
-                places = {trace.yaxis: len(trace.y) for trace in plot.data if trace.y is not None}
-                n_panel_rows = len({axis.domain for axis in plot.select_yaxes()})
-                plot.update_layout(height=max(PAPER["height"], n_panel_rows * (12 * max(places.values()) + 60)))
+    width: int = PAPER["width"] if paper else max(860, plot.layout.width or 0)
+    plot.layout.template = "plotly_dark" if dark else "plotly_white"
+    if isinstance(figure, Intervals):  # a value beside its reference, not on it
+        plot.update_layout(scattermode="group", scattergap=0.5)
+    plot.layout.modebar = {"remove": ["lasso2d", "select2d", "autoScale2d"]}
+    plot.update_xaxes(exponentformat="power", minexponent=6)  # .0005, not 500µ
+    plot.update_yaxes(exponentformat="power", minexponent=6, ticklabelstandoff=4)
+    plot.update_layout(width=width, **({} if paper else _caption(figure, table, result.about, width, panels)))
+    if not paper:  # the caption takes nothing from what is drawn
+        plot.update_layout(height=(plot.layout.height or 450) + plot.layout.margin.t - 78)
+    _color(plot, figure, table.column(figure.y))
+    for trace in plot.data if dark else ():  # white for the palette's black
+        for name in ("line.color", "marker.color", "fillcolor"):
+            if name.split(".")[0] in trace and isinstance(trace[name], str) and trace[name] == PALETTE[-1]:
+                trace[name] = "#ffffff"
+    if paper:
+        plot.update_layout(**PAPER)
+        if len(plot.layout.annotations):  # titles of panels
+            plot.update_layout(margin_t=34).update_annotations(font_size=8)
+        if isinstance(figure, Intervals):  # a line for each row
+            n_rows = max(len(trace.y) for trace in plot.data if trace.y is not None)
+            n_panel_rows = len({axis.domain for axis in plot.select_yaxes()})
+            plot.update_layout(height=max(PAPER["height"], n_panel_rows * (12 * n_rows + 60)))
     return plot
 
 
@@ -126,19 +125,21 @@ def _with_control(figure: Figure, result: Any, table: Table) -> Table:
     if block is None:
         return table
     frame, _ = estimate(block, contrasts).wide(list(dict.fromkeys(key for c in contrasts for key in c.labels)))
-    places = {getattr(figure, option, None) for option in ("x", "by", "rows", "columns", "label", "text")} | {
-        *figure.each
-    }
+    options = ("x", "by", "rows", "columns", "label", "text")
+    places = {*figure.each, *(getattr(figure, option, None) for option in options)}
     if not {figure.y, *(places & {*table.frame})} <= {*frame}:
         return table
     names = [str(about.get("model")) for about in (result.about, result.about["control"])]
     names[1] += ", control" if names[0] == names[1] else ""
     parts = [rows.assign(run=model) for model, rows in zip(names, (table.frame, frame), strict=True)]
     rows_of_both = pd.concat(parts, ignore_index=True)[["run", *table.frame]]
-    columns, title = (key("run", "run", "run or control"), *table.columns), " and its control, ".join(names)
-    if details := table.title.removeprefix(names[0]).lstrip(":;, "):
-        title = f"{title}: {details}"
+    columns, details = (key("run", "run", "run or control"), *table.columns), _details(table, names[0])
+    title = " and its control, ".join(names) + (f": {details}" if details else "")
     return replace(table, frame=rows_of_both, columns=columns, missing={}, title=title)
+
+
+def _details(table: Table, model: str) -> str:
+    return table.title.removeprefix(model).lstrip(":;, ")
 
 
 def _caption(
@@ -150,7 +151,7 @@ def _caption(
     """
     model, details, head = about.get("model"), table.title, headline(figure, table)
     if isinstance(model, str) and "run" not in table.frame:
-        head, details = f"{head}: {model}", details.removeprefix(model).lstrip(":;, ")
+        head, details = f"{head}: {model}", _details(table, model)
     by = None if isinstance(figure, Curve) else getattr(figure, "by", None)
     range_text = f"{by} = {table.frame[by].min():g}" if by in table.frame and table.frame[by].nunique() > 1 else ""
     details = "; ".join(filter(None, (details, range_text, *_notes(figure, table, panels))))
@@ -168,18 +169,16 @@ def _notes(figure: Figure, table: Table, panels: Sequence[str]) -> Iterator[str]
         return
     rows, curves = table.frame[table.frame[figure.y].notna()], isinstance(figure, Curve)
     if ends := table.column(figure.y).interval:
-        has_intervals = rows[list(ends)].notna().any(axis=None)
-        yield (
-            f"{'bands' if curves else 'whiskers'}: 95 % intervals"
-            if has_intervals
-            else "no intervals: the table says why"
-        )
+        if rows[list(ends)].notna().any(axis=None):
+            yield f"{'bands' if curves else 'whiskers'}: 95 % intervals"
+        else:
+            yield "no intervals: the table says why"
     parts = [part for _, part in rows.groupby(list(panels))] if panels else [rows]
     if isinstance(figure, Curve):
-        n = max((part[figure.by].nunique() for part in parts), default=0) if figure.by else 1
+        numbers = [part[figure.by].nunique() if figure.by else 1 for part in parts]
     else:
-        n = max((len(_smallest(figure, part)) for part in parts), default=0)
-    if n > figure.most:
+        numbers = [len(_smallest(figure, part)) for part in parts]
+    if (n := max(numbers, default=0)) > figure.most:
         yield f"the {figure.most} of {n:,} {'lines that move the most' if curves else 'with the largest size'}"
 
 
@@ -203,10 +202,8 @@ def _add_draws(plot: go.Figure, figure: Curve, draws: pd.DataFrame, by: list[str
 
 
 def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
-    """The table with the drawn rows' own unit, if its column holds several measures and these rows are of one.
-
-    `units`: measure -> unit; a column `unit` of the table says it as well.
-    """
+    """The table with the drawn rows' own unit (of the column `unit`, or `units`), if its column holds several measures
+    and these rows are of one."""
     column, frame = table.column(figure.y), table.frame
     if not column.unit.startswith(MIXED):
         return table
@@ -223,12 +220,11 @@ def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
 def scale(
     values: np.ndarray, *, signed: bool, unit: str = "", root: bool = False
 ) -> tuple[list[tuple[float, str]], float, float, bool]:
-    """(steps of colours, value of the first, value of the last, whether by the square root) for the cells of a map.
+    """(steps (place from 0 to 1, colour), value of the first, of the last, whether by the square root) of a map.
 
-    A step is (place from 0 to 1, colour). Signed values are white at 0, and as red above it as they are blue below it;
-    the colours span only the values that occur. Where a few cells (a fiftieth, one at least) are `OUTLYING` times as
-    large as all others, colours go by the square root of the size, so that the others differ by eye and none is cut.
-    With `root` they do anyhow, from 0 to 1; probabilities are from 0 to 1 as well.
+    Signed values are white at 0, and as red above it as they are blue below it; the colours span the values that occur.
+    Where a few cells (a fiftieth, one at least) are `OUTLYING` times as large as all others, colours go by the square
+    root, so that the others differ by eye and none is cut. With `root` they do anyhow, from 0 to 1 as probabilities.
     """
     sizes = np.sort(np.abs(values[np.isfinite(values)]))[::-1]
     n_out = max(1, len(sizes) // 50)
@@ -246,10 +242,7 @@ def scale(
 
 
 def _color(plot: go.Figure, figure: Figure, column: Column) -> None:
-    """One scale for all maps of one unit, so that panels can be compared by eye, and texts that fit their cells.
-
-    The bar is a legend of the map's `levels`, if it has them. Of several units each has a bar beside its maps.
-    """
+    """One scale and bar for all maps of one unit, so that panels compare by eye, and texts that fit their cells."""
     units: dict[str, list[go.Heatmap]] = {}
     for panel in (trace for trace in plot.data if trace.type == "heatmap"):
         units.setdefault(panel.meta or column.unit, []).append(panel)
@@ -259,40 +252,30 @@ def _color(plot: go.Figure, figure: Figure, column: Column) -> None:
             domains = [plot.layout[f"yaxis{(panel.yaxis or 'y')[1:]}"].domain for panel in maps]
             low, high = min(a for a, _ in domains), max(b for _, b in domains)
             place = {"y": (low + high) / 2, "len": high - low}
-        _color_maps(plot, maps, figure, replace(column, unit=unit), place)
-
-
-def _color_maps(
-    plot: go.Figure, maps: list[go.Heatmap], figure: Figure, column: Column, place: Mapping[str, float]
-) -> None:
-    """The scale of some maps, and their bar at a `place`."""
-    values = np.concatenate([np.ravel(np.asarray(panel.z, float)) for panel in maps])
-    levels = getattr(figure, "levels", ())
-    signed, root = column.format.startswith("+") and not levels, getattr(figure, "root", False)
-    steps, low, high, root = scale(values, signed=signed, unit=column.unit, root=root)
-    height = plot.layout.height - (plot.layout.margin.t or 40) - 80
-    bar = _bar(column, height * place.get("len", 1.0), root=root) | dict(place)
-    if levels:  # bands of equal height, one colour each
-        marks = [value for value, _ in levels]
-        half = (marks[-1] - marks[0]) / (2 * (len(marks) - 1))
-        low, high = marks[0] - half, marks[-1] + half
-        colors = [color for color in sample_colorscale("Blues", np.linspace(0.1, 0.85, len(marks))) for _ in range(2)]
-        edges = [edge for i in range(len(marks)) for edge in (i / len(marks), (i + 1) / len(marks))]
-        steps = list(zip(edges, colors, strict=True))
-        bar = {"thickness": 14, "tickvals": marks, "ticktext": [name for _, name in levels]}
-    for i, panel in enumerate(maps):
-        panel.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
-    for panel in [panel for panel in maps if panel.text is not None]:  # plotly contrasts the texts with their cells
-        longest = max(len(re.sub("<[^>]*>", "", str(text))) for text in np.ravel(panel.text))
-        size = float(np.clip(_cell(plot, panel) / (0.62 * longest), SMALLEST, 12))
-        if getattr(figure, "text", None) or size > SMALLEST:
-            panel.update(texttemplate="%{text}", textfont_size=size)
-
-
-def _cell(plot: go.Figure, panel: go.Heatmap) -> float:
-    """About how many pixels a cell of a map is wide."""
-    domain = plot.layout[f"xaxis{(panel.xaxis or 'x')[1:]}"].domain or (0, 1)
-    return (plot.layout.width - 180) * (domain[1] - domain[0]) / len(panel.x)
+        values = np.concatenate([np.ravel(np.asarray(panel.z, float)) for panel in maps])
+        levels, root = getattr(figure, "levels", ()), getattr(figure, "root", False)
+        signed = column.format.startswith("+") and not levels
+        steps, low, high, root = scale(values, signed=signed, unit=unit, root=root)
+        height = (plot.layout.height - (plot.layout.margin.t or 40) - 80) * place.get("len", 1.0)
+        title = axis(replace(column, unit=unit.split(",")[0])) + (", colours by the square root" if root else "")
+        lines = wrap(title, max(20, int(height) // 8))  # as long as the bar
+        bar = {"title": {"text": "<br>".join(lines), "side": "right"}, "thickness": 14, **place}
+        if levels:  # bands of equal height, one colour each
+            marks = [value for value, _ in levels]
+            half = (marks[-1] - marks[0]) / (2 * (len(marks) - 1))
+            low, high = marks[0] - half, marks[-1] + half
+            colors = sample_colorscale("Blues", np.linspace(0.1, 0.85, len(marks)))
+            steps = [(edge / len(marks), color) for i, color in enumerate(colors) for edge in (i, i + 1)]
+            bar = {"thickness": 14, "tickvals": marks, "ticktext": [name for _, name in levels]}
+        for i, panel in enumerate(maps):
+            panel.update(colorscale=steps, zmin=low, zmax=high, colorbar=bar, showscale=i == 0)
+        for panel in [panel for panel in maps if panel.text is not None]:  # plotly contrasts the texts with their cells
+            domain = plot.layout[f"xaxis{(panel.xaxis or 'x')[1:]}"].domain or (0, 1)
+            cell_width = (plot.layout.width - 180) * (domain[1] - domain[0]) / len(panel.x)
+            longest = max(len(re.sub("<[^>]*>", "", str(text))) for text in np.ravel(panel.text))
+            size = float(np.clip(cell_width / (0.62 * longest), SMALLEST, 12))
+            if getattr(figure, "text", None) or size > SMALLEST:
+                panel.update(texttemplate="%{text}", textfont_size=size)
 
 
 def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str]) -> go.Figure | None:
@@ -300,21 +283,19 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     panels: dict[tuple[Any, ...], go.Figure] = {}
     for names, rows in table.frame.groupby(by, sort=False):
         part = replace(table, frame=rows.reset_index(drop=True), missing={})
-        panel = _draw(figure, _in_units(figure, part, units))
-        if panel is not None:
+        if (panel := _draw(figure, _in_units(figure, part, units))) is not None:
             panels[tuple(names)] = panel
     if not panels:
         return None
     wide = max(panel.layout.width or 300 for panel in panels.values())
-    row_keys = list(dict.fromkeys(names[:-1] if len(by) > 1 else names for names in panels))
-    column_keys = list(dict.fromkeys(names[-1:] if len(by) > 1 else () for names in panels))
+    cut = max(1, len(by) - 1)
+    row_keys, column_keys = ([*dict.fromkeys(names[part] for names in panels)] for part in (slice(cut), slice(cut, 9)))
     if len(panels) < len(row_keys) * len(column_keys) or (len(by) == 1 and isinstance(figure, Curve | HeadMap)):
         m = min(3, len(panels), max(1, WIDEST // wide))  # no order that rows or columns could show, or holes in it
         n = -(-len(panels) // m)
         places = {names: divmod(i, m) for i, names in enumerate(panels)}
     else:
         n, m = len(row_keys), len(column_keys)
-        cut = 1 if len(by) == 1 else len(by) - 1
         places = {names: (row_keys.index(names[:cut]), column_keys.index(names[cut:])) for names in panels}
     width = max(860, min(WIDEST, m * wide))
     grid_names = {place: names for names, place in places.items()}
@@ -351,15 +332,14 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
         for note in panel.layout.annotations:
             subplots.add_annotation(x=note.x, y=1, yref="y domain", text=note.text, showarrow=False, xanchor="left",
                                  yanchor="top", **cell)  # fmt: skip
-    same_axes = len({(panel.layout.xaxis.title.text, panel.layout.yaxis.title.text) for panel in panels.values()}) == 1
-    if same_axes and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
+    x_titles, y_titles = ({panel.layout[name].title.text for panel in panels.values()} for name in ("xaxis", "yaxis"))
+    if len(x_titles) == len(y_titles) == 1 and {"run", "model"} & {*by} and isinstance(figure, Histogram | Intervals):
         subplots.update_xaxes(matches="x")  # a run and its control on one scale
-        bins = [trace.xbins for trace in traces if trace.type == "histogram"]
-        if bins:
+        if bins := [trace.xbins for trace in traces if trace.type == "histogram"]:
             low, high = min(xbin.start for xbin in bins), max(xbin.end for xbin in bins)
             subplots.update_traces(xbins={"start": low, "end": high, "size": (high - low) / 25})
     if isinstance(figure, Curve) and len(by) == 1:
-        for b in range(1, m) if len({panel.layout.yaxis.title.text for panel in panels.values()}) == 1 else ():
+        for b in range(1, m) if len(y_titles) == 1 else ():
             subplots.update_yaxes(title=None, col=b + 1)
         subplots.update_layout(legend={"orientation": "h", "y": -0.35 / n, "yanchor": "top"})
     subplots.layout.meta = [list(names) for names in panels]
@@ -380,13 +360,6 @@ def _titled(plot: go.Figure, figure: Curve | Points | Scatter, table: Table, **l
 def _smallest(figure: HeadMap | Intervals, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows with the smallest value of the column `by`."""
     return frame if figure.by is None or not len(frame) else frame[frame[figure.by] == frame[figure.by].min()]
-
-
-def _bar(column: Column, height: float, *, root: bool) -> dict[str, Any]:
-    """The bar of a map's colours: title, and the unit up to its first comma, in lines as long as the bar."""
-    short = replace(column, unit=column.unit.split(",")[0])
-    lines = wrap(axis(short) + (", colours by the square root" if root else ""), max(20, int(height) // 8))
-    return {"title": {"text": "<br>".join(lines), "side": "right"}, "thickness": 14}
 
 
 @singledispatch
@@ -426,14 +399,15 @@ def _(figure: HeadMap, table: Table) -> go.Figure | None:
             hovertemplate=f"%{{y}}%{{x}}: %{{customdata}} {column.unit}<extra></extra>", meta=column.unit,
         )
     )  # fmt: skip
-    for axis_name, label_column, values in (
-        (axes[1], figure.names, grid.columns),
-        (axes[0], figure.row_names, grid.index),
-    ):
-        if label_column is not None:
-            names = frame.drop_duplicates(axis_name).set_index(axis_name)[label_column]
-            ticks = {"tickvals": list(range(len(values))), "ticktext": [names[value] for value in values]}
-            plot.update_xaxes(**ticks, tickangle=-40) if axis_name == axes[1] else plot.update_yaxes(**ticks)
+
+    def ticks(axis_name: str, label_column: str, values: Any) -> dict[str, list[Any]]:
+        names = frame.drop_duplicates(axis_name).set_index(axis_name)[label_column]
+        return {"tickvals": list(range(len(values))), "ticktext": [names[value] for value in values]}
+
+    if figure.names is not None:
+        plot.update_xaxes(**ticks(axes[1], figure.names, grid.columns), tickangle=-40)
+    if figure.row_names is not None:
+        plot.update_yaxes(**ticks(axes[0], figure.row_names, grid.index))
     row = max(22, min(70, 900 // len(grid)))
     plot.update_layout(
         xaxis_title="head" if axes[1] == "index" else table.column(axes[1]).title,
@@ -618,16 +592,13 @@ def _(figure: Points, table: Table) -> go.Figure | None:
         groups = [("", frame, {**colour, "showscale": True})]
     else:
         categories = frame[figure.color].value_counts().drop(figure.none, errors="ignore").index
-        names = categories[: figure.most]
-        none = frame[frame[figure.color] == figure.none]
-        small_rows = frame[frame[figure.color].isin(categories[figure.most :])]
-        groups = []
-        if len(none):
-            groups.append((f"in no {column.title} ({len(none):,})", none, {"color": "#ddd"}))
-        if len(small_rows):
-            groups.append(
-                (f"{len(categories) - len(names)} smaller ones ({len(small_rows):,})", small_rows, {"color": "#999"})
-            )
+        names, rest = categories[: figure.most], categories[figure.most :]
+        none, small = frame[frame[figure.color] == figure.none], frame[frame[figure.color].isin(rest)]
+        groups = [
+            (f"in no {column.title} ({len(none):,})", none, {"color": "#ddd"}),
+            (f"{len(rest)} smaller ones ({len(small):,})", small, {"color": "#999"}),
+        ]
+        groups = [group for group in groups if len(group[1])]
         for i, name in enumerate(names):
             mark = {"color": PALETTE[i % len(PALETTE)], "symbol": MARKS[i // len(PALETTE) % len(MARKS)]}
             rows = frame[frame[figure.color] == name]

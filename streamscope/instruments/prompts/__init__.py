@@ -8,9 +8,10 @@ winogender, gap). `align` says where the roles lie in tokens; `instruments.promp
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,55 +49,46 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
     """A bundled suite (`BUNDLED`), a JSONL, CSV or parquet file or hf:DATASET of the same fields, or FORMAT:PATH.
 
     Args:
-        n: how many minimal pairs of a generated suite, cases of "story-cases" or prompts of a counterfactual suite, by
-            default `STORY_N` or `counterfactual.N`.
+        n: how many pairs, cases or prompts of a generated suite, by default `STORY_N` or `counterfactual.N`.
         seed: which ones, by default `STORY_SEED`.
     """
-    name, path = str(name_or_path), Path(name_or_path).expanduser()
-    check_suite(name, n=n, seed=seed)
-    if name in GENERATED:
-        default = N if name in SUITES else STORY_N
-        return _generated(name, default if n is None else n, STORY_SEED if seed is None else seed)
-    if name in FILES or name in TASKS:
-        bundled = _bundled(name)
-        relative = bundled.relative_to(DATASETS.parent)  # the same on any machine
-        return replace(_read(str(bundled), name), source=relative.as_posix())
-    if is_records(name):
-        return _read(name, name.removeprefix("hf:") if name.startswith("hf:") else path.stem)
-    form, _, location = name.partition(":")
-    return FORMATS[form](location)
+    return _suite(str(name_or_path), n, seed)()
 
 
 def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> None:
     """Raise `InputError` where `load_suite` finds no suite of this name, or makes none of that size."""
+    _suite(name, n, seed)
+
+
+def _suite(name: str, n: int | None, seed: int | None) -> Callable[[], Suite]:
+    """What makes or reads a suite; `InputError` where there is none of this name, or of that size."""
     path, (form, colon, location) = Path(name).expanduser(), name.partition(":")
     if name in GENERATED:
         if n is not None and n < 1:
             raise InputError(f"n must be at least 1 {'case' if name == 'story-cases' else 'pair'}, not {n}")
-        return
+        default = N if name in SUITES else STORY_N
+        return partial(_generated, name, default if n is None else n, STORY_SEED if seed is None else seed)
     if n is not None or seed is not None:
-        raise InputError(
-            f"n and seed belong to the generated suites {', '.join(GENERATED)}: leave them out with {name!r}, or give "
-            "one of these"
-        )
+        generated = f"n and seed belong to the generated suites {', '.join(GENERATED)}"
+        raise InputError(f"{generated}: leave them out with {name!r}, or give one of these")
     if name in FILES or name in TASKS:
-        if not _bundled(name).is_file():
-            raise InputError(f"{_bundled(name)} is missing; run from a clone of the repository, which holds datasets/")
-    elif not is_records(name) and colon and form not in FORMATS:
+        file = FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
+        if not file.is_file():
+            raise InputError(f"{file} is missing; run from a clone of the repository, which holds datasets/")
+        relative = file.relative_to(DATASETS.parent)  # the same on any machine
+        return lambda: replace(_read(str(file), name), source=relative.as_posix())
+    if is_records(name):
+        return partial(_read, name, name.removeprefix("hf:") if name.startswith("hf:") else path.stem)
+    if colon and form not in FORMATS:
         raise unknown("format of a prompt suite", form, list(FORMATS))
-    elif not is_records(name) and colon:
+    if colon:
         check_content(Path(location))
-    elif not is_records(name):
-        if suggestion := did_you_mean(name, BUNDLED) or near_files(path):
-            raise InputError(f"unknown prompt suite {name!r}: {suggestion}")
-        if path.suffix or len(path.parts) > 1:
-            raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
-        raise unknown("prompt suite", name, list(BUNDLED))
-
-
-def _bundled(name: str) -> Path:
-    """The file of a bundled suite that is not generated."""
-    return FILES.get(name, DATASETS / "tasks" / f"{name}.jsonl")
+        return partial(FORMATS[form], location)
+    if suggestion := did_you_mean(name, BUNDLED) or near_files(path):
+        raise InputError(f"unknown prompt suite {name!r}: {suggestion}")
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"{path} is no file; give one of {', '.join(BUNDLED)}, or a JSONL file of prompts")
+    raise unknown("prompt suite", name, list(BUNDLED))
 
 
 def check_task(name: str) -> None:
@@ -145,10 +137,7 @@ def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
 
 
 def _story_cases(n: int, seed: int) -> Suite:
-    """Labelled pronouns of stories of held-out pairs, each in its paragraph. The cases of one story are one unit.
-    Relations are the stories' categories, gender and number too."""
-    from itertools import count
-
+    """Labelled pronouns of stories of held-out pairs, each in its paragraph. The cases of one story are one unit."""
     from streamscope.text.stories import story
 
     prompts: list[Prompt] = []
@@ -203,8 +192,7 @@ def _value(cell: Any) -> Any:
 
 
 def _own(row: dict[str, Any], i: int) -> dict[str, Any]:
-    """A row without roles as a prompt whose query is its last word: text, coherent and incoherent, or clean, corrupt,
-    answers and foils."""
+    """A row without roles as a prompt whose query is its last word."""
     if "clean" in row:
         for side in ("answers", "foils"):
             if not isinstance(row.get(side), list) or not row[side]:
@@ -224,5 +212,4 @@ def _prompt(row: dict[str, Any]) -> Prompt:
     answers, foils = row.get("answers"), row.get("foils")
     if isinstance(answers, list) and isinstance(foils, list) and answers and foils:
         row = {"coherent": answers[0], "incoherent": foils[0], **row}
-    prompt: Prompt = parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(names)}")
-    return prompt
+    return parse(json.dumps(row), Prompt, "the prompt", f"its keys are {', '.join(names)}")

@@ -59,11 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         tokenizer = Tokenizer.load(options.tokenizer)
     generated = {"n": options.n, "seed": options.seed}
-    if options.suite:
-        suites = [load_suite(options.suite, **generated)]
-    else:
-        suites = [load_suite(name, **(generated if name in GENERATED else {})) for name in BUNDLED]
-    for suite in suites:
+    for name in [options.suite] if options.suite else BUNDLED:
+        suite = load_suite(name, **(generated if options.suite or name in GENERATED else {}))
         _report(suite, align(suite, tokenizer, n_ctx) if tokenizer is not None else None)
 
 
@@ -93,12 +90,10 @@ def _report(suite: Suite, aligned: Aligned | None) -> None:
     unscored = aligned.unscored if aligned is not None else []
     for heading, entries in (("entries left out", left_out), ("continuations that cannot be compared", unscored)):
         first = {reason: name for name, reason in reversed(entries)}
-        reasons = Counter(reason for _, reason in entries).most_common()
-        table = pd.DataFrame(
-            [[n, reason, first[reason]] for reason, n in reasons], columns=["left out", "why", "first"]
-        )
-        if entries:
-            Table.plain(table, f"{suite.name}: {heading}").print()
+        rows = [(n, reason, first[reason]) for reason, n in Counter(reason for _, reason in entries).most_common()]
+        if rows:
+            frame = pd.DataFrame(rows, columns=["left out", "why", "first"])
+            Table.plain(frame, f"{suite.name}: {heading}").print()
 
 
 if __name__ == "__main__":

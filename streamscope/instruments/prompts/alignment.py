@@ -78,18 +78,14 @@ class Aligned:
     def pairs(self) -> list[tuple[int, int]]:
         """Indices (target first, target last) of the pairs with both prompts kept."""
         index = {(p.pair, p.order): i for i, p in enumerate(self.prompts) if p.pair is not None}
-        index_pairs = [
-            (i, index.get((pair, "target_last"))) for (pair, order), i in index.items() if order == "target_first"
-        ]
-        return [(i, j) for i, j in index_pairs if j is not None]
+        first = [(pair, i) for (pair, order), i in index.items() if order == "target_first"]
+        return [(i, index[pair, "target_last"]) for pair, i in first if (pair, "target_last") in index]
 
 
 def align(suite: Suite, tokenizer: "streamscope.text.tokenizer.Tokenizer", n_ctx: int | None = None) -> Aligned:
     """Token positions of every role, by the rules of this module; `InputError` if no prompt is left.
 
-    Args:
-        n_ctx: the model's context in tokens, BOS included; None for no limit.
-    """
+    n_ctx is the model's context in tokens, BOS included; None for no limit."""
     kept_rows: list[tuple[Any, ...]] = []
     filtered: list[tuple[str, Reason]] = []
     unscored: list[tuple[str, Reason]] = []
@@ -128,8 +124,7 @@ def none_left(filtered: Sequence[tuple[str, str]], noun: str, n_ctx: int | None)
 def _continuations(
     prompt: Prompt, ids: list[int], tokenizer: Any
 ) -> tuple[tuple[list[int], list[int]] | None, Reason | None]:
-    """Ids that each continuation adds to those of the text; or None, and why they cannot be compared if there are
-    some."""
+    """Ids that each continuation adds to those of the text; or None, and for some why they cannot be compared."""
     if prompt.coherent is None or prompt.incoherent is None:
         return None, None
     longer = tokenizer.encode_batch([prompt.text + prompt.coherent, prompt.text + prompt.incoherent])
@@ -166,10 +161,9 @@ def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
 
 
 def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.tokenizer.Tokenizer":
-    """The tokenizer to align prompts with: the model's own, or `tokenizer` if the model can read its ids.
+    """The model's own tokenizer (that of a `TransformerBridge` wrapped), or `tokenizer` if the model can read its ids.
 
-    A `TransformerBridge` carries a Hugging Face tokenizer, which is wrapped. Raises `InputError` when there is none,
-    when `tokenizer` is not the model's own, and when the vocabularies differ.
+    Raises `InputError` when there is none, when `tokenizer` is not the model's own, and when the vocabularies differ.
     """
     from streamscope.text.tokenizer import Tokenizer
 
@@ -186,9 +180,7 @@ def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.toke
     # A model may have more embeddings than its own tokenizer has words (a padded vocabulary); of a stranger's
     # tokenizer the size is all there is to compare.
     if use.d_vocab > d_vocab or (own_tokenizer is None and use.d_vocab != d_vocab):
-        raise InputError(
-            f"the tokenizer has {use.d_vocab} words, the model {d_vocab}; give the one it was trained with"
-        )
+        raise InputError(f"the tokenizer has {use.d_vocab} words, the model {d_vocab}; give its own")
     return use
 
 

@@ -10,8 +10,7 @@ next to it says what each suite asks, where it comes from and where it fails.
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from itertools import chain
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -186,8 +185,8 @@ def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
 
 
 SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
-    "ioi": lambda rng: _ioi(rng, other_names=False),
-    "ioi-abc": lambda rng: _ioi(rng, other_names=True),
+    "ioi": partial(_ioi, other_names=False),
+    "ioi-abc": partial(_ioi, other_names=True),
     "greater-than": _greater_than,
     "induction": _induction,
     "agreement": _agreement,
@@ -214,10 +213,10 @@ def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
             continue
         repeated = 0
         texts |= {row["text"] for row in rows}
+        unit = f"{name}-{seed}-{group:05d}"
         for row in rows:
             order = row.get("order")
             suffix = {"target_first": "first", "target_last": "last"}.get(order or "", row.get("relation", "")).split()
-            unit = f"{name}-{seed}-{group:05d}"
             prompts.append(Prompt(
                 id="-".join([unit, *suffix]), category=name, cluster=unit, pair=unit if order else None,
                 coherent=row["answers"][len(row["answers"]) // 2], incoherent=row["foils"][len(row["foils"]) // 2],
@@ -237,14 +236,13 @@ def write_pairs(
 
     Raises `InputError` for lists of different lengths, and as `suite.check_space`.
     """
-    if len({len(column) for column in (clean, corrupt, answers, foils)}) != 1 or not clean:
-        raise InputError(
-            f"a task needs as many answers and foils as clean and corrupted texts, got {len(clean)}, {len(corrupt)}, "
-            f"{len(answers)} and {len(foils)}"
-        )
-    for text, *sides in zip(clean, answers, foils, strict=True):
-        for continuation in chain(*sides):
-            check_space(text, continuation)
-    rows = zip(clean, corrupt, answers, foils, strict=True)
-    lines = [json.dumps({"clean": a, "corrupt": b, "answers": [*c], "foils": [*d]}) for a, b, c, d in rows]
-    write_text(Path(path), "\n".join(lines) + "\n")
+    lengths = [len(column) for column in (clean, corrupt, answers, foils)]
+    if len(set(lengths)) != 1 or not clean:
+        needed = "a task needs as many answers and foils as clean and corrupted texts"
+        raise InputError(f"{needed}, got {', '.join(map(str, lengths[:3]))} and {lengths[3]}")
+    lines = []
+    for a, b, right, wrong in zip(clean, corrupt, answers, foils, strict=True):
+        for continuation in (*right, *wrong):
+            check_space(a, continuation)
+        lines.append(json.dumps({"clean": a, "corrupt": b, "answers": [*right], "foils": [*wrong]}) + "\n")
+    write_text(Path(path), "".join(lines))

@@ -29,21 +29,13 @@ class Example:
     """The word type that a control task labels at random."""
 
 
-def first_story() -> str:
-    """A built-in story."""
-    from streamscope.text.stories import story
-
-    return story(1, 0).text
-
-
 def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:
     """Labelled positions of the built-in corpus, held-out pairs of nouns (`text.stories.labelled`).
 
-    antecedent: at a pronoun, which of its two candidates it means, the first or the
-    second mentioned; always saying "second" is the recency rule. gender, number: at the mention of the antecedent
-    nearest before, whether a later pronoun calls it he or she, single or group. Groups are stories, or antecedents:
-    then no antecedent is on both sides. The word type is the antecedent. Texts begin at the paragraph of the first
-    candidate, so that short contexts hold them.
+    antecedent: at a pronoun, which of its two candidates it means, the first or the second mentioned; always saying
+    "second" is the recency rule. gender, number: at the mention of the antecedent nearest before, whether a later
+    pronoun calls it he or she, single or group. Groups are stories, or antecedents, which are the word type as well.
+    Texts begin at the paragraph of the first candidate, so that short contexts hold them.
     """
     from streamscope.text.stories import labelled  # which reads its lexicons
 
@@ -59,8 +51,8 @@ def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story",
                 continue
             cut = story.text.rfind("\n", 0, case.candidates[0].start) + 1
             group = f"story {i}" if groups == "story" else word
-            start, end = span.start - cut, span.end - cut
-            examples.append(Example(text=story.text[cut:], start=start, end=end, label=label, group=group, word=word))
+            place: dict[str, Any] = {"text": story.text[cut:], "start": span.start - cut, "end": span.end - cut}
+            examples.append(Example(**place, label=label, group=group, word=word))
     return examples
 
 
@@ -82,14 +74,11 @@ def position_examples(
         text, index = first[begin:], index + 1
         while len(tokenizer.encode(text)) <= n_ctx:
             text, index = f"{text}\n\n{story(seed, index, 'pairs').text}", index + 1
-        holds = {
-            c: position for position, (start, end) in enumerate(tokenizer.spans(text)[1]) for c in range(start, end)
-        }
-        words = [m.span() for m in re.finditer(r"\w+", text)]
-        context_words = [(start, end) for start, end in words if holds[end - 1] < n_ctx]
-        for start, end in sorted(rng.sample(context_words, min(PER_TEXT, len(context_words)))):
-            word, position = text[start:end].lower(), holds[end - 1]
-            label, group = str(position * PARTS // n_ctx), f"text {i}" if groups == "story" else word
+        position_of = {c: i for i, span in enumerate(tokenizer.spans(text)[1]) for c in range(*span)}
+        words = [m.span() for m in re.finditer(r"\w+", text) if position_of[m.end() - 1] < n_ctx]
+        for start, end in sorted(rng.sample(words, min(PER_TEXT, len(words)))):
+            word = text[start:end].lower()
+            label, group = str(position_of[end - 1] * PARTS // n_ctx), f"text {i}" if groups == "story" else word
             examples.append(Example(text=text, start=start, end=end, label=label, group=group, word=word))
     return examples
 

@@ -81,66 +81,55 @@ def winobias(path: str | Path) -> Suite:
     The category is the file's name without its suffixes, as `anti_stereotyped_type1`.
     """
     path = Path(path)
-    prompts = []
+    prompts, category = [], path.name.split(".")[0]
     for place, line in numbered_lines(path):
         match = re.fullmatch(r"\s*(\d+)\s+(.*\S)\s*", line)
-        marked = match.group(2) if match else ""
         text, marks = "", []
-        for i, piece in enumerate(re.split(r"\[([^\[\]]*)\]", marked)):
+        for i, piece in enumerate(re.split(r"\[([^\[\]]*)\]", match[2] if match else "")):
             if i % 2:
                 marks.append((len(text), len(text) + len(piece)))
             text += piece
         pronouns = [m for m in marks if text[slice(*m)].strip().lower() in PRONOUNS]
         entities = [m for m in marks if m not in pronouns]
         if match is None or len(entities) != 1 or not pronouns or "[" in text or "]" in text:
-            raise InputError(
-                f"{place}: expected a number and a sentence with [an occupation] and [pronouns] in brackets, "
-                f"found {line[:60]!r}"
-            )
+            expected = "a number and a sentence with [an occupation] and [pronouns] in brackets"
+            raise InputError(f"{place}: expected {expected}, found {line[:60]!r}")
         target = _bare(text, *entities[0])
-        occupations = [m.span() for o in OCCUPATIONS for m in re.finditer(rf"\b{o}\b", text, re.IGNORECASE)]
+        spans = [m.span() for o in OCCUPATIONS for m in re.finditer(rf"\b{o}\b", text, re.IGNORECASE)]
+        others = [(start, end) for start, end in spans if not (start < target[1] and target[0] < end)]
+        competitor = text[slice(*others[0])] if others else "none"
+        words = {"target": text[slice(*target)].lower(), "competitor": competitor.lower()}
         for k, pronoun in enumerate(pronouns):
             query = _bare(text, *pronoun)
-            distractors = sorted(
-                s for s in occupations if s[1] <= query[0] and not (s[0] < target[1] and target[0] < s[1])
-            )
+            distractors = sorted(span for span in others if span[1] <= query[0])
             names = ("distractor", *(f"distractor{i}" for i in range(2, len(distractors) + 1)))
             roles = {"query": query, "target": target, **dict(zip(names, distractors, strict=False))}
-            category = path.name.split(".")[0]
-            first = next((text[slice(*s)] for s in occupations if not (s[0] < target[1] and target[0] < s[1])), "none")
-            words = {"target": text[slice(*target)].lower(), "competitor": first.lower()}
             prompts.append(
                 Prompt(
-                    id=f"{category}-{match.group(1)}" + (f"-{k + 1}" if len(pronouns) > 1 else ""),
-                    text=text, roles=roles, order=order_of(roles), category=category,
-                    cluster=" / ".join(sorted(words.values())), words=words,
+                    id=f"{category}-{match[1]}" + (f"-{k + 1}" if len(pronouns) > 1 else ""), text=text, roles=roles,
+                    order=order_of(roles), category=category, cluster=_pair(*words.values()), words=words,
                 )
             )  # fmt: skip
-    return Suite(path.name.split(".")[0], tuple(prompts), str(path))
+    return Suite(category, tuple(prompts), str(path))
+
+
+def _pair(a: str, b: str) -> str:
+    """The name of two candidates, in either order: the unit of what is about both."""
+    return " / ".join(sorted((a.lower(), b.lower())))
 
 
 def _two_candidates(
-    name: str,
-    text: str,
-    query: tuple[int, int],
-    prefix: str,
-    right: str,
-    wrong: str,
-    category: str,
-    cluster: str | None = None,
+    name: str, text: str, query: tuple[int, int], right: str, wrong: str, category: str, cluster: str | None = None,
     words: dict[str, str] | None = None,
-) -> Entry:
-    """A prompt whose candidates are named by their words and looked for in `prefix`, the text a model has read.
-
-    Prompts about the same two candidates are one unit unless `cluster` says otherwise.
-    """
+) -> Entry:  # fmt: skip
+    """A prompt whose candidates are looked for by their words before the query; by default a unit with all of both."""
+    prefix = text[: query[0]]
     target, distractor = _mention(prefix, right), _mention(prefix, wrong)
     if target is None or distractor is None:
         return name, f"the {'antecedent' if target is None else 'competitor'} is not named before the query"
     if target[0] < distractor[1] and distractor[0] < target[1]:
         return name, "antecedent and competitor are not named apart"
-    roles = {"query": query, "target": target, "distractor": distractor}
-    cluster = cluster or " / ".join(sorted((right.lower(), wrong.lower())))
+    roles, cluster = {"query": query, "target": target, "distractor": distractor}, cluster or _pair(right, wrong)
     return Prompt(
         id=name, text=text, roles=roles, order=order_of(roles), category=category, cluster=cluster, words=words
     )
@@ -169,7 +158,7 @@ def wsc273(path: Path) -> Iterator[Entry]:
         if word is None:
             yield name, "the sentence starts with the blank"
             continue
-        yield _two_candidates(name, text, word.span(), text[: word.start()], right, wrong, "winograd")
+        yield _two_candidates(name, text, word.span(), right, wrong, "winograd")
 
 
 @_loader
@@ -181,19 +170,18 @@ def wsc285(path: Path) -> Iterator[Entry]:
     """
     import xml.etree.ElementTree as ElementTree
 
-    expected = "an XML collection of <schema> with <text>, <answers> and <correctAnswer>"
+    expected = "expected an XML collection of <schema> with <text>, <answers> and <correctAnswer>"
     check_content(path)
     try:
         root = ElementTree.fromstring(path.read_bytes())
     except ElementTree.ParseError as error:
-        raise InputError(f"{path}:{error.position[0]}: expected {expected} ({error})") from None
+        raise InputError(f"{path}:{error.position[0]}: {expected} ({error})") from None
     schemas = list(root.iter("schema"))
     if not schemas:
-        raise InputError(f"{path}:1: expected {expected}, found <{root.tag}> without any")
+        raise InputError(f"{path}:1: {expected}, found <{root.tag}> without any")
     for i, schema in enumerate(schemas):
-        prefix, pronoun, suffix = (
-            " ".join((schema.findtext(f"text/{part}") or "").split()) for part in ("txt1", "pron", "txt2")
-        )
+        texts = (schema.findtext(f"text/{part}") or "" for part in ("txt1", "pron", "txt2"))
+        prefix, pronoun, suffix = (" ".join(text.split()) for text in texts)
         answers = [" ".join((a.text or "").split()) for a in schema.findall("answers/answer")]
         letter = (schema.findtext("correctAnswer") or "").strip().rstrip(".")
         if not prefix or not pronoun or len(answers) != 2 or letter not in ("A", "B"):
@@ -201,7 +189,7 @@ def wsc285(path: Path) -> Iterator[Entry]:
         right, wrong = answers if letter == "A" else answers[::-1]
         query = (len(prefix) + 1, len(prefix) + 1 + len(pronoun))
         text = f"{prefix} {pronoun}{'' if suffix[:1] in tuple(',.;:!?') else ' '}{suffix}".rstrip()
-        yield _two_candidates(f"wsc285-{i:03d}", text, query, prefix, right, wrong, "winograd")
+        yield _two_candidates(f"wsc285-{i:03d}", text, query, right, wrong, "winograd")
 
 
 def _below(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -227,19 +215,15 @@ def winogender(path: Path) -> Iterator[Entry]:
         name, _, text = line.partition("\t")
         parts = name.split(".")
         if len(parts) != 5 or parts[2] not in ("0", "1") or parts[3] not in forms or not text.strip():
-            raise InputError(
-                f"{place}: expected an id such as technician.customer.1.male.txt, a tab and a sentence, "
-                f"found {line[:60]!r}"
-            )
+            expected = "an id such as technician.customer.1.male.txt, a tab and a sentence"
+            raise InputError(f"{place}: expected {expected}, found {line[:60]!r}")
         pronoun = re.search(rf"\b({forms[parts[3]]})\b", text, re.IGNORECASE)
         if pronoun is None:
             raise InputError(f"{place}: no {parts[3]} pronoun in {text[:60]!r}")
         right, wrong = parts[:2] if parts[2] == "0" else parts[1::-1]
-        prefix = text[: pronoun.start()]
-        category = f"winogender-{parts[3]}"
         someone = parts[1] if parts[1] != "someone" else f"someone beside the {parts[0]}"
         yield _two_candidates(
-            name.removesuffix(".txt"), text, pronoun.span(), prefix, right, wrong, category,
+            name.removesuffix(".txt"), text, pronoun.span(), right, wrong, f"winogender-{parts[3]}",
             cluster=parts[0], words={"participant": someone},
         )  # fmt: skip
 
@@ -341,8 +325,7 @@ def wsc273_pairs(path: str | Path) -> SentencePairs:
     for name, sentence, right, wrong in schemas(path):
         blank = sentence.index("_")
         good, bad = (_filled(sentence, blank, blank + 1, x) for x in (right, wrong))
-        cluster = " / ".join(sorted((right.lower(), wrong.lower())))
-        pairs.append(SentencePair(id=name, good=good, bad=bad, category="winograd", cluster=cluster))
+        pairs.append(SentencePair(id=name, good=good, bad=bad, category="winograd", cluster=_pair(right, wrong)))
     return SentencePairs(path.stem, tuple(pairs), str(path))
 
 
@@ -363,8 +346,7 @@ def winobias_pairs(path: str | Path) -> SentencePairs:
         ending = "'s" if pronoun in ("his", "their") or her else ""
         names = [p.text[slice(*p.roles[role])] for role in ("target", "distractor")]
         good, bad = (_filled(p.text, start, end, f"the {name}{ending}") for name in names)
-        words = (names[0].lower(), names[1].lower())
-        cluster = " / ".join(sorted(words))
+        words, cluster = (names[0].lower(), names[1].lower()), _pair(*names)
         pairs.append(SentencePair(id=p.id, good=good, bad=bad, category=p.category, cluster=cluster, words=words))
     return SentencePairs(suite.name, tuple(pairs), suite.source, tuple(skipped))
 

@@ -47,6 +47,11 @@ class Rows:
     lines: list[str | int]
     too_long: int
 
+    def only(self, places: Sequence[int]) -> "Rows":
+        """Some of the texts, by their places."""
+        texts, tokens = [self.texts[i] for i in places], [self.tokens[i] for i in places]
+        return replace(self, texts=texts, tokens=tokens, lines=[self.lines[i] for i in places])
+
 
 def read_set(source: str) -> PromptSet:
     """The texts of a source (see this module's docstring), each once, in order.
@@ -104,14 +109,12 @@ def _category(suite: str, category: str) -> list[tuple[str, str | int]]:
 def contrast(a: str, b: str) -> tuple[PromptSet, PromptSet]:
     """Two sets that share no text, or `InputError`. Without names, lines are shared by sources of one length alone."""
     set_a, set_b = read_set(a), read_set(b)
-    texts = set(set_a.texts) & set(set_b.texts)
-    if texts:
-        raise InputError(
-            f"{a} and {b} share {counted(len(texts), 'text')}, such as {sorted(texts)[0][:60]!r}; remove them from one"
-        )
+    if texts := set(set_a.texts) & set(set_b.texts):
+        shared = f"{counted(len(texts), 'text')}, such as {min(texts)[:60]!r}"
+        raise InputError(f"{a} and {b} share {shared}; remove them from one")
     if len(set_a.texts) + set_a.repeated != len(set_b.texts) + set_b.repeated:
-        lines = (line if isinstance(line, str) else -1 - line for line in set_b.lines)
-        set_b = replace(set_b, lines=tuple(lines))
+        lines = tuple(line if isinstance(line, str) else -1 - line for line in set_b.lines)
+        set_b = replace(set_b, lines=lines)
     return set_a, set_b
 
 

@@ -55,9 +55,8 @@ class Prompt:
             if not re.fullmatch(r"query|target|distractor\d*", role):
                 raise InputError(f"{place}: unknown role {role!r}; use query, target, distractor, distractor2, …")
             if not 0 <= start < end <= len(self.text):
-                raise InputError(
-                    f"{place}: role {role!r} [{start}, {end}) leaves the text of {len(self.text)} characters"
-                )
+                length = f"{len(self.text)} characters"
+                raise InputError(f"{place}: role {role!r} [{start}, {end}) leaves the text of {length}")
             if self.text[start:end] != self.text[start:end].strip():
                 raise InputError(f"{place}: role {role!r} is {self.text[start:end]!r}; leave the space out")
         if self.order is not None and self.order != order_of(self.roles):
@@ -96,16 +95,13 @@ def check_space(text: str, continuation: str, place: str = "a continuation") -> 
     end, start = (unicodedata.category(c)[0] for c in (text[-1:] or " ", continuation[:1] or " "))
     word = start == "L" and (end in "LMN" or text[-1:] in tuple(".,;:!?"))
     if (word or (start == "N" and end in "LM")) and not UNSPACED.search(text[-1] + continuation[0]):
-        last = text.split()[-1]
-        raise InputError(
-            f"{place}: {continuation!r} would run on from {last!r}: begin it with a space, ' {continuation}'"
-        )
+        line = f"{continuation!r} would run on from {text.split()[-1]!r}"
+        raise InputError(f"{place}: {line}: begin it with a space, ' {continuation}'")
 
 
 def last_word(text: str) -> tuple[int, int]:
     """The characters of the last word, after which the answer is predicted."""
-    match = re.search(r"\S+(?=\s*$)", text)
-    if match is None:
+    if (match := re.search(r"\S+(?=\s*$)", text)) is None:
         raise InputError("a prompt is empty; give a text with words")
     return match.span()
 
@@ -129,16 +125,14 @@ class Suite:
     """Entries of the source that cannot be prompts, and why."""
 
     def __post_init__(self) -> None:
-        duplicates = [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]
-        if duplicates:
+        if duplicates := [name for name, n in Counter(p.id for p in self.prompts).items() if n > 1]:
             raise InputError(f"{self.source}: the id {duplicates[0]!r} occurs twice; make the ids unique")
         if len({tuple(p.words or ()) for p in self.prompts}) > 1:
             raise InputError(f"{self.source}: every prompt needs 'words' of the same kinds in the same order, or none")
         for name, orders in self.pairs.items():
             if sorted(orders) != sorted(get_args(Order)):
-                raise InputError(
-                    f"{self.source}: pair {name!r} is {', '.join(orders)}; it needs one prompt of each order"
-                )
+                needed = "it needs one prompt of each order"
+                raise InputError(f"{self.source}: pair {name!r} is {', '.join(orders)}; {needed}")
 
     @cached_property
     def pairs(self) -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts import check_task, load_suite
 from streamscope.instruments.prompts.alignment import LONG, none_left
 from streamscope.instruments.prompts.loaders import PAIRS, SentencePair, SentencePairs
-from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
+from streamscope.instruments.prompts.suite import Suite, unit_of, units
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.text.tokenizer import Tokenizer
 
@@ -69,12 +69,11 @@ class Task:
 
     def only(self, rows: Sequence[int]) -> "Task":
         """Some of the cases, by their places."""
-        places = {old: new for new, old in enumerate(rows)}
-        kept_reads, reads = [i for i, case in enumerate(self.reads.cases) if case in places], self.reads
+        places, reads = {old: new for new, old in enumerate(rows)}, self.reads
+        kept = [i for i, case in enumerate(reads.cases) if case in places]
         selection = Reads(
-            tokens=[reads.tokens[i] for i in kept_reads], positions=[reads.positions[i] for i in kept_reads],
-            ids=[reads.ids[i] for i in kept_reads], cases=np.array([places[reads.cases[i]] for i in kept_reads], int),
-            sides=reads.sides[kept_reads],
+            [reads.tokens[i] for i in kept], [reads.positions[i] for i in kept], [reads.ids[i] for i in kept],
+            np.array([places[reads.cases[i]] for i in kept], int), reads.sides[kept],
         )  # fmt: skip
         return replace(self, cases=self.cases.iloc[list(rows)].reset_index(drop=True), reads=selection)
 
@@ -111,10 +110,9 @@ class Task:
 def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
     """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH.
 
-    Raises `InputError` for an unknown name, a file of another format, and when no case can be scored.
-    """
-    check_task(str(name))
-    form, colon, path = str(name).partition(":")
+    Raises `InputError` for an unknown name, a file of another format, and when no case can be scored."""
+    check_task(name)
+    form, colon, path = name.partition(":")
     if colon and form in PAIRS:
         return sentence_task(PAIRS[form](path), tokenizer, n_ctx)
     return token_task(load_suite(name), tokenizer, n_ctx)
@@ -125,8 +123,7 @@ def load_tasks(names: Sequence[str], tokenizer: Tokenizer, n_ctx: int | None = N
     if not names:
         raise InputError("give at least one task, as capitalization")
     tasks = [load_task(name, tokenizer, n_ctx) for name in dict.fromkeys(names)]
-    duplicates = [name for name, k in Counter(task.name for task in tasks).items() if k > 1]
-    if duplicates:
+    if duplicates := [name for name, k in Counter(task.name for task in tasks).items() if k > 1]:
         raise InputError(f"two tasks are called {duplicates[0]!r}; rename one of the files")
     return tasks
 
@@ -140,12 +137,19 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     for i, prompt in enumerate(suite.prompts):
         prefix, answer, foil = rows[3 * i : 3 * i + 3]
         n = common_prefix(answer, foil)
-        reason = _unfit(prompt, prefix, answer, foil, n, n_ctx)
-        if reason:
-            filtered.append((prompt.id, reason))
+        if prompt.coherent is None:
+            reason = NONE
+        elif answer[: len(prefix)] != prefix or foil[: len(prefix)] != prefix:
+            reason = MERGED
+        elif n >= min(len(answer), len(foil)):
+            reason = SAME
+        elif n_ctx is not None and n > n_ctx:
+            reason = LONG
         else:
             cut = max(len(answer), len(foil)) > n + 1
             kept_rows.append((prompt, n - len(prefix), cut, answer[:n], n - 1, (answer[n], foil[n])))
+            continue
+        filtered.append((prompt.id, reason))
     _require(suite.name, kept_rows, filtered, n_ctx)
     prompts, given_counts, cuts, tokens, positions, ids = map(list, zip(*kept_rows, strict=True))
     cases = pd.DataFrame(
@@ -155,19 +159,6 @@ def token_task(suite: Suite, tokenizer: Tokenizer, n_ctx: int | None = None) -> 
     )  # fmt: skip
     reads = Reads(tokens, positions, ids, np.arange(len(kept_rows)), np.ones((len(kept_rows), 2), bool))
     return Task(suite.name, suite.source, "token", cases, reads, filtered)
-
-
-def _unfit(
-    prompt: Prompt, prefix: list[int], answer: list[int], foil: list[int], n: int, n_ctx: int | None
-) -> str | None:
-    """Why a prompt cannot be scored, or None; n tokens are common to text + answer and text + foil."""
-    if prompt.coherent is None:
-        return NONE
-    if answer[: len(prefix)] != prefix or foil[: len(prefix)] != prefix:
-        return MERGED
-    if n >= min(len(answer), len(foil)):
-        return SAME
-    return LONG if n_ctx is not None and n > n_ctx else None
 
 
 def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
@@ -192,9 +183,9 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
           "category": p.category, "relation": "", "order": "", "answer": p.good, "foil": p.bad, "given": n}
          for p, n in kept_pairs]
     ).assign(cut=False)  # fmt: skip
-    tokens, positions, ids, owner, sides_read = map(list, zip(*reads, strict=True))
-    every = Reads(tokens, positions, ids, np.array(owner), np.array(sides_read))
-    return Task(pairs.name, pairs.source, "sentence", cases, every, filtered)
+    tokens, positions, ids, owners, sides_read = map(list, zip(*reads, strict=True))
+    all_reads = Reads(tokens, positions, ids, np.array(owners), np.array(sides_read))
+    return Task(pairs.name, pairs.source, "sentence", cases, all_reads, filtered)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

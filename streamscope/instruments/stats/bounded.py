@@ -31,17 +31,10 @@ Ends = tuple[float, float]
 
 
 def bounded_interval(
-    value: float,
-    error: float,
-    t: float,
-    residuals: np.ndarray,
-    clusters: int,
-    sizes: np.ndarray,
-    limits: Ends,
+    value: float, error: float, t: float, residuals: np.ndarray, clusters: int, sizes: np.ndarray, limits: Ends,
     shared: Shared | None = None,
-) -> Ends:
-    """The interval of a mean between `limits`: `hall`'s and `inside`; of less than 8 clusters, or clusters that differ
-    in size, `on_log_odds`."""
+) -> Ends:  # fmt: skip
+    """The interval of a mean between `limits`: `hall`'s; `on_log_odds` of fewer than 8 clusters, or unequal ones."""
     if clusters < BOOTSTRAP_CLUSTERS or sizes.sum() ** 2 / (sizes**2).sum() < EVEN * len(sizes):
         return on_log_odds(value, t * error, limits)
     return inside(hall(value, error, t, residuals, shared), value, t * error, limits)

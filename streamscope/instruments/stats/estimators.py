@@ -13,9 +13,8 @@ other.
 Computed by inclusion and exclusion over the kinds (Cameron, Gelbach & Miller 2011, Journal of Business & Economic
 Statistics 29:238). A word that is of one kind in some cases and of another in others (a noun meant here, competing
 there) makes those depend on each other as well (dyadic clustering: Fafchamps & Gubert 2007, Journal of Development
-Economics 83:326). Such sums need not be positive, and where a word helps as one kind what it costs as the other they
-nearly cancel; so the variance is the largest of the two and of those clustered by one kind alone: never a narrower
-interval than clustering by words, or by pairs, would give.
+Economics 83:326). Such sums need not be positive, and may nearly cancel; so the variance is the largest of the two and
+of those clustered by one kind alone: no interval is narrower than clustering by words, or by pairs, would give.
 """
 
 import warnings
@@ -47,8 +46,7 @@ class Shared:
     kinds: tuple[np.ndarray, ...]
     """For each kind, codes [D] of the cells' labels."""
     sums: tuple[tuple[Term, ...], ...]
-    """The terms of inclusion and exclusion: labels of different kinds taken for different; and for the same, where
-    they are written alike."""
+    """Terms of inclusion and exclusion: equal labels of two kinds taken for different; and for the same."""
     sizes: np.ndarray
     """[D]: observations of each cell."""
 
@@ -68,9 +66,8 @@ class Shared:
             names[is_repeat] = names.max() + 1 + np.arange(is_repeat.sum())  # a label that a cell has twice counts once
             terms = []
             for k in every:
-                rows = np.concatenate(
-                    [np.sort(names[:, list(subset)]) for subset in combinations(range(len(labels)), k)]
-                )
+                subsets = combinations(range(len(labels)), k)
+                rows = np.concatenate([np.sort(names[:, list(subset)]) for subset in subsets])
                 codes = pd.MultiIndex.from_arrays(list(rows.T)).factorize()[0] if k > 1 else pd.factorize(rows[:, 0])[0]
                 terms.append(((-1) ** (k + 1), np.tile(np.arange(d), len(rows) // d), codes))
             sums.append(tuple(terms))
@@ -81,20 +78,16 @@ class Shared:
         by_kind = [((1, np.arange(residuals.shape[-1]), codes),) for codes in self.kinds]
         totals = []
         for terms in (*self.sums, *by_kind):
-            parts = [
-                sign * np.square(cluster_totals(residuals[..., cells], codes)[0]).sum(-1)
-                for sign, cells, codes in terms
-            ]
-            totals.append(np.sum(parts, axis=0))
+            sums = ((sign, cluster_totals(residuals[..., cells], codes)[0]) for sign, cells, codes in terms)
+            totals.append(np.sum([sign * np.square(x).sum(-1) for sign, x in sums], axis=0))
         return np.asarray(np.max(totals, axis=0))
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """What n observations share: codes 0..D−1 [n] of their cells, how cells share labels, and the number to go by.
+    """Codes 0..D−1 [n] of the cells of n observations, how cells share labels, and the number to go by.
 
-    With one label per observation a cell is a cluster and `shared` is None. With several, `count` is the fewest labels
-    of a kind.
+    With one label per observation a cell is a cluster, and `shared` None; else `count` is the fewest labels of a kind.
     """
 
     codes: np.ndarray
@@ -109,9 +102,8 @@ class Clusters:
 def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clusters:
     """Clusters of n observations from one label each (any hashable), or several: tuples, or an array [n, kinds].
 
-    None makes every observation its own cluster. Texts that are equal are one label, of whatever kind; numbers are
-    labels of their kind only. Raises `InputError` for another number of labels, for labels of
-    different numbers of kinds, and for missing ones.
+    None makes every observation its own cluster. Equal texts are one label, of whatever kind; numbers are labels of
+    their kind only. Raises `InputError` for another number of labels, unequal numbers of kinds, and missing labels.
     """
     if clusters is None:
         return Clusters(np.arange(n), None, n)
@@ -154,10 +146,7 @@ def _crossed(labels: tuple[tuple, ...]) -> Clusters:
 
 
 def cluster_codes(clusters: ArrayLike | None, n: int) -> np.ndarray:
-    """Codes 0..D−1 [n] of one cluster label per observation, for statistics that know no other (`read_clusters`).
-
-    Raises `InputError` as `read_clusters`, and for labels of several kinds.
-    """
+    """The codes of `read_clusters`, for statistics of one label per observation: `InputError` for several kinds."""
     result = read_clusters(clusters, n)
     if result.shared is not None:
         raise InputError("this statistic takes one cluster label per value, here are several; give the coarsest")
@@ -184,16 +173,13 @@ def ratio_and_error(
 ) -> tuple[np.ndarray, np.ndarray]:
     """R = Σ y_d / Σ n_d over the last axis and its standard error; leading axes are separate estimates.
 
-    With e_d = y_d − R n_d, Var R = D/(D−1) · Σ e_d² / (Σ n_d)² (linearised; Cochran, Sampling Techniques, §6).
-    With equal n_d this is sd / sqrt(D) of the cluster means, exactly; with unequal ones a few long clusters decide,
-    which `degrees_of_freedom` accounts for. Where the D cells share labels (`shared`), Σ e_d² becomes
-    `Shared.squares` and D the fewest labels of a kind.
-    Tables are estimated by `observations.estimate`, for any contrast.
+    With e_d = y_d − R n_d, Var R = D/(D−1) · Σ e_d² / (Σ n_d)² (linearised; Cochran, Sampling Techniques, §6): with
+    equal n_d sd / sqrt(D) of the cluster means, exactly; with unequal ones a few long clusters decide, which
+    `degrees_of_freedom` accounts for. Of cells that share labels Σ e_d² is `Shared.squares`, D the fewest of a kind.
     """
     size = counts.sum(-1)
-    ratio = np.asarray(totals.sum(-1) / size)
-    residual = totals - ratio[..., None] * counts
-    return ratio, np.asarray(np.sqrt(clustered_square(residual, shared)) / size)
+    value = np.asarray(totals.sum(-1) / size)
+    return value, np.asarray(np.sqrt(clustered_square(totals - value[..., None] * counts, shared)) / size)
 
 
 def clustered_square(residuals: np.ndarray, shared: Shared | None = None) -> np.ndarray:
@@ -245,12 +231,10 @@ def cluster_bootstrap(
     statistic does not vary over resamples, −∞ and ∞ where an end has no value because it is not finite in some.
 
     The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because
-    a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa is the
-    default because it held its level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6 %,
-    neither expanded 94.5 and 93.8 %), d_z 95.8 % (93.6 %). With t_3 tails 93.0 and 91.0 %: d itself is unstable
-    there. For a mean use a contrast of observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
-
-    Raises `InputError` for fewer than eight clusters.
+    a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa held its
+    level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6, neither expanded 94.5 and 93.8),
+    d_z 95.8 % (93.6); with t_3 tails, where d itself is unstable, 93.0 and 91.0 %. For a mean use a contrast of
+    observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3. Raises `InputError` for fewer than 8 clusters.
     """
     from scipy import stats
 
@@ -261,17 +245,10 @@ def cluster_bootstrap(
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # without variation it is NaN in the answer
         result = stats.bootstrap(
-            data,
-            statistic,
-            paired=True,
-            vectorized=True,
-            axis=-1,
-            confidence_level=expanded_level(confidence, d),
-            method=method,
-            n_resamples=resamples,
-            batch=max(1, _BATCH_CELLS // data[0].size),
+            data, statistic, paired=True, vectorized=True, axis=-1, confidence_level=expanded_level(confidence, d),
+            method=method, n_resamples=resamples, batch=max(1, _BATCH_CELLS // data[0].size),
             rng=np.random.default_rng(seed),
-        )
+        )  # fmt: skip
     low, high = map(np.asarray, result.confidence_interval)
     is_lost = ~np.isfinite(low + high) & ~np.isfinite(result.bootstrap_distribution).all(-1)
     return np.where(is_lost, -np.inf, low), np.where(is_lost, np.inf, high)
@@ -287,10 +264,9 @@ def statistic_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Interval of a statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
 
-    Cells that share labels of several kinds cannot be drawn independently. There θ = g(Σ c_1d, Σ c_2d, …) has
-    θ ± t_df sqrt(Var), Var = `clustered_square` of e_d = Σ_k ∂g/∂C_k c_kd with derivatives by central differences (the
-    delta method; e_d sums to 0 where g does not change with the number of cases, as for all means, ratios and
-    Cohen's d here) and df = `degrees_of_freedom`. NaN where the statistic does not vary.
+    Cells that share labels cannot be drawn independently. There θ = g(Σ c_1d, Σ c_2d, …) has θ ± t_df sqrt(Var), Var =
+    `clustered_square` of e_d = Σ_k ∂g/∂C_k c_kd with derivatives by central differences (the delta method; e_d sums to
+    0 where g does not change with the number of cases) and df = `degrees_of_freedom`. NaN where it does not vary.
     """
     shared = clusters.shared
     if shared is None:
@@ -316,10 +292,7 @@ def ratio(totals: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
 # ---- Cohen's d ---------------------------------------------------------------------------------
 
 
-Kind = Literal["pooled", "d_z"]
-
-
-def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Kind = "pooled") -> float:
+def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Literal["pooled", "d_z"] = "pooled") -> float:
     """Standardised difference (no unit) of two conditions; NaN where the standardiser is 0, and for one case.
 
     pooled     (m1 − m0) / sqrt((s1² + s0²)/2)     the default, LFA Eq. 9 as read in SPEC §7.3
@@ -392,14 +365,9 @@ def sign_flip(
     moving = totals[totals != 0]
     m = len(moving)
     result = stats.permutation_test(
-        (np.pad(moving, (0, max(0, 2 - m))) / counts.sum(),),
-        np.sum,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=resamples,
-        batch=max(1, 1_000_000 // max(m, 1)),
-        rng=np.random.default_rng(seed),
-    )
+        (np.pad(moving, (0, max(0, 2 - m))) / counts.sum(),), np.sum, permutation_type="samples", vectorized=True,
+        n_resamples=resamples, batch=max(1, 1_000_000 // max(m, 1)), rng=np.random.default_rng(seed),
+    )  # fmt: skip
     return float(result.pvalue)
 
 
@@ -429,10 +397,7 @@ def holm(p: ArrayLike) -> np.ndarray:
     """Corrected p of one family, any shape, NaN where undefined: max over j ≤ i of (m−j+1) p_(j), at most 1.
 
     Holm (1979): it controls the chance of any false rejection under any dependence. m counts the defined cells only: a
-    cell that is undefined by construction was never a test.
-
-    The tests hold it against statsmodels' `multipletests`, which collects garbage at every call and took a fifth of a
-    command's time.
+    cell that is undefined by construction was never a test. (statsmodels' `multipletests` took a fifth of a command.)
     """
     values = np.asarray(p, float)
     defined = ~np.isnan(values)

@@ -27,14 +27,11 @@ half of that is added. For many independent heads, and where one head is much th
 def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """The best head of one half of the cases, scored on the other half, both ways, against the rules without meaning.
 
-    Independent cases (pairs, texts) are split in halves at random (`halves`: where cases share nouns the halves share
-    no target noun, which the column `apart` says); the best head has the largest Top-1, then the largest mean
-    attention. Rows: half A → B, B → A, and both, where every case is scored by the head that was chosen without it;
-    each against the rules `RULES` on the same cases (`proportions.paired_proportions`: McNemar's test, or its clustered
-    forms). "Beats recency by 15 points" means difference_low ≥ 0.15. The pooled interval takes the two chosen heads as
-    given.
-
-    Raises `InputError` for fewer than four independent cases.
+    Independent cases (pairs, texts) are split by `halves`, which the column `apart` describes; the best head has the
+    largest Top-1, then the largest mean attention. Rows: half A → B, B → A, and both, where every case is scored by the
+    head that was chosen without it; each against the rules `RULES` on the same cases (`proportions.paired_proportions`:
+    McNemar's test, or its clustered forms). "Beats recency by 15 points" means difference_low ≥ 0.15. The pooled
+    interval takes the two chosen heads as given. Raises `InputError` for fewer than four independent cases.
     """
     side, separation = halves(table, seed)
     rows, heads = best_head_held_out(table.assign(side=side), ("hit", "attention"), side)

@@ -87,7 +87,8 @@ def paired_proportions(
     """Does a head hit more often than a rule (recency, chance's pick) on the same cases?
 
     difference = (b − c)/n with b cases only this method hits, c only the reference. Without clusters: p of McNemar's
-    exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; interval of Bonett & Price 2012,
+    exact test, min(1, 2 P(Bin(b+c, ½) ≤ min(b, c))), conservative; adjusted Wald interval of Bonett & Price 2012,
+    British Journal of Mathematical and Statistical Psychology 65:430,
     p12 − p21 ± z sqrt((p12 + p21 − (p12 − p21)²)/(n+2)) with p12 = (b+1)/(n+2), p21 = (c+1)/(n+2). With clusters
     (several pronouns of one story): p of `estimators.sign_flip` on whole clusters, which is McNemar's test when
     clusters hold one case; interval R ± t_df SE of the ratio estimator. With labels of several kinds (nouns that cases
@@ -99,42 +100,21 @@ def paired_proportions(
     x, y = np.asarray(hits, float), np.asarray(reference, float)
     n = len(x)
     b, c = int(((x == 1) & (y == 0)).sum()), int(((x == 0) & (y == 1)).sum())
-    difference = (b - c) / n
-    groups = n
+    difference, groups = (b - c) / n, n
+    low = high = p = float("nan")
     if clusters is None:
-        p = mcnemar_p(b, c)
-        centre, half = bonett_price(b, c, n, confidence)
+        p = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
+        p12, p21, z = (b + 1) / (n + 2), (c + 1) / (n + 2), float(ndtri(0.5 + confidence / 2))
+        centre, half = p12 - p21, z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
         low, high = max(-1.0, centre - half), min(1.0, centre + half)
-    else:
-        cluster_index = read_clusters(clusters, n)
-        groups = cluster_index.count
-        if groups < 2:
-            nan = float("nan")
-            return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, nan, nan, nan)
-        totals, counts = cluster_index.totals(x - y)
-        error = float(ratio_and_error(totals, counts, cluster_index.shared)[1])
-        df = float(degrees_of_freedom(counts, cluster_index.shared))
-        if cluster_index.shared is None:
+    elif (groups := (cluster_index := read_clusters(clusters, n)).count) > 1:
+        shared, (totals, counts) = cluster_index.shared, cluster_index.totals(x - y)
+        error, df = float(ratio_and_error(totals, counts, shared)[1]), float(degrees_of_freedom(counts, shared))
+        if shared is None:
             p = sign_flip(x - y, clusters, resamples=resamples, seed=seed)
         else:
             p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
-        half = t_quantile(confidence, df) * error
-        low, high = max(-1.0, difference - half), min(1.0, difference + half)
-        if error == 0:
-            low = high = float("nan")
+        if error != 0:
+            half = t_quantile(confidence, df) * error
+            low, high = max(-1.0, difference - half), min(1.0, difference + half)
     return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, low, high, p)
-
-
-def mcnemar_p(b: int, c: int) -> float:
-    """McNemar's exact two-sided p from the discordant counts; 1 when there are none."""
-    return min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
-
-
-def bonett_price(b: int, c: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Centre and half-width of Bonett & Price's adjusted Wald interval of (b − c)/n.
-
-    British Journal of Mathematical and Statistical Psychology 65:430 (2012).
-    """
-    p12, p21 = (b + 1) / (n + 2), (c + 1) / (n + 2)
-    z = float(ndtri(0.5 + confidence / 2))
-    return p12 - p21, z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
