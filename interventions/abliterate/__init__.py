@@ -25,7 +25,7 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, say
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
-from streamscope.probes.directions.names import check_direction_name, in_model
+from streamscope.probes.directions import check_direction_name, in_model
 
 if TYPE_CHECKING:
     from streamscope.instruments.result import Result

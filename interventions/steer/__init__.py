@@ -24,7 +24,7 @@ from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Sets
 from streamscope.instruments.figures import Curve
-from streamscope.probes.directions.names import check_direction_name, in_model
+from streamscope.probes.directions import check_direction_name, in_model
 
 
 @instrument("steer", Documents(batch_size=16), Sets())
