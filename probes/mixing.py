@@ -1,16 +1,11 @@
 """Tables of the mixing metrics, from a run's log and its weights, by module (KROM; SPEC §1.5).
 
-`models.mixing` has the formulas (`METRICS`) and computes them (`measure`); training logs them at each evaluation. Here
-a run folder becomes two tidy tables:
-
-    log      one row per step, module, metric and part, from metrics.jsonl
-    table    one row per module and part: every metric at the kept weights
-
+`models.mixing` has the formulas (`METRICS`) and computes them (`measure`); training logs them at each evaluation.
 Streams mix where training made them mix: weight decay pulls every logit towards 0, where mixing is full, whatever the
-loss says. So a module or factor counts only if its mixing can change an output (`models.mixing.inert_modules`), and
-against what the run's decay, schedule and storage make of the initial bias without any gradient (`without_gradient`):
+loss says. So a module counts only if its mixing can change an output (`models.mixing.inert_modules`), and against
+what the run's decay, schedule and storage make of the initial bias without any gradient (`without_gradient`):
 
-    mix                          that much exceeded by at least `NO_MIXING` of ‖H_res − I‖_F, or `LEAST` of a swap
+    mix                          that much exceeded by at least `NO_MIXING` of ‖H_res − I‖_F
     no more than decay alone     not above that, but it mixes at least that much: the initial bias or decay mixes
     still                        less than that
 """
@@ -24,26 +19,18 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.undefined_cells import note
 from streamscope.models.layers.hyper_mixing import DTYPES
-from streamscope.models.mixing import METRICS, Row, connections, distance, gates, has_mixing, measure
+from streamscope.models.mixing import Row, connections, distance, gates, has_mixing, measure
 from streamscope.models.tensors import read_tensors
 from streamscope.models.training.optim import lr_factor
 from streamscope.models.training.run import read_metrics
 
 KEYS = ["module", "metric", "part"]
-MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
-LEAST = 0.01
-"""The smallest swap probability of a factor that counts; in both of two factors it gives ‖H_res − I‖_F = .05."""
-NONE = "{} has no mixing matrices: {}. Hyper-connections (kromhc, kromcanon, any residual=hc|mhc|mhc_lite|kromhc), \
-head gates (pls, c2) and Kronecker projections (dst-kron) have some"
 
 
 def log(folder: Path) -> pd.DataFrame:
-    """The mixing rows of metrics.jsonl: step, module, metric, part, value (NaN where undefined), why.
-
-    No rows for a run without a metrics.jsonl or its mixing rows. Raises `InputError` for a damaged file.
-    """
+    """The mixing rows of metrics.jsonl, if there are any: step, module, metric, part, value (NaN where undefined), why.
+    Raises `InputError` for a damaged file."""
     rows = [r for r in read_metrics(folder) if r["kind"] == "mixing"] if (folder / "metrics.jsonl").is_file() else []
     return _frame(rows, ["step", *KEYS, "value", "why"])
 
@@ -54,13 +41,14 @@ def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
 
 
 def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
-    """Every metric at the weights of `step`: static ones from `model`, the others from the log of that step.
-
-    Columns module, metric, part, value, why. Metrics that need tokens and were not logged at `step` are undefined, with
-    the reason. Raises `InputError` for a model without mixing.
-    """
+    """Every metric at the weights of `step`: static ones from `model`, the others from the log of that step, or
+    undefined, with the reason. Raises `InputError` for a model without mixing."""
     if not has_mixing(model):
-        raise InputError(NONE.format(model.config.name, "one residual stream, no gate, no routing"))
+        raise InputError(
+            f"{model.config.name} has no mixing matrices: one residual stream, no gate, no routing. Hyper-connections "
+            "(kromhc, kromcanon, any residual=hc|mhc|mhc_lite|kromhc), head gates (pls, c2) and Kronecker projections "
+            "(dst-kron) have some"
+        )
     current = _frame(measure(model), [*KEYS, "value", "why"])
     step_rows = logged[logged["step"] == step].drop(columns="step")
     table = pd.concat([current, step_rows]).drop_duplicates(KEYS, ignore_index=True)
@@ -70,23 +58,7 @@ def final(model: Any, logged: pd.DataFrame, step: int) -> pd.DataFrame:
     absent = [(module, metric) for module in connections(model) for metric in ("distance_dynamic", "gradient")]
     absent += [(module, metric) for module in gates(model) for metric in ("gate_mean", "gate_sd", "gate_low")]
     rows = [{"module": m, "metric": metric, "part": "", "value": None, "undefined": reason} for m, metric in absent]
-    return pd.concat([table, _frame(rows, list(table.columns))], ignore_index=True) if rows else table
-
-
-def kind(value: float, decay_value: float, threshold: float) -> str:
-    """`MIX`, `DECAY` or `AT_REST`, for a distance or swap and its value without any gradient."""
-    if value - decay_value >= threshold:
-        return MIX
-    return DECAY if value >= threshold else AT_REST
-
-
-def streams(kinds: Sequence[str]) -> str:
-    """One text for a run, from the kinds of its modules (or factors) that can act; "none to mix" if there are none."""
-    counts = {name: list(kinds).count(name) for name in (MIX, DECAY, AT_REST)}
-    if not kinds:
-        return "none to mix"
-    parts = [f"{name} {n}" for name, n in counts.items() if n]
-    return next(name for name, n in counts.items() if n) if len(parts) == 1 else f"{', '.join(parts)} of {len(kinds)}"
+    return pd.concat([table, _frame(rows, list(table))], ignore_index=True) if rows else table
 
 
 def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: int | None = None) -> Tensor:
@@ -96,10 +68,10 @@ def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: 
     """
     t = training
     p = torch.nn.Parameter(b.detach().float() if t.get("rounding") == "stochastic" else b.detach().clone())
-    wide: dict[str, Any] = {"lr": t["hc_lr"], "weight_decay": t["hc_decay"]}
-    optimizer: torch.optim.Optimizer = torch.optim.SGD([p], **wide)
+    rates: dict[str, Any] = {"lr": t["hc_lr"], "weight_decay": t["hc_decay"]}
+    optimizer: torch.optim.Optimizer = torch.optim.SGD([p], **rates)
     if t["hc_optimizer"] == "adamw":
-        optimizer = torch.optim.AdamW([p], betas=(t["hc_beta1"], t["hc_beta2"]), fused=True, **wide)
+        optimizer = torch.optim.AdamW([p], betas=(t["hc_beta1"], t["hc_beta2"]), fused=True, **rates)
     for step in range(steps if until is None else until):
         optimizer.param_groups[0]["lr"] = t["hc_lr"] * lr_factor(step, steps, t["warmup"], t["lr_floor"])
         p.grad = torch.zeros_like(p)
@@ -116,39 +88,11 @@ def distances_without_gradient(
         return {}
     first = next(iter(modules.values()))  # all modules of a model start with the same b_res
     start = first.biases()["res"].to(DTYPES[first.spec.hc_dtype])
-    decay_distance = float(distance(first.mixing(without_gradient(start, training, steps, until).float())))
-    return dict.fromkeys(modules, decay_distance)
-
-
-def by_module(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per module and part, one column per metric; a metric of the whole module is repeated in its parts.
-
-    `undefined` gives the reason of missing cells; metrics of other kinds of modules are "not of this module".
-    """
-    metrics = [m for m in METRICS if m in set(rows["metric"])]
-    out = []
-    for module, module_rows in rows.groupby("module", sort=False):
-        defined = module_rows[(module_rows["part"] != "") & module_rows["metric"].isin(metrics)]
-        for part in list(dict.fromkeys(defined["part"])) or [""]:
-            cells: dict[str, float] = {}
-            reasons: dict[str, str] = {}
-            for metric in metrics:
-                metric_rows = module_rows[(module_rows["metric"] == metric) & module_rows["part"].isin(["", part])]
-                cells[metric] = float(metric_rows["value"].iloc[0]) if len(metric_rows) else float("nan")
-                if pd.isna(cells[metric]):
-                    reasons[metric] = metric_rows["why"].iloc[0] if len(metric_rows) else "not of this module"
-            out.append({"module": module, "part": part, **cells, "undefined": note(reasons)})
-    return pd.DataFrame(out)
+    return dict.fromkeys(
+        modules, float(distance(first.mixing(without_gradient(start, training, steps, until).float())))
+    )
 
 
 def kept_step(folder: Path) -> int:
     """The step of the weights in model.safetensors; −1 if the file does not say."""
     return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
-
-
-def short(module: str) -> str:
-    """`blocks.3.attn_hc` -> `L3 attn`, `blocks.0.attn.v` -> `L0 attn.v`."""
-    parts = module.split(".")
-    if len(parts) < 3 or parts[0] != "blocks":
-        return module
-    return f"L{parts[1]} {'.'.join(parts[2:]).removesuffix('_hc')}"

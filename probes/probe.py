@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Probe
+from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.models.hooks import Edits, run
 
 
@@ -20,13 +20,6 @@ def measure(
     model: Any, probe: Probe, prompts: Any, *, edits: Edits | None = None, tokenizer: Any = None
 ) -> pd.DataFrame:
     """Run a probe on a model, under `edits` if given, and return its table of observations. Raises `InputError` without
-    a tokenizer, and when an observation is not a number."""
-    tokenizer = tokenizer or getattr(model, "tokenizer", None)
-    if tokenizer is None:
-        raise InputError("this model has no tokenizer: load a run that has one, or pass tokenizer=")
-    query = probe.plan(prompts, tokenizer)
-    table = probe.read(run(model, query, edits), query)
-    bad = [name for name in table.select_dtypes("number") if table[name].isna().any()]
-    if bad:
-        raise InputError(f"{int(table[bad].isna().any(axis=1).sum())} observations are NaN, in {', '.join(bad)}")
-    return table
+    a tokenizer."""
+    query = probe.plan(prompts, tokenizer or check_tokenizer(model))
+    return probe.read(run(model, query, edits), query)

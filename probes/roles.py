@@ -1,19 +1,11 @@
 """What heads attend to: from the prompts of a suite to a table prompt × head × role, and the rows made of it.
 
-    query = role_query(suite, tokenizer, needs=("target", "distractor"))
-    table = role_table(run(model, query), query, lambda i, rows: {"target": attention_to(rows, positions[i]["target"])})
-    table.values["target"]          [heads, prompts]
-    table.frame()                   a row per prompt and head
-    table.block(measure, ["target"]), table.contrasts(["target"], "target", {"target": 1.0}, null=None)
-
 `pds`, `sps`, `coreference` and `head_groups` differ in what they read of a prompt's rows and in their contrasts. Only
-the pattern's row at the query position is kept, so memory grows with prompts × heads × keys. A row sums to 1.
-Hook: `blocks.L.attn.hook_pattern`, of our models and of a TransformerLens bridge.
+the pattern's row at the query position is kept, so memory grows with prompts × heads × keys.
 
-A pooled mean hides a head that serves one kind of prompt, such as one that finds whom *she* means among prompts about
-things. A category is a category or a relation of the prompts; those that hold the same prompts as an earlier one are
-left out, and `all` holds every prompt. The best of many heads is best partly by luck, so the best head of a category is
-chosen on one half of its cases and scored on the other, both ways.
+A pooled mean hides a head that serves one kind of prompt. A category is a category or a relation of the prompts; those
+that hold the same prompts as an earlier one are left out, and `all` holds every prompt. The best of many heads is best
+partly by luck, so the best head of a category is chosen on one half of its cases and scored on the other, both ways.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +17,7 @@ import pandas as pd
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each
 from streamscope.instruments.prompts.alignment import Aligned, align_once
 from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.instruments.stats.estimators import cohens_d
@@ -45,11 +37,8 @@ TIE = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class RoleQuery(Query):
-    """A query with its prompts.
-
-    aligned: the prompts in the order of `tokens`. left_out: ids of prompts without the roles that the probe needs.
-    undecided: ids of prompts left out because the same text up to the query has another answer elsewhere.
-    """
+    """A query with its prompts; and ids of prompts that are left out, without the roles that the probe needs, or
+    because the same text up to the query has another answer elsewhere."""
 
     aligned: Aligned
     left_out: tuple[str, ...] = ()
@@ -57,12 +46,8 @@ class RoleQuery(Query):
 
 
 def undecided(prompts: Sequence[Prompt]) -> set[str]:
-    """Ids of the prompts whose text up to and including the query occurs again with another target.
-
-    A causal model attends equally in all of them, so one target's gain is the other's loss: every head hits at most one
-    of such a pair and their SPS sums to 0. Winograd and Winogender schemas have many, because the decisive words come
-    after the pronoun.
-    """
+    """Ids of the prompts whose text up to and including the query occurs again with another target: a causal model
+    attends equally in all of them. Winograd and Winogender schemas have many."""
     groups: dict[tuple[str, tuple[int, int]], list[Prompt]] = {}
     for p in prompts:
         groups.setdefault((p.text[: p.roles["query"][1]], p.roles["query"]), []).append(p)
@@ -72,32 +57,24 @@ def undecided(prompts: Sequence[Prompt]) -> set[str]:
 def role_query(
     prompts: Suite | Aligned, tokenizer: Any, *, needs: tuple[str, ...] = ("target",), gated: bool = False
 ) -> RoleQuery:
-    """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`.
-
-    Prompts that no causal model can decide at the query (`undecided`) are left out and named. Raises `InputError` if no
-    prompt has the roles, or none of those can be decided.
-    """
+    """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`. Raises
+    `InputError` if no prompt has the roles, or all are `undecided`."""
     aligned = align_once(prompts, tokenizer)
-    keep = [i for i, spans in enumerate(aligned.positions) if all(role in spans for role in needs)]
-    if not keep:
+    lacking = {p.id for p, spans in zip(aligned.prompts, aligned.positions, strict=True) if not {*needs} <= {*spans}}
+    if len(lacking) == len(aligned.prompts):
         raise InputError(f"no prompt has the roles {' and '.join(needs)}; use another suite, such as competing")
-    open_ended = undecided([aligned.prompts[i] for i in keep])
-    keep = [i for i in keep if aligned.prompts[i].id not in open_ended]
-    if not keep:
+    open_ended = undecided([p for p in aligned.prompts if p.id not in lacking])
+    subset = aligned.only([i for i, p in enumerate(aligned.prompts) if p.id not in lacking | open_ended])
+    if not subset.prompts:
         raise InputError(
             f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
             "causal model attends equally in both; use a suite whose text decides before the query"
         )
-    subset = aligned.only(keep)
-    names = {p.id for p in subset.prompts} | open_ended
     return RoleQuery(
-        tokens=subset.tokens,
-        hooks=(PATTERN, GATE) if gated else (PATTERN,),
-        positions=[[q] for q in subset.queries],
-        aligned=subset,
-        left_out=tuple(p.id for p in aligned.prompts if p.id not in names),
+        tokens=subset.tokens, hooks=(PATTERN, GATE) if gated else (PATTERN,), aligned=subset,
+        positions=[[q] for q in subset.queries], left_out=tuple(p.id for p in aligned.prompts if p.id in lacking),
         undecided=tuple(p.id for p in aligned.prompts if p.id in open_ended),
-    )
+    )  # fmt: skip
 
 
 def up_to_query(query: RoleQuery) -> RoleQuery:
@@ -116,19 +93,13 @@ def left_out(query: Query, roles: str) -> str:
 
 
 def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3). Raises
-    `InputError` for a weight that is not finite."""
+    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3)."""
     patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate") if gated else {}
     for i, q in enumerate(query.aligned.queries):
         layers = {layer: x[i][:, 0, : q + 1].double() for layer, x in patterns.items()}
         if gated:
             layers = {layer: a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in layers.items()}
-        rows = torch.stack(list(layers.values())).cpu().numpy()
-        if not np.isfinite(rows).all():
-            layer, head = (int(x[0]) for x in np.nonzero(~np.isfinite(rows).all(-1)))
-            name = query.aligned.prompts[i].id
-            raise InputError(f"attention of L{list(patterns)[layer]}.H{head} is not finite on prompt {name!r}")
-        yield i, rows
+        yield i, torch.stack(list(layers.values())).cpu().numpy()
 
 
 def sink_names(to_bos: np.ndarray) -> list[str]:
@@ -144,8 +115,6 @@ def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
 def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
     """Layer -> activations per prompt of the attention hook `hook`, in layer order."""
     activations = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
-    if not activations:
-        raise InputError(f"no {hook} was captured; run the query planned by this probe")
     return dict(sorted(activations.items()))
 
 
@@ -174,11 +143,7 @@ def prompt_columns(aligned: Aligned) -> dict[str, list[Any]]:
 
 @dataclass(frozen=True)
 class RoleTable:
-    """Numbers of every head on every case: on a prompt, or on a pair of prompts.
-
-    heads: head (L0.H1), layer and index. cases: id, pair, cluster, category, relation, order, and what else is known
-    of a case. values: name -> [heads, cases].
-    """
+    """Numbers of every head (head, layer, index) on every case, a prompt or a pair: `values` name -> [heads, cases]."""
 
     heads: pd.DataFrame
     cases: pd.DataFrame
@@ -195,11 +160,8 @@ class RoleTable:
         """Cells: every head for the first of the values `names`, for the next …; units: the cases, called `unit`."""
         cells = pd.concat([self.heads.assign(what=name) for name in names], ignore_index=True)
         total = np.concatenate([self.values[name] for name in names])
-        return Observations(measure=measure, cells=cells, units=self.units(unit), total=total, size=1.0)
-
-    def units(self, unit: Sequence[str]) -> pd.DataFrame:
-        """The cases as units of `Observations`."""
-        return self.cases.drop(columns="id").assign(unit=list(unit))
+        units = self.cases.drop(columns="id").assign(unit=list(unit))
+        return Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
 
     def contrasts(
         self, names: Sequence[str], quantity: str, weights: Mapping[str, float],
@@ -208,15 +170,12 @@ class RoleTable:
         """Σ weights · value over the cells of `block` with these names, for every head, or as mean over each of
         `groups` (labels, heads). `options` are other fields of `Contrast`."""
         start = {name: i * len(self.heads) for i, name in enumerate(names)}
-        head_groups = (
-            [(labels, [i]) for i, labels in enumerate(self.heads.to_dict("records"))] if groups is None else groups
-        )
         return [
             Contrast(
                 quantity=quantity, labels=labels, **options,
                 weights={start[name] + h: w / len(heads) for name, w in weights.items() for h in heads},
             )
-            for labels, heads in head_groups
+            for labels, heads in groups or [(row, [i]) for i, row in enumerate(self.heads.to_dict("records"))]
         ]  # fmt: skip
 
 
@@ -266,8 +225,7 @@ def by_category(
 ) -> tuple[Observations, list[Contrast]]:
     """The cells once for every category, each over the units in it, and the contrasts with the label `category`.
 
-    Those of all categories but `all` are corrected together. `reasons`: quantity -> why it has no value in a category
-    without units.
+    Those of all categories but `all` are corrected together. `reasons`: of a quantity in a category without units.
     """
     n, units = len(block.cells), len(block.units)
     is_member = np.stack([members(block.units, group) for group in groups.values()])[:, None] & block.inside
@@ -282,10 +240,8 @@ def by_category(
             weights = {i * n + cell: weight for cell, weight in c.weights.items()}
             reason = "" if filled[list(weights)].all() else (reasons or {}).get(c.quantity, "")
             family = f"{c.family or c.quantity}, {'all prompts' if name == ALL else 'by category'}"
-            labels = {"category": name, **c.labels}
-            repeated_contrasts.append(
-                replace(c, labels=labels, weights=weights, family=family, missing=c.missing or reason)
-            )
+            new = replace(c, labels={"category": name, **c.labels}, weights=weights, family=family)
+            repeated_contrasts.append(replace(new, missing=c.missing or reason))
     return repeated, repeated_contrasts
 
 
@@ -295,42 +251,32 @@ def best_heads(
 ) -> tuple[Observations, list[Contrast], dict[str, str]]:  # fmt: skip
     """The best head of each category, scored on cases that did not choose it; and its name, "" for too few cases.
 
-    The contrast `best` is tested; with a `rival`, a column of the cases, it is described, as the rival is, and `lead`,
-    their difference, is tested.
-
-    Args:
-        block: has the cases as units.
-        value: the largest mean of it chooses.
-        measure: of the scores, by default that of the block; its variance is raised by `held_out.CHOSEN` or `SIGNED`.
-        signs, ties: as `held_out.best_head_held_out`.
+    The largest mean of `value` chooses (`signs`, `ties`: as `held_out.best_head_held_out`). The contrast `best` is
+    tested; with a `rival`, a column of the cases, it is described, as the rival is, and `lead`, their difference, is
+    tested. `block` has the cases as units, and the measure of the scores, if none is given.
     """
-    score_names, rows = [value, rival] if rival else [value], table.frame()
-    total, heads = np.full((len(groups), len(score_names), len(table.cases)), np.nan), dict.fromkeys(groups, "")
-    contrasts = []
+    score_names, rows, n, n_heads = [value, rival] if rival else [value], table.frame(), len(groups), len(table.heads)
+    total, heads = np.full((len(score_names), n, len(table.cases)), np.nan), dict.fromkeys(groups, "")
     for i, (name, group) in enumerate(groups.items()):
-        in_group, n_heads = members(table.cases, group), len(table.heads)
+        in_group = members(table.cases, group)
         cases = table.cases[in_group]
         if cases["cluster"].map(unit_of).nunique() >= LEAST:
             side = halves(cases, seed)[0].repeat(n_heads)
-            best_rows, heads[name] = best_head_held_out(
-                rows[in_group.repeat(n_heads)], (value, *ties), side, signs=signs
-            )
-            total[i][:, best_rows.index // n_heads] = best_rows[score_names].to_numpy(float).T
-        first = i * len(score_names)
-        options: dict[str, Any] = {"labels": {"category": name}, "missing": "" if heads[name] else FEW}
-        if rival:
-            contrasts += [
-                Contrast(quantity="best", weights={first: 1.0}, null=None, **options),
-                Contrast(quantity=rival, weights={first + 1: 1.0}, null=None, **options),
-                Contrast(quantity="lead", weights={first: 1.0, first + 1: -1.0}, **options),
-            ]
-        else:
-            contrasts.append(Contrast(quantity="best", weights={first: 1.0}, **options))
+            in_rows = rows[in_group.repeat(n_heads)]
+            best_rows, heads[name] = best_head_held_out(in_rows, (value, *ties), side, signs=signs)
+            total[:, i, best_rows.index // n_heads] = best_rows[score_names].to_numpy(float).T
+    categories, missing = pd.DataFrame({"category": list(groups)}), ["" if heads[name] else FEW for name in groups]
+    contrasts = each("best", categories, null=None if rival else 0.0, missing=missing)
+    if rival:
+        contrasts += each(rival, categories, start=n, null=None, missing=missing)
+        contrasts += [
+            replace(c, quantity="lead", weights={i: 1.0, n + i: -1.0}, null=0.0) for i, c in enumerate(contrasts[:n])
+        ]
     flat = total.reshape(-1, len(table.cases))
     observations = Observations(
         measure=replace(measure or block.measure, inflation=SIGNED if signs else CHOSEN),
         units=block.units.drop(columns="category"), total=flat, size=~np.isnan(flat),
-        cells=pd.DataFrame([{"category": name, "value": score_name} for name in groups for score_name in score_names]),
+        cells=pd.concat([categories.assign(value=name) for name in score_names], ignore_index=True),
     )  # fmt: skip
     return observations, contrasts, heads
 

@@ -1,14 +1,13 @@
 """The residual stream after every block, per prompt, for each stream and for the readout.
 
-    states = stream_states(model, rows, pool="mean")
-    states.values                    [prompts, layers, streams, D], float64
-    states.streams                   ("resid",), ("token", "context", "resid"), ("s0", …, "s3", "resid")
+    stream_states(model, rows).streams     ("resid",), ("token", "context", "resid"), ("s0", …, "s3", "resid")
 
-"resid" is the input of the head at that point (`blocks.L.hook_resid_post`). A single stream has only "resid".
+"resid" is the input of the head at that point (`blocks.L.hook_resid_post`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -34,12 +33,12 @@ Pool = Literal["mean", "last"]
 
 @dataclass(frozen=True)
 class States:
-    """Pooled activations of prompts; `values` [prompts, layers, streams, D]."""
+    """Pooled activations of prompts, `values` [prompts, layers, streams, D], and how many positions with massive
+    activations are left out of the means."""
 
     streams: tuple[str, ...]
     values: np.ndarray
     left_out: int = 0
-    """Number of positions with massive activations, which are left out of the means."""
 
     @property
     def parallel(self) -> tuple[str, ...]:
@@ -66,12 +65,11 @@ def stream_hooks(model: Any) -> tuple[str, ...]:
 
 def streams_of(model: Any, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """The parallel streams of a model by name, or its single one: `chosen` (checked), or all."""
-    kinds = stream_hooks(model)
-    parallel = tuple(f"s{i}" for i in range(model.config.residual.n)) if kinds == (PARALLEL,) else ()
-    have = parallel or kinds or (RESID,)
-    for stream in chosen:
-        if stream not in have:
-            raise unknown("stream", stream, list(have))
+    have = stream_hooks(model) or (RESID,)
+    if have == (PARALLEL,):
+        have = tuple(f"s{i}" for i in range(model.config.residual.n))
+    if strange := [stream for stream in chosen if stream not in have]:
+        raise unknown("stream", strange[0], list(have))
     return tuple(dict.fromkeys(chosen)) or have
 
 
@@ -106,21 +104,15 @@ class Place:
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
     """The streams after every layer, or those of named hooks. Raises `InputError` for other hooks."""
-    streams = streams_of(model)
-    kind = "streams" if streams[0] == "s0" else None
-    names = match(model, hooks) if hooks else [
-        f"blocks.{layer}.hook_{name}_post"
-        for layer in range(model.cfg.n_layers) for name in ([kind] if kind else streams)
-    ]  # fmt: skip
-    places = list[Place]()
-    for name in names:
-        stream = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
-        if stream not in ((kind,) if kind else streams):
-            kind_names = kind or " or ".join(streams)
-            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{kind_names}_post")
-        places += [
-            Place(name, place_stream, int(name.split(".")[1])) for place_stream in (streams if kind else (stream,))
-        ]
+    streams, kinds, places = streams_of(model), stream_hooks(model) or (RESID,), list[Place]()
+    default = [f"blocks.{layer}.hook_{kind}_post" for layer in range(model.cfg.n_layers) for kind in kinds]
+    for name in match(model, hooks) if hooks else default:
+        kind = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
+        if kind not in kinds:
+            of_kinds = " or ".join(kinds)
+            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{of_kinds}_post")
+        of_hook = streams if kind == PARALLEL else (kind,)
+        places += [Place(name, stream, int(name.split(".")[1])) for stream in of_hook]
     return places
 
 
@@ -144,32 +136,27 @@ def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean"
 
     mean: over all positions except BOS, whose state no text can change, and those with massive activations (a norm of
     the readout above `MASSIVE` times the prompt's median in some layer), which would hide the others. last: the last
-    position. Memory: a `CHUNK` of prompts and the result. Raises `InputError` for a row without a token after BOS, and
-    for non-finite activations.
+    position. Memory: a `CHUNK` of prompts and the result. Raises `InputError` for a row without a token after BOS.
     """
     if not rows or min(map(len, rows)) < 2:
         raise InputError("every prompt needs a token after BOS")
-    streams, layers = streams_of(model), model.cfg.n_layers
-    kinds, names = (*stream_hooks(model), RESID), streams if streams == (RESID,) else (*streams, RESID)
-    states: list[np.ndarray] = []
+    streams = streams_of(model)
+    hooks = {kind: [f"blocks.{layer}.hook_{kind}_post" for layer in range(model.cfg.n_layers)]
+             for kind in (*stream_hooks(model), RESID)}  # fmt: skip
+    values: list[np.ndarray] = []
     left_out = 0
     for start in progress(range(0, len(rows), CHUNK)):
         chunk = [list(row) for row in rows[start : start + CHUNK]]
-        hooks = tuple(f"blocks.{layer}.hook_{kind}_post" for kind in kinds for layer in range(layers))
-        state_captures = run(model, Query(tokens=chunk, hooks=hooks)).hooks
+        captures = run(model, Query(tokens=chunk, hooks=tuple(chain.from_iterable(hooks.values())))).hooks
         for i in range(len(chunk)):
-            resid = torch.stack([state_captures[f"blocks.{layer}.hook_{RESID}_post"][i] for layer in range(layers)])
-            keep = ordinary(resid)
+            of_kinds = [torch.stack([captures[name][i] for name in names]) for names in hooks.values()]
+            keep = ordinary(of_kinds[-1])
             left_out += int((~keep).sum()) if pool == "mean" else 0
-            per_layer = []
-            for layer in range(layers):
-                parts = [pooled(state_captures[f"blocks.{layer}.hook_{kind}_post"][i], pool, keep) for kind in kinds]
-                per_layer.append(torch.cat([x.reshape(-1, x.shape[-1]) for x in parts]))
-            states.append(torch.stack(per_layer).cpu().numpy())
-    values = np.stack(states)
-    if not np.isfinite(values).all():
-        raise InputError("the activations are not finite: the weights of this run are damaged")
-    return States(names, values, left_out)
+            x = torch.cat(
+                [x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in of_kinds], 2
+            ).double()  # [L, T, streams, D]
+            values.append((x[:, 1:][:, keep].mean(1) if pool == "mean" else x[:, -1]).cpu().numpy())
+    return States(streams if streams == (RESID,) else (*streams, RESID), np.stack(values), left_out)
 
 
 def ordinary(resid: Float[Tensor, "L T D"]) -> Bool[Tensor, " T_minus_1"]:
@@ -177,8 +164,3 @@ def ordinary(resid: Float[Tensor, "L T D"]) -> Bool[Tensor, " T_minus_1"]:
     norm = resid[:, 1:].double().norm(dim=-1)
     keep = (norm <= MASSIVE * norm.median(1, keepdim=True).values).all(0)
     return keep | ~keep.any()
-
-
-def pooled(x: Tensor, pool: Pool, keep: Bool[Tensor, " T_minus_1"]) -> Tensor:
-    """One prompt's activation [T, …, D] pooled over the positions to `keep`, float64 [(N,) D]."""
-    return x[1:][keep].double().mean(0) if pool == "mean" else x[-1].double()

@@ -32,6 +32,7 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -39,15 +40,14 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, Matrix, Scatter
-from streamscope.interventions.face import Intervention
 from streamscope.models.head_spec import score_names
 
 
 @instrument("ablate", Documents(max_documents=200), Prompts())
-class Ablate(Intervention):
+class Ablate(Instrument):
     heads: Annotated[Names, MinLen(1)] = ("all",)
     """Heads: L5.H4, L4.*, L4-5.H0-2, all, random3:7 (three, drawn with seed 7), top3:pds (three of the largest PDS).
 
@@ -128,6 +128,12 @@ class Ablate(Intervention):
         if {*self.measures} == {"loss"} and not score_names(self.heads):
             unread[Prompts] = "neither --measures nor --heads reads prompts"
         return unread
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.ablate import measure
+
+        return measure
 
 
 main = main_of(Ablate, __doc__)

@@ -15,20 +15,20 @@ searched for in each model. Diagonality, whether tasks rely on their own heads (
 `interventions.ablation_effects.diagonality`.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals
-from streamscope.interventions.face import Intervention
 
 OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
 
 
 @instrument("ablation_effects", Tasks())
-class AblationEffects(Intervention):
+class AblationEffects(Instrument):
     groups: Names = ("entity", "anchor", "semantic")
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     k: Annotated[Count, OF_FOUND] = 2
@@ -59,6 +59,12 @@ class AblationEffects(Intervention):
     planted: ClassVar = (
         "tests/interventions/test_ablation_effects.py::test_the_copier_takes_with_it_what_stands_on_paper"
     )
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.ablation_effects import measure
+
+        return measure
 
 
 main = main_of(AblationEffects, __doc__)

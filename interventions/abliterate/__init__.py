@@ -16,23 +16,23 @@ Source: Arditi et al. 2024.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument, say
+from streamscope.instruments.contract import Instrument, instrument, say
 from streamscope.instruments.data import Data, Documents, Opened, Sets
 from streamscope.instruments.figures import Intervals
-from streamscope.interventions.face import Intervention
-from streamscope.probes.directions.names import check_direction_name, in_model
+from streamscope.probes.directions import check_direction_name, in_model
 
 if TYPE_CHECKING:
     from streamscope.instruments.result import Result
 
 
 @instrument("abliterate", Documents(max_documents=200), Sets())
-class Abliterate(Intervention):
+class Abliterate(Instrument):
     direction: str = "best"
     """Direction between the sets at layer best (by d), norm or a number; or FILE[:LAYER|best|norm], a file of
     probes.directions."""
@@ -89,6 +89,12 @@ class Abliterate(Intervention):
         elif self.to is not None:
             self.body().write(self, data.model, result)
         return result
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.abliterate import measure
+
+        return measure
 
 
 main = main_of(Abliterate, __doc__)

@@ -13,20 +13,20 @@ at each α. --control gives the difference between two models at every α and of
 have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
 
 from streamscope.cli.bounds import Names, Only, Positive, Seed, Whole
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, HeadMap
-from streamscope.interventions.face import Intervention
 
 
 @instrument("amplify", Documents())
-class Amplify(Intervention):
+class Amplify(Instrument):
     alpha: Annotated[tuple[Positive, ...], MinLen(1)] = (1.0, 2.0, 4.0, 8.0, 16.0)
     """Factors on the attention scores; 1 is always included."""
     heads: Annotated[Names, MinLen(1)] = ("all",)
@@ -59,6 +59,12 @@ class Amplify(Intervention):
     @property
     def alphas(self) -> list[float]:
         return sorted({1.0, *self.alpha})
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.amplify import measure
+
+        return measure
 
 
 main = main_of(Amplify, __doc__)

@@ -17,16 +17,16 @@ foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `
 the edges are in models with several streams.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
 from streamscope.cli.bounds import Count, NotNegative, Only, Seed, Share
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.figures import Circuit, Curve, Intervals
 from streamscope.instruments.prompts import check_suite
-from streamscope.interventions.face import Intervention
 
 Contrast = Literal["auto", "corrupt", "noun", "order"]
 Method = Literal["exact", "eap", "eap-ig", "eap-ig-activations", "acdc", "random"]
@@ -35,7 +35,7 @@ Points = Literal["left", "right", "midpoint"]
 
 
 @instrument("circuits")
-class Circuits(Intervention):
+class Circuits(Instrument):
     """Score every edge of a model for a task, and measure how much of the task the best edges carry.
 
     score = m(clean) − m(clean with the edge patched); f(k) = (m(C_k) − m(∅)) / (m(M) − m(∅)) of the best share k of the
@@ -82,6 +82,12 @@ class Circuits(Intervention):
 
     def check_sources(self) -> None:
         check_suite(self.task)
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.circuits import measure
+
+        return measure
 
 
 main = main_of(Circuits, __doc__)

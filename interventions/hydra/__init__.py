@@ -18,18 +18,18 @@ cases in a second model and gives the differences of all parts and shares, paire
 in the run and ablated in both models; those of --groups are ranked in each. Source: McGrath et al. 2023.
 """
 
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tasks
 from streamscope.instruments.figures import HeadMap, Intervals, Scatter
-from streamscope.interventions.face import Intervention
 
 
 @instrument("hydra", Tasks(tasks=("capitalization", "winograd")))
-class Hydra(Intervention):
+class Hydra(Instrument):
     heads: Names = ()
     """Heads to ablate one at a time: L5.H4, L4.*, top3:entity; default: all, unless --groups are given."""
     groups: Names = ()
@@ -45,6 +45,12 @@ class Hydra(Intervention):
     )  # fmt: skip
     quick: ClassVar = {"heads": ("L4.H0-1", "L5.H3")}
     planted: ClassVar = "tests/interventions/test_hydra.py::test_planted_backup_makes_up_what_it_is_set_to"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.hydra import measure
+
+        return measure
 
 
 main = main_of(Hydra, __doc__)

@@ -20,22 +20,22 @@ the prompts that are left out for it, and the places where das had no words to h
 minute or two for a bundled model; das is trained at every place, so name --hooks with it.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 
 from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals
-from streamscope.interventions.face import Intervention
 
 Basis = Literal["whole", "means", "das", "random", "arbitrary", "untrained"]
 
 
 @instrument("interchange", Prompts("stories"))
-class Interchange(Intervention):
+class Interchange(Instrument):
     hooks: Names = ()
     """Hooks of streams to change, or patterns with *; default: every stream after every layer."""
     position: Literal["last", "query", "target", "distractor"] = "last"
@@ -62,6 +62,12 @@ class Interchange(Intervention):
     )  # fmt: skip
     quick: ClassVar = {"basis": ("whole", "means"), "pairs": 40}
     planted: ClassVar = "tests/interventions/test_interchange.py::test_a_planted_direction_decides"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.interchange import measure
+
+        return measure
 
 
 main = main_of(Interchange, __doc__)

@@ -14,6 +14,7 @@ show KL at every position, and the most probable next tokens before and after. A
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar
 
 from annotated_types import MinLen
@@ -21,14 +22,13 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, Names, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Text
 from streamscope.instruments.figures import Curve, HeadMap
-from streamscope.interventions.face import Intervention
 
 
 @instrument("latents", Documents(max_documents=200), Text())
-class Latents(Intervention):
+class Latents(Instrument):
     at: Annotated[Names, MinLen(1)] = ("all",)
     """Projections: L2.q, L2.*, L0-2.up, *.v, all."""
     dims: tuple[Whole, ...] = ()
@@ -73,6 +73,12 @@ class Latents(Intervention):
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         blends = bool(self.source) and not (self.scale or self.clamp)
         return {Documents: "--source applies to texts only"} if blends else {}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.latents import measure
+
+        return measure
 
 
 main = main_of(Latents, __doc__)

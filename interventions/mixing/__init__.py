@@ -24,16 +24,16 @@ reads only the sum. H_pre of equal streams only changes the scale, which the bra
 --control pairs the documents of two models with the same modules.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal, get_args
 
 from annotated_types import MinLen
 
 from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, HeadMap, Intervals
-from streamscope.interventions.face import Intervention
 
 Change = Literal[
     "res-identity", "res-mean", "res-even", "pre-mean", "pre-even", "post-mean", "post-even", "both-mean", "both-even",
@@ -42,7 +42,7 @@ Change = Literal[
 
 
 @instrument("mixing", Documents(max_documents=50))
-class Mixing(Intervention):
+class Mixing(Instrument):
     change: Annotated[tuple[Change, ...], MinLen(1)] = get_args(Change)
     """Changes to make, named by coefficient and replacement."""
     where: Names = ()
@@ -63,6 +63,12 @@ class Mixing(Intervention):
     runs: ClassVar = ("stories/kromcanon-b2",)
     quick: ClassVar = {"where": ("L0-1.*", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_mixing.py::test_what_is_known_on_paper"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.mixing import measure
+
+        return measure
 
 
 main = main_of(Mixing, __doc__)

@@ -29,6 +29,7 @@ Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -36,15 +37,14 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, Names, Positive
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Prompts
 from streamscope.instruments.figures import HeadMap, Intervals
-from streamscope.interventions.face import Intervention
 from streamscope.models.head_spec import score_names
 
 
 @instrument("patch", Prompts(suite="stories"))
-class Patch(Intervention):
+class Patch(Instrument):
     contrast: Literal["auto", "corrupt", "noun", "order"] = "auto"
     """Difference between the two prompts of a pair. corrupt: the suite's own corrupted prompt; noun: another noun;
     order: the nouns change places. auto: corrupt, or noun if the suite has no corrupted prompts."""
@@ -106,6 +106,12 @@ class Patch(Intervention):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.patch import measure
+
+        return measure
 
 
 main = main_of(Patch, __doc__)

@@ -14,21 +14,21 @@ directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
 from streamscope.cli.bounds import Names, Only, Seed, Whole
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Sets
 from streamscope.instruments.figures import Curve
-from streamscope.interventions.face import Intervention
-from streamscope.probes.directions.names import check_direction_name, in_model
+from streamscope.probes.directions import check_direction_name, in_model
 
 
 @instrument("steer", Documents(batch_size=16), Sets())
-class Steer(Intervention):
+class Steer(Instrument):
     direction: str = "best"
     """Direction between the sets at layer best (by d), norm or a number; FILE[:LAYER|best|norm], a file of
     probes.directions; or FOLDER:17, a latent of a dictionary."""
@@ -66,6 +66,12 @@ class Steer(Intervention):
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.steer import measure
+
+        return measure
 
 
 main = main_of(Steer, __doc__)

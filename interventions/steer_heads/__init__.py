@@ -19,6 +19,7 @@ undefined if the control does not change. To add directions to the stream use `i
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -26,16 +27,15 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Tasks
 from streamscope.instruments.figures import Curve, Intervals
-from streamscope.interventions.face import Intervention
 
 OF_FOUND = Only("groups", "found", "found-entity", "found-anchor", "found-semantic")
 
 
 @instrument("steer_heads", Tasks(tasks=("capitalization",)), Documents(max_documents=20))
-class SteerHeads(Intervention):
+class SteerHeads(Instrument):
     groups: Names = ("entity",)
     """entity, anchor, semantic (PLS); found, found-entity, …; or heads: L5.H4+L5.H5, name=L4.*, top2:entity."""
     scales: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -80,6 +80,12 @@ class SteerHeads(Intervention):
     @property
     def chosen(self) -> tuple[float, ...]:
         return tuple(sorted({*self.scales, 1.0}))
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.steer_heads import measure
+
+        return measure
 
 
 main = main_of(SteerHeads, __doc__)

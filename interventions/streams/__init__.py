@@ -18,22 +18,22 @@ with --streams resid, layer by layer. --control gives the difference to a second
 paired by document; it must have the run's streams, tokenizer and context.
 """
 
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
 from streamscope.cli.bounds import Count, Names, Only, Seed
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Documents
 from streamscope.instruments.figures import Curve, Intervals
-from streamscope.interventions.face import Intervention
 
 Method = Literal["zero", "random", "mean", "resample"]
 
 
 @instrument("streams", Documents())
-class Streams(Intervention):
+class Streams(Instrument):
     streams: Names = ()
     """Streams to remove: token, context; s0, s1, …; resid. Default: all of the model's."""
     method: Annotated[tuple[Method, ...], MinLen(1)] = ("zero", "random")
@@ -53,6 +53,12 @@ class Streams(Intervention):
     )  # fmt: skip
     quick: ClassVar = {"where": ("1-2", "everywhere"), "draws": 2}
     planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.streams import measure
+
+        return measure
 
 
 main = main_of(Streams, __doc__)

@@ -17,6 +17,7 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
@@ -24,15 +25,14 @@ from annotated_types import MinLen
 from streamscope.cli.bounds import Count, NotNegative, Only, Seed
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Data, Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Histogram
 from streamscope.instruments.prompts import check_suite
-from streamscope.interventions.face import Intervention
 
 
 @instrument("suppress", Prompts(), Documents(max_documents=50))
-class Suppress(Intervention):
+class Suppress(Instrument):
     select: Annotated[tuple[Literal["topk", "threshold"], ...], MinLen(1)] = ("topk",)
     """topk: the k heads that depend most on position (largest PDS, of either noun), for every --k; threshold: all those
     over --threshold."""
@@ -77,6 +77,12 @@ class Suppress(Intervention):
         super().__post_init__()
         if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
             raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.suppress import measure
+
+        return measure
 
 
 main = main_of(Suppress, __doc__)

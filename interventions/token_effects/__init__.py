@@ -16,18 +16,18 @@ of tokens, except for labels.
 """
 
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
-from streamscope.instruments.contract import instrument
+from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.figures import HeadMap, Intervals
-from streamscope.interventions.face import Intervention
 
 
 @instrument("token_effects", Tokens())
-class TokenEffects(Intervention):
+class TokenEffects(Instrument):
     heads: Names = ()
     """Heads, one at a time: L5.H4, L4.*, all, random3:7 (three, seed 7), top3:pds (three of the largest PDS).
 
@@ -51,6 +51,12 @@ class TokenEffects(Intervention):
     planted: ClassVar = (
         "tests/interventions/test_token_effects.py::test_a_head_that_matters_at_one_kind_of_position_only"
     )
+
+    @staticmethod
+    def body() -> ModuleType:
+        from streamscope.interventions.token_effects import measure
+
+        return measure
 
 
 main = main_of(TokenEffects, __doc__)

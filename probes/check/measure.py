@@ -42,12 +42,7 @@ def notes(result: Result) -> Iterator[str]:
     if silent := [figure.name for figure in result.figures if draw(figure, result) is None]:
         yield f"figures without values in this small measurement: {', '.join(silent)}"
     for name, table in result.tables.items():
-        empty = [
-            column.name
-            for column in table.columns
-            if column.name in table.frame and table.frame[column.name].isna().all()
-        ]
-        if empty:
+        if empty := [column.name for column in table.columns if table.frame[column.name].isna().all()]:
             yield f"columns of table {name} without any value in it: {', '.join(empty)}"
 
 
@@ -84,8 +79,7 @@ def options(instrument: type[Instrument], result: Any) -> Iterator[str]:
 def values(instrument: type[Instrument], result: Any) -> Iterator[str]:
     """A value of another type, or NaN, is refused in one line that begins with the option."""
     for option in fields(instrument):
-        wrong = [object(), float("nan"), {"a": 1}, 1 if option.type in (bool, "bool") else True]
-        for bad in wrong:
+        for bad in (object(), float("nan"), {"a": 1}, 1 if option.type in (bool, "bool") else True):
             try:
                 instrument(**{option.name: bad})
             except InputError as error:
@@ -196,18 +190,15 @@ RANGES = {"share": (0.0, 1.0), "probability": (0.0, 1.0), "attention": (0.0, 1.0
 def intervals(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """Intervals hold their value; those of shares, probabilities and counts end inside their range."""
     for name, table in result.tables.items():
-        for column in table.columns:
-            if column.interval is not None and {column.name, *column.interval} <= {*table.frame}:
-                value, lower, upper = (table.frame[end].to_numpy(float) for end in (column.name, *column.interval))
-                rounding = 1e-9 + 1e-6 * np.abs(value)
-                if n_outside := int(((value < lower - rounding) | (value > upper + rounding)).sum()):
-                    yield f"column {column.name} of table {name} has {n_outside} values outside their intervals"
+        for column in (column for column in table.columns if column.interval is not None):
+            value, *ends = (table.frame[end].to_numpy(float) for end in (column.name, *column.interval))
+            rounding = 1e-9 + 1e-6 * np.abs(value)
+            if n_outside := int(((value < ends[0] - rounding) | (value > ends[1] + rounding)).sum()):
+                yield f"column {column.name} of table {name} has {n_outside} values outside their intervals"
             unit = re.match(r"\w*", column.unit)
-            if column.interval is None or column.format.startswith("+") or unit is None or unit[0] not in RANGES:
-                continue
-            low, high = RANGES[unit[0]]
-            ends = table.frame[list(column.interval)].to_numpy(float)
-            if (ends < low - 1e-9).any() or (ends > high + 1e-9).any():
+            signed = column.format.startswith("+")
+            low, high = (-np.inf, np.inf) if signed or unit is None else RANGES.get(unit[0], (-np.inf, np.inf))
+            if (ends[0] < low - 1e-9).any() or (ends[1] > high + 1e-9).any():
                 worst = f"{np.nanmin(ends):.3g} to {np.nanmax(ends):.3g}"
                 yield f"column {column.name} of table {name}, {column.unit}, has intervals from {worst}"
 

@@ -1,8 +1,7 @@
 """Coherence: logits after every prompt, and after other prompts' nouns, summarised by category.
 
-"Mia found a crayon and a basket. She used it to draw. She looked at the" can be answered without its first sentence,
-from the verb alone. So as a control the sentences with the nouns are replaced by those of another prompt of the same
-relation, with other words of the same kinds as nouns. The remaining log-odds are not due to the nouns of the text.
+"Mia found a crayon and a basket. She used it to draw. She looked at the" can be answered from the verb alone. So as a
+control the sentences with the nouns are replaced by those of another prompt of the same relation:
 
     own text        opening_i + rest_i
     elsewhere       opening_j + rest_i      j of another pair, same relation, no noun of i in it,
@@ -36,53 +35,43 @@ _END = re.compile(r"[.!?][\"'”’]?\s+")
 NO_CONTROL = "its nouns have no sentence of their own before the query, or no other prompt fits"
 
 
+def _nouns(prompt: Prompt) -> list[tuple[int, int]]:
+    return [span for role, span in prompt.roles.items() if role != "query"]
+
+
 def opening(prompt: Prompt) -> int | None:
     """Characters up to the end of the sentence with the last noun; None if the query lies inside it."""
-    nouns = [span for role, span in prompt.roles.items() if role != "query"]
-    if not nouns:
-        return None
-    end = _END.search(prompt.text, max(stop for _, stop in nouns))
+    end = _END.search(prompt.text, max((stop for _, stop in _nouns(prompt)), default=len(prompt.text)))
     return end.end() if end is not None and end.end() <= prompt.roles["query"][0] else None
 
 
-def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
-    """The prompts that can have a control, each after another's opening; None if there is none.
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
-    Ids and continuations stay; of the roles only the query stays. `seed` draws the donor among those that fit.
-    """
+
+def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
+    """The prompts that can have a control, each after another's opening, with the query as only role; None if there is
+    none. `seed` draws the donor among those that fit."""
     pairs = zip(aligned.prompts, aligned.continuations, strict=True)
-    cut = {p.id: opening(p) for p, continuations in pairs if continuations is not None}
-    usable = [p for p in aligned.prompts if cut.get(p.id) is not None]
-    rng = np.random.default_rng(seed)
+    cut = {p.id: stop for p, words in pairs if words is not None and (stop := opening(p)) is not None}
     groups: dict[tuple[str | None, str], list[Prompt]] = {}
-    for p in usable:
-        groups.setdefault((p.relation, _first_word(p, cut)), []).append(p)
-    prompts = []
-    for p in usable:
-        donors = groups[p.relation, _first_word(p, cut)]
-        for i in rng.permutation(len(donors))[:50]:
-            donor, stop, own_stop = donors[i], cut[donors[i].id], cut[p.id]
-            assert stop is not None and own_stop is not None
-            other_opening = donor.text[:stop]
-            if (donor.pair or donor.id) != (p.pair or p.id) and not _names(p) & set(
-                re.findall(r"\w+", other_opening.lower())
-            ):
-                start, end = p.roles["query"]
-                roles = {"query": (start - own_stop + stop, end - own_stop + stop)}
-                prompts.append(replace(p, text=other_opening + p.text[own_stop:], roles=roles, pair=None, order=None))
+    for p in aligned.prompts:
+        if p.id in cut:  # grouped by relation and by the first word of the rest
+            first_word = re.search(r"\w+", p.text[cut[p.id] :])
+            groups.setdefault((p.relation, first_word[0] if first_word else ""), []).append(p)
+    donors_of = {p.id: group for group in groups.values() for p in group}
+    rng, prompts = np.random.default_rng(seed), []
+    for p in (p for p in aligned.prompts if p.id in cut):
+        nouns = {word for start, end in _nouns(p) for word in _words(p.text[start:end])}
+        donors = donors_of[p.id]
+        for donor in (donors[i] for i in rng.permutation(len(donors))[:50]):
+            other_opening = donor.text[: cut[donor.id]]
+            if (donor.pair or donor.id) != (p.pair or p.id) and nouns.isdisjoint(_words(other_opening)):
+                start, end = (x - cut[p.id] + cut[donor.id] for x in p.roles["query"])
+                text = other_opening + p.text[cut[p.id] :]
+                prompts.append(replace(p, text=text, roles={"query": (start, end)}, pair=None, order=None))
                 break
     return Suite(f"{seed}-elsewhere", tuple(prompts), "other prompts' openings") if prompts else None
-
-
-def _first_word(prompt: Prompt, cut: Mapping[str, int | None]) -> str:
-    first_word = re.match(r"\W*(\w+)", prompt.text[cut[prompt.id] :])
-    return first_word[1] if first_word else ""
-
-
-def _names(prompt: Prompt) -> set[str]:
-    """The words of its nouns."""
-    spans = [span for role, span in prompt.roles.items() if role != "query"]
-    return {word for start, end in spans for word in re.findall(r"\w+", prompt.text[start:end].lower())}
 
 
 def aligned_control(aligned: Aligned, tokenizer: Any, n_ctx: int) -> Aligned | None:
@@ -99,50 +88,38 @@ def plan(options: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQu
         raise InputError(f"there are no continuations to compare: {none_left(aligned.unscored, 'prompts', None)}")
     if not keep:
         raise InputError("no prompt has continuations; use a suite that has some, such as competing or stories")
-    subset, kept_rows = aligned.only(keep), set(keep)
-    return RoleQuery(
-        tokens=subset.tokens,
-        logits=[[len(ids) - 1] for ids in subset.tokens],
-        aligned=subset,
-        left_out=tuple(p.id for i, p in enumerate(aligned.prompts) if i not in kept_rows),
-    )
+    subset, logits = aligned.only(keep), [[len(aligned.tokens[i]) - 1] for i in keep]
+    left_out = tuple(p.id for p, words in zip(aligned.prompts, aligned.continuations, strict=True) if words is None)
+    return RoleQuery(tokens=subset.tokens, logits=logits, aligned=subset, left_out=left_out)
 
 
 def read(options: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
     """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
     assert isinstance(query, RoleQuery)
     assert captures.logits is not None
-    aligned = query.aligned
-    log_p = np.zeros((len(aligned.prompts), 2))
-    for i, (row, continuation) in enumerate(zip(captures.logits, aligned.continuations, strict=True)):
+    aligned, log_p = query.aligned, []
+    for row, continuation in zip(captures.logits, aligned.continuations, strict=True):
         assert continuation is not None
-        log_p[i] = row[0].double().log_softmax(-1)[[continuation[0][0], continuation[1][0]]].cpu().numpy()
-    odds = log_p[:, 0] - log_p[:, 1]
-    if not np.isfinite(odds).all():
-        bad = aligned.prompts[int(np.flatnonzero(~np.isfinite(odds))[0])].id
-        raise InputError(f"the logits of prompt {bad!r} are not finite")
+        log_p.append(row[0].double().log_softmax(-1)[[words[0] for words in continuation]].tolist())
     names = {"coherent": [p.coherent for p in aligned.prompts], "incoherent": [p.incoherent for p in aligned.prompts]}
-    values = {WORDS[0]: log_p[:, 0], WORDS[1]: log_p[:, 1], "log_odds": odds, "prefers": odds > 0}
-    return pd.DataFrame({**prompt_columns(aligned), **names, **values})
+    table = pd.DataFrame(prompt_columns(aligned) | names | dict(zip(WORDS, np.transpose(log_p), strict=True)))
+    odds = table[WORDS[0]] - table[WORDS[1]]
+    return table.assign(log_odds=odds, prefers=odds > 0)
 
 
 def rows(
     model: Any, aligned: Aligned, controls: Aligned | None, tokenizer: Any, edits: Edits | None = None,
     progress: Any = iter,
 ) -> pd.DataFrame:  # fmt: skip
-    """`read` for the prompts, under edits if given, and for `controls`, the prompts after other nouns
-    (`aligned_control`).
-
-    log_p_elsewhere, log_p_incoherent_elsewhere and `due` (log-odds − log-odds elsewhere) are NaN for prompts without a
-    control.
-    """
+    """`read` for the prompts, under edits if given, joined with `AFTER` of `controls` (`aligned_control`) and `due`,
+    log-odds − log-odds elsewhere; NaN for prompts without a control."""
     options, tables = Coherence(), []
     for prompts in (aligned, controls) if controls is not None else (aligned,):
         query = plan(options, prompts, tokenizer)
         tables.append(read(options, run(model, query, edits, progress=progress), query))
-    table, control_table = tables[0], tables[-1] if controls is not None else tables[0].iloc[:0]
-    names = dict(zip(WORDS, AFTER, strict=True))
-    joint = table.merge(control_table[["id", *WORDS]].rename(columns=names), on="id", how="left")
+    elsewhere = tables[-1] if controls is not None else tables[0].iloc[:0]
+    elsewhere = elsewhere[["id", *WORDS]].rename(columns=dict(zip(WORDS, AFTER, strict=True)))
+    joint = tables[0].merge(elsewhere, on="id", how="left")
     return joint.assign(due=joint["log_odds"] - (joint[AFTER[0]] - joint[AFTER[1]]))
 
 
@@ -151,9 +128,7 @@ def observe(options: Coherence, model: Any, data: Opened, progress: Any = iter) 
     opened = data[Prompts]
     controls = aligned_control(opened.aligned, opened.tokenizer, model.cfg.n_ctx) if options.elsewhere else None
     table = rows(model, opened.aligned, controls, opened.tokenizer, progress=progress)
-    comparable = {p.id for p in opened.prompts if p.coherent is not None}
-    cases = opened.cases()
-    groups = groups_of(cases[cases["id"].isin(comparable)])
+    groups = groups_of(opened.cases()[[p.coherent is not None for p in opened.prompts]])
     measurements = observed(table, groups, opened.unit, elsewhere=options.elsewhere)
     prompts = opened.title() + opened.aligned.scoring()
     measurements.about["title"] = f"{title_of(model)} on {prompts}; log-odds of the coherent continuation, nats"
@@ -163,13 +138,11 @@ def observe(options: Coherence, model: Any, data: Opened, progress: Any = iter) 
 def observed(table: pd.DataFrame, groups: Groups, unit: Callable[[str], str], *, elsewhere: bool) -> InstrumentData:
     """Observations and contrasts of `rows`, for all prompts and per category."""
     words = [*WORDS, *(AFTER if elsewhere else ())]
-    columns = ["cluster", "category", "relation", "order"]
-    units = table[columns].assign(unit=[unit(name) for name in table["id"]])
-    controlled = table["due"].notna().to_numpy()  # `read` returns no NaN
-    valid = np.stack([controlled if word in AFTER else np.ones(len(table), bool) for word in words])
+    units = table[["cluster", "category", "relation", "order"]].assign(unit=[unit(name) for name in table["id"]])
+    total = table[words].to_numpy(float).T
     odds = Observations(
         measure=Measure(name="coherence", unit="nats", resolution=RESOLUTION), cells=pd.DataFrame({"word": words}),
-        units=units, total=np.where(valid, [table[word].to_numpy(float) for word in words], 0.0), size=valid,
+        units=units, total=total, size=~np.isnan(total),
     )  # fmt: skip
     share = Observations(
         measure=Measure(name="share", unit="of prompts", resolution=0.0, kind="share"),

@@ -23,7 +23,6 @@ from streamscope.probes.contraction import Contraction
 KEYS = ("after", "module", "layer", "acts")
 SIZE, STREAMS, SHARE = "share of the streams' size", "streams", "share of what differs"
 ROUNDING = 1e-6
-LIMITS = {"spread": (0.0, np.inf), "rank": (0.0, np.inf), "contracted": (-np.inf, 1.0), "predicted": (0.0, 1.0)}
 """Rounding of a document's value in single precision."""
 UNBOUND = "H_res is not doubly stochastic, so its σ₂ gives no bound"
 EQUAL = "the streams are equal, with and without mixing"
@@ -51,21 +50,19 @@ def observe(options: Contraction, model: Any, data: Opened, progress: Progress) 
     ])  # fmt: skip
     bound = all(isinstance(connection, StochasticConnection) for connection in mixing.values())
     tokens = total["targets"]
-    measurements = InstrumentData(
-        {}, {}, {"title": f"{title_of(model)}: {opened.title()}, {counted(int(tokens.sum()), 'token', ',')}"}
-    )
-
-    def block(name: str, unit: str, values: np.ndarray, size: np.ndarray, reason: str = "") -> None:
-        measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=LIMITS[name])
-        measurements.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
-        measurements.contrasts[name] = each(name, cells, tested=False, missing=reason)
-
-    block("spread", SIZE, total["spread"], tokens)
-    block("rank", STREAMS, total["rank"], tokens)
+    title = f"{title_of(model)}: {opened.title()}, {counted(int(tokens.sum()), 'token', ',')}"
+    measurements = InstrumentData({}, {}, {"title": title})
     alone = total["alone"]  # 0 for documents with equal streams, which are not in the cell
     decrease = np.where(alone > 0, alone - total["apart"], 0.0)
-    block("contracted", SHARE, decrease, alone, "" if alone.any() else EQUAL)
-    block("predicted", SHARE, total["predicted"], tokens, "" if bound else UNBOUND)
+    for name, unit, limits, values, size, reason in (
+        ("spread", SIZE, (0.0, np.inf), total["spread"], tokens, ""),
+        ("rank", STREAMS, (0.0, np.inf), total["rank"], tokens, ""),
+        ("contracted", SHARE, (-np.inf, 1.0), decrease, alone, "" if alone.any() else EQUAL),
+        ("predicted", SHARE, (0.0, 1.0), total["predicted"], tokens, "" if bound else UNBOUND),
+    ):
+        measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=limits)
+        measurements.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
+        measurements.contrasts[name] = each(name, cells, tested=False, missing=reason)
     return measurements
 
 
@@ -74,9 +71,8 @@ def by_module(captures: Mapping[str, Tensor], modules: list[str]) -> list[dict[s
     rows: list[dict[str, Tensor]] = []
     writes, product = torch.zeros(()), None
     for module in map(PlacedConnection.from_path, modules):
-        state_in, state_out, H = (
-            captures[hook].double() for hook in (module.entry, module.exit, f"{module.path}.hook_res")
-        )
+        hooks = (module.entry, module.exit, f"{module.path}.hook_res")
+        state_in, state_out, H = (captures[hook].double() for hook in hooks)
         writes = writes + (state_out - mix(H, state_in))
         product = H.new_ones(H.shape[:2]) if product is None else product * sigma2(H)
         p = torch.linalg.eigvalsh(state_out @ state_out.mT).clamp(min=0)  # squared singular values, of small matrices

@@ -13,7 +13,7 @@ from streamscope.instruments.observations import NOWHERE, ONE_UNIT, Estimates, M
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
-from streamscope.instruments.table import HEAD, Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.probes import roles
 from streamscope.probes.coreference import Coreference
@@ -39,26 +39,25 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
     hit. `recency`, `first_mention`: the target is the last or first candidate; `longest`: it has most tokens (the last
     of equals); `chance`: 1/candidates, or the target's tokens / keys.
     """
-    positions = query.aligned.positions
-    candidates = [(spans["target"], _others(spans)) for spans in positions]
+    others = [[span for role, span in spans.items() if role not in ("query", "target")]
+              for spans in query.aligned.positions]  # fmt: skip
+    targets = [spans["target"] for spans in query.aligned.positions]
     rules: dict[str, list[Any]] = {
-        "chance": [1 / (1 + len(distractors)) for _, distractors in candidates],
-        "recency": [all(target > distractor for distractor in distractors) for target, distractors in candidates],
-        "first_mention": [all(target < distractor for distractor in distractors) for target, distractors in candidates],
-        "longest": [
-            all((len(target), target) > (len(w), w) for w in distractors) for target, distractors in candidates
-        ],
-    }
+        "chance": [1 / (1 + len(spans)) for spans in others],
+        "recency": [all(target > span for span in spans) for target, spans in zip(targets, others, strict=True)],
+        "first_mention": [all(target < span for span in spans) for target, spans in zip(targets, others, strict=True)],
+        "longest": [all((len(target), target) > (len(span), span) for span in spans)
+                    for target, spans in zip(targets, others, strict=True)],
+    }  # fmt: skip
     if options.domain == "keys":
-        keys = [q + 1 for q in query.aligned.queries]
-        rules["chance"] = [len(target) / n for (target, _), n in zip(candidates, keys, strict=True)]
+        rules["chance"] = [len(target) / (q + 1) for target, q in zip(targets, query.aligned.queries, strict=True)]
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        target = roles.attention_to(rows, positions[i]["target"])
+        target = roles.attention_to(rows, targets[i])
         if options.domain == "candidates":
-            best, rival = target, np.max([roles.attention_to(rows, span) for span in _others(positions[i])], axis=0)
+            best, rival = target, np.max([roles.attention_to(rows, span) for span in others[i]], axis=0)
         else:
-            is_target = np.isin(np.arange(rows.shape[-1]), positions[i]["target"])
+            is_target = np.isin(np.arange(rows.shape[-1]), targets[i])
             best, rival = rows[..., is_target].max(-1), rows[..., ~is_target].max(-1)
         return dict(zip(("attention", "hit", "tie"), (target, *roles.exceeds(best, rival)), strict=True))
 
@@ -72,20 +71,14 @@ def read(options: Coreference, captures: Captures, query: Query) -> pd.DataFrame
     return attention(options, captures, query).frame()
 
 
-def _others(spans: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The positions of the distractors."""
-    return [span for role, span in spans.items() if role not in ("query", "target")]
-
-
 def observe(options: Coreference, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: heads (attention, hits, ties) over cases, and hits in both orders over pairs."""
     opened = data[Prompts]
     query = plan(options, opened.aligned, opened.tokenizer)
     table = attention(options, run(model, query, progress=progress), query)
     measurements = observed(options, table, query.aligned.pairs(), roles.groups_of(opened.cases()), opened.unit)
-    measurements.about["title"] = (
-        f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
-    )
+    left_out = roles.left_out(query, "target and distractor")
+    measurements.about["title"] = f"{title_of(model)} on {opened.title()}{left_out}"
     return measurements
 
 
@@ -93,10 +86,8 @@ def observed(
     options: Coreference, table: RoleTable, pairs: Sequence[tuple[int, int]], groups: roles.Groups,
     unit: Callable[..., str],
 ) -> InstrumentData:  # fmt: skip
-    """Observations and contrasts of `attention`: heads × cases, and readings and heads × minimal pairs.
-
-    `pairs` are places of cases (target first, target last), `unit` names the unit of one case or of a pair.
-    """
+    """Observations and contrasts of `attention`: heads × cases, and readings and heads × minimal pairs, which are
+    places of cases (target first, target last). `unit` names the unit of one case or of a pair."""
     names, heads = [unit(name) for name in table.cases["id"]], table.heads
     weights = Measure(name="attention", unit="attention", resolution=roles.RESOLUTION, limits=(0.0, 1.0))
     hits = Measure(name="Top-1", unit="share of cases", resolution=0.0, kind="share")
@@ -109,10 +100,9 @@ def observed(
     if pairs:
         _add_pairs(measurements, table, sorted(pairs, key=lambda pair: table.cases["pair"][pair[0]]), unit)
     for name, block in list(blocks.items()) if len(groups) > 1 else ():
-        main_contrasts = [c for c in contrasts[name] if c.quantity != "mean"]
-        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = roles.by_category(
-            block, main_contrasts, groups, {"stable": NO_PAIRS}
-        )
+        of_heads = [c for c in contrasts[name] if c.quantity != "mean"]
+        of_groups = roles.by_category(block, of_heads, groups, {"stable": NO_PAIRS})
+        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = of_groups
     blocks["best"], contrasts["best"], measurements.extra["best"] = roles.best_heads(
         table, blocks["top1"], groups, "hit", "recency", seed=options.split_seed, ties=["attention"]
     )
@@ -152,20 +142,18 @@ def _add_pairs(
 def tables(options: Coreference, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head, best first; held-out: chosen heads and rules; categories: heads within each category;
     best: the best head of each; stability, pairs: LFA Eq. 6."""
-    title, extra = data.about["title"], data.extra
+    among, extra = f"{data.about['title']}; Top-1 among {options.domain}", data.extra
     rules = ", ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in extra["rules"].loc[roles.ALL].items())
-    among = f"{title}; Top-1 among {options.domain}"
-    basis = extra["held-out"]["apart"][0]
-    words = f"The best head of one half of the cases, scored on the other; the halves share no {basis}"
-    held_out_rows = extra["held-out"]
+    held_rows = extra["held-out"]
+    words = f"The best head of one half of the cases, scored on the other; the halves share no {held_rows['apart'][0]}"
     flat = {
-        (int(i), f"difference_{end}"): ONE_UNIT if held_out_rows["clusters"][i] < 2 else SAME
+        (int(i), f"difference_{end}"): ONE_UNIT if held_rows["clusters"][i] < 2 else SAME
         for end in ENDS
-        for i in np.flatnonzero(held_out_rows[f"difference_{end}"].isna())
+        for i in np.flatnonzero(held_rows[f"difference_{end}"].isna())
     }
     out = {
         "heads": replace(table_of(data, estimates), title=f"{among}; {rules}", by="top1", most=options.top),
-        "held-out": Table(held_out_rows, HELD_OUT, flat, words),
+        "held-out": Table(held_rows, HELD_OUT, flat, words),
     }
     if "top1-categories" in estimates:
         category_table = table_of(data, estimates, categories=True)
@@ -180,10 +168,10 @@ def tables(options: Coreference, data: InstrumentData, estimates: Mapping[str, E
 
 
 def table_of(data: InstrumentData, estimates: Mapping[str, Estimates], *, categories: bool = False) -> Table:
-    """One row per head (of each category), best Top-1 first. Intervals are for a single head; `held_out` judges the
-    best of many."""
-    end, first = ("-categories", (roles.CATEGORY,)) if categories else ("", ())
-    columns, keys = (*first, *HEADS), [*(column.name for column in first), *roles.KEYS]
+    """One row per head (of each category), best Top-1 first. Intervals are for a single head."""
+    end, columns, keys = "", HEADS, roles.KEYS
+    if categories:
+        end, columns, keys = "-categories", (roles.CATEGORY, *HEADS), ("category", *roles.KEYS)
     parts = [estimates[f"attention{end}"], *(estimates[f"top1{end}"].where(quantity=q) for q in ("top1", "ties"))]
     if f"stability{end}" in estimates:
         parts.append(estimates[f"stability{end}"].where(quantity="stable"))
@@ -251,12 +239,8 @@ HELD_OUT = (
     number("top1", "Top-1", CASES, "Top-1 of the head on the other half", ".3f"),
     number("rule_share", "rule is right", CASES, "cases in which the rule is right", ".3f"),
     RULED[0],
-    Column(name="difference", title="head − rule", unit=f"{CASES}, head − rule", format="+.3f",
-           interval=("difference_low", "difference_high"), doc="how much more often the head is right"),
-    number("difference_low", "lower", f"{CASES}, head − rule", "lower end of the 95 % interval of the difference",
-           "+.3f", False),
-    number("difference_high", "upper", f"{CASES}, head − rule", "upper end of the 95 % interval of the difference",
-           "+.3f", False),
+    *described("difference", "head − rule", f"{CASES}, head − rule", "how much more often the head is right",
+               format="+.3f"),
     number("difference_p", "p", "probability", "p that head and rule are right equally often", "p"),
     *counts("cases", INDEPENDENT),
     key("apart", "disjoint in", "what the halves do not share", shown=False),

@@ -17,7 +17,6 @@ and a change of w (dynamic coefficients) is part of a change of v.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +32,8 @@ HOOKS = ("blocks.0.hook_resid_pre", "blocks.*.attn.hook_z", "blocks.*.hook_attn_
 
 @dataclass(frozen=True)
 class Contributions:
-    """Parts of answer − foil in nats for N cases, for one scale of the final norm.
-
-    embed [N], heads [L, H, N], attn [L, N] (attention with its bias), mlp [L, N]; `read` [N] is c(x; s) of the stream
-    itself: embed + Σ attn + Σ mlp.
-    """
+    """Parts of answer − foil in nats for N cases: embed [N], heads [L, H, N], attn [L, N] (with its bias), mlp [L, N];
+    `read` [N] is c(x; s) of the stream itself, embed + Σ attn + Σ mlp."""
 
     embed: np.ndarray
     heads: np.ndarray
@@ -48,12 +44,9 @@ class Contributions:
 
 @dataclass(frozen=True)
 class Pass:
-    """The final position of every case in one forward pass; tensors in float64.
-
-    embed [N, D], z [L, N, H, K], attn [L, N, D] and mlp [L, N, D] are weighted along their path; final [N, D] is the
-    input of the final norm, scale [N, 1] or [N, H, 1] its s; weights [1 + 2 L, N] are w of the embedding and of every
-    update in order, 1 without hyper-connections.
-    """
+    """The final position of every case, in float64: embed [N, D], z [L, N, H, K], attn [L, N, D] and mlp [L, N, D],
+    weighted along their path; final [N, D], the input of the final norm; scale [N, 1] or [N, H, 1], its s; weights
+    [1 + 2 L, N], w of the embedding and of every update in order."""
 
     embed: Tensor
     z: Tensor
@@ -88,16 +81,9 @@ def observe(
         first = first / (config.residual.n if config.residual.reduce == "sum" else 1)  # the readout of n copies
     else:
         weights = first.new_ones(1 + 2 * n, len(first))
-    w = weights[..., None]
-    return Pass(
-        embed=w[0] * first,
-        z=layers("attn.hook_z") * weights[1::2, :, None, None],
-        attn=layers("hook_attn_out") * w[1::2],
-        mlp=layers("hook_mlp_out") * w[2::2],
-        final=at(f"blocks.{n - 1}.hook_resid_post"),
-        scale=at("ln_final.hook_scale"),
-        weights=weights,
-    )
+    w, final, scale = weights[..., None], at(f"blocks.{n - 1}.hook_resid_post"), at("ln_final.hook_scale")
+    z, attn, mlp = (layers(name) for name in ("attn.hook_z", "hook_attn_out", "hook_mlp_out"))
+    return Pass(w[0] * first, z * w[1::2, ..., None], attn * w[1::2], mlp * w[2::2], final, scale, weights)
 
 
 def path_weights(res: Sequence[Tensor], post: Sequence[Tensor], spec: Hyper) -> Tensor:
@@ -116,18 +102,12 @@ def check_heads(model: StreamTransformer) -> None:
     model.no_norm_after()
     for layer, block in enumerate(model.blocks):
         try:
-            output_weights(block)
+            _ = block.attn.W_O
         except InputError:
             raise InputError(
                 f"the output projection of layer {layer} is not linear in z, so heads do not add up; use a model with "
                 "a linear one, such as dense or independent"
             ) from None
-
-
-def output_weights(block: Any) -> Tensor:
-    """W_O [H, K, D] of a layer, float64. Raises `InputError` if it is not linear."""
-    w: Tensor = block.attn.W_O
-    return w.detach().double()
 
 
 def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale: Tensor) -> Tensor:
@@ -145,12 +125,9 @@ def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale
 
 def contributions(model: StreamTransformer, states: Pass, d: Tensor) -> Contributions:
     """The parts of a pass along d [N, D]."""
-    w_o = torch.stack([output_weights(block) for block in model.blocks])  # [L, H, K, D]
-    heads = torch.einsum("lnhk,lhkd,nd->lhn", states.z, w_o, d)
-
-    def along(x: Tensor) -> np.ndarray:
-        return (x * d).sum(-1).cpu().numpy()
-
-    return Contributions(
-        along(states.embed), heads.cpu().numpy(), along(states.attn), along(states.mlp), along(states.final)
+    w_o = torch.stack([block.attn.W_O.detach().double() for block in model.blocks])  # [L, H, K, D]
+    heads = torch.einsum("lnhk,lhkd,nd->lhn", states.z, w_o, d).cpu().numpy()
+    embed, attn, mlp, final = (
+        (x * d).sum(-1).cpu().numpy() for x in (states.embed, states.attn, states.mlp, states.final)
     )
+    return Contributions(embed, heads, attn, mlp, final)

@@ -14,12 +14,7 @@ from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.hooks import Query, run
 from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
-from streamscope.probes.direct_logit_attribution.contributions import (
-    Contributions,
-    check_heads,
-    contributions,
-    directions,
-)
+from streamscope.probes.direct_logit_attribution.contributions import check_heads, contributions, directions
 from streamscope.probes.direct_logit_attribution.contributions import observe as one_pass
 
 __all__ = ["check_heads", "observe", "tables"]
@@ -34,8 +29,7 @@ def observe(options: DirectLogitAttribution, model: Any, data: Opened, progress:
     unexplained = dict[str, float]()
     for task in progress(opened.tasks):
         parts, difference = attribute(model, task)
-        rows += [({"task": task.name, **labels}, x) for labels, x in parts]
-        rows.append(({"task": task.name, "part": "sum", "kind": "sum", "layer": -1, "index": -1}, difference))
+        rows += [({"task": task.name, **labels}, x) for labels, x in [*parts, (_labels("sum"), difference)]]
         unexplained[task.name] = float(np.abs(sum(x for _, x in parts) - difference).max())
     contrasts = [
         Contrast(quantity="contribution", weights={i: 1.0}, labels=labels, family=f"{labels['kind']}, {labels['task']}")
@@ -47,6 +41,10 @@ def observe(options: DirectLogitAttribution, model: Any, data: Opened, progress:
     return InstrumentData({"parts": block}, {"parts": contrasts}, {"title": title, "unexplained": unexplained})
 
 
+def _labels(part: str, kind: str = "", layer: int = -1, index: int = -1) -> dict[str, Any]:
+    return {"part": part, "kind": kind or part, "layer": layer, "index": index}
+
+
 def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.ndarray]], np.ndarray]:
     """(part, its nats in every case [N]) of a task, and the model's own logit differences [N]. Raises `InputError` for
     tasks of whole sentences, whose score is not one logit difference."""
@@ -54,24 +52,19 @@ def attribute(model: Any, task: Task) -> tuple[list[tuple[dict[str, Any], np.nda
         raise InputError(f"task {task.name!r} scores whole sentences, which is not one logit difference; use another")
     reads = task.reads
     states = one_pass(model, reads.tokens, reads.positions)
-    c: Contributions = contributions(model, states, directions(model, reads.ids, states.scale))
-    bias = model.logit_bias.detach().double().cpu().numpy()
-    ids = np.asarray(reads.ids)
-    parts = [({"part": "embedding", "kind": "embedding", "layer": -1, "index": -1}, c.embed)]
+    c = contributions(model, states, directions(model, reads.ids, states.scale))
+    bias, ids = model.logit_bias.detach().double().cpu().numpy(), np.asarray(reads.ids)
+    parts = [(_labels("embedding"), c.embed)]
     for layer, (heads, mlp) in enumerate(zip(c.heads, c.mlp, strict=True)):
-        for h, x in enumerate(heads):
-            parts.append(({"part": f"L{layer}.H{h}", "kind": "head", "layer": layer, "index": h}, x))
-        parts.append(({"part": f"L{layer} FFN", "kind": "FFN", "layer": layer, "index": -1}, mlp))
-    biases = {"final bias": bias[ids[:, 0]] - bias[ids[:, 1]]}
+        parts += [(_labels(f"L{layer}.H{h}", "head", layer, h), x) for h, x in enumerate(heads)]
+        parts.append((_labels(f"L{layer} FFN", "FFN", layer), mlp))
     if any(getattr(block.attn.o, "bias", None) is not None for block in model.blocks):
-        biases = {"attention biases": (c.attn - c.heads.sum(1)).sum(0), **biases}
-    for part, x in biases.items():
-        parts.append(({"part": part, "kind": part, "layer": -1, "index": -1}, x))
-    query = Query(tokens=list(reads.tokens), logits=[[p] for p in reads.positions])
-    logits = run(model, query).logits
+        parts.append((_labels("attention biases"), (c.attn - c.heads.sum(1)).sum(0)))
+    parts.append((_labels("final bias"), bias[ids[:, 0]] - bias[ids[:, 1]]))
+    logits = run(model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
     assert logits is not None
-    answer_logits = np.stack([x[0].double().cpu().numpy()[pair] for x, pair in zip(logits, ids, strict=True)])
-    return parts, answer_logits[:, 0] - answer_logits[:, 1]
+    answer, foil = np.stack([x[0].double().cpu().numpy()[pair] for x, pair in zip(logits, ids, strict=True)]).T
+    return parts, answer - foil
 
 
 def tables(

@@ -15,8 +15,7 @@ from streamscope.instruments.data import Opened, Sets
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import read_dictionary
 from streamscope.models.tensors import read_tensors
-from streamscope.probes.directions import Directions
-from streamscope.probes.directions.names import CHOICES, MAKE_ONE, NO_FILE, file_of, in_model
+from streamscope.probes.directions import CHOICES, MAKE_ONE, NO_FILE, Directions, file_of, in_model
 from streamscope.probes.stream_states import RESID, streams_of
 
 
@@ -41,19 +40,14 @@ def check_choice(spec: str, model: Any, stream: str, method: str) -> None:
 
 
 def direction_of(spec: str, data: Opened, stream: str = "resid", method: str = "mean") -> tuple[Direction, str]:
-    """The direction `spec`, and a note for titles: its model if it is another one, or the positions that it leaves out.
-
-    best, norm or a LAYER: between the two sets in this model. FILE[:LAYER|best|norm]: `read_direction`. Raises
-    `InputError` for a direction that does not fit the model.
-    """
+    """The direction `spec`, between the two sets in this model or of a file (`read_direction`), and a note for titles:
+    its model if it is another one, or the positions that it leaves out. Raises `InputError` if it does not fit."""
     if not in_model(spec):
         direction = read_direction(spec, stream, method, data.model)
         return direction, check_direction(direction, data.model)
     result = Directions(draws=0).measure(data.model, data[Sets])
     arrays = {name: torch.from_numpy(x) for name, x in result.arrays.items()}
-    direction = pick(arrays, spec, result.about, stream, method, "the model")
-    check_direction(direction, data.model)
-    n = result.about["massive"]
+    n, direction = result.about["massive"], pick(arrays, spec, result.about, stream, method, "the model")
     return direction, f"found without {counted(n, 'position', ',')} of massive activations" if n else ""
 
 
@@ -61,8 +55,8 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean", model
     """The direction FILE[:LAYER|best|norm] of a stream, FILE alone is FILE:best; or FOLDER:17, what latent 17 writes.
 
     best is the layer with the largest d on held-out prompts, norm that with the largest difference of means (SPEC
-    §1.8). method: mean, or svd for the first singular vector. Raises `InputError` for another file, a layer or stream
-    that it lacks, a layer without a direction, and a dictionary of other weights than the model's, if one is given.
+    §1.8). Raises `InputError` for another file, a layer or stream that it lacks, a layer without a direction, and a
+    dictionary of other weights than the model's, if one is given.
     """
     path, selector = file_of(spec)
     if path.is_dir():
@@ -87,13 +81,8 @@ def _latent(folder: Path, latent: int, model: Any) -> Direction:
         raise InputError(f"{folder} is of a state before layer 0: give a dictionary of a later hook")
     if latent >= len(dictionary.W_dec):
         raise InputError(f"{folder}:{latent}: give one of the latents 0 to {len(dictionary.W_dec) - 1}")
-    about = {
-        "folder": None,
-        "model": dictionary.about.get("model_name"),
-        "from": str(folder),
-        "latent": latent,
-        "stream": dictionary.stream,
-    }
+    about = {"folder": None, "model": dictionary.about.get("model_name")}
+    about |= {"from": str(folder), "latent": latent, "stream": dictionary.stream}
     vector = dictionary.W_dec[latent].double()
     return Direction((vector / vector.norm()).float(), layer, about)
 
@@ -105,29 +94,22 @@ def pick(
     `InputError` as `read_direction` does, with the origin `source`."""
     if f"mean.{stream}" not in tensors:
         raise unknown("stream", stream, [k.removeprefix("mean.") for k in tensors if k.startswith("mean.")])
-    layer = _layer(selector, tensors, stream, source)
     vectors = tensors[f"{method}.{stream}"]
-    vector = vectors[layer] if method == "mean" else vectors[layer, 0]
-    norm = vector.double().norm()
-    if not norm > 0:
-        raise InputError(f"{source}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
-    origin = {name: about.get(name) for name in ("folder", "model", "options", "data")}
-    origin |= {"from": source, "layer": layer, "stream": stream, "method": method}
-    return Direction((vector.double() / norm).float(), layer, origin)
-
-
-def _layer(selector: str, tensors: Mapping[str, Tensor], stream: str, source: str) -> int:
-    n = len(tensors[f"mean.{stream}"])
     if selector in CHOICES:
         score = tensors[f"{'d' if selector == 'best' else 'norm'}.{stream}"]
         if score.isnan().all():
             raise InputError(f"{source}: no layer of {stream} separates the sets; name a layer")
-        return int(score.nan_to_num(-torch.inf).argmax())
-    if not selector.isdigit():
-        raise InputError(f"{source}:{selector}: give a layer from 0 to {n - 1}, best or norm")
-    if int(selector) >= n:
-        raise InputError(f"{source}:{selector}: give one of the layers 0 to {n - 1}")
-    return int(selector)
+        layer = int(score.nan_to_num(-torch.inf).argmax())
+    elif not selector.isdigit() or int(selector) >= len(vectors):
+        raise InputError(f"{source}:{selector}: give best, norm or one of the layers 0 to {len(vectors) - 1}")
+    else:
+        layer = int(selector)
+    vector = (vectors[layer] if method == "mean" else vectors[layer, 0]).double()
+    if not vector.norm() > 0:
+        raise InputError(f"{source}: the two sets do not differ in layer {layer} of {stream}; choose another layer")
+    origin = {name: about.get(name) for name in ("folder", "model", "options", "data")}
+    origin |= {"from": source, "layer": layer, "stream": stream, "method": method}
+    return Direction((vector / vector.norm()).float(), layer, origin)
 
 
 def check_direction(direction: Direction, model: Any) -> str:
@@ -138,11 +120,6 @@ def check_direction(direction: Direction, model: Any) -> str:
             f"the direction has {len(direction.vector)} dimensions, the residual stream {model.cfg.d_model}; "
             "it belongs to another model, or to the joined streams"
         )
-    run_folder, folder = getattr(model, "run", None), direction.about["folder"]
-    if (
-        run_folder is not None
-        and folder is not None
-        and (folder == run_label(run_folder) or Path(folder).resolve() == run_folder.resolve())
-    ):
-        return ""
-    return f"found in {folder or direction.about['model']}"
+    run, folder = getattr(model, "run", None), direction.about["folder"]
+    same = run is not None and folder and (folder == run_label(run) or Path(folder).resolve() == run.resolve())
+    return "" if same else f"found in {folder or direction.about['model']}"

@@ -9,13 +9,13 @@ from shuffled labels, and a direction from one half of the prompts must separate
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
@@ -36,7 +36,7 @@ from streamscope.probes.stream_states import RESID, States, stream_states
 
 NAN = float("nan")
 SEPARATION = ("auc", "auc_low", "auc_high", "d")
-COSINES = ("stream_cosine", "shuffled_cosine", "concentration")
+COSINES = ("stream_cosine", "shuffled_cosine")
 NO_DIFFERENCE = "the two sets have the same mean state here"
 NO_SHUFFLES = "no shuffles were drawn"
 ONE_STREAM = "undefined by construction, the model has one stream"
@@ -66,15 +66,11 @@ def mean_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def singular_directions(a: np.ndarray, b: np.ndarray, k: int = 3) -> np.ndarray:
-    """Top right singular vectors [layers, k, D] of a − mean_b, a and b [prompts, layers, D].
-
-    The sign of a singular vector is free: each points so that a's mean lies above b's. If a has fewer than k prompts or
-    dimensions, the last vectors are zeros.
-    """
-    centred = (a - b.mean(0)).swapaxes(0, 1)  # [layers, prompts, D]
-    _, _, right = np.linalg.svd(centred, full_matrices=False)
+    """Top right singular vectors [layers, k, D] of a − mean_b, a and b [prompts, layers, D], each turned so that a's
+    mean lies above b's. If a has fewer than k prompts or dimensions, the last vectors are zeros."""
+    _, _, right = np.linalg.svd((a - b.mean(0)).swapaxes(0, 1), full_matrices=False)
     vectors = np.zeros((right.shape[0], k, right.shape[-1]))
-    vectors[:, : min(k, right.shape[1])] = right[:, :k]
+    vectors[:, : right.shape[1]] = right[:, :k]
     side = np.einsum("lkd,ld->lk", vectors, a.mean(0) - b.mean(0))
     return vectors * np.where(side < 0, -1.0, 1.0)[..., None]
 
@@ -90,21 +86,17 @@ def concentration(norms: np.ndarray) -> np.ndarray:
     """1 − H(p)/ln n over the last axis, p the normalised norms (SPEC §1.6). 0: even; 1: all in one stream."""
     total = norms.sum(-1, keepdims=True)
     p = np.divide(norms, total, out=np.full_like(norms, 1 / norms.shape[-1]), where=total > 0)
-    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(-1)
-    return np.asarray(1 - entropy / np.log(norms.shape[-1]))
+    return np.asarray(1 - special.entr(p).sum(-1) / np.log(norms.shape[-1]))
 
 
 def separation(a: np.ndarray, b: np.ndarray, lines: np.ndarray | None = None) -> dict[str, float]:
-    """How far projections a [n_a] lie above b [n_b]: P(a > b) + P(a = b)/2, and (m_a − m_b) / pooled sd.
-
-    auc with its 95 % interval, auc_low and auc_high; d; n_a and n_b. `lines` [n_a + n_b] name what prompts share; None:
-    all are independent.
+    """How far projections a [n_a] lie above b [n_b]: auc = P(a > b) + P(a = b)/2, and d = (m_a − m_b) / pooled sd, NaN
+    without spread. `lines` [n_a + n_b] name what prompts share; None: all are independent.
 
     Interval: |AUC^ − θ| = z sqrt(θ(1−θ)/(n_a n_b) · (1 + N((1−θ)/(2−θ) + θ/(1+θ)))), N = (n_a + n_b)/2 − 1, solved for
     θ (Newcombe 2006, Statistics in Medicine 25:559, method 5), which also has a length at AUC 0 and 1. With lines n_a
     and n_b are divided by max(1, Var_lines/Var) · (t_df/z)². Var_lines adds each prompt's share of the AUC within lines
-    (Obuchowski 1997, Biometrics 53:567), Var does not. At AUC 0 and 1 n_a and n_b are the lines of each set. d is NaN
-    without spread.
+    (Obuchowski 1997, Biometrics 53:567), Var does not. At AUC 0 and 1 n_a and n_b are the lines of each set.
     """
     wins = ((a[:, None] > b) + (a[:, None] == b) / 2.0).astype(float)
     auc, n_a, n_b = float(wins.mean()), float(len(a)), float(len(b))
@@ -137,11 +129,8 @@ def auc_interval(auc: float, n_a: float, n_b: float) -> tuple[float, float]:
 
 
 def halves(lines: np.ndarray, seed: int, names: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Two disjoint halves of prompts [n], whole lines from a seeded shuffle; the second has more lines if they are odd.
-
-    `names`: the sorted lines that are shuffled, if those of another set are split with them. Raises `InputError` for
-    fewer than four lines, and if a half has no prompt.
-    """
+    """Two disjoint halves of prompts [n], whole lines from a seeded shuffle of `names`, the sorted lines; the second
+    has more if they are odd. Raises `InputError` for fewer than four lines, and if a half has no prompt."""
     names = np.unique(lines) if names is None else names
     if len(names) < 4:
         raise InputError(f"each half needs two independent prompts, {len(names)} in all are too few")
@@ -158,10 +147,8 @@ def lines_of(n_a: int, n_b: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class HeldOutProjections(NamedTuple):
-    """Held-out prompts along the direction of the other half, NaN in layers without a direction.
-
-    a [n_a, layers], b [n_b, layers], relative to the middle between the other half's means; `of_a`, `of_b`: prompts.
-    """
+    """Held-out prompts `of_a` and `of_b` along the direction of the other half, relative to the middle between its
+    means: a [n_a, layers], b [n_b, layers], NaN in layers without a direction."""
 
     a: np.ndarray
     b: np.ndarray
@@ -172,10 +159,10 @@ class HeldOutProjections(NamedTuple):
 def project_held_out(
     a: np.ndarray, b: np.ndarray, seed: int = 0, lines: tuple[np.ndarray, np.ndarray] | None = None
 ) -> HeldOutProjections:
-    """Projections of the second halves on the difference of means of the first halves.
+    """Projections of the second halves of a, b [prompts, layers, D] on the difference of means of the first halves.
 
-    a, b [prompts, layers, D]; `lines` of both sets, by default `lines_of`. A line that both sets hold is in one half:
-    otherwise the common part of counterparts would count against the direction.
+    A line (default: `lines_of`) that both sets hold is in one half: otherwise the common part of counterparts would
+    count against the direction.
     """
     of_a, of_b = lines or lines_of(len(a), len(b))
     names = np.union1d(of_a, of_b) if np.isin(of_a, of_b).any() else None
@@ -194,7 +181,7 @@ def shuffled_differences(a: np.ndarray, b: np.ndarray, draws: int, seed: int = 0
     return np.stack([mean_difference(all_states[order[: len(a)]], all_states[order[len(a) :]]) for order in orders])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FoundDirections:
     """The directions of one model by stream, unit `vectors` [L, D] and `svd` [L, k, D]; tables with reasons."""
 
@@ -202,16 +189,15 @@ class FoundDirections:
     svd: dict[str, np.ndarray]
     held_out: dict[str, HeldOutProjections]
     layers: pd.DataFrame
+    missing: Reasons
     streams: pd.DataFrame
-    missing: Reasons = field(default_factory=dict)
-    streams_missing: Reasons = field(default_factory=dict)
+    streams_missing: Reasons
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that `directions.choice` reads, float32."""
         tensors: dict[str, Any] = {}
-        for stream, vectors in self.vectors.items():
-            rows = self.layers[self.layers["stream"] == stream]
-            tensors |= {f"mean.{stream}": vectors, f"svd.{stream}": self.svd[stream]}
+        for stream, rows in self.layers.groupby("stream", sort=False):
+            tensors |= {f"mean.{stream}": self.vectors[stream], f"svd.{stream}": self.svd[stream]}
             tensors |= {f"{name}.{stream}": rows[name] for name in ("norm", "d")}
         return {name: np.ascontiguousarray(x, np.float32) for name, x in tensors.items()}
 
@@ -222,12 +208,8 @@ def find(
 ) -> FoundDirections:  # fmt: skip
     """Directions of every layer and stream, with their tables.
 
-    layers   layer, stream, width, norm, relative, shuffled_norm, auc …, d, n_a, n_b, svd_cosine
-    streams  layer, pairs, stream_cosine, shuffled_cosine, concentration
-
-    auc and d test a direction from one half of the prompts on the other half (`project_held_out`); `lines` name what
-    prompts of both sets share, by default `lines_of`. `draws` label shuffles are the control of norm and stream_cosine;
-    0 leaves the controls undefined.
+    auc and d test a direction from one half of the prompts on the other half (`project_held_out`; `lines` name what
+    prompts of both sets share). `draws` label shuffles are the control of norm and stream_cosine.
     """
     of_a, of_b = lines or lines_of(len(a.values), len(b.values))
     vectors, svd, held_out, rows = {}, {}, {}, list[dict[str, Any]]()
@@ -242,58 +224,46 @@ def find(
         if draws:
             control = np.linalg.norm(shuffled_differences(x, y, draws, seed), axis=-1).mean(0)
         agreement = np.abs(np.einsum("ld,ld->l", svd[stream][:, 0], vectors[stream]))
-        projections = project_held_out(x, y, seed, (of_a, of_b))
-        projections.a[:, norms == 0] = projections.b[:, norms == 0] = NAN
-        held_out[stream] = projections
-        for layer, (p, q) in enumerate(zip(projections.a.T, projections.b.T, strict=True)):
+        held_out[stream] = p = project_held_out(x, y, seed, (of_a, of_b))
+        p.a[:, norms == 0] = p.b[:, norms == 0] = NAN
+        lines_tested = np.concatenate([of_a[p.of_a], of_b[p.of_b]])
+        for layer, norm in enumerate(norms):
             reasons = {} if draws else {"shuffled_norm": NO_SHUFFLES}
-            if np.isnan(p[0]):
+            if np.isnan(p.a[0, layer]):
                 scores = dict.fromkeys(SEPARATION, NAN) | {"n_a": 0, "n_b": 0}
                 reasons |= dict.fromkeys(SEPARATION, NO_DIFFERENCE)
             else:
-                scores = separation(p, q, np.concatenate([of_a[projections.of_a], of_b[projections.of_b]]))
+                scores = separation(p.a[:, layer], p.b[:, layer], lines_tested)
                 reasons |= {"d": "the projections have no spread"} if np.isnan(scores["d"]) else {}
-            if norms[layer] == 0:
-                reasons["svd_cosine"] = NO_DIFFERENCE
+            reasons |= {} if norm else {"svd_cosine": NO_DIFFERENCE}
             missing |= {(len(rows), name): text for name, text in reasons.items()}
             rows.append({
-                "layer": layer, "stream": stream, "width": x.shape[-1], "norm": norms[layer],
-                "relative": norms[layer] / size[layer] if size[layer] > 0 else 0.0, "shuffled_norm": control[layer],
-                **scores, "svd_cosine": NAN if norms[layer] == 0 else agreement[layer],
+                "layer": layer, "stream": stream, "width": x.shape[-1], "norm": norm,
+                "relative": norm / size[layer] if size[layer] > 0 else 0.0, "shuffled_norm": control[layer],
+                **scores, "svd_cosine": agreement[layer] if norm else NAN,
             })  # fmt: skip
-    streams, streams_missing = _streams(a, b, draws, seed)
-    return FoundDirections(vectors=vectors, svd=svd, held_out=held_out, layers=pd.DataFrame(rows), streams=streams,
-                 missing=missing, streams_missing=streams_missing)  # fmt: skip
+    return FoundDirections(vectors, svd, held_out, pd.DataFrame(rows), missing, *_streams(a, b, draws, seed))
 
 
 def _streams(a: States, b: States, draws: int, seed: int) -> tuple[pd.DataFrame, Reasons]:
     """Similarity of the streams' directions, per layer."""
     n_layers, n = a.values.shape[1], len(a.parallel)
-    frame = pd.DataFrame({"layer": range(n_layers), "pairs": n * (n - 1) // 2, **dict.fromkeys(COSINES, NAN)})
+    names = (*COSINES, "concentration")
+    frame = pd.DataFrame({"layer": range(n_layers), "pairs": n * (n - 1) // 2, **dict.fromkeys(names, NAN)})
     if n < 2:
-        return frame, {(layer, name): ONE_STREAM for layer in range(n_layers) for name in COSINES}
+        return frame, {(layer, name): ONE_STREAM for layer in range(n_layers) for name in names}
     x, y = a.values[:, :, :n], b.values[:, :, :n]
     difference = mean_difference(x, y)  # [L, N, D]
     frame["concentration"] = concentration(np.linalg.norm(difference, axis=-1))
     frame["stream_cosine"] = pair_cosines(unit(difference))
     if draws:
-        frame["shuffled_cosine"] = np.mean(
-            [pair_cosines(unit(c)) for c in shuffled_differences(x, y, draws, seed)], axis=0
-        )
+        shuffles = shuffled_differences(x, y, draws, seed)
+        frame["shuffled_cosine"] = np.mean([pair_cosines(unit(shuffle)) for shuffle in shuffles], axis=0)
     missing = {} if draws else {(layer, "shuffled_cosine"): NO_SHUFFLES for layer in range(n_layers)}
-    for layer in np.flatnonzero(~difference.any(-1).all(-1)):  # no direction if the sets do not differ
-        frame.loc[layer, ["stream_cosine", "shuffled_cosine"]] = NAN
-        cells = ((int(layer), "stream_cosine"), (int(layer), "shuffled_cosine"))
-        missing |= dict.fromkeys(cells, NO_DIFFERENCE + ", in a stream")
+    for layer in np.flatnonzero(~difference.any(-1).all(-1)).tolist():  # no direction if the sets do not differ
+        frame.loc[layer, [*COSINES]] = NAN
+        missing |= {(layer, name): f"{NO_DIFFERENCE}, in a stream" for name in COSINES}
     return frame, missing
-
-
-def best_layer(layers: pd.DataFrame, by: str = "d", stream: str = RESID) -> int:
-    """The layer with the largest `by` (d on held-out prompts, or norm) in a stream. Raises `InputError` without any."""
-    values = layers[layers["stream"] == stream].set_index("layer")[by].dropna()
-    if values.empty:
-        raise InputError(f"no layer has a defined {by} in the stream {stream!r}")
-    return int(values.idxmax())
 
 
 def observe(options: Directions, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -313,17 +283,15 @@ def observe(options: Directions, model: Any, data: Opened, progress: Progress) -
     projections = directions.held_out[RESID]
     texts = [f"a: {sets.a.texts[i]}" for i in projections.of_a] + [f"b: {sets.b.texts[i]}" for i in projections.of_b]
     names = [hashlib.sha1(text.encode()).hexdigest()[:10] for text in texts]
-    lines = np.concatenate(
-        [line_ids[indices] for line_ids, indices in zip(sets.lines, (projections.of_a, projections.of_b), strict=True)]
-    )
+    lines = np.concatenate([sets.lines[0][projections.of_a], sets.lines[1][projections.of_b]])
     margins = np.concatenate([np.concatenate([p.a, -p.b]).T for p in directions.held_out.values()])  # [cells, prompts]
-    valid = ~np.isnan(margins).all(1, keepdims=True)  # without a difference there is no direction
+    undefined = np.isnan(margins)  # without a difference there is no direction
     block = Observations(
         measure=HITS, cells=directions.layers[["layer", "stream"]],
         units=pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]}),
-        total=np.where(np.isnan(margins), np.nan, margins > 0), size=np.broadcast_to(valid, margins.shape),
+        total=np.where(undefined, np.nan, margins > 0), size=~undefined,
     )  # fmt: skip
-    missing = ["" if n_inside else NO_DIFFERENCE for n_inside in block.inside.sum(1)]
+    missing = [NO_DIFFERENCE if without else "" for without in undefined.all(1)]
     contrasts = each("accuracy", block.cells, tested=False, missing=missing)
     return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, directions.arrays(), directions)
 
@@ -333,34 +301,33 @@ def tables(options: Directions, data: InstrumentData, estimates: Mapping[str, Es
     directions, title = data.extra, data.about["title"]
     accuracy, missing = estimates["accuracy"].wide(["layer", "stream"])
     frame = directions.layers.merge(accuracy, on=["layer", "stream"], how="left", validate="1:1")
-    has_d = frame.loc[frame["stream"] == RESID, "d"].notna().any()
-    best = f"; best layer of resid by d {best_layer(frame)}, by norm {best_layer(frame, 'norm')}" if has_d else ""
-    out = {"directions": Table(frame, DIRECTIONS, {**missing, **directions.missing}, f"Directions; {title}{best}")}
-    out["streams"] = Table(
-        directions.streams, STREAMS, directions.streams_missing, f"Directions of the streams; {title}"
-    )
+    resid, best = frame[frame["stream"] == RESID].set_index("layer"), ""
+    if resid["d"].notna().any():
+        best = f"; best layer of resid by d {resid['d'].idxmax()}, by norm {resid['norm'].idxmax()}"
     r = directions.vectors[RESID]
-    layer, other_layer = np.indices((len(r), len(r))).reshape(2, -1)
-    cosines = pd.DataFrame({"layer": layer, "other": other_layer, "cosine": (r @ r.T).ravel()})
-    cosines = cosines[(layer < other_layer) & r.any(-1)[layer] & r.any(-1)[other_layer]].reset_index(drop=True)
+    layer, other = np.triu_indices(len(r), 1)
+    cosines = pd.DataFrame({"layer": layer, "other": other, "cosine": (r @ r.T)[layer, other]})
+    cosines = cosines[r.any(-1)[layer] & r.any(-1)[other]].reset_index(drop=True)
     heading = f"Cosines between the readout's directions of two layers; {title}"
-    out["layers"] = Table(cosines, LAYERS, title=heading, by="cosine", most=10)
-    return out
+    return {
+        "directions": Table(frame, DIRECTIONS, {**missing, **directions.missing}, f"Directions; {title}{best}"),
+        "streams": Table(
+            directions.streams, STREAMS, directions.streams_missing, f"Directions of the streams; {title}"
+        ),
+        "layers": Table(cosines, LAYERS, title=heading, by="cosine", most=10),
+    }
 
 
 def relate(whole_result: Result) -> dict[str, Table]:
-    """Cosines of the same layer and stream in two runs of equal width, and the random baseline.
-
-    run_a, run_b, kind ("seeds" of one preset, or "architectures"), layer, stream, width, cosine, absolute, random. Runs
-    of unequal width have no rows; layers and streams of only one run are left out.
-    """
-    rows = []
+    """Cosines of the same layer and stream in two runs of equal width, seeds of one preset or architectures, and the
+    random baseline. Layers and streams of only one run are left out."""
+    rows, arrays = [], whole_result.arrays
     for (i, first), (j, second) in combinations(enumerate(whole_result.about["runs"]), 2):
         names = {"run_a": first["model"], "run_b": second["model"]}
         names["kind"] = "seeds" if first["preset"] == second["preset"] else "architectures"
-        streams = {name.partition("-mean.")[2] for name in whole_result.arrays if name.startswith(f"run{i}-mean.")}
+        streams = {name.partition("-mean.")[2] for name in arrays if name.startswith(f"run{i}-mean.")}
         for stream in sorted(streams, key=lambda name: (name == RESID, name == "joint", name)):
-            x, y = (np.asarray(whole_result.arrays.get(f"run{k}-mean.{stream}", np.empty(0)), float) for k in (i, j))
+            x, y = (np.asarray(arrays.get(f"run{k}-mean.{stream}", np.empty(0)), float) for k in (i, j))
             if x.shape[-1] != y.shape[-1]:
                 continue
             for layer, (r, q) in enumerate(zip(x, y, strict=False)):

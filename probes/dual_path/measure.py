@@ -103,16 +103,12 @@ def sums_of(
     by dimension."""
     d, g, mu, logvar = (captures[f"{name}.hook_{kind}"].double() for kind in READ)
     y, kl = d + g, kl_by_dimension(mu, logvar)
-    token = kl.sum(-1)
     values = {
-        "kl": token, "clamped": (token > LN2).double(), "global along": (g * y).sum(-1), "output": y.square().sum(-1),
-        "global": g.square().sum(-1), "detail": d.square().sum(-1),
+        "kl": kl.sum(-1), "clamped": kl.sum(-1) > LN2, "global along": (g * y).sum(-1), "output": y.square().sum(-1),
+        "global": g.square().sum(-1), "detail": d.square().sum(-1), "dimensions": kl, "first": mu,
+        "second": mu.square(),
     }  # fmt: skip
-    by_dimension = {"dimensions": kl, "first": mu, "second": mu.square()}
-    return {
-        **{name: (x * real).sum(1)[None] for name, x in values.items()},
-        **{name: (x * real[..., None]).sum(1).T for name, x in by_dimension.items()},
-    }
+    return {name: (x.reshape(*real.shape, -1) * real[..., None]).double().sum(1).T for name, x in values.items()}
 
 
 def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
@@ -123,15 +119,16 @@ def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
 @contextmanager
 def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
     """Within this context the projections draw z as in training; the rest of the model, such as dropout, does not."""
-    training = {name: projection.training for name, projection in projections.items()}
+    modules = list(projections.values())
+    training = [module.training for module in modules]
     try:
-        for projection in projections.values():
-            projection.training = True
+        for module in modules:
+            module.training = True
         yield
     finally:
-        for name, projection in projections.items():
-            projection.training = training[name]
-        take_penalties(list(projections.values()))
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+        take_penalties(modules)
 
 
 def tables(options: DualPath, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -162,20 +159,20 @@ WHERE = (
     key("projection", "projection", "q, k, v, o, gate, up or down", shown=False),
 )  # fmt: skip
 COUNTS = counts("documents or windows", "documents")
+QUANTITIES = (
+    ("along", "global path's share", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", ".4f"),
+    ("power", "global path's power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", ".4f"),
+    ("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before the bound", ".3f"),
+    ("clamped", "KL > ln 2", "share of tokens", "tokens above the paper's bound, where the penalty has no gradient",
+     ".3f"),
+)  # fmt: skip
 
 
 def _shares(prefix: str = "", where: str = "") -> tuple[Column, ...]:
     """The four quantities of a projection, or their means over all."""
-    means = (
-        ("along", "global path's share", SHARE, "Σ g·y / Σ y·y; the detail path has the rest", ".4f"),
-        ("power", "global path's power", POWER, "Σ |g|² / Σ (|g|² + |d|²)", ".4f"),
-        ("kl", "KL", NATS, "KL(N(μ, σ²) ‖ N(0, I)), before the bound", ".3f"),
-        ("clamped", "KL > ln 2", "share of tokens", "tokens above the paper's bound, where the penalty has no gradient",
-         ".3f"),
-    )  # fmt: skip
     return tuple(
         column
-        for name, title, unit, doc, format in means
+        for name, title, unit, doc, format in QUANTITIES
         for column in described(f"{prefix}{name}", title, unit, doc + where, format=format, sd="documents")
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import linear_sum_assignment
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
@@ -21,6 +22,7 @@ from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.roles import (
+    GATE,
     KEYS,
     RESOLUTION,
     RoleQuery,
@@ -47,7 +49,7 @@ def capture(
 
 
 def plan(prompts: Suite | Aligned, tokenizer: Any, *, gated: bool = False) -> RoleQuery:
-    """Attention (and gates) at the query of every prompt with a target; what follows the query is not read."""
+    """Patterns (and gates) at the query of every prompt with a target; what follows the query is not read."""
     return up_to_query(role_query(prompts, tokenizer, needs=("target",), gated=gated))
 
 
@@ -59,16 +61,12 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
         total, masks = rows.sum(-1), {name: np.array([c == name for c in classes]) for name in CLASSES}
         return {name: rows[..., mask].sum(-1) - total * mask.mean() for name, mask in masks.items()}
 
-    return role_table(captures, query, of, gated=_gated(captures))
+    return role_table(captures, query, of, gated=GATE in query.hooks)
 
 
 def _classes(query: RoleQuery, i: int, spans: Any) -> list[str]:
     """The classes of the tokens up to the query, which has none itself."""
     return [*token_classes(query.aligned.prompts[i], spans)[: query.aligned.queries[i]], ""]
-
-
-def _gated(captures: Captures) -> bool:
-    return any(name.endswith("hook_gate") for name in captures.hooks)
 
 
 def observe(options: HeadGroups, model: Any, data: Opened, progress: Progress = iter) -> InstrumentData:
@@ -82,19 +80,19 @@ def observe(options: HeadGroups, model: Any, data: Opened, progress: Progress = 
 
 
 def observed(options: HeadGroups, table: RoleTable, unit: Callable[[str], str] = str) -> InstrumentData:
-    """Observations and contrasts of the scores; `extra`: every head's group, and the class it is scored in.
-
-    Heads without a group are scored in their largest class on the choosing half.
-    """
+    """Observations and contrasts of the scores; `extra`: every head's group, and the class it is scored in, of heads
+    without a group their largest one on the choosing half."""
     choose = halves(table.cases.assign(relation=""), options.split)[0] == 0
-    values = np.stack([table.values[name] for name in CLASSES])  # [class, head, case]
-    choice_scores = values[:, :, choose].mean(-1).T
+    choice_scores = np.stack([table.values[name][:, choose].mean(1) for name in CLASSES], 1)  # [heads, classes]
     layer = table.heads["layer"].to_numpy()
     searched = (layer == layer.max()) | (options.layers == "all")
+    check_heads(int(searched.sum()), options.k)
+    # disjoint groups of k heads with the largest sum of scores
+    heads, columns = linear_sum_assignment(np.repeat(choice_scores[searched], options.k, 1), maximize=True)
     groups = np.full(len(layer), "", dtype=object)
-    groups[searched] = _assign_groups(choice_scores[searched], options.k)
+    groups[np.flatnonzero(searched)[heads]] = np.repeat(CLASSES, options.k)[columns]
     scored_classes = [group or CLASSES[best] for group, best in zip(groups, choice_scores.argmax(1), strict=True)]
-    held_scores = np.stack([values[CLASSES.index(name), i] for i, name in enumerate(scored_classes)])
+    held_scores = np.stack([table.values[name][i] for i, name in enumerate(scored_classes)])
     names, unit_names = (*CLASSES, "held_out"), [unit(name) for name in table.cases["id"]]
     measure = Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(-1.0, 1.0))
     block = replace(table, values={**table.values, "held_out": held_scores}).block(measure, names, unit_names)
@@ -112,11 +110,9 @@ def tables(options: HeadGroups, data: InstrumentData, estimates: Mapping[str, Es
     classes = {name: scores.where(quantity=name).frame["value"] for name in CLASSES}
     frame = frame.assign(**classes, **data.extra)
     heads = Table(frame, COLUMNS, missing, f"{title}: every head", "held_out")
-    group_rows = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
-    return {
-        "heads": heads,
-        "groups": heads.only(list(group_rows.index), f"{title}: heads of the groups, chosen on one half of the cases"),
-    }
+    in_group = frame[frame["group"] != ""].sort_values(["group", "held_out"], ascending=[True, False], kind="stable")
+    words = f"{title}: heads of the groups, chosen on one half of the cases"
+    return {"heads": heads, "groups": heads.only(list(in_group.index), words)}
 
 
 COLUMNS = (
@@ -145,32 +141,24 @@ def shuffled_scores(
     """[draws, heads]: the held-out score of every head under shuffles of the tokens' classes.
 
     A form is a token id with its class. Classes are permuted over the forms, so a head that attends to one word instead
-    of a class scores as much in a shuffle. Forms without a class keep none. A head's class is its largest one on the
-    choosing half. Heads are in layer order.
+    of a class scores as much in a shuffle. A head's class is its largest one on the choosing half.
     """
-    aligned = query.aligned
     forms: dict[tuple[int, str], int] = {}
     token_forms = []
-    for i, prompt in enumerate(aligned.prompts):
+    for i, prompt in enumerate(query.aligned.prompts):
         ids, spans = tokenizer.spans(prompt.text)
-        prompt_classes = _classes(query, i, spans)
-        token_forms.append(
-            np.array(
-                [forms.setdefault((t, c), len(forms)) if c else -1 for t, c in zip(ids, prompt_classes, strict=False)]
-            )
-        )
+        pairs = zip(ids, _classes(query, i, spans), strict=False)
+        token_forms.append([forms.setdefault(pair, len(forms)) if pair[1] else -1 for pair in pairs])
     labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
     classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
     scores = []  # per prompt [draws, heads, classes]
-    for i, rows in attention_rows(captures, query, gated=_gated(captures)):
+    for i, rows in attention_rows(captures, query, gated=GATE in query.hooks):
         flat = rows.reshape(-1, rows.shape[-1])
         member = classes[:, token_forms[i]] == np.arange(len(CLASSES))[:, None, None]
         of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
         scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
-    choose = halves(pd.DataFrame(prompt_columns(aligned)).assign(relation=""), options.split)[0] == 0
-    choosing, held_scores = (
-        np.stack([x for x, c in zip(scores, choose, strict=True) if c == side]) for side in (True, False)
-    )
+    choose = halves(pd.DataFrame(prompt_columns(query.aligned)).assign(relation=""), options.split)[0] == 0
+    choosing, held_scores = (np.stack(scores)[choose == side] for side in (True, False))
     best = choosing.mean(0).argmax(-1)
     return np.take_along_axis(held_scores.mean(0), best[..., None], -1)[..., 0].astype(float)
 
@@ -196,29 +184,15 @@ def check_heads(n: int, k: int) -> None:
         raise InputError(f"{groups}, here are {n}; lower --k, or use --layers all")
 
 
-def _assign_groups(scores: np.ndarray, k: int) -> list[str]:
-    """The class of every head, "" for none: disjoint groups of k that maximise the sum of scores [heads, classes]."""
-    from scipy.optimize import linear_sum_assignment
-
-    check_heads(len(scores), k)
-    places = np.repeat(np.arange(len(CLASSES)), k)
-    heads, columns = linear_sum_assignment(scores[:, places], maximize=True)
-    classes = [""] * len(scores)
-    for h, c in zip(heads, columns, strict=True):
-        classes[h] = CLASSES[places[c]]
-    return classes
+def _heads(summary: pd.DataFrame) -> list[Head]:
+    return [Head(int(layer), int(index)) for layer, index in zip(summary["layer"], summary["index"], strict=True)]
 
 
 def groups_of(summary: pd.DataFrame) -> dict[str, tuple[Head, ...]]:
     """Class -> its heads, from a table of `summary`."""
-    heads: dict[str, tuple[Head, ...]] = {}
-    for name in CLASSES:
-        rows = summary[summary["group"] == name]
-        heads[name] = tuple(sorted(Head(int(a), int(b)) for a, b in zip(rows["layer"], rows["index"], strict=True)))
-    return heads
+    return {name: tuple(sorted(_heads(summary[summary["group"] == name]))) for name in CLASSES}
 
 
 def scores_of(summary: pd.DataFrame) -> dict[str, dict[Head, float]]:
     """Class -> head -> score on all cases, for `head_spec.parse_heads` (top2:entity)."""
-    heads = [Head(int(a), int(b)) for a, b in zip(summary["layer"], summary["index"], strict=True)]
-    return {name: dict(zip(heads, summary[name].tolist(), strict=True)) for name in CLASSES}
+    return {name: dict(zip(_heads(summary), summary[name].tolist(), strict=True)) for name in CLASSES}

@@ -38,10 +38,8 @@ KEPT, BATCH, LEARNING_RATE = 16_384, 1024, 1e-3
 
 def places(options: Lenses, model: Any) -> list[Place]:
     """The streams to read: those of `hooks`, or all after every layer and, of several, their sum (resid)."""
-    if options.hooks:
-        return places_of(model, options.hooks)
-    streams = places_of(model)
-    if streams[0].stream == RESID:
+    streams = places_of(model, options.hooks)
+    if options.hooks or streams[0].stream == RESID:
         return streams
     return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
 
@@ -64,9 +62,6 @@ def head_of(model: Any, layer: int | None = None) -> Callable[[Tensor], Tensor]:
     return lambda x: head(x.to(dtype)).float()
 
 
-# ---- states -----------------------------------------------------------------------------------
-
-
 Source = tuple[str, Place]
 """Whose state, the model's ("own") or that of its "untrained" twin, and where."""
 
@@ -87,27 +82,22 @@ def states_of(
 # ---- fitting ----------------------------------------------------------------------------------
 
 
-@dataclass
 class Moments:
-    """Sums over positions of what least squares needs, in float64, of a state x and the last layer's state y."""
+    """Means over positions of what least squares needs, in float64, of a state x and the last layer's state y."""
 
-    n: int = 0
-    x: Any = 0.0
-    y: Any = 0.0
-    xx: Any = 0.0
-    xy: Any = 0.0
+    def __init__(self) -> None:
+        self.n: int = 0
+        self.sums: list[Any] = [0.0] * 4
 
     def add(self, x: Float[Tensor, "N D"], y: Float[Tensor, "N D"]) -> None:
-        """Add positions."""
         x, y = x.double(), y.double()
-        self.n, self.x, self.y = self.n + len(x), self.x + x.sum(0), self.y + y.sum(0)
-        self.xx, self.xy = self.xx + x.T @ x, self.xy + x.T @ y
+        self.n += len(x)
+        self.sums = [a + b for a, b in zip(self.sums, (x.sum(0), y.sum(0), x.T @ x, x.T @ y), strict=True)]
 
     def ridge(self) -> Map:
         """argmin over A, b of Σ |y − x A − b|² / n + λ |A|², λ = `DAMPING` · mean variance of x."""
-        mean_x, mean_y = self.x / self.n, self.y / self.n
-        cxx = self.xx / self.n - mean_x[:, None] * mean_x
-        cxy = self.xy / self.n - mean_x[:, None] * mean_y
+        mean_x, mean_y, cxx, cxy = (total / self.n for total in self.sums)
+        cxx, cxy = cxx - mean_x[:, None] * mean_x, cxy - mean_x[:, None] * mean_y
         penalty = DAMPING * cxx.diagonal().mean().clamp(min=1e-12)
         A = torch.linalg.solve(cxx + penalty * torch.eye(len(cxx)).to(cxx), cxy)
         return Map(A.float(), (mean_y - mean_x @ A).float())
@@ -123,7 +113,7 @@ class Fitted:
     repeated: Mapping[Source, Place]
     positions: int
     texts: int
-    """How many texts the derivatives are of."""
+    """Number of texts that the derivatives are of."""
 
     def repeats(self, model: Any, kind: str, place: Place) -> bool:
         """Whether a lens is that of an earlier place; jacobian is not, because it depends on the layers that follow."""
@@ -135,10 +125,11 @@ class Fitted:
 
     def unchanged(self, model: Any, read_places: Sequence[Place]) -> list[str]:
         """The streams that are read after every layer and that none changes."""
-        same = [place for place in read_places if ("own", place) in self.repeated or place in self.repeated.values()]
-        streams = {place.stream: {p.layer for p in same if p.stream == place.stream and p.hook.endswith("_post")}
-                   for place in same}  # fmt: skip
-        return sorted(stream for stream, layers in streams.items() if len(layers) == model.cfg.n_layers)
+        layers = defaultdict[str, set[int]](set)
+        for place in read_places:
+            if place.hook.endswith("_post") and (("own", place) in self.repeated or place in self.repeated.values()):
+                layers[place.stream].add(place.layer)
+        return sorted(stream for stream, of_stream in layers.items() if len(of_stream) == model.cfg.n_layers)
 
 
 def fit(
@@ -166,11 +157,12 @@ def fit(
             samples[source].append(x[rows])
     last = torch.cat(kept_last)
     for place in read_places:
-        for kind, net in SOURCES.items():
-            if kind in options.kinds and (net, place) not in repeated:
-                maps[kind, place] = moments[net, place].ridge()
-                if kind != "ridge":
-                    maps[kind, place] = tuned(options, head, maps[kind, place], torch.cat(samples[net, place]), last)
+        for kind in [kind for kind in options.kinds if kind in SOURCES]:
+            source = SOURCES[kind], place
+            if source not in repeated:
+                ridge = moments[source].ridge()
+                tune = kind != "ridge"
+                maps[kind, place] = tuned(options, head, ridge, torch.cat(samples[source]), last) if tune else ridge
         tick(1)
     texts = [row for row in islice(opened.rows(), options.texts) if len(row) > 2]
     if "jacobian" in options.kinds:
@@ -223,12 +215,10 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
     target = (h * (weight > 0)[..., None]).sum((0, 1))  # [D]
     matrices = {place: torch.zeros(model.cfg.d_model, model.cfg.d_model) for place in live}
     for d in range(model.cfg.d_model):
-        grads = torch.autograd.grad(target[d], list(sources.values()), retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(target[d], list(sources.values()), retain_graph=True, materialize_grads=True)
         by_hook = dict(zip(sources, grads, strict=True))
-        for place in live:
-            g = by_hook[place.hook]
-            if g is not None:
-                matrices[place][d] = (place.of(g).float() * weight[..., None]).sum((0, 1)).cpu() / len(ids)
+        for place, J in matrices.items():
+            J[d] = (place.of(by_hook[place.hook]).float() * weight[..., None]).sum((0, 1)).cpu() / len(ids)
     return {place: Map(J.T.contiguous(), torch.zeros(len(J))) for place, J in matrices.items()}
 
 
@@ -256,11 +246,10 @@ def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_resu
     cells = list[Cell]()
     for kind in options.kinds:
         for place in (place for place in read_places if not fit_result.repeats(model, kind, place)):
-            parts = [place]
+            parts = [place] if kind != "logit" else []
             if kind == "jacobian" and is_sum(model, place):
                 parts = [p for p in read_places if p.layer == place.layer and p != place]
-            net = SOURCES.get(kind, "own")
-            maps = {(net, part): fit_result.maps[kind, part] for part in parts if kind != "logit"}
+            maps = {(SOURCES.get(kind, "own"), part): fit_result.maps[kind, part] for part in parts}
             cells.append(Cell(kind, place, maps))
     return cells
 
@@ -276,9 +265,8 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     sums, units = compare(nets, test_documents, read_places, cells, fit_result.constant)
     tick(0)
     labels = pd.DataFrame(
-        [{"lens": cell.lens, "stream": cell.place.stream, "layer": cell.place.layer, "hook": cell.place.hook}
-         for cell in cells]
-    )  # fmt: skip
+        [(cell.lens, cell.place.stream, cell.place.layer, cell.place.hook) for cell in cells], columns=list(KEYS)
+    )
     title = f"{title_of(model)} on {test_documents.title()}; "
     title += f"fitted on {fit_result.positions:,} positions of other documents"
     if streams := fit_result.unchanged(model, read_places):
@@ -309,8 +297,8 @@ def compare(
     nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place], cells: Sequence[Cell],
     constant: Float[Tensor, " V"],
 ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:  # fmt: skip
-    """Sums over the positions of each document: KL(model ‖ lens) and equal first tokens [1 + cells, documents], and how
-    many positions (`targets`); and the documents."""
+    """Sums over the positions of each document: KL(model ‖ lens), equal first tokens [1 + cells, documents], and
+    `targets`, the positions; and the documents."""
     model = nets["own"]
     head = head_of(model)
 

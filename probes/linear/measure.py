@@ -34,19 +34,15 @@ GAINS = Measure(name="selectivity", unit="share of cases", resolution=0.0, infla
 def plan(options: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: int) -> tuple[Query, list[Example]]:
     """Each text once, up to its last labelled position; and the examples within the context, in query order. Raises
     `InputError` for a span without tokens, and if no example lies within the context."""
-    by_text: dict[str, list[Example]] = {}
-    for example in examples:
-        by_text.setdefault(example.text, []).append(example)
-    tokens, positions, usable = [], [], list[Example]()
-    for text, text_examples in by_text.items():
-        last_tokens = [tokenizer.align(text, e.start, e.end)[-1] for e in text_examples]
-        in_context = [i for i, p in enumerate(last_tokens) if p < n_ctx]
-        if in_context:
-            positions.append([last_tokens[i] for i in in_context])
-            usable += [text_examples[i] for i in in_context]
-            tokens.append(tokenizer.encode(text)[: max(positions[-1]) + 1])
-    if not usable:
+    by_text: dict[str, list[tuple[int, Example]]] = {}
+    for e in examples:
+        if (last_token := tokenizer.align(e.text, e.start, e.end)[-1]) < n_ctx:
+            by_text.setdefault(e.text, []).append((last_token, e))
+    if not by_text:
         raise InputError(f"none of {len(examples)} examples lies within the context of {n_ctx} tokens; give others")
+    positions = [[p for p, _ in pairs] for pairs in by_text.values()]
+    tokens = [tokenizer.encode(text)[: max(row) + 1] for text, row in zip(by_text, positions, strict=True)]
+    usable = [e for pairs in by_text.values() for _, e in pairs]
     return Query(tokens=tokens, positions=positions, hooks=tuple(options.hooks)), usable
 
 
@@ -63,7 +59,7 @@ def activations(options: Linear, model: Any, query: Query, progress: Progress) -
     hooks = {name: captures.hooks[name] for name in hook_names}
     for spec, dictionary in dictionaries.items():
         all_latents = map(dictionary.encode, map(dictionary.stream_of, captures.hooks[dictionary.hook]))
-        hooks[spec] = [z[:, latents[spec][1]] if latents[spec][1] else z for z in all_latents]
+        hooks[spec] = [z[:, latents[spec][1] or slice(None)] for z in all_latents]
         if (n := hooks[spec][0].shape[1]) < (options.latents or 1):
             raise InputError(f"--latents {options.latents}: {spec} has {counted(n, 'latent')}; give no more")
     return Captures(hooks, None), {spec: int(d.hook.split(".")[1]) for spec, d in dictionaries.items()}
@@ -73,12 +69,9 @@ def read(
     options: Linear, captures: Captures, examples: Sequence[Example], progress: Progress = iter,
     layers: Mapping[str, int] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """One row per hook, task (label or control), draw of the control, and example, predicted while held out.
-
-    Columns `layer` (−1 outside the blocks), `group`, `label` (the task's own), `predicted`, `correct`. Raises
-    `InputError` for activations that are not one vector per position or hold NaN, fewer than two classes, and fewer
-    groups than folds.
-    """
+    """One row per hook, task (label or control), draw of the control, and example, predicted while held out. Raises
+    `InputError` for activations that are not one vector per position, fewer than two classes, and fewer groups than
+    folds."""
     table = pd.DataFrame([(e.label, e.group, e.word) for e in examples], columns=["y", "group", "word"])
     groups, _ = pd.factorize(table["group"])
     words, types = pd.factorize(table["word"])
@@ -99,12 +92,11 @@ def read(
     for hook in progress(list(captures.hooks)):
         x = features(hook, captures.hooks[hook])
         layer = (layers or {}).get(hook, int(hook.split(".")[1]) if hook.startswith("blocks.") else -1)
-        hook_labels = {"hook": hook, "layer": layer}
         for task, draw, truth in tasks:
             predicted = held_out(x, truth, splits, options.c, None if row_of(hook) else options.latents)
-            case = {"task": task, "draw": draw, "example": table.index, "group": table["group"]}
+            case = {"hook": hook, "layer": layer, "task": task, "draw": draw, "example": table.index}
             result = {"label": names[truth], "predicted": names[predicted], "correct": predicted == truth}
-            parts.append(pd.DataFrame(hook_labels | case | result))
+            parts.append(pd.DataFrame(case | result))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -135,10 +127,7 @@ def features(hook: str, rows: Sequence[Any]) -> np.ndarray:
     widths = {tuple(row.shape[1:]) for row in rows}
     if len(widths) > 1 or not next(iter(widths)) or hook.endswith(("hook_pattern", "hook_attn_scores")):
         raise InputError(f"{hook} has no vector of one length at every position; probe a stream, hook_z or hook_post")
-    x = np.concatenate([row.detach().float().cpu().numpy().reshape(len(row), -1) for row in rows]).astype(float)
-    if not np.isfinite(x).all():
-        raise InputError(f"{hook}: {int((~np.isfinite(x)).any(1).sum())} of {len(x)} activations are not finite")
-    return x
+    return np.concatenate([row.detach().float().cpu().numpy().reshape(len(row), -1) for row in rows]).astype(float)
 
 
 def observe(options: Linear, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -166,21 +155,21 @@ def observed(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData
     units = pd.DataFrame({"unit": [f"{a}:{b}" if b else a for a, b in zip(digests, copy_number, strict=True)]})
     units["cluster"] = [e.group for e in examples]
     shares = pd.Series([e.label for e in examples]).value_counts(normalize=True)
-    majority, controlled = float(shares.max()), "control" in wide
-    blocks = {"accuracy": Observations(measure=HITS, cells=hooks, units=units, total=total, size=1.0)}
+    majority, missing = float(shares.max()), "" if "control" in wide else NOTHING
     cells = pd.concat([hooks.assign(task="label"), hooks.assign(task="control")], ignore_index=True)
-    control = wide["control"][hooks["hook"]].to_numpy(float).T if controlled else np.zeros_like(total)
-    blocks["selectivity"] = Observations(
-        measure=GAINS, cells=cells, units=units, total=np.concatenate([total, control]),
-        size=np.concatenate([np.ones_like(total), np.full_like(total, controlled)]),
-    )  # fmt: skip
-    records, missing = hooks.to_dict("records"), "" if controlled else NOTHING
-    contrasts = {"accuracy": each("accuracy", hooks, null=majority), "selectivity": []}
-    for i, labels in enumerate(records):
-        contrasts["selectivity"] += [
-            Contrast(quantity="control", weights={n + i: 1.0}, labels=labels, null=None, missing=missing),
-            Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=labels, missing=missing),
-        ]
+    control = np.full_like(total, np.nan) if missing else wide["control"][hooks["hook"]].to_numpy(float).T
+    both = np.concatenate([total, control])
+    blocks = {
+        "accuracy": Observations(measure=HITS, cells=hooks, units=units, total=total, size=1.0),
+        "selectivity": Observations(measure=GAINS, cells=cells, units=units, total=both, size=~np.isnan(both)),
+    }
+    contrasts = {
+        "accuracy": each("accuracy", hooks, null=majority),
+        "selectivity": each("control", hooks, start=n, null=None, missing=missing) + [
+            Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=labels, missing=missing)
+            for i, labels in enumerate(hooks.to_dict("records"))
+        ],
+    }  # fmt: skip
     return InstrumentData(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
 
 

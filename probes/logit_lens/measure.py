@@ -42,10 +42,7 @@ def maps_of(options: LogitLens, model: Any) -> dict[int, Map]:
     if not options.lens:
         return {}
     lenses, kind = lenses_of_kind(options.lens, model)
-    return {
-        layer: lenses.at(kind, STREAM.format(layer))
-        for layer in sorted(set(options.layers)) or range(model.cfg.n_layers)
-    }
+    return {layer: lenses.at(kind, STREAM.format(layer)) for layer in options.layers or range(model.cfg.n_layers)}
 
 
 def check(options: LogitLens, model: Any) -> None:
@@ -54,22 +51,17 @@ def check(options: LogitLens, model: Any) -> None:
 
 
 def lens_of(model: Any, tokenizer: Any = None, maps: Mapping[int, Map] | None = None) -> Lens:
-    """The lens of our models (norms of the layers, shared head) or of a TransformerLens bridge (ln_final, unembed).
-
-    `maps` take the stream of a layer to the last layer's state, which the final norm reads. Without a tokenizer, tokens
-    are written as numbers.
-    """
+    """The lens of a model, or through `maps` of a layer's stream to the last layer's state, which the final norm reads.
+    Without a tokenizer, tokens are written as numbers."""
     tokenizer = tokenizer or getattr(model, "tokenizer", None)
-    device = model.cfg.device
 
     @torch.no_grad()
     def logits(layer: int, x: Any) -> Any:
-        x = x.to(device)
+        x = x.to(model.cfg.device)
         scores = head_of(model)(maps[layer].to_last(x)) if maps else head_of(model, layer)(x)
         if not bool(scores.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
-            raise InputError(
-                f"the logits of layer {layer} are not finite: the weights of its norm or of the head are damaged"
-            )
+            damage = "the weights of its norm or of the head are damaged"
+            raise InputError(f"the logits of layer {layer} are not finite: {damage}")
         return scores
 
     def pieces(ids: Any) -> list[str]:
@@ -103,13 +95,8 @@ def plan(options: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query
 
 
 def read(options: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.DataFrame:
-    """One row per prompt, position, layer and candidate: the k most probable next tokens and the actual one.
-
-    Columns: `read`, the token at the position; `id` and `token`, the candidate; `probability`; `rank`, 1 + the number
-    of tokens with a larger logit (equal logits share a rank); `top`, its place among the k, or 0; `actual`, whether it
-    is the next token of the prompt (the last position has none). Logits are formed for a few positions at a time
-    (`readout.chunk_rows`).
-    """
+    """One row per prompt, position, layer and candidate: the k most probable next tokens and the actual one
+    (`CANDIDATES`). Logits are formed for a few positions at a time (`readout.chunk_rows`)."""
     size, tables = readout.chunk_rows(lens.d_vocab), []
     for prompt, ids in enumerate(query.tokens):
         pieces, next_ids = np.array(lens.pieces(ids), dtype=object), torch.tensor([*ids[1:], -1])
@@ -139,11 +126,10 @@ def _candidates(logits: Tensor, next_ids: Tensor, k: int) -> pd.DataFrame:
     columns = {
         "position": torch.arange(len(z), device=z.device)[:, None].expand_as(ids),
         "top": torch.cat([place + 1, torch.zeros_like(next_ids)], -1),
-        "rank": torch.cat([first_equal, (z > hit).sum(-1, keepdim=True)], -1) + 1,
-        "id": ids,
+        "rank": torch.cat([first_equal, (z > hit).sum(-1, keepdim=True)], -1) + 1, "id": ids,
         "probability": (torch.cat([values, hit], -1) - z.logsumexp(-1, keepdim=True)).double().exp(),
         "actual": ids == next_ids,
-    }
+    }  # fmt: skip
     keep = torch.cat([torch.ones_like(place, dtype=torch.bool), new], -1)
     return pd.DataFrame({name: x[keep].cpu().numpy() for name, x in columns.items()})
 
@@ -173,24 +159,18 @@ def observed(table: pd.DataFrame, names: Sequence[str] | None = None) -> Instrum
     if actual.empty:
         raise InputError("no position has a next token: give prompts of at least two tokens")
     rows = actual.assign(loss=-np.log(actual["probability"].clip(lower=np.finfo(float).tiny)), hit=actual["rank"] == 1)
-    wide = {name: rows.pivot_table(index="layer", columns="prompt", values=name, aggfunc="sum") for name in VALUES}
-    size = rows.pivot_table(index="layer", columns="prompt", values="loss", aggfunc="count").to_numpy(float)
-    prompts = wide["loss"].columns
-    units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in prompts]})
-    cells = pd.DataFrame({"layer": wide["loss"].index})
+    groups = rows.groupby(["layer", "prompt"])[["loss", "hit"]]
+    sums, size = groups.sum().unstack(), groups.size().unstack()
+    units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in size.columns]})
+    cells = pd.DataFrame({"layer": size.index})
     measurements = InstrumentData({}, {}, {"title": "logit lens"}, extra=table)
-    for name, unit in VALUES.items():
-        measure = Measure(name=name, unit=unit, resolution=1e-6, limits=LIMITS[name])
+    for name, unit, most in (("loss", "nats/token", np.inf), ("hit", "share of positions", 1.0)):
         measurements.blocks[name] = Observations(
-            measure=measure, cells=cells, units=units.assign(cluster=units["unit"]), total=wide[name].to_numpy(float),
-            size=size,
+            measure=Measure(name=name, unit=unit, resolution=1e-6, limits=(0.0, most)), cells=cells,
+            units=units.assign(cluster=units["unit"]), total=sums[name].to_numpy(float), size=size.to_numpy(float),
         )  # fmt: skip
         measurements.contrasts[name] = each(name, cells, null=None)
     return measurements
-
-
-VALUES = {"loss": "nats/token", "hit": "share of positions"}
-LIMITS = {"loss": (0.0, np.inf), "hit": (0.0, 1.0)}
 
 
 def tables(options: LogitLens, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -250,6 +230,5 @@ CANDIDATES = (
 
 def visible(piece: str, longest: int | None = None) -> str:
     """A token's text for a picture: cut to `longest` characters, visible line breaks, escaped HTML."""
-    if longest is not None and len(piece) > longest:
-        piece = piece[: longest - 1] + "…"
-    return escape(piece.replace("\n", "⏎").replace("\t", "⇥"), quote=False)
+    cut = piece if longest is None or len(piece) <= longest else piece[: longest - 1] + "…"
+    return escape(cut.replace("\n", "⏎").replace("\t", "⇥"), quote=False)

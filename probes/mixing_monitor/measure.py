@@ -1,5 +1,6 @@
 """The mixing monitor: a run's log and weights as tables by module and step, and whether its streams mix."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +20,14 @@ from streamscope.models.runs import evaluations
 from streamscope.probes import mixing
 from streamscope.probes.mixing_monitor import MixingMonitor
 
+MIX, DECAY, AT_REST = "mix", "no more than decay alone", "still"
+NONE_ACTS = "no hyper-connections whose mixing can act"
+
 
 @dataclass(frozen=True)
 class RunMixing:
-    """One run: its log over steps, and every metric at the kept weights.
-
-    inert_modules: modules whose mixing cannot change an output. rest: ‖H_res − I‖_F of each module without any
-    gradient, or the reason why it is unknown.
-    """
+    """One run: its log over steps, every metric at the kept weights, the modules whose mixing cannot change an output,
+    and `rest`: ‖H_res − I‖_F of each module without any gradient, or the reason why it is unknown."""
 
     log: pd.DataFrame
     final: pd.DataFrame
@@ -64,54 +65,80 @@ def overview(run: RunMixing) -> pd.DataFrame:
     `distance_decay` is ‖H_res − I‖ without any gradient. `streams` counts the modules by the rule of `probes.mixing`,
     on ‖H_res − I‖ in use (mean over tokens) if measured, else from the biases alone. Missing values have reasons.
     """
-    row: dict[str, Any] = dict(run.about)
+    nan = float("nan")
+    row, distances = {**run.about}, _in_use(run)
     reasons = {} if row["bias"] == row["bias"] else {"bias": "the model has no initial bias of mixing"}
-    if row["loss"] != row["loss"]:
-        reasons["loss"] = "these weights were not evaluated"
-    can = run.final[~run.final["module"].isin(run.inert_modules)]
+    reasons |= {} if row["loss"] == row["loss"] else {"loss": "these weights were not evaluated"}
     for metric in ("swap_static", "swap_best", "distance_static", "distance_dynamic", "sigma2_static", "alpha_res"):
-        metric_rows = can[can["metric"] == metric]
-        row[metric] = float(metric_rows["value"].mean()) if metric_rows["value"].notna().any() else float("nan")
+        rows = _acting(run, metric)
+        row[metric] = float(rows["value"].mean())
         if row[metric] != row[metric]:
-            reasons[metric] = (
-                metric_rows["why"].iloc[0] if len(metric_rows) else "no hyper-connections whose mixing can act"
-            )
-    distances = _in_use(run)
-    row["modules"] = len(distances)
-    row["distance_decay"] = float("nan")
+            reasons[metric] = rows["why"].iloc[0] if len(rows) else NONE_ACTS
+    row |= {"modules": len(distances), "distance_decay": nan, "streams": "none to mix"}
     if distances.empty:
-        row["streams"], reasons["distance_decay"] = "none to mix", "no hyper-connections whose mixing can act"
+        reasons["distance_decay"] = NONE_ACTS
     elif isinstance(run.rest, str):
         # without a replay of the decay nothing else can be shown
-        at_rest = bool((distances.max(axis=1) < NO_MIXING).all())
-        row["streams"], reasons["distance_decay"] = mixing.AT_REST if at_rest else "not still; decay unknown", run.rest
+        moving = any((_acting(run, f"distance_{kind}")["value"] >= NO_MIXING).any() for kind in ("static", "dynamic"))
+        row["streams"] = "not still; decay unknown" if moving else AT_REST
+        reasons["distance_decay"] = run.rest
     else:
         row["distance_decay"] = sum(run.rest[name] for name in distances.index) / len(distances)
-        row["streams"] = mixing.streams(_kinds_of(distances, run.rest))
+        counts = Counter(_kinds(distances, run.rest))
+        parts = [f"{name} {counts[name]}" for name in (MIX, DECAY, AT_REST) if counts[name]]
+        row["streams"] = f"{', '.join(parts)} of {len(distances)}" if len(counts) > 1 else next(iter(counts))
     return pd.DataFrame([{**row, "undefined": note(reasons)}])
-
-
-def _kinds_of(distances: pd.DataFrame, decay: dict[str, float]) -> list[str]:
-    """`MIX`, `DECAY` or `AT_REST` for each module with these distances."""
-    in_use = distances["distance_static"]
-    if "distance_dynamic" in distances:
-        in_use = distances["distance_dynamic"].fillna(in_use)
-    return [mixing.kind(x, decay[name], NO_MIXING) for name, x in in_use.items()]
 
 
 def kinds(run: RunMixing) -> list[str] | str:
     """`MIX`, `DECAY` or `AT_REST` for each hyper-connection whose mixing can act, or the reason why it is unknown."""
     distances = _in_use(run)
     if distances.empty:
-        return "no hyper-connections whose mixing can act"
-    return run.rest if isinstance(run.rest, str) else _kinds_of(distances, run.rest)
+        return NONE_ACTS
+    return run.rest if isinstance(run.rest, str) else _kinds(distances, run.rest)
 
 
-def _in_use(run: RunMixing) -> pd.DataFrame:
-    """‖H_res − I‖_F of the modules that can act: distance_static and, if measured, distance_dynamic."""
-    can = run.final[~run.final["module"].isin(run.inert_modules)]
-    rows = can[can["metric"].isin(["distance_static", "distance_dynamic"]) & can["value"].notna()]
-    return rows.drop_duplicates(["module", "metric"]).pivot(index="module", columns="metric", values="value")
+def _kinds(distances: pd.Series, decay: dict[str, float]) -> list[str]:
+    over = {name: x - decay[name] >= NO_MIXING for name, x in distances.items()}
+    return [MIX if over[name] else DECAY if x >= NO_MIXING else AT_REST for name, x in distances.items()]
+
+
+def _acting(run: RunMixing, metric: str) -> pd.DataFrame:
+    return run.final[(run.final["metric"] == metric) & ~run.final["module"].isin(run.inert_modules)]
+
+
+def _in_use(run: RunMixing) -> pd.Series:
+    """‖H_res − I‖_F of the modules that can act, by name: the mean over tokens if measured, else of the biases."""
+    static, dynamic = (
+        _acting(run, f"distance_{kind}").dropna(subset="value").drop_duplicates("module").set_index("module")["value"]
+        for kind in ("static", "dynamic")
+    )
+    return dynamic.reindex(static.index).fillna(static)
+
+
+def by_module(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per module and part, one column per metric; a metric of the whole module is repeated in its parts.
+
+    `undefined` gives the reason of missing cells; metrics of other kinds of modules are "not of this module".
+    """
+    metrics, table = [m for m in METRICS if m in set(rows["metric"])], []
+    for module, module_rows in rows.groupby("module", sort=False):
+        for part in [part for part in dict.fromkeys(module_rows["part"]) if part] or [""]:
+            row: dict[str, Any] = {"module": module, "part": part}
+            reasons: dict[str, str] = {}
+            for metric in metrics:
+                of_part = module_rows[(module_rows["metric"] == metric) & module_rows["part"].isin(["", part])]
+                row[metric] = float(of_part["value"].iloc[0]) if len(of_part) else float("nan")
+                if row[metric] != row[metric]:
+                    reasons[metric] = of_part["why"].iloc[0] if len(of_part) else "not of this module"
+            table.append({**row, "undefined": note(reasons)})
+    return pd.DataFrame(table)
+
+
+def short(module: str) -> str:
+    """`blocks.3.attn_hc` -> `L3 attn`, `blocks.0.attn.v` -> `L0 attn.v`."""
+    _, layer, name = module.split(".", 2)
+    return f"L{layer} {name.removesuffix('_hc')}"
 
 
 def observe(options: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
@@ -122,21 +149,19 @@ def observe(options: MixingMonitor, model: Any, data: Opened, progress: Any = it
 def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
     run, title = data.extra, data.about["title"]
-    modules, logged = mixing.by_module(run.final), run.log.rename(columns={"why": "reason"})
+    modules, logged = by_module(run.final), run.log.rename(columns={"why": "reason"})
     of_modules, of_log = (
-        [f"{mixing.short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
+        [f"{short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
         for frame in (modules, logged)
     )
     modules.insert(0, "name", of_modules)
-    step = run.about["step"]
-    moment = f"step {step}" if step >= 0 else "the saved weights"
+    moment = f"step {run.about['step']}" if run.about["step"] >= 0 else "the saved weights"
+    of_modules = (*MODULE, *(_metric(c) for c in modules if c in METRICS))
     summary = overview(run)
-    runs = [_metric(c) if c in METRICS else RUNS[c] for c in summary if c != "undefined"]
+    of_runs = tuple(_metric(c) if c in METRICS else RUNS[c] for c in summary if c != "undefined")
     return {
-        "modules": Table.noted(
-            modules, (*MODULE, *(_metric(c) for c in modules if c in METRICS)), f"{title}, {moment}"
-        ),
-        "runs": Table.noted(summary, tuple(runs), f"{title}: streams {summary['streams'][0]}; means over modules"),
+        "modules": Table.noted(modules, of_modules, f"{title}, {moment}"),
+        "runs": Table.noted(summary, of_runs, f"{title}: streams {summary['streams'][0]}; means over modules"),
         "log": Table(logged.assign(name=of_log), LOG, {}, f"{title}: over the steps of training", "step", 10),
     }
 
@@ -144,8 +169,7 @@ def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str,
 def _metric(name: str) -> Column:
     unit = UNITS.get(name, "probability" if name.startswith("swap") else "Frobenius norm" if "distance" in name else
                      "share" if name in ("gate_low", "routing_share") else "number")  # fmt: skip
-    digits = ".1e" if name == "gradient" else ".5f"
-    return number(name, name.replace("_", " "), unit, METRICS[name], digits)
+    return number(name, name.replace("_", " "), unit, METRICS[name], ".1e" if name == "gradient" else ".5f")
 
 
 MODULE = (

@@ -1,6 +1,6 @@
 """PDS: patterns of minimal pairs as cells × pairs, with one row per head."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,21 +31,21 @@ NO_SPREAD = "attention does not vary, or there is one pair"
 def plan(options: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
-    return roles.up_to_query(
-        roles.role_query(aligned.only([i for pair in require_pairs(aligned) for i in pair]), tokenizer)
-    )
+    paired = aligned.only([i for pair in require_pairs(aligned) for i in pair])
+    return roles.up_to_query(roles.role_query(paired, tokenizer))
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     """`CELLS` and `difference` = last − first of every head on every pair, and attention to the first token [heads]."""
-    targets = [spans["target"] for spans in query.aligned.positions]
-    prompts = roles.role_table(
-        captures, query, lambda i, rows: {"target": roles.attention_to(rows, targets[i]), "bos": rows[..., 0]}
-    )
-    at_first, at_last = zip(*query.aligned.pairs(), strict=True)
-    first, last = (prompts.values["target"][:, list(indices)] for indices in (at_first, at_last))
+
+    def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {"target": roles.attention_to(rows, query.aligned.positions[i]["target"]), "bos": rows[..., 0]}
+
+    prompts = roles.role_table(captures, query, of)
+    at_first, at_last = map(list, zip(*query.aligned.pairs(), strict=True))
+    first, last = prompts.values["target"][:, at_first], prompts.values["target"][:, at_last]
     values = {"first": first, "last": last, "difference": last - first, "moved": np.abs(last - first)}
-    cases = prompts.cases.iloc[list(at_first)].drop(columns="order").reset_index(drop=True)
+    cases = prompts.cases.iloc[at_first].drop(columns="order").reset_index(drop=True)
     return RoleTable(prompts.heads, cases, values), prompts.values["bos"].mean(1)
 
 
@@ -67,27 +67,23 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
                 prompts = given_prompts(prompts.suite, reference)
             else:
                 prompts = given_prompts(prompts.aligned, reference, prompts.tokenizer)
-        reference_result = Pds(per_pair=options.per_pair).measure(reference, prompts)
-        about["threshold"] = mean_plus_sd(reference_result.table().frame)
+        about["threshold"] = mean_plus_sd(Pds(per_pair=options.per_pair).measure(reference, prompts).table().frame)
     query = plan(options, opened.aligned, opened.tokenizer)
     table, bos = pairs(run(model, query, progress=progress), query)
     has_bos = opened.tokenizer.adds_bos  # without, position 0 is a word
     about["sinks"] = roles.sink_names(bos.reshape(table.heads["layer"].nunique(), -1)) if has_bos else []
     about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target')}"
     about["title"] += roles.sinks_sentence(about["sinks"], bos.size)
-    names = [query.aligned.prompts[i].id for pair in query.aligned.pairs() for i in pair]
-    unit = [opened.unit(*ids) for ids in zip(names[::2], names[1::2], strict=True)]
+    ids = [[query.aligned.prompts[i].id for i in pair] for pair in query.aligned.pairs()]
     measure = Measure(name="PDS", unit=UNIT, resolution=roles.RESOLUTION, limits=(0.0, 1.0))
-    block = table.block(measure, CELLS, unit)
+    block = table.block(measure, CELLS, [opened.unit(*pair) for pair in ids])
     contrasts = [c for name in CELLS for c in table.contrasts(CELLS, name, {name: 1.0}, null=None)]
     contrasts += table.contrasts(CELLS, "difference", {"last": 1.0, "first": -1.0})
     measurements = InstrumentData({"heads": block}, {"heads": contrasts}, about)
-    cases = opened.cases()
-    groups = roles.groups_of(cases[cases["pair"] != ""])
+    groups = roles.groups_of(opened.cases().query("pair != ''"))
     if len(groups) > 1:
-        measurements.blocks["categories"], measurements.contrasts["categories"] = roles.by_category(
-            block, contrasts, groups
-        )
+        of_groups = roles.by_category(block, contrasts, groups)
+        measurements.blocks["categories"], measurements.contrasts["categories"] = of_groups
     measurements.blocks["best"], measurements.contrasts["best"], measurements.extra = roles.best_heads(
         table, block, groups, "difference", measure=replace(measure, limits=(-1.0, 1.0)), signs=NOUNS
     )
@@ -97,34 +93,33 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
 def tables(options: Pds, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; layers: the number of heads over the threshold per layer (LFA Table 4, Figure 1);
     categories: heads within each category; best: the best head of each, held out."""
-    frame, missing = _heads(options, estimates["heads"], roles.KEYS)
-    first, last, *_ = np.split(data.blocks["heads"].total, len(CELLS))
+    frame, missing = _heads(options, estimates["heads"])
+    first, last, _ = np.split(data.blocks["heads"].total, len(CELLS))
     frame["d"] = [roles.moved_d(*values) for values in zip(last, first, strict=True)]
     missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
     threshold = data.about.get("threshold", FIXED if options.threshold is None else options.threshold)
     frame["threshold"] = mean_plus_sd(frame) if threshold == "own" else float(threshold)
     frame["over"] = frame["pds"] > frame["threshold"]
-    title, rule, by_layer = data.about["title"], data.about["rule"], layers(frame)
+    title, by_layer = data.about["title"], layers(frame)
     n_over, over_first = frame["over"].sum(), by_layer["over_first"].sum()
     description = "PDS per head" + (", mean over pairs of |last − first|" if options.per_pair else "")
-    words = f"threshold {frame['threshold'][0]:.4f} ({rule}): {n_over} heads above it"
+    words = f"threshold {frame['threshold'][0]:.4f} ({data.about['rule']}): {n_over} heads above it"
     words += f", {n_over - over_first} for the last noun and {over_first} for the first" if n_over else ""
     output = {
         "heads": Table(frame, HEADS, missing, f"{title}; {description}", "pds"),
         "layers": Table(by_layer, LAYERS, {}, words),
     }
     if "categories" in estimates:
-        frame, missing = _heads(options, estimates["categories"], ("category", *roles.KEYS))
+        frame, missing = _heads(options, estimates["categories"], "category")
         words = f"{title}; {description}, by category"
         output["categories"] = Table(frame, (roles.CATEGORY, *OF_HEADS), missing, words, "pds", 3, ("category",))
-    if "best" in estimates:
-        output["best"] = roles.best_table(estimates["best"], data.extra, BESTS, title)
+    output["best"] = roles.best_table(estimates["best"], data.extra, BESTS, title)
     return output
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
     """models: PDS of every head of run and control, named as in the run's own table."""
-    names = [str(result.about.get("model")) for result in (run, control)]
+    names = [result.about["model"] for result in (run, control)]
     names[1] += ", control" if names[0] == names[1] else ""
     parts = [result.table().frame.assign(model=name) for name, result in zip(names, (run, control), strict=True)]
     frame = pd.concat(parts, ignore_index=True)[[column.name for column in MODELS]]
@@ -132,14 +127,14 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     return {"models": Table(frame, MODELS, {}, words, "pds")}
 
 
-def _heads(options: Pds, estimates: Estimates, keys: Sequence[str]) -> tuple[pd.DataFrame, Reasons]:
-    """A row for each head, with PDS and the noun that it prefers."""
-    frame, missing = estimates.wide(keys)
-    frame.insert(len(keys), "pds", frame["moved"] if options.per_pair else frame["difference"].abs())
+def _heads(options: Pds, estimates: Estimates, *keys: str) -> tuple[pd.DataFrame, Reasons]:
+    """A row for each head (of each of `keys`), with PDS and the noun that it prefers."""
+    frame, missing = estimates.wide((*keys, *roles.KEYS))
+    moved = frame.pop("moved")
+    frame.insert(len(keys) + 3, "pds", moved if options.per_pair else frame["difference"].abs())
     is_moved = frame["difference"].abs() > roles.RESOLUTION
-    frame.insert(len(keys) + 1, "prefers", np.where(is_moved, np.take(NOUNS, frame["difference"] > 0), "neither"))
-    missing |= {(i, "pds"): reason for (i, name), reason in missing.items() if name == "moved"}
-    return frame.drop(columns="moved"), {cell: reason for cell, reason in missing.items() if cell[1] != "moved"}
+    frame.insert(len(keys) + 4, "prefers", np.where(is_moved, np.take(NOUNS, frame["difference"] > 0), "neither"))
+    return frame, {(i, name.replace("moved", "pds")): reason for (i, name), reason in missing.items()}
 
 
 OF_HEADS = (
@@ -192,6 +187,5 @@ def layers(summary: pd.DataFrame) -> pd.DataFrame:
     """Per layer: heads over the threshold, how many of them prefer the first noun, largest and mean PDS (LFA Table 4,
     Figure 1)."""
     by_layer = summary.assign(over_first=summary["over"] & (summary["difference"] < 0)).groupby("layer")
-    parts = {"over": by_layer["over"].sum(), "over_first": by_layer["over_first"].sum(), "heads": by_layer.size()}
-    pds = by_layer["pds"]
-    return by_layer[[]].sum().assign(**parts, max=pds.max(), mean=pds.mean()).reset_index()
+    parts = {"over": ("over", "sum"), "over_first": ("over_first", "sum"), "heads": ("pds", "size")}
+    return by_layer.agg(**parts, max=("pds", "max"), mean=("pds", "mean")).reset_index()

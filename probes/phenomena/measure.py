@@ -1,5 +1,6 @@
 """The competence gate: observations of each phenomenon, with a table row and a verdict for each."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -18,7 +19,7 @@ from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
 from streamscope.instruments.table import Table, counts, described, key, number
-from streamscope.models.hooks import Captures, Query, match, run
+from streamscope.models.hooks import Captures, Query, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
 from streamscope.models.readout import IGNORE, chunk_rows
@@ -28,10 +29,9 @@ from streamscope.probes.coreference import Coreference
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import plan as repeated_words
 from streamscope.probes.heads.measure import trained_words
-from streamscope.probes.mixing import MIX
-from streamscope.probes.mixing_monitor.measure import kinds, watch
+from streamscope.probes.mixing_monitor.measure import MIX, kinds, watch
 from streamscope.probes.pds import NOUNS, Pds
-from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Phenomena, Phenomenon
+from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Name, Phenomena, Phenomenon
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RESOLUTION
 
@@ -45,10 +45,8 @@ OF_THE_WEIGHTS = "a property of the weights"
 
 @dataclass(frozen=True)
 class PhenomenonObservations:
-    """Observations of one phenomenon: `total` [units], or [2, units] if the second is subtracted.
-
-    `unit` defaults to numbers, `cluster` to the units. `head` names the heads; `missing` and `fixed` are reasons.
-    """
+    """Observations of one phenomenon, `total` [units]. `unit` defaults to numbers, `cluster` to the units. `head` names
+    the heads; `missing` and `fixed` are reasons."""
 
     total: Any
     unit: Any = None
@@ -60,38 +58,40 @@ class PhenomenonObservations:
     fixed: str = ""
     inflation: float = 1.0
 
-    @classmethod
-    def nothing(cls, reason: str) -> "PhenomenonObservations":
-        """The observations of a phenomenon that this model cannot have."""
-        return cls(total=[0.0], size=0.0, missing=reason)
+
+def nothing(reason: str) -> PhenomenonObservations:
+    """The observations of a phenomenon that this model cannot have."""
+    return PhenomenonObservations([0.0], size=0.0, missing=reason)
 
 
 def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
-    """One block per phenomenon, with one cell, or two that are subtracted, over its own units."""
+    """One block per phenomenon, with one cell over its own units."""
     measurements = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
     source, failed = Shared(options, model, data), []
     if Documents not in options.unread({}):
         data[Documents]  # data that cannot be read are an error of the command, not of one phenomenon
     for phenomenon in progress([candidate for candidate in PHENOMENA if candidate.name in options.only]):
+        name = phenomenon.name
         try:
-            observations = LOOKS.get(phenomenon.name, _task)(source, phenomenon.name)
+            observations = LOOKS.get(name, _task)(source, name)
             block = _block(phenomenon, observations)
         except KeyboardInterrupt as interrupt:
             keep_after(interrupt, progress, len(measurements.blocks), len(options.only), "phenomena")
             break
         except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
             failed.append(error)
-            reason = str(error) or "out of memory"
-            observations = PhenomenonObservations.nothing(f"failed: {reason}".replace(";", ","))
+            observations = nothing(f"failed: {str(error) or 'out of memory'}".replace(";", ","))
             block = _block(phenomenon, observations)
-        measurements.blocks[phenomenon.name] = block
-        measurements.extra[phenomenon.name] = observations.head
-        weights = {0: 1.0, 1: -1.0} if len(block.cells) == 2 else {0: 1.0}
-        measurements.contrasts[phenomenon.name] = [Contrast(
-            quantity="value", weights=weights, labels={"phenomenon": phenomenon.name}, tested=False,
-            missing=observations.missing, fixed=observations.fixed,
-        )]  # fmt: skip
-        say(progress, _line(measurements, phenomenon))
+        contrast = Contrast(
+            quantity="value", weights={0: 1.0}, labels={"phenomenon": name}, tested=False, missing=observations.missing,
+            fixed=observations.fixed,
+        )  # fmt: skip
+        measurements.blocks[name], measurements.contrasts[name] = block, [contrast]
+        measurements.extra[name] = observations.head
+        (row,) = estimate(block, [contrast]).frame.to_dict("records")
+        interval = "" if row["low"] != row["low"] else f" ({row['low']:.3f} … {row['high']:.3f})"
+        value = observations.missing or f"{row['value']:.3f}{interval} {phenomenon.unit}"
+        say(progress, f"{measurements.about['title']}: {name} {value}")  # for those who stop before the table
     if len(failed) == len(options.only):
         raise failed[0]
     return measurements
@@ -99,27 +99,16 @@ def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) 
 
 def _block(phenomenon: Phenomenon, observations: PhenomenonObservations) -> Observations:
     """The observations of a phenomenon; raises `InputError` for values that are not finite."""
-    total = np.atleast_2d(np.asarray(observations.total, float))
+    total = np.asarray(observations.total, float)[None]
     limits = (0.0, 1.0) if phenomenon.unit.startswith("share") else None
     names = [str(i) for i in range(total.shape[1])] if observations.unit is None else list(observations.unit)
+    clusters = names if observations.cluster is None else list(observations.cluster)
     measure = Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=observations.resolution,
                       inflation=observations.inflation, limits=limits)  # fmt: skip
     return Observations(
-        measure=measure,
-        cells=pd.DataFrame({"what": ("value", "subtracted")[: len(total)]}),
-        units=pd.DataFrame({"unit": names,
-                            "cluster": names if observations.cluster is None else list(observations.cluster)}),
-        total=total, size=observations.size,
+        measure=measure, cells=pd.DataFrame({"what": ["value"]}), size=observations.size, total=total,
+        units=pd.DataFrame({"unit": names, "cluster": clusters}),
     )  # fmt: skip
-
-
-def _line(data: InstrumentData, phenomenon: Phenomenon) -> str:
-    """One measured phenomenon in a line, for those who stop before the table."""
-    (row,) = estimate(data.blocks[phenomenon.name], data.contrasts[phenomenon.name]).frame.to_dict("records")
-    (contrast,) = data.contrasts[phenomenon.name]
-    interval = "" if row["low"] != row["low"] else f" ({row['low']:.3f} … {row['high']:.3f})"
-    value = contrast.missing or f"{row['value']:.3f}{interval} {phenomenon.unit}"
-    return f"{data.about['title']}: {phenomenon.name} {value}"
 
 
 def verdict(value: float, low: float, high: float, limit: float | None, *, one_case: bool = False) -> str:
@@ -142,8 +131,8 @@ def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Est
     rows: list[dict[str, Any]] = []
     missing, undecided = Reasons(), list[str]()
     for phenomenon in (candidate for candidate in PHENOMENA if candidate.name in estimates):
-        wide_frame, reasons = estimates[phenomenon.name].wide(["phenomenon"])
-        (row,) = wide_frame.to_dict("records")
+        frame, reasons = estimates[phenomenon.name].wide(["phenomenon"])
+        (row,) = frame.to_dict("records")
         missing |= {(len(rows), name): reason for (_, name), reason in reasons.items()}
         value, limit = row["value"], phenomenon.limit
         one_case = row["clusters"] < 2 and not data.contrasts[phenomenon.name][0].fixed
@@ -166,6 +155,7 @@ def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Est
     return {"phenomena": Table(frame, COLUMNS, missing, title)}
 
 
+N, CLUSTERS = counts("sequences, pairs, prompts, documents or modules", "independent cases")
 COLUMNS = (
     key("model", "model", "the measured model"),
     key("phenomenon", "phenomenon", "name of the phenomenon"),
@@ -178,12 +168,9 @@ COLUMNS = (
     number("level", "verdict as number", "verdict, 1 present, ½ undecided, 0 absent",
            "verdict as a number, for the map", "g", False),
     key("head", "head", "the heads chosen on each half; for depth the commonest layer"),
-    *(replace(column, shown=False) for column in (
-        key("value_text", "value", "value as shown in the map", "unit of the phenomenon"),
-        key("heading", "phenomenon", "heading in the map"),
-    )),
-    *(replace(column, shown=True) if column.name == "n" else column
-      for column in counts("sequences, pairs, prompts, documents or modules", "independent cases")),
+    key("value_text", "value", "value as shown in the map", "unit of the phenomenon", shown=False),
+    key("heading", "phenomenon", "heading in the map", shown=False),
+    replace(N, shown=True), CLUSTERS,
 )  # fmt: skip
 
 
@@ -197,7 +184,6 @@ class Shared:
 
     @cached_property
     def trained_words(self) -> np.ndarray:
-        """Ids of the words that the documents have often."""
         return trained_words(self.tokenizer, self.data[Documents].rows())
 
     def repeated(self, period: int) -> tuple[Heads, Query]:
@@ -208,7 +194,6 @@ class Shared:
         return probe, repeated_words(probe, [], self.tokenizer, self.trained_words)
 
     def prompts(self, suite: str) -> Aligned:
-        """The pairs of a suite."""
         return align(load_suite(suite, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
 
     def _pairs(self, suite: str) -> pd.DataFrame | None:
@@ -238,27 +223,20 @@ class Shared:
         return pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
 
     def _repetition(self, period: int) -> tuple[Captures, np.ndarray]:
-        """The patterns on repeated words, and how much better the repetition is predicted, nats [N], for `repeats`.
-
-        One pass gives what is asked for of the longest period.
-        """
+        """The patterns on repeated words, and how much better the repetition is predicted, nats [N], for `repeats`:
+        what is asked for of this period, in one pass."""
         probe, query = self.repeated(period)
-        induction = any(PERIODS.get(phenomenon) == period for phenomenon in self.how.only)
+        hooks = query.hooks if any(PERIODS.get(name) == period for name in self.how.only) else ()
         gains = period == LONGEST and "repeats" in self.how.only
-        names = match(self.model, query.hooks) if induction else []
-        patterns: dict[str, list[torch.Tensor]] = {hook: [] for hook in names}
         n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
-        gained = [np.zeros(0)]
+        patterns, gained = defaultdict[str, list[torch.Tensor]](list), [np.zeros(0)]
         for first in range(0, len(query.tokens), n):
-            chunk = list(query.tokens[first : first + n])
-            logit_positions = [list(range(len(ids))) for ids in chunk] if gains else None
-            positions = None if query.positions is None else list(query.positions[first : first + n])
-            captures = run(
-                self.model, Query(tokens=chunk, hooks=tuple(names), positions=positions, logits=logit_positions)
-            )
-            for hook in names:
-                patterns[hook] += captures.hooks[hook]
-            if logit_positions is not None:
+            chunk = query.tokens[first : first + n]
+            logits = [list(range(len(ids))) for ids in chunk] if gains else None
+            captures = run(self.model, Query(tokens=chunk, hooks=hooks, logits=logits))
+            for hook, rows in captures.hooks.items():
+                patterns[hook] += rows
+            if gains:
                 gained.append(repetition_gain(captures.logits, chunk, probe.length))
         return Captures(patterns, None), np.concatenate(gained)
 
@@ -311,45 +289,45 @@ def settling(predicted: torch.Tensor) -> torch.Tensor:
     return predicted.shape[0] - agreed
 
 
-def _loss(source: Shared, name: str) -> PhenomenonObservations:
+def _loss(source: Shared, name: Name) -> PhenomenonObservations:
     total, units = source.documents
     return PhenomenonObservations(total["losses"], units["unit"], units["cluster"], size=total["targets"])
 
 
-def _depth(source: Shared, name: str) -> PhenomenonObservations:
+def _depth(source: Shared, name: Name) -> PhenomenonObservations:
     total, units = source.documents
-    layers = total["layers"]
-    size, commonest = layers.sum(0), int(layers.sum(1).argmax())
-    nonempty = size > 0
-    n_other, names, clusters = (size - layers[commonest])[nonempty], units["unit"][nonempty], units["cluster"][nonempty]
+    size, commonest = total["layers"].sum(0), int(total["layers"].sum(1).argmax())
     head = f"commonest: L{commonest}" + (f", at {size.sum():,} tokens, 1 of {source.every}" if source.every > 1 else "")
-    return PhenomenonObservations(n_other, names, clusters, size=size[nonempty], resolution=0.0, head=head)
+    return _shares(size - total["layers"][commonest], size, units, head)
 
 
-def _attention(source: Shared, name: str) -> PhenomenonObservations:
+def _shares(total: np.ndarray, size: np.ndarray, units: pd.DataFrame, head: str = "") -> PhenomenonObservations:
+    """Counts of the documents that have any."""
+    total, units, size = total[size > 0], units[size > 0], size[size > 0]
+    return PhenomenonObservations(total, units["unit"], units["cluster"], size=size, resolution=0.0, head=head)
+
+
+def _attention(source: Shared, name: Name) -> PhenomenonObservations:
     """Per document: heads and positions from the ninth on that attend neither uniformly nor to one key."""
     n_layers, n_heads = source.model.config.n_layers, source.model.config.n_heads
 
+    @torch.no_grad()
     def sums(tokens: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
         judged, layer = (targets != IGNORE)[:, FIRST:], n_heads * tokens.shape[1] ** 2
-        rows = max(1, PATTERNS // (n_layers * layer))
-        layers = min(n_layers, max(1, PATTERNS // layer))
+        rows, step = max(1, PATTERNS // (n_layers * layer)), max(1, PATTERNS // layer)
         chunk_counts = []
         for token_rows, real in zip(tokens.split(rows), judged.split(rows), strict=True):
-            n_selective = torch.zeros(len(token_rows), dtype=torch.int64, device=token_rows.device)
-            for first in range(0, n_layers, layers):
-                with torch.no_grad():
-                    patterns = source.model.patterns(token_rows, range(first, min(first + layers, n_layers)))
-                n_selective += (chooses(patterns) & real[:, None, None]).sum((1, 2, 3))
-            chunk_counts.append(n_selective)
+            selective_heads = sum(
+                chooses(source.model.patterns(token_rows, range(first, min(first + step, n_layers)))).sum((1, 2))
+                for first in range(0, n_layers, step)
+            )
+            chunk_counts.append((selective_heads * real).sum(1))
         return {"chosen": torch.cat(chunk_counts), "of": judged.sum(1) * n_layers * n_heads}
 
     total, units = source.data[Documents].sums(source.model.cfg.device, sums)
-    long = total["of"] > 0
-    if not long.any():
-        return PhenomenonObservations.nothing(f"no document has {FIRST + 1} tokens")
-    value, size, units = total["chosen"][long], total["of"][long], units[long]
-    return PhenomenonObservations(value, units["unit"], units["cluster"], size=size, resolution=0.0)
+    if not total["of"].any():
+        return nothing(f"no document has {FIRST + 1} tokens")
+    return _shares(total["chosen"], total["of"], units)
 
 
 FIRST = 8
@@ -368,20 +346,18 @@ def chooses(patterns: torch.Tensor) -> torch.Tensor:
     return (share > NARROW) & (share < UNIFORM)
 
 
-def _copying(source: Shared, name: str) -> PhenomenonObservations:
+def _copying(source: Shared, name: Name) -> PhenomenonObservations:
     """Log-odds of the coherent word (`lift`: mean ln p of both words) minus those after another prompt's nouns."""
     pairs = source.pairs("stories-words" if name == "reserved" else "stories")
     if pairs is None:
-        return PhenomenonObservations.nothing("no prompt has nouns that can be exchanged")
+        return nothing("no prompt has nouns that can be exchanged")
     value = (pairs[[*WORDS]].mean(axis=1) - pairs[[*AFTER]].mean(axis=1)) if name == "lift" else pairs["due"]
     return PhenomenonObservations(value, pairs["id"], pairs["cluster"])
 
 
-def _induction(source: Shared, name: str) -> PhenomenonObservations:
-    period = PERIODS[name]  # type: ignore[index]
-    probe, query = source.repeated(period)
-    table = probe.read(source.repetition(period)[0], query)
-    table = table[table["score"] == "induction"]
+def _induction(source: Shared, name: Name) -> PhenomenonObservations:
+    probe, query = source.repeated(PERIODS[name])
+    table = probe.read(source.repetition(PERIODS[name])[0], query).query("score == 'induction'")
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     best_rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
     names = best_rows["prompt"].astype(str)
@@ -393,10 +369,8 @@ REPEAT_LOGITS = 2**24
 
 
 def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
-    """Per sequence BOS + r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second time, nats.
-
-    The first token of r is left out, because nothing announces the repetition. Sequences may also begin without BOS.
-    """
+    """Per sequence (BOS +) r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second time, nats.
+    Nothing announces the repetition at the first token of r."""
     gains = []
     for row, ids in zip(logits, tokens, strict=True):
         log_p = row[:-1].double().log_softmax(-1)
@@ -406,52 +380,51 @@ def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.
     return np.array(gains)
 
 
-def _position(source: Shared, name: str) -> PhenomenonObservations:
+def _position(source: Shared, name: Name) -> PhenomenonObservations:
     """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
-    category = POSITION[name]  # type: ignore[index]
-    table = source.position[source.position["category"] == category]
-    if table.empty:
-        return PhenomenonObservations.nothing(f"the pairs have no category {category}")
-    best_rows, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
-    value, pair, cluster = best_rows["difference"], best_rows["pair"], best_rows["cluster"]
-    return PhenomenonObservations(value, pair, cluster, resolution=RESOLUTION, head=head, inflation=SIGNED)
+    return _best_head(source.position, "difference", POSITION[name], RESOLUTION, signs=NOUNS)
 
 
-def _coreference(source: Shared, name: str) -> PhenomenonObservations:
+def _coreference(source: Shared, name: Name) -> PhenomenonObservations:
     """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
     table = source.in_both_orders("stories-words" if name == "coreference-reserved" else "stories")
-    category = COREFERENCE[name]  # type: ignore[index]
+    return _best_head(table, "both", COREFERENCE[name], 0.0)
+
+
+def _best_head(
+    table: pd.DataFrame, column: str, category: str, resolution: float, signs: tuple[str, str] | None = None
+) -> PhenomenonObservations:
+    """The pairs of a category ("": all), scored by the head that was chosen without them."""
     table = table[table["category"] == category] if category else table
     if table.empty:
-        return PhenomenonObservations.nothing(f"the pairs have no category {category}")
-    best_rows, head = best_head_held_out(table, ["both"], halves(table, 0)[0])
-    value, pair, cluster = best_rows["both"], best_rows["pair"], best_rows["cluster"]
-    return PhenomenonObservations(value, pair, cluster, resolution=0.0, head=head, inflation=CHOSEN)
+        return nothing(f"the pairs have no category {category}")
+    rows, head = best_head_held_out(table, [column], halves(table, 0)[0], signs=signs)
+    inflation = SIGNED if signs else CHOSEN
+    return PhenomenonObservations(
+        rows[column], rows["pair"], rows["cluster"], resolution=resolution, head=head, inflation=inflation
+    )
 
 
-def _task(source: Shared, name: str) -> PhenomenonObservations:
+def _task(source: Shared, name: Name) -> PhenomenonObservations:
     task = load_task(name, source.tokenizer, source.model.config.n_ctx)
     reads = task.reads
     logits = run(source.model, Query(tokens=reads.tokens, logits=[[p] for p in reads.positions])).logits
     assert logits is not None
     rows_and_ids = zip(logits, torch.as_tensor(reads.ids), strict=True)
     log_p = torch.cat([row.double().log_softmax(-1).cpu().gather(1, ids[None]) for row, ids in rows_and_ids]).numpy()
-    odds = task.scores(log_p)["log_odds"]
-    if not np.isfinite(odds).all():
-        raise InputError(f"{title_of(source.model)}: log-odds of {name} are not finite")
-    return PhenomenonObservations(odds, cluster=task.cases["cluster"])
+    return PhenomenonObservations(task.scores(log_p)["log_odds"], cluster=task.cases["cluster"])
 
 
-def _mixing(source: Shared, name: str) -> PhenomenonObservations:
+def _mixing(source: Shared, name: Name) -> PhenomenonObservations:
     if not any("res" in module.b for module in connections(source.model).values()):
-        return PhenomenonObservations.nothing("the model has no hyper-connections")
+        return nothing("the model has no hyper-connections")
     module_kinds = kinds(watch(source.model))
     if isinstance(module_kinds, str):
-        return PhenomenonObservations.nothing(module_kinds)
+        return nothing(module_kinds)
     return PhenomenonObservations([kind == MIX for kind in module_kinds], resolution=0.0, fixed=OF_THE_WEIGHTS)
 
 
-LOOKS: dict[str, Callable[[Shared, str], PhenomenonObservations]] = {
+LOOKS: dict[Name, Callable[[Shared, Name], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
     "repeats": lambda source, name: PhenomenonObservations(source.repetition(LONGEST)[1]), "depth": _depth,
     "mixing": _mixing, **dict.fromkeys(PERIODS, _induction), **dict.fromkeys(POSITION, _position),

@@ -51,10 +51,8 @@ class PicturePrompt:
         word = query.strip()
         edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
         matches = [m.span() for m in re.finditer(edges[0] + re.escape(word) + edges[1], self.text)] if word else []
-        token_groups = [
-            [i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in matches
-        ]
-        last = [max(tokens) for tokens in token_groups if tokens]
+        tokens = [[i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in matches]
+        last = [places[-1] for places in tokens if places]  # none, where the text is cut before the word
         if not last:
             raise InputError(
                 f"the query {query!r} is not a word of {self.text!r}; give a word of it, or the position of a token"
@@ -92,22 +90,13 @@ def attention(
     patterns = run(model, Query(tokens=[list(prompt.ids)], hooks=hooks, positions=[list(queries)]), edits).hooks
     pieces = np.array(tokenizer.pieces(prompt.ids), dtype=object)
     roles = np.array([prompt.roles.get(p, "") for p in range(len(pieces))], dtype=object)
-    row, query_positions, key_positions = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
+    row, query, key = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
+    tokens = {"query": query, "query_token": pieces[query], "key": key, "key_token": pieces[key]}
     parts = []
     for head in heads:
         weights = patterns[HOOK.format(head.layer)][0][head.head].double().cpu().numpy()
-        if not np.isfinite(weights).all():
-            raise InputError(f"attention of {head.label} is not finite on this prompt")
         labels = {"head": head.label, "layer": head.layer, "index": head.head}
-        tokens = {
-            "query": query_positions,
-            "query_token": pieces[query_positions],
-            "key": key_positions,
-            "key_token": pieces[key_positions],
-        }
-        parts.append(
-            pd.DataFrame({**labels, **tokens, "attention": weights[row, key_positions], "role": roles[key_positions]})
-        )
+        parts.append(pd.DataFrame({**labels, **tokens, "attention": weights[row, key], "role": roles[key]}))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -115,32 +104,35 @@ def picture(
     model: Any, prompt: str | Aligned, heads: str | Sequence[str] | Sequence[Head] | None = None,
     query: str | int | None = None, *, tokenizer: Any = None, edits: Edits | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """`attention` in a text, or in an `Aligned` of one prompt.
+    """`attention` in a text, or in an `Aligned` of one prompt, under `edits` if given.
 
     heads: `Head`s, or the head grammar without scores (`models.head_spec`); None for all. With a query (a word or a
-    position), or without heads, attention from that token; with heads alone, from every token. Runs under `edits` if
-    given. Raises `InputError` as `picture_prompt`, `PicturePrompt.position` and `parse_heads` do.
+    position), or without heads, attention from that token; with heads alone, from every token. Raises `InputError` as
+    `picture_prompt`, `PicturePrompt.position` and `parse_heads` do.
     """
-    tokenizer = check_tokenizer(model, tokenizer)
-    head_list = heads if heads is not None else "all"
+    tokenizer, head_list = check_tokenizer(model, tokenizer), "all" if heads is None else heads
     if isinstance(head_list, str) or not all(isinstance(head, Head) for head in head_list):
         head_list = parse_heads(head_list, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
     shown_prompt = picture_prompt(prompt, tokenizer, model.cfg.n_ctx)
-    all_queries = heads is not None and query is None
-    queries = range(len(shown_prompt.ids)) if all_queries else [shown_prompt.position(query)]
+    queries = queries_of(shown_prompt, heads is not None, query)
     return attention(model, shown_prompt, head_list, queries, tokenizer, edits)  # type: ignore[arg-type]
+
+
+def queries_of(prompt: PicturePrompt, chosen_heads: bool, query: str | int | None) -> Sequence[int]:
+    """Every token for heads that are chosen without a query, else the one token."""
+    return range(len(prompt.ids)) if chosen_heads and query is None else [prompt.position(query)]
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row per head and query: the key with most attention, and the attention to BOS and to each role (summed)."""
     row_keys = [*(["prompt"] if "prompt" in table else []), *ROW]
     best = table.loc[table.groupby(row_keys, sort=False)["attention"].idxmax()]
-    best = best.rename(columns={"key": "looks_at", "key_token": "token"})[[*row_keys, "looks_at", "token", "attention"]]
-    rows = best.set_index(row_keys)
+    best = best.rename(columns={"key": "looks_at", "key_token": "token"}).set_index(row_keys)
+    rows = best[["looks_at", "token", "attention"]].copy()
     rows["to_bos"] = table[table["key"] == 0].set_index(row_keys)["attention"]
-    for role in [r for r in dict.fromkeys(table["role"]) if r]:
-        role_attention = table[table["role"] == role].groupby(row_keys, sort=False)["attention"].sum()
-        rows[f"to_{role}"] = role_attention.reindex(rows.index, fill_value=0.0)
+    for role in [role for role in dict.fromkeys(table["role"]) if role]:
+        to_role = table[table["role"] == role].groupby(row_keys)["attention"].sum()
+        rows[f"to_{role}"] = to_role.reindex(rows.index, fill_value=0.0)
     return rows.reset_index()
 
 
@@ -156,18 +148,14 @@ def observe(options: Picture, model: Any, data: Opened, progress: Progress) -> I
     most = spec.max_tokens if isinstance(spec, Text) else None
     prompts = [picture_prompt(text, tokenizer, cfg.n_ctx, most) for text in texts]
     prompts = prompts or [picture_prompt(_prompt(data[Prompts], options.prompt), tokenizer, cfg.n_ctx)]
-    all_queries, parts = bool(options.heads) and options.query is None, []
-    for i, shown_prompt in enumerate(progress(prompts)):
-        queries = range(len(shown_prompt.ids)) if all_queries else [shown_prompt.position(options.query)]
-        parts.append(attention(model, shown_prompt, heads, queries, tokenizer).assign(prompt=i))
-    quoted = " | ".join(
-        repr(shown_prompt.text if len(shown_prompt.text) <= 100 else shown_prompt.text[:99] + "…")
-        for shown_prompt in prompts
-    )
-    quoted += data[Text].title() if texts else ""
-    return InstrumentData(
-        {}, {}, {"title": f"{title_of(model)}: {quoted}", "every": all_queries}, extra=pd.concat(parts)
-    )
+    parts = []
+    for i, prompt in enumerate(progress(prompts)):
+        queries = queries_of(prompt, bool(options.heads), options.query)
+        parts.append(attention(model, prompt, heads, queries, tokenizer).assign(prompt=i))
+    quoted = " | ".join(repr(p.text if len(p.text) <= 100 else p.text[:99] + "…") for p in prompts)
+    about = {"title": f"{title_of(model)}: {quoted}{data[Text].title() if texts else ''}"}
+    about["every"] = bool(options.heads) and options.query is None
+    return InstrumentData({}, {}, about, extra=pd.concat(parts, ignore_index=True))
 
 
 def _prompt(opened: Any, choice: int | str | None) -> Aligned:
@@ -203,18 +191,16 @@ def axis_label(piece: str, position: int, role: str = "") -> str:
 
 def tables(options: Picture, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """Every weight; and per head and query the key with most attention."""
-    title, frame = data.about["title"], data.extra.reset_index(drop=True)
-    keys = zip(frame["key_token"], frame["key"], frame["role"], strict=True)
-    frame["label"] = [axis_label(piece, position, role) for piece, position, role in keys]
-    looks = zip(frame["query_token"], frame["query"], strict=True)
-    frame["query_label"] = [axis_label(piece, position) for piece, position in looks]
-    name = "maps" if data.about["every"] else "attention"
-    best = summary(frame)
+    title, best = data.about["title"], summary(data.extra)
+    frame = data.extra.assign(
+        label=list(map(axis_label, data.extra["key_token"], data.extra["key"], data.extra["role"])),
+        query_label=list(map(axis_label, data.extra["query_token"], data.extra["query"])),
+    )
+    name, split_by = ("maps", ("prompt", "head")) if data.about["every"] else ("attention", ("prompt",))
     roles = [c for c in best if c.startswith("to_") and c != "to_bos"]
     to_roles = [number(c, f"to {c[3:]}", SHARE, f"attention to the tokens of the {c[3:]}", ".3f") for c in roles]
-    split_by = ("prompt", "head") if name == "maps" else ("prompt",)
-    from_one = frame[["query", "query_token"]].drop_duplicates()
-    looking = f" from {from_one['query_token'].iloc[0].strip()!r}" if len(from_one) == 1 else ""
+    queries = frame[["query", "query_token"]].drop_duplicates()
+    looking = f" from {queries['query_token'][0].strip()!r}" if len(queries) == 1 else ""
     return {
         name: Table(frame, ATTENTION, {}, f"attention{looking}; {title}", "attention", 10, split_by),
         "looks": Table(best, (*LOOKS, *to_roles), title=f"the key with most attention; {title}"),

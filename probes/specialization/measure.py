@@ -1,7 +1,7 @@
 """HSS and entropy: sums of patterns over blocks of samples as scopes × blocks, with one row per scope."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import lgamma
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.instruments.contract import InstrumentData, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.table import Table, described, key, number
@@ -39,14 +39,12 @@ class Sums:
         self.entropies: Any = None  # [blocks, L, H]
 
     def add(self, captures: Any) -> None:
-        """Add every sample of `captures`. Raises `InputError` for samples of another length."""
+        """Add every sample of `captures`, all of one length."""
         for sample in zip(*by_layer(captures, "hook_pattern").values(), strict=True):
             a = torch.stack([layer.detach().float().cpu() for layer in sample])
             if self.patterns is None:
                 self.patterns = torch.zeros(len(self.counts), *a.shape)
                 self.entropies = torch.zeros(len(self.counts), *a.shape[:2], dtype=torch.float64)
-            if a.shape != self.patterns.shape[1:]:
-                raise InputError(f"samples need one length, got {a.shape[-1]} and {self.patterns.shape[-1]} tokens")
             block = sum(self.counts) % len(self.counts)
             self.counts[block] += 1
             self.patterns[block] += a
@@ -54,13 +52,11 @@ class Sums:
 
     def means(self, left_out: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """1 − cosine [L·H, L·H] between the heads' mean patterns, and entropy [L, H], with one block left out."""
-        keep = [b for b, count in enumerate(self.counts) if count and b != left_out]
-        n = sum(self.counts[b] for b in keep)
-        patterns, entropies = self.patterns.sum(0), self.entropies.sum(0)
+        n, patterns, entropies = sum(self.counts), self.patterns.sum(0), self.entropies.sum(0)
         if left_out is not None:
+            n -= self.counts[left_out]
             patterns, entropies = patterns - self.patterns[left_out], entropies - self.entropies[left_out]
-        a = (patterns / n).to(torch.float64).flatten(2).flatten(0, 1)
-        return distances(a).numpy(), (entropies / n).numpy()
+        return distances((patterns / n).double().flatten(2).flatten(0, 1)).numpy(), (entropies / n).numpy()
 
     def to_bos(self) -> np.ndarray:
         """Mean attention to BOS [L, H], over the queries after it."""
@@ -70,24 +66,21 @@ class Sums:
 
 def distances(a: Tensor) -> Tensor:
     """1 − cosine between every two rows of a [heads, numbers]; HSS (DST Eq. 18) is its mean over pairs of heads. Raises
-    `InputError` for a pattern that is zero everywhere or not finite."""
+    `InputError` for a pattern that an edit has made zero everywhere."""
     norms = a.norm(dim=1, keepdim=True)
-    if not (norms.isfinite() & (norms > 0)).all():
-        raise InputError("an attention pattern is not finite or zero everywhere, so it has no direction to compare")
+    if not (norms > 0).all():
+        raise InputError("an attention pattern is zero everywhere, so it has no direction to compare")
     unit = a / norms
     return 1 - unit @ unit.T
 
 
 def stream(
     model: Any, options: Specialization, samples: Iterable[Sequence[int]], *, edits: Any = None,
-    progress: Callable[[Iterable], Iterable] = iter,
+    progress: Progress = iter,
 ) -> Sums:  # fmt: skip
-    """The sums over the samples of token ids (BOS first) that are long enough.
-
-    Memory does not grow with their number (`CHUNK_NUMBERS`). Raises `InputError` if none is long enough.
-    """
+    """The sums over the samples of token ids (BOS first) that are long enough; `InputError` if none is."""
     size = max(1, CHUNK_NUMBERS // (model.cfg.n_layers * model.cfg.n_heads * options.length**2))
-    rows = iter([int(t) for t in ids[: options.length]] for ids in progress(samples) if len(ids) >= options.length)
+    rows = (ids[: options.length] for ids in progress(samples) if len(ids) >= options.length)
     sums = Sums(options.blocks)
     while chunk := list(islice(rows, size)):
         sums.add(run(model, Query(tokens=chunk, hooks=(PATTERN,)), edits))
@@ -101,16 +94,15 @@ def observe(options: Specialization, model: Any, data: Opened, progress: Any = i
     if options.length > model.cfg.n_ctx:
         raise InputError(f"--length {options.length} is longer than the context of {model.cfg.n_ctx}")
     opened = data[Documents]
-    rows = (ids[: options.length] for ids in opened.rows() if len(ids) >= options.length)
-    samples = list(islice(rows, options.samples))
+    samples = list(islice((ids for ids in opened.rows() if len(ids) >= options.length), options.samples))
+    samples = [ids[: options.length] for ids in samples]
     if opened.units()["cluster"].duplicated().any():
         samples = blocks_of_neighbours(samples, options.blocks)
     measurements = observed(stream(model, options, samples, progress=progress), samples)
     even, n = lgamma(options.length + 1) / options.length, model.cfg.n_layers * model.cfg.n_heads
-    measurements.about["title"] = (
-        f"{title_of(model)}: {counted(len(samples), 'sample')} of {options.length} tokens "
-        f"({opened.title()}); uniform attention has entropy {even:.4f}{sinks_sentence(measurements.about['sinks'], n)}"
-    )
+    title = f"{title_of(model)}: {counted(len(samples), 'sample')} of {options.length} tokens ({opened.title()}); "
+    title += f"uniform attention has entropy {even:.4f}{sinks_sentence(measurements.about['sinks'], n)}"
+    measurements.about["title"] = title
     return measurements
 
 
@@ -130,68 +122,55 @@ def observed(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentDat
     the block means (Efron & Tibshirani 1993, §11).
     """
     nonempty = [b for b, count in enumerate(sums.counts) if count]
-    all_means = [sums.means(), *(sums.means(b) for b in (nonempty if len(nonempty) > 1 else []))]
-    n_layers, n_heads = all_means[0][1].shape
+    means = [sums.means(), *(sums.means(b) for b in (nonempty if len(nonempty) > 1 else []))]
+    distances, entropies = (np.stack(x) for x in zip(*means, strict=True))  # [1 + G, L·H, L·H] and [1 + G, L, H]
     names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in nonempty]
     units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(nonempty, names, strict=True)]})
     units["cluster"] = units["unit"]
-    extra = {"samples": sum(sums.counts), "distances": all_means[0][0]}
-    sinks = sink_names(sums.to_bos())
-    act = np.flatnonzero((sums.to_bos() < SINK).ravel())
-    measurements = InstrumentData({}, {}, {"title": "specialization", "sinks": sinks}, extra=extra)
-    kinds: dict[str, tuple[str, ScopeValues]] = {
-        "hss": ("1 − cosine", _hss(all_means, n_layers, n_heads, act)),
-        "entropy": ("nats", _entropy(all_means, n_layers, n_heads)),
-    }
+    to_bos, extra = sums.to_bos(), {"samples": sum(sums.counts), "distances": distances[0]}
+    measurements = InstrumentData({}, {}, {"title": "specialization", "sinks": sink_names(to_bos)}, extra=extra)
+    kinds = {"hss": ("1 − cosine", _hss(distances, to_bos < SINK)), "entropy": ("nats", _entropy(entropies))}
     for name, (unit, scopes) in kinds.items():
-        values = np.array([value for _, value in scopes])
+        values = np.stack(list(scopes.values()))
         leave_one_out = values[:, 1:] if len(nonempty) > 1 else values
         total = values[:, :1] + (len(nonempty) - 1) * (leave_one_out.mean(1, keepdims=True) - leave_one_out)
-        cells = pd.DataFrame([label for label, _ in scopes], columns=list(KEYS))
-        n_others = (cells["scope"] == "all") * (n_layers - 1) * n_heads + n_heads - 1
-        n_others = n_others.where(cells["scope"] != WITHOUT_SINKS, len(act) - 1)
-        is_single = ((name == "hss") & (n_others < 1)).to_numpy()
+        cells = pd.DataFrame(list(scopes), columns=list(KEYS))
         measurements.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=0.0, limits=(0.0, np.inf)), cells=cells, units=units,
-            total=np.where(is_single[:, None], 0.0, total), size=np.broadcast_to(~is_single[:, None], total.shape),
+            total=total, size=~np.isnan(total),
         )  # fmt: skip
-        missing = np.where(is_single, np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE), "").tolist()
+        reasons = np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE)
+        missing = np.where(np.isnan(values[:, 0]), reasons, "").tolist()
         measurements.contrasts[name] = each(name, cells, null=None, missing=missing)
     return measurements
 
 
-ScopeValues = list[tuple[tuple[str, int, int], list[float]]]
-"""(scope, layer, index), and its values with all blocks and without each."""
+Scopes = dict[tuple[str, int, int], np.ndarray]
+"""(scope, layer, index) -> its values [1 + G] with all blocks and without each, NaN without a pair of heads."""
 
 
-def _hss(
-    all_means: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int, act: np.ndarray
-) -> ScopeValues:
-    """L0, … (a layer), layers (their mean), all (every pair of heads); and without sinks: every pair of `act`."""
-    i, j = np.triu_indices(n_heads, 1)
-    starts = np.arange(n_layers)[:, None] * n_heads
-    layer_distances = [d[i + starts, j + starts] for d, _ in all_means]  # [L, pairs of a layer]
-    layer_means = [np.full(n_layers, np.nan) if n_heads == 1 else d.mean(1) for d in layer_distances]
-    all_pairs = np.triu_indices(n_layers * n_heads, 1)
-    scopes: ScopeValues = [
-        ((f"L{layer}", layer, -1), [float(d[layer]) for d in layer_means]) for layer in range(n_layers)
-    ]
-    scopes.append((("layers", -1, -1), [float(d.mean()) for d in layer_means]))
-    pairs = [float(d[all_pairs].mean()) if len(all_pairs[0]) else float("nan") for d, _ in all_means]
-    scopes.append((("all", -1, -1), pairs))
-    i, j = act[np.stack(np.triu_indices(len(act), 1))]
-    acting = [float(d[i, j].mean()) if len(i) else float("nan") for d, _ in all_means]
-    return [*scopes, ((WITHOUT_SINKS, -1, -1), acting)]
+def _hss(distances: np.ndarray, acts: np.ndarray) -> Scopes:
+    """L0, … (a layer), layers (their mean), all (every pair of heads); and without sinks: every pair that acts."""
+    i, j = np.triu_indices(acts.size, 1)
+    pairs, layer = distances[:, i, j], np.indices(acts.shape)[0].ravel()
+
+    def mean(chosen: np.ndarray) -> np.ndarray:
+        return pairs[:, chosen].mean(1) if chosen.any() else np.full(len(pairs), np.nan)
+
+    of_layers: Scopes = {(f"L{n}", n, -1): mean((layer[i] == n) & (layer[j] == n)) for n in range(len(acts))}
+    return {
+        **of_layers, ("layers", -1, -1): np.mean(list(of_layers.values()), 0), ("all", -1, -1): mean(i >= 0),
+        (WITHOUT_SINKS, -1, -1): mean(acts.ravel()[i] & acts.ravel()[j]),
+    }  # fmt: skip
 
 
-def _entropy(all_means: Sequence[tuple[np.ndarray, np.ndarray]], n_layers: int, n_heads: int) -> ScopeValues:
+def _entropy(entropies: np.ndarray) -> Scopes:
     """L0 (the mean of a layer), L0.H1, …, all."""
-    scopes: ScopeValues = []
-    for layer in range(n_layers):
-        scopes.append(((f"L{layer}", layer, -1), [float(e[layer].mean()) for _, e in all_means]))
-        for h in range(n_heads):
-            scopes.append(((f"L{layer}.H{h}", layer, h), [float(e[layer, h]) for _, e in all_means]))
-    return [*scopes, (("all", -1, -1), [float(e.mean()) for _, e in all_means])]
+    scopes: Scopes = {}
+    for layer in range(entropies.shape[1]):
+        scopes[f"L{layer}", layer, -1] = entropies[:, layer].mean(1)
+        scopes |= {(f"L{layer}.H{h}", layer, h): x for h, x in enumerate(entropies[:, layer].T)}
+    return {**scopes, ("all", -1, -1): entropies.mean((1, 2))}
 
 
 def tables(options: Specialization, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

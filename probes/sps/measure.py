@@ -57,20 +57,14 @@ def observe(options: Sps, model: Any, data: Opened, progress: Any = iter) -> Ins
     table = attention(options, run(model, query, progress=progress), query)
     measure = Measure(name="SPS", unit=UNIT, resolution=roles.RESOLUTION)
     block = table.block(measure, ROLES, [opened.unit(name) for name in table.cases["id"]])
-    head_contrasts = contrasts(table)
-    left_out_note = roles.left_out(query, "target and distractor")
-    title = f"{title_of(model)} on {opened.title()}{left_out_note}; {options.attention} attention"
-    measurements = InstrumentData({"sps": block}, {"sps": head_contrasts}, {"title": title})
+    title = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
+    blocks, head_contrasts = {"sps": block}, {"sps": contrasts(table)}
     groups = roles.groups_of(opened.cases())
     if len(groups) > 1:
-        by_head = [c for c in head_contrasts if c.labels["level"] != "layers"]
-        measurements.blocks["categories"], measurements.contrasts["categories"] = roles.by_category(
-            block, by_head, groups
-        )
-    measurements.blocks["best"], measurements.contrasts["best"], measurements.extra = roles.best_heads(
-        table, block, groups, "sps"
-    )
-    return measurements
+        by_head = [c for c in head_contrasts["sps"] if c.labels["level"] != "layers"]
+        blocks["categories"], head_contrasts["categories"] = roles.by_category(block, by_head, groups)
+    blocks["best"], head_contrasts["best"], best = roles.best_heads(table, block, groups, "sps")
+    return InstrumentData(blocks, head_contrasts, {"title": f"{title}; {options.attention} attention"}, extra=best)
 
 
 def contrasts(table: RoleTable) -> list[Contrast]:
@@ -93,7 +87,7 @@ def contrasts(table: RoleTable) -> list[Contrast]:
 def tables(options: Sps, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """all: SPS over all heads; layers: over those of each layer; heads: of each head; all-categories, categories: over
     all heads and of each head, within each category; best: the best head of each category, held out."""
-    block, out = data.blocks["sps"], {}
+    block, title, out = data.blocks["sps"], data.about["title"], {}
     for level, scope in LEVELS.items():
         level_estimates = estimates["sps"].where(level=level)
         frame, missing = level_estimates.wide(roles.KEYS)
@@ -101,8 +95,7 @@ def tables(options: Sps, data: InstrumentData, estimates: Mapping[str, Estimates
                  for role in ("semantic", "distractor"))  # fmt: skip
         frame.insert(len(frame.columns) - 2, "d", [roles.moved_d(*values) for values in zip(*attended, strict=True)])
         missing |= {(i, "d"): NO_SPREAD for i, d in enumerate(frame["d"]) if np.isnan(d)}
-        out[level] = Table(frame, COLUMNS, missing, f"{data.about['title']}; SPS of {scope}", "sps")
-    title = data.about["title"]
+        out[level] = Table(frame, COLUMNS, missing, f"{title}; SPS of {scope}", "sps")
     if "categories" in estimates:
         for name, level in (("all-categories", "all"), ("categories", "heads")):
             frame, missing = estimates["categories"].where(level=level).wide(("category", *roles.KEYS))

@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -23,7 +22,6 @@ from streamscope.probes.directions import Directions, main
 from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
 from streamscope.probes.directions.measure import (
     auc_interval,
-    best_layer,
     concentration,
     find,
     mean_difference,
@@ -65,28 +63,21 @@ def texts(first: int, n: int = 60, seed: int = 0) -> list[list[int]]:
 
 
 def test_a_massive_activation_is_left_out_of_the_mean() -> None:
-    """One token a hundred times as long as the others: the mean is that of the other positions, and it is counted."""
+    """One token a hundred times as long as the others: the mean is that of the other positions, and it is counted, also
+    for an intervention along a direction."""
     model = randomise(build("gpt2", "tiny"), 0.02).eval()
-    with torch.no_grad():
-        model.embed.weight[7] *= 100
-    row = [0, 5, 9, 7, 12, 3]
-    found = stream_states(model, [row, [0, 5, 9, 4]])
-    seen = run(model, Query(tokens=[row], hooks=("blocks.*.hook_resid_post",))).hooks
-    states = torch.stack([x[0] for x in seen.values()])
-    assert found.left_out == 1
-    np.testing.assert_allclose(found.of("resid")[0], states[:, [1, 2, 4, 5]].double().mean(1), rtol=1e-5)
-    assert stream_states(model, [row], "last").left_out == 0
-
-
-def test_an_intervention_says_what_its_direction_leaves_out() -> None:
-    model = randomise(build("gpt2", "tiny"), 0.02).eval()
-    words = [[0, *np.random.default_rng(i).integers(10, 60, 6).tolist()] for i in range(8)]
-    sets = OpenSets(Rows("a", [f"a {i}" for i in range(4)], words[:4], [*range(4)], 0),
-                    Rows("b", [f"b {i}" for i in range(4)], words[4:], [*range(4)], 0), 0, None)  # fmt: skip
+    rows = [[0, *np.random.default_rng(i).integers(10, 60, 6).tolist()] for i in range(8)]
+    sets = OpenSets(*(Rows(name, [f"{name} {i}" for i in range(4)], some, [*range(4)], 0)
+                      for name, some in (("a", rows[:4]), ("b", rows[4:]))), 0, None)  # fmt: skip
     assert direction_of("1", Directions().open(model, sets))[1] == ""
     with torch.no_grad():
         model.embed.weight[7] *= 100
-    words[0][3] = words[5][2] = 7
+    rows[0][3] = rows[5][2] = 7
+    found = stream_states(model, rows)
+    seen = run(model, Query(tokens=rows[:1], hooks=("blocks.*.hook_resid_post",))).hooks
+    states = torch.stack([x[0] for x in seen.values()])
+    np.testing.assert_allclose(found.of("resid")[0], states[:, [1, 2, 4, 5, 6]].double().mean(1), rtol=1e-5)
+    assert found.left_out == 2 and stream_states(model, rows, "last").left_out == 0
     data = Directions().open(model, sets)
     assert direction_of("1", data)[1] == "found without 2 positions of massive activations"
 
@@ -113,8 +104,6 @@ def test_a_planted_direction_is_found(pool: str) -> None:
     assert (table["norm"] > 4 * table["shuffled_norm"]).all()
     np.testing.assert_allclose(table["norm"], 2.0, atol=0.35)
     assert "one stream" in found.streams_missing[1, "stream_cosine"]
-    if pool == "mean":
-        return
     spec = OpenSets(*(Rows("set", [f"{first} {i}" for i in range(60)], texts(first, seed=first), [*range(60)], 0)
                       for first in (1, 1 + WORDS)), 0, None)  # fmt: skip
     result = Directions(pool=pool, draws=2).measure(model, spec)
@@ -138,22 +127,15 @@ def test_shuffled_labels_and_other_seeds_are_at_the_random_baseline() -> None:
     r = unit(rng.standard_normal(d))
     cosines = np.abs(unit(shuffled_differences(states[:40], states[40:], 400)) @ r)
     assert cosines.mean() == pytest.approx(random_cosine(d), rel=0.12)
-    founds = []
+    arrays = {}
     for seed in range(6):
         model, _ = planted(seed=seed)
         a, b = (stream_states(model, texts(first, 20)) for first in (1, 1 + WORDS))
-        founds.append(find(a, b, draws=0).arrays())
-
-    def cosines(**runs: str) -> pd.DataFrame:
-        arrays = {f"run{i}-{name}": x for i, one in enumerate(founds[: len(runs)]) for name, x in one.items()}
-        about = {"runs": [{"model": model, "preset": preset} for model, preset in runs.items()]}
-        return relate(Result({}, arrays=arrays, about=about))["runs"].frame
-
-    table = cosines(**{f"s{seed}": "planted" for seed in range(6)})
-    assert len(table) == 15 * 2 and set(table["kind"]) == {"seeds"}
+        arrays |= {f"run{seed}-{name}": x for name, x in find(a, b, draws=0).arrays().items()}
+    runs = [{"model": f"s{seed}", "preset": "other" if seed == 5 else "planted"} for seed in range(6)]
+    table = relate(Result({}, arrays=arrays, about={"runs": runs}))["runs"].frame
+    assert len(table) == 15 * 2 and (table["kind"] == "architectures").equals(table["run_b"] == "s5")
     assert table["absolute"].mean() == pytest.approx(random_cosine(d), rel=0.5)
-    same = cosines(a="planted", b="other")
-    assert set(same["kind"]) == {"architectures"}
 
 
 def test_streams_are_those_of_the_model_and_bos_is_left_out() -> None:
@@ -239,17 +221,13 @@ def held_out_auc(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def test_held_out_prompts_are_not_the_ones_the_direction_is_from() -> None:
-    """More dimensions than prompts: on its own prompts any labels separate, on others none."""
+    """More dimensions than prompts: on its own prompts any labels separate, on others none. If line i of both sets
+    shares a large scene, it does not count against the small planted difference; cut apart, it would."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 40, 12, 400))
     r = unit(mean_difference(a, b))
     own = np.mean([separation(a[:, i] @ r[i], b[:, i] @ r[i])["auc"] for i in range(12)])
     assert own > 0.95 and abs(held_out_auc(a, b) - 0.5) < 0.1
-
-
-def test_what_counterparts_share_does_not_count_against_the_direction() -> None:
-    """Line i of both sets shares a large scene; cut apart, the scenes would swamp the small planted difference."""
-    rng = np.random.default_rng(0)
     scenes = 5 * rng.standard_normal((60, 6, 300))
     a, b = scenes + 0.3, scenes - 0.3
     assert held_out_auc(a, b) > held_out_auc(a, rng.permutation(b)) + 0.1
@@ -274,19 +252,6 @@ def test_sets_with_equal_means_have_no_direction() -> None:
     found = find(States(("resid",), x), States(("resid",), x))
     assert not found.vectors["resid"].any()
     assert found.layers["auc"].isna().all() and "same mean" in found.missing[1, "auc"]
-    with pytest.raises(InputError, match="no layer"):
-        best_layer(found.layers)
-
-
-def test_built_in_sets(tmp_path: Path) -> None:
-    for name in BUILT_IN:
-        one = read_set(name)
-        assert len(one.texts) == 60 and one.repeated == 0
-    assert contrast("indoor", "outdoor")[0].name == "indoor"
-    file = tmp_path / "a.txt"
-    file.write_text("\n".join(f"text {i % 9}" for i in range(12)))
-    assert (len(read_set(str(file)).texts), read_set(str(file)).repeated) == (9, 3)
-    assert len(read_set("competing#tool-container").texts) == 20
 
 
 def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) -> None:
@@ -314,12 +279,16 @@ def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) 
     relations = open_sets(Sets(a="competing#tool-container", b="competing#agent-patient"), model)
     prompts = {p.text: p for p in load_suite("competing").prompts}
     assert len(set(relations.a.lines)) == len({prompts[text].pair for text in relations.a.texts}) == 10
-    result = Directions(draws=0).measure(model, relations)
-    assert (result.table().frame["clusters"] <= 10).all() and (result.table().frame["n"] == 20).all()
+    assert len(relations.a.texts) == 20
+    frame = Directions(draws=0).measure(model, relations).table().frame
+    assert (frame["clusters"] <= 10).all() and (frame["n"] == 20).all()
 
 
-def test_bad_sets(tmp_path: Path) -> None:
+def test_built_in_and_bad_sets(tmp_path: Path) -> None:
+    assert all((len(read_set(name).texts), read_set(name).repeated) == (60, 0) for name in BUILT_IN)
     few, bad, texts = tmp_path / "few.txt", tmp_path / "bad.jsonl", tmp_path / "texts.csv"
+    few.write_text("\n".join(f"text {i % 9}" for i in range(12)))
+    assert (len(read_set(str(few)).texts), read_set(str(few)).repeated) == (9, 3)
     few.write_text("one\ntwo\n")
     bad.write_text('{"text": "one"}\n{"txt": "two"}\n')
     texts.write_text("a")
@@ -344,7 +313,7 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
     assert direction.about["folder"] == "stories/lfa"
     assert check_direction(direction, load("stories/lfa")) == ""
     assert check_direction(direction, load("stories/d-cas")) == "found in stories/lfa"
-    for spec, message in ((":7", "layers 0 to 5"), (":first", "best or norm"), ("x", "not a file of directions")):
+    for spec, message in ((":7", "layers 0 to 5"), (":first", "give best, norm or"), ("x", "not a file of directions")):
         with pytest.raises(InputError, match=message):
             read_direction(f"{arrays}{spec}")
     assert read_direction(f"{arrays}:1", "token", "svd").vector.norm() == pytest.approx(1)
@@ -368,12 +337,9 @@ def test_sets_of_unequal_size_count_by_their_texts() -> None:
     a, b = stream_states(model, texts(1, 7), "mean"), stream_states(model, texts(1 + WORDS, 20, seed=1), "mean")
     found = find(a, b, draws=0)
     x, y = a.of("resid"), b.of("resid")
-    norms = [np.linalg.norm(one, axis=-1).mean(0) for one in (x, y)]
+    norms = [np.linalg.norm(states, axis=-1).mean(0) for states in (x, y)]
     assert (norms[0] > 1.5 * norms[1]).all()
-    layers = found.layers[found.layers["stream"] == "resid"]
-    difference = x.mean(0) - y.mean(0)
-    assert layers["norm"].to_numpy() == pytest.approx(np.linalg.norm(difference, axis=-1))
-    assert layers["relative"].to_numpy() == pytest.approx(
-        layers["norm"].to_numpy() * 27 / (7 * norms[0] + 20 * norms[1])
-    )
+    layers, size = found.layers, np.linalg.norm(x.mean(0) - y.mean(0), axis=-1)
+    assert layers["norm"].to_numpy() == pytest.approx(size)
+    assert layers["relative"].to_numpy() == pytest.approx(size * 27 / (7 * norms[0] + 20 * norms[1]))
     assert (layers["n_a"] < layers["n_b"]).all()

@@ -76,15 +76,8 @@ def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
             new = found[f"{name}.hook_{what}"][0, :last].double().numpy()
             got[what] = np.concatenate([got[what], new]) if got[what].size else new
     d, g, mu, logvar = (got[what] for what in ("detail", "global", "mu", "logvar"))
-    kl = np.array(
-        [
-            [0.5 * (m**2 + np.exp(v) - 1 - v) for m, v in zip(*both, strict=True)]
-            for both in zip(mu, logvar, strict=True)
-        ]
-    )
-    along = sum(float(a @ (a + b)) for a, b in zip(g, d, strict=True)) / sum(
-        float((a + b) @ (a + b)) for a, b in zip(g, d, strict=True)
-    )
+    kl = 0.5 * (mu**2 + np.exp(logvar) - 1 - logvar)
+    along = (g * (g + d)).sum() / ((g + d) ** 2).sum()
     power = (g**2).sum() / ((g**2).sum() + (d**2).sum())
     beyond = sum(one.sum() > np.log(2) for one in kl) / len(kl)
     variance = mu.var(axis=0)
@@ -92,9 +85,8 @@ def test_the_numbers_beside_a_naive_loop(run: Path) -> None:
     expected = [along, power, kl.sum(1).mean(), beyond, float((variance > 0.01).sum())]
     assert row[["along", "power", "kl", "clamped", "active"]].to_numpy(float) == pytest.approx(expected, rel=1e-5)
     whole, each = table(model, "model").iloc[0], table(model)
-    assert whole["mean_kl"] == pytest.approx(each["kl"].mean()) and whole["mean_along"] == pytest.approx(
-        each["along"].mean()
-    )
+    for name in ("kl", "along"):
+        assert whole[f"mean_{name}"] == pytest.approx(each[name].mean())
     assert (whole["active"], whole["dimensions"]) == (each["active"].sum(), each["dimensions"].sum())
     dims = table(model, "dimensions").query("place == 'L1.v'")
     assert dims["kl"].to_numpy() == pytest.approx(kl.mean(0), rel=1e-4)
@@ -113,9 +105,8 @@ def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             one.logvar.bias.fill_(2 * np.log(s))
     monkeypatch.setattr(hdpl, "noise", torch.ones_like)
     row = table(model, "model").iloc[0]
-    (first, tokens, targets), *others = open_data(DATA, model).batches()
-    batches, total, count = [(first, tokens, targets), *others], 0.0, 0
-    for _, tokens, targets in batches:
+    total, count = 0.0, 0
+    for _, tokens, targets in open_data(DATA, model).batches():
         with torch.no_grad(), edit(model, {"blocks.*.hook_latent": lambda z, hook: z + s}):
             total += float(loss(model, tokens, targets).sum())
         count += int((targets != IGNORE).sum())
@@ -137,11 +128,8 @@ def test_draws_leave_nothing_behind(run: Path) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
     pd.testing.assert_frame_equal(first, table(model, "model"))
     assert table(model, "model", seed=1)["drawn"].item() != first["drawn"].item()
+    with pytest.raises(InputError, match="has no HDPL projection"):
+        DualPath().check(build(preset("llama", "tiny")))
     with pytest.raises(RuntimeError, match="stop"), drawing(projections_of(model)):
         raise RuntimeError("stop")
     assert not any(one.training for one in model.modules())
-
-
-def test_a_model_without_such_projections_is_refused() -> None:
-    with pytest.raises(InputError, match="has no HDPL projection"):
-        DualPath().check(build(preset("llama", "tiny")))

@@ -52,13 +52,14 @@ def looking(target: Any) -> Any:
 
 def summary(rows: pd.DataFrame) -> Table:
     """The table of the rows of `read`."""
-    seen = observed(rows)
+    names = [str(i) for i in sorted(rows["prompt"].unique())]
+    seen = observed(rows, pd.DataFrame({"unit": names, "cluster": names}))
+    seen.about["title"] = ""
     return Heads().tables(seen, estimate_all(seen.blocks, seen.contrasts))["scores"]
 
 
 def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str], float]:
-    one = summary[summary["kind"] == kind]
-    return {(h, s): v for h, s, v in zip(one["head"], one["score"], one["mean"], strict=True)}
+    return summary[summary["kind"] == kind].set_index(["head", "score"])["mean"].to_dict()
 
 
 def test_planted_heads(model: StreamTransformer) -> None:
@@ -72,8 +73,7 @@ def test_planted_heads(model: StreamTransformer) -> None:
         for score in SCORES:
             assert found[f"L0.H{h}", score] == (1.0 if own == score else 0.0), (own, score)
     text = scores(summary(table).frame, "text")
-    assert (text["L0.H0", "previous"], text["L0.H0", "first"]) == (1.0, 0.0)
-    assert (text["L0.H1", "previous"], text["L0.H1", "first"]) == (0.0, 1.0)
+    assert [text[head, score] for head in ("L0.H0", "L0.H1") for score in ("previous", "first")] == [1, 0, 0, 1]
     assert ("L0.H0", "induction") not in text
 
 
@@ -93,6 +93,10 @@ def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
         np.testing.assert_allclose(one["mean"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["uniform"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["mean_sd"], 0, atol=1e-7)
+    one = summary(measure(model, Heads(sequences=1, length=N), [], tokenizer=Ids(256)))
+    ends = [f"mean_{end}" for end in ("sd", "low", "high")]
+    assert one.frame[ends[1:]].isna().all(axis=None)
+    assert one.missing == {(i, end): "one independent case" for i in range(len(one.frame)) for end in ends}
 
 
 def test_heads_with_weights_set_by_hand() -> None:
@@ -151,18 +155,6 @@ def test_bad_input() -> None:
         Heads(length=40).plan([], Ids(30))
     with pytest.raises(InputError, match="text 0 has 2 tokens"):
         Heads().plan([[0, 1]], Ids(300))
-    with pytest.raises(InputError, match="length must be at least 2, got 1"):
-        Heads(length=1)
-
-
-def test_one_prompt_has_no_interval(model: StreamTransformer) -> None:
-    probe = Heads(sequences=1, length=N)
-    found = summary(measure(model, probe, [], tokenizer=Ids(256)))
-    assert found.frame["mean_low"].isna().all()
-    missing = {
-        (i, f"mean_{end}"): "one independent case" for i in range(len(found.frame)) for end in ("sd", "low", "high")
-    }
-    assert found.missing == missing
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -60,11 +60,7 @@ def silent_after(model: Any, layer: int) -> Any:
 
 def test_the_lens_of_layers_that_write_nothing_is_the_identity() -> None:
     model = silent_after(model_of("std-t", n_layers=3), 0)
-    how = Lenses(kinds=("ridge", "jacobian", "logit"), hooks=("blocks.0.*", "blocks.1.hook_resid_post"), texts=3)
-    with pytest.raises(InputError, match="no stream"):
-        how.measure(model, DATA)
-    how = Lenses(kinds=("ridge", "jacobian", "logit"), texts=3)
-    result = how.measure(model, DATA)
+    result = Lenses(kinds=("ridge", "jacobian", "logit"), texts=3).measure(model, DATA)
     frame = result.table().frame.query("lens != 'constant'")
     assert (frame["kl"] < 1e-4).all() and (frame["agreement"] > 0.99).all()
     J, b = (result.arrays[name] for name in names_of("jacobian", "blocks.0.hook_resid_post"))
@@ -126,11 +122,8 @@ def test_divergences_are_plain_ones(name: str) -> None:
             kl, same, constant, n = 0.0, 0, 0.0, 0
             net = twin if record["lens"] == "untrained" else model
             place = next(p for p in places(how, model) if (p.hook, p.stream) == (record["hook"], record["stream"]))
-            live = [
-                p
-                for p in places(how, model)
-                if p.layer == place.layer and names_of("jacobian", p.name)[0] in result.arrays
-            ]
+            live = [p for p in places(how, model)
+                    if p.layer == place.layer and names_of("jacobian", p.name)[0] in result.arrays]  # fmt: skip
             parts = live if record["lens"] == "jacobian" and place not in live else [place]
             for row in rows:
                 tokens = torch.tensor([row[:-1]])
@@ -138,9 +131,7 @@ def test_divergences_are_plain_ones(name: str) -> None:
                 with capture(net, [one.hook for one in parts]) as seen:
                     last_state(net, tokens)
                 if record["lens"] in ("logit", "constant"):
-                    q = p_of(
-                        seen[place.hook][0] if place.part is None else seen[place.hook][0][:, place.part], place.layer
-                    )
+                    q = p_of(place.of(seen[place.hook])[0], place.layer)
                 else:
                     h = torch.zeros_like(p[:, :1])
                     for one in parts:
@@ -158,20 +149,22 @@ def test_divergences_are_plain_ones(name: str) -> None:
             assert record["agreement"] == pytest.approx(same / n, abs=1.5 / n), record
 
 
-def test_a_tuned_lens_knows_more_than_least_squares_and_an_untrained_model_less(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tuned_lens_knows_more_than_an_untrained_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "KEPT", 1500)  # of more positions: states and predictions stay together
     how = Lenses(hooks=("blocks.2.hook_context_post",), kinds=("ridge", "tuned", "untrained"), steps=40)
     result = how.measure(load("stories/lfa"), Documents(max_documents=40))
     kl = result.table().frame.set_index("lens")["kl"]
     assert kl["tuned"] < 0.95 * kl["ridge"] < kl["untrained"]
-
-
-def test_positions_for_training_are_drawn_from_all() -> None:
+    monkeypatch.undo()  # positions for training are drawn from all
     chosen = thinned(50_000, 0)
     assert chosen.sum() == 16_384 and 0.45 < chosen[:25_000].sum() / chosen.sum() < 0.55
     assert thinned(100, 0).all() and not torch.equal(chosen, thinned(50_000, 1))
+
+
+def with_another_weight(model: Any) -> Any:
+    with torch.no_grad():
+        model.embed.weight[7, 7] += 1e-3
+    return model
 
 
 def test_a_file_serves_the_logit_lens_and_no_other_model(tmp_path: Path) -> None:
@@ -191,20 +184,15 @@ def test_a_file_serves_the_logit_lens_and_no_other_model(tmp_path: Path) -> None
     frame = tuned.tables["candidates"].frame.query("layer == 0 and top == 1").sort_values("position")
     np.testing.assert_allclose(frame["probability"], p.amax(-1).detach(), rtol=1e-4)
     assert "lens " in tuned.table().title and "lens " not in plain.table().title.replace("logit lens", "")
-    for spec, message in (
-        (f"{file}:tunde", "did you mean tuned"),
-        (f"{file}:jacobian", "unknown kind of lens"),
-        (f"{file}:untrained", "states of an untrained model: give another kind"),
-        (str(file), "did you mean|no such|give FILE:KIND|missing"),
-        (f"{path}:tuned", "write one with|cannot be read|is no"),
-    ):
+    for spec, net, message in (
+        (f"{file}:tunde", model, "did you mean tuned"), (f"{file}:jacobian", model, "unknown kind of lens"),
+        (f"{file}:untrained", model, "states of an untrained model: give another kind"),
+        (str(file), model, "did you mean|no such|give FILE:KIND|missing"),
+        (f"{path}:tuned", model, "write one with|cannot be read|is no"),
+        (f"{file}:tuned", with_another_weight(model_of("std-t")), "fitted on other weights"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=message):
-            LogitLens(lens=spec).measure(model, text)
-    other = model_of("std-t")
-    with torch.no_grad():
-        other.embed.weight[7, 7] += 1e-3
-    with pytest.raises(InputError, match="fitted on other weights"):
-        LogitLens(lens=f"{file}:tuned").measure(other, text)
+            LogitLens(lens=spec).measure(net, text)
     with pytest.raises(InputError, match="has no tuned lens of blocks.9"):
         lenses.at("tuned", "blocks.9.hook_resid_post")
 
@@ -226,24 +214,12 @@ def test_published_files(tmp_path: Path) -> None:
     torch.testing.assert_close(ours.to_last(x), x @ J.half().float().T, atol=1e-4, rtol=1e-3)
     with pytest.raises(InputError, match="one stream"):
         Lenses(kinds=("jacobian",), texts=1).measure(model_of("lfa"), DATA).save(tmp_path / "several.pt")
-    other = model_of("std-t", n_layers=2)
-    with torch.no_grad():
-        other.embed.weight[7, 7] += 1e-3
-    with pytest.raises(InputError, match="fitted on other weights"):
-        read_lenses(tmp_path / "lens.pt", other)
     (tmp_path / "bad.pt").write_bytes(b"no")
-    with pytest.raises(InputError, match=r"bad\.pt"):
-        read_lenses(tmp_path / "bad.pt", model)
     torch.save({"J": {0: torch.eye(8)}}, tmp_path / "narrow.pt")
-    with pytest.raises(InputError, match="maps 8 dimensions"):
-        read_lenses(tmp_path / "narrow.pt", model)
-
-
-def test_a_frozen_stream_has_one_row() -> None:
-    result = Lenses(kinds=("logit",)).measure(model_of("lfa"), DATA)
-    frame = result.table().frame.query("lens == 'logit'")
-    assert frame.groupby("stream")["layer"].count().to_dict() == {"token": 1, "context": 2, "resid": 2}
-    assert "no layer changes token" in result.table().title
+    for name, net, message in (("lens.pt", with_another_weight(model_of("std-t", n_layers=2)), "on other weights"),
+                               ("bad.pt", model, r"bad\.pt"), ("narrow.pt", model, "maps 8 dimensions")):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            read_lenses(tmp_path / name, net)
 
 
 def test_every_hook_has_its_own_jacobian() -> None:
@@ -263,7 +239,11 @@ def test_every_hook_has_its_own_jacobian() -> None:
 
 
 def test_rows_are_left_out_only_where_the_lens_is_the_same() -> None:
-    """One state at two hooks, norms of each layer, and an untrained twin that does change its states."""
+    """A frozen stream, one state at two hooks, norms of each layer, and a twin that does change its states."""
+    result = Lenses(kinds=("logit",)).measure(model_of("lfa"), DATA)
+    frame = result.table().frame.query("lens == 'logit'")
+    assert frame.groupby("stream")["layer"].count().to_dict() == {"token": 1, "context": 2, "resid": 2}
+    assert "no layer changes token" in result.table().title
     hooks = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post")
     result = Lenses(kinds=("logit",), hooks=hooks).measure(model_of("std-t"), DATA)
     assert result.table().frame.query("lens == 'logit'")["hook"].tolist() == [hooks[0], hooks[2]]
@@ -284,13 +264,14 @@ def test_weights_in_bf16_and_fewer_texts_than_wanted(tmp_path: Path) -> None:
     np.testing.assert_allclose(tables[1]["kl"], tables[0]["kl"], rtol=0.1, atol=0.05)
     result.save(tmp_path / "lens.pt")
     assert torch.load(tmp_path / "lens.pt")["n_prompts"] == 18, "three of four of 24 documents"
-    Lenses(kinds=("ridge", "untrained"), steps=2)
 
 
 def test_what_cannot_be_fitted_says_so() -> None:
     model = model_of("std-t")
     with pytest.raises(InputError, match="give 3, not 1"):
         Lenses(kinds=("logit",)).measure(model, Documents("stories:1:1"))
+    with pytest.raises(InputError, match="no stream"):
+        Lenses(kinds=("logit",), hooks=("blocks.0.*", "blocks.1.hook_resid_post")).measure(model, DATA)
     with pytest.raises(InputError, match="longer texts"):
         jacobians(model, [[0, 5]], places(Lenses(), model))
     assert weights_digest(model) != weights_digest(model_of("std-t", n_layers=1))

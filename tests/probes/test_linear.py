@@ -1,6 +1,7 @@
 """Linear probes where the label is planted, where nothing is, and where only words can be learnt by heart."""
 
-import re
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ from streamscope.instruments.data import Labels
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import OpenLabels, open_data
 from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models.checkpoint import load
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import Captures, Query, capture
 from streamscope.models.make import build
-from streamscope.probes.linear import Linear, main
+from streamscope.probes.linear import Linear
 from streamscope.probes.linear import measure as linear
 from streamscope.text.stories import labelled
 from streamscope.text.tokenizer import Tokenizer
@@ -36,6 +36,10 @@ def made(n: int = 240, words: int = 24, groups: int = 60, seed: int = 0) -> list
     rng = np.random.default_rng(seed)
     drawn = zip(rng.permutation(n) % 2, rng.integers(groups, size=n), rng.integers(words, size=n), strict=True)
     return [Example(text="", start=0, end=0, label="ab"[y], group=f"g{g}", word=f"w{w}") for y, g, w in drawn]
+
+
+def with_labels(labels: Iterable[str], examples: list[Example]) -> list[Example]:
+    return [replace(e, label=label) for label, e in zip(labels, examples, strict=True)]
 
 
 def read(how: Linear, examples: list[Example], x: Any, hook: str = HOOK) -> pd.DataFrame:
@@ -68,11 +72,10 @@ def test_planted_label() -> None:
     x = noise(len(examples))
     x[:, 3] = 20 * labels_of(examples)
     row = row_of(Linear(), examples, x)
-    assert row["accuracy"] == 1
+    assert row["accuracy"] == 1 and row["accuracy_p_holm"] < 0.001
     assert abs(row["control"] - 0.5) < 0.15
     assert row["selectivity"] == pytest.approx(1 - row["control"])
     assert row["selectivity_low"] < row["selectivity"] < row["selectivity_high"]
-    assert row["accuracy_p_holm"] < 0.001
     assert (row["layer"], row["chance"], row["majority"], row["n"], row["clusters"]) == (1, 0.5, 0.5, 240, 59)
 
 
@@ -143,36 +146,26 @@ def test_no_information_is_chance() -> None:
 
 def test_a_probe_that_knows_nothing_is_not_better_than_the_commonest_label() -> None:
     """Three of four cases have one label: noise is right three times in four, half of which were chance of two."""
-    examples = [Example(**{**vars(e), "label": "b" if i % 4 else "a"}) for i, e in enumerate(made())]
+    examples = with_labels("abbb" * 60, made())
     row = row_of(Linear(controls=1, c=0.001), examples, noise(240))
     assert (row["chance"], row["majority"]) == (0.5, 0.75) and row["accuracy"] > 0.7
     assert row["accuracy_p"] > 0.2
 
 
-def test_words_can_be_learnt_by_heart() -> None:
-    """Activations that name the word, labels that follow from it: accuracy 1, control 1, selectivity 0."""
-    examples = made(words=12)
-    of_word = {e.word: "ab"[int(e.word[1:]) % 2] for e in examples}
-    examples = [Example(**{**vars(e), "label": of_word[e.word]}) for e in examples]
-    x = np.eye(12)[[int(e.word[1:]) for e in examples]]
-    row = row_of(Linear(c=10.0), examples, x)
-    assert row["accuracy"] == 1
-    assert row["control"] == 1
-    assert row["selectivity"] == 0
-
-
-def test_no_word_on_both_sides_no_control() -> None:
-    """Groups that are the words: nothing can be memorised, so the probe is at chance and the control undefined."""
-    examples = [Example(**{**vars(e), "group": e.word}) for e in made(words=24)]
-    of_word = {e.word: "ab"[int(e.word[1:]) % 2] for e in examples}
-    examples = [Example(**{**vars(e), "label": of_word[e.word]}) for e in examples]
-    x = np.eye(24)[[int(e.word[1:]) for e in examples]]
+def test_words_can_be_learnt_by_heart_unless_they_are_the_groups() -> None:
+    """Activations that name the word, labels that follow from it: accuracy 1, control 1, selectivity 0. Groups that are
+    the words: nothing can be memorised, so the probe is at chance and the control undefined."""
+    for n in (12, 24):
+        examples = made(words=n)
+        words = [int(e.word[1:]) for e in examples]
+        examples, x = with_labels(["ab"[w % 2] for w in words], examples), np.eye(n)[words]
+        if n == 12:
+            assert row_of(Linear(c=10.0), examples, x)[["accuracy", "control", "selectivity"]].tolist() == [1, 1, 0]
+    examples = [replace(e, group=e.word) for e in examples]
     table = read(Linear(), examples, x)
     assert set(table["task"]) == {"label"}
     found = summary(Linear(), table, examples)
-    row = found.frame.iloc[0]
-    assert row["accuracy"] < 0.7
-    assert np.isnan(row["control"]) and np.isnan(row["selectivity"])
+    assert found.frame["accuracy"][0] < 0.7 and found.frame[["control", "selectivity"]].isna().all(axis=None)
     assert "no word recurs" in found.missing[0, "selectivity"]
 
 
@@ -313,33 +306,23 @@ def test_a_planted_position_is_read_where_it_is_added_and_not_before() -> None:
 
 def test_bad_input() -> None:
     examples, probe = made(), Linear()
-    with pytest.raises(InputError, match="two classes"):
-        read(probe, [Example(**{**vars(e), "label": "a"}) for e in examples], noise(240))
-    with pytest.raises(InputError, match="3 groups, .* too few for 5 folds"):
-        read(probe, made(groups=3), noise(240))
-    with pytest.raises(InputError, match="1 example of the rarest label"):
-        read(probe, [Example(**{**vars(e), "label": "ab"[i == 7]}) for i, e in enumerate(examples)], noise(240))
-    bad = noise(240)
-    bad[5, 2] = np.nan
-    with pytest.raises(InputError, match="1 of 240 activations are not finite"):
-        read(probe, examples, bad)
-    with pytest.raises(InputError, match="no vector of one length"):
-        read(probe, examples, noise(240), hook="blocks.0.attn.hook_pattern")
-    with pytest.raises(InputError, match="at least 2"):
-        Linear(folds=1)
+    for wrong, hook, line in (
+        (with_labels("a" * 240, examples), HOOK, "two classes"), (made(groups=3), HOOK, "3 groups, .* for 5 folds"),
+        (with_labels("a" + "b" * 239, examples), HOOK, "1 example of the rarest label"),
+        (examples, "blocks.0.attn.hook_pattern", "no vector of one length"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            read(probe, wrong, noise(240), hook=hook)
 
 
-def test_command(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "linear.parquet"
-    main([str(tiny_run), "--stories", "150", "--folds", "3", "--controls", "1", "--out", str(out)])
-    table = pd.read_parquet(out)
-    assert table["hook"].tolist() == ["hook_embed", "blocks.0.hook_resid_post", HOOK]
-    title = Result.load(out).table().title
-    said = re.search(r"antecedent in 150 stories, groups: story, (\d+) cases \((\d+) beyond", title)
-    assert said is not None and "antecedent in 150" in capsys.readouterr().out
-    kept, beyond = int(said[1]), int(said[2])
-    assert 2 <= kept < beyond and kept + beyond == sum(len(one.cases) for one in labelled(2, 150, "pairs"))
-    assert len(open_data(Labels(stories=150), load(tiny_run)).examples) == kept + beyond
+def test_cases_beyond_the_context_are_counted(tiny_run: Path) -> None:
+    model, data = load(tiny_run), Labels(stories=150)
+    title = Linear(folds=3, controls=1, hooks=("hook_embed",)).measure(model, data).table().title
+    total = sum(len(story.cases) for story in labelled(2, 150, "pairs"))
+    n_ctx = model.config.n_ctx
+    kept = sum(model.tokenizer.align(e.text, e.start, e.end)[-1] < n_ctx for e in open_data(data, model).examples)
+    assert 2 <= kept < total == len(open_data(data, model).examples)
+    assert f"antecedent in 150 stories, groups: story, {kept} cases ({total - kept} beyond" in title
 
 
 def own_rows() -> pd.DataFrame:
@@ -353,21 +336,21 @@ def own_rows() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "hf"])
-def test_labels_of_ones_own_on_any_hook(suffix: str, tiny_run: Path, tmp_path: Path) -> None:
-    rows, path = own_rows(), tmp_path / f"mine.{suffix}"
-    if suffix == "hf":
-        datasets = pytest.importorskip("datasets")
-        datasets.Dataset.from_pandas(rows).save_to_disk(str(path))
-    elif suffix == "jsonl":
-        rows.to_json(path, orient="records", lines=True)
-    else:
-        rows.to_parquet(path) if suffix == "parquet" else rows.to_csv(path, index=False, sep=",\t"[suffix == "tsv"])
-    source = f"hf:{path}" if suffix == "hf" else str(path)
+def test_labels_of_ones_own_on_any_hook(tiny_run: Path, tmp_path: Path) -> None:
+    rows, model = own_rows(), load(tiny_run)
+    rows.to_csv(tmp_path / "mine.csv", index=False)
+    rows.to_csv(tmp_path / "mine.tsv", index=False, sep="\t")
+    rows.to_json(tmp_path / "mine.jsonl", orient="records", lines=True)
+    rows.to_parquet(tmp_path / "mine.parquet")
+    pytest.importorskip("datasets").Dataset.from_pandas(rows).save_to_disk(str(tmp_path / "mine.hf"))
+    sources = [f"{tmp_path}/mine.{suffix}" for suffix in ("csv", "tsv", "jsonl", "parquet")]
+    sources.append(f"hf:{tmp_path}/mine.hf")
+    first, *others = (open_data(Labels(labels=source), model).examples for source in sources)
+    assert all(examples == first for examples in others)
     how = Linear(hooks=("hook_embed", "blocks.0.attn.hook_z"), folds=3, controls=1)
-    found = how.measure(load(tiny_run), Labels(labels=source)).table()
+    found = how.measure(model, Labels(labels=sources[0])).table()
     assert found.frame.set_index("hook").loc["hook_embed", "accuracy"] == 1.0
-    assert f"3 labels of {source}" in found.title and found.frame["n"].tolist() == [90, 90]
+    assert f"3 labels of {sources[0]}" in found.title and found.frame["n"].tolist() == [90, 90]
     assert found.frame["majority"][0] == pytest.approx(rows["label"].value_counts(normalize=True).max())
 
 
@@ -375,13 +358,8 @@ def test_labels_of_ones_own_default_to_the_last_token_and_say_what_is_wrong(tmp_
     path = tmp_path / "mine.csv"
     path.write_text('text,label,group\n"A cat, red ",1,\nA dog,0,g\n')
     first, second = open_data(Labels(labels=str(path)), load("stories/lfa")).examples
-    assert (first.label, first.group, first.word, first.text[first.start : first.end]) == (
-        "1",
-        "A cat, red ",
-        "red",
-        "A cat, red",
-    )
-    assert second.group == "g"
+    assert (first.label, first.group, first.word, second.group) == ("1", "A cat, red ", "red", "g")
+    assert first.text[first.start : first.end] == "A cat, red"
     for text, line in (("text,tag\nA,1\n", "mine.csv:2: give a text and a label; its fields are text, tag"),
                        ("text,label,start\nA,1,x\n", "start and end are numbers"),
                        ("text,label,end\nA,1,5\n", "characters 0 to 5 are not in its text of 1")):  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate, estimate_all
+from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models import readout
@@ -58,19 +58,19 @@ def test_equals_layer_logits_and_the_models_own(model: StreamTransformer) -> Non
         with torch.no_grad():
             own = model(tokens)[0].double().softmax(-1)
         torch.testing.assert_close(spread(table, i, 1), own, rtol=0, atol=1e-6)
-
-
-def test_equals_the_cache_of_transformer_lens(model: StreamTransformer) -> None:
-    """resid_post -> final norm by its definition -> W_U, where all layers are read with the final norm."""
     if model.config.readout.layer_norms == "own":
-        pytest.skip("layers have norms of their own")
-    table = candidates(model, LogitLens(k=256), PROMPTS[:1])
+        return
+    # read with the final norm, from TransformerLens' cache: resid_post -> norm by its definition -> W_U
     with torch.no_grad():
         _, cache = model.run_with_cache(torch.tensor(PROMPTS[:1]))
         x = cache["resid_post", 0][0].double()
         x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
         logits = (x * model.ln_final.weight + model.ln_final.bias) @ model.W_U.double()
     torch.testing.assert_close(spread(table, 0, 0), logits.softmax(-1), rtol=0, atol=1e-5)
+    # with the last layer's updates removed, its prediction is that of the layer before
+    edits = {f"blocks.1.hook_{part}_out": lambda x, hook: torch.zeros_like(x) for part in ("attn", "mlp")}
+    table = candidates(model, LogitLens(k=256), PROMPTS[:1], edits=edits)
+    torch.testing.assert_close(spread(table, 0, 0), spread(table, 0, 1), rtol=0, atol=1e-6)
 
 
 def test_candidates_and_ranks(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +132,6 @@ def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     assert last["loss_low"] <= last["loss"] <= last["loss_high"]
 
 
-def test_under_edits_the_streams_are_edited(model: StreamTransformer) -> None:
-    """With the last layer's updates removed, its prediction is that of the layer before (with the same norm)."""
-    edits = {f"blocks.1.hook_{part}_out": lambda x, hook: torch.zeros_like(x) for part in ("attn", "mlp")}
-    if model.config.readout.layer_norms == "own":
-        pytest.skip("layers have norms of their own")
-    table = candidates(model, LogitLens(k=256), PROMPTS[:1], edits=edits)
-    torch.testing.assert_close(spread(table, 0, 0), spread(table, 0, 1), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("pieces", "texts"), [(["a", "b", "c", "d"], ["<u>d</u>", "a"]), (["\n", "", "", "  "], ["<u>␣␣</u>", "⏎"])]
 )
@@ -149,7 +140,7 @@ def test_picture(pieces: list[str], texts: list[str]) -> None:
     lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
     lens = Lens(1, 4, lens.logits, lambda ids: [pieces[int(i)] for i in ids])
     seen = observed(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
-    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    found = estimate_all(seen.blocks, seen.contrasts)
     result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
     heat = result.figure().data[0]
     assert np.asarray(heat.text).tolist() == [texts]
@@ -158,14 +149,13 @@ def test_picture(pieces: list[str], texts: list[str]) -> None:
     assert result.table("layers").title.endswith("after each layer; 1 tokens")
 
 
-def test_bad_input(model: StreamTransformer) -> None:
-    lens = lens_of(model)
+def test_bad_input() -> None:
+    model = build("std-t", "tiny")
     for options, message in (({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
         with pytest.raises(InputError, match=message):
-            plan(LogitLens(**options), lens, PROMPTS)
-    probe = LogitLens()
+            plan(LogitLens(**options), lens_of(model), PROMPTS)
     with pytest.raises(InputError, match="no position has a next token"):
-        summary(candidates(model, probe, [[0]]))
+        summary(candidates(model, LogitLens(), [[0]]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -14,9 +14,9 @@ from streamscope.models.checkpoint import load
 from streamscope.models.make import build
 from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
-from streamscope.probes.mixing import by_module, final, log, without_gradient
+from streamscope.probes.mixing import final, log, without_gradient
 from streamscope.probes.mixing_monitor import main
-from streamscope.probes.mixing_monitor.measure import RunMixing, overview, watch
+from streamscope.probes.mixing_monitor.measure import RunMixing, by_module, overview, watch
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
@@ -36,14 +36,9 @@ def test_the_overview_is_that_of_the_log(runs: dict) -> None:
     run = watch(load(runs[-2]))
     (row,) = overview(run).to_dict("records")
     rows = [json.loads(line) for line in (runs[-2] / "metrics.jsonl").read_text().splitlines()]
+    mixing = [r for r in rows if r["kind"] == "mixing" and not r["module"].startswith("blocks.0.attn")]
     for metric in ("swap_static", "swap_best", "distance_dynamic", "alpha_res"):
-        own = [
-            r["value"]
-            for r in rows
-            if r["kind"] == "mixing"
-            and (r["step"], r["metric"]) == (12, metric)
-            and not r["module"].startswith("blocks.0.attn")
-        ]
+        own = [r["value"] for r in mixing if (r["step"], r["metric"]) == (12, metric)]
         assert row[metric] == pytest.approx(sum(own) / len(own), rel=1e-5)
     assert row["loss"] == [r["loss"] for r in rows if r["kind"] == "eval"][-1]
 
@@ -53,9 +48,8 @@ def watched(swaps: dict[str, float], rest: float | str) -> RunMixing:
     model = build("kromhc", "tiny").eval()
     with torch.no_grad():
         for name, s in swaps.items():
-            dict(model.named_modules())[f"blocks.{name}_hc"].b["res"].copy_(
-                torch.tensor([[math.log((1 - s) / s), 0.0]] * 2)
-            )
+            logits = torch.tensor([[math.log((1 - s) / s), 0.0]] * 2)
+            dict(model.named_modules())[f"blocks.{name}_hc"].b["res"].copy_(logits)
     if not isinstance(rest, str):
         rest = {f"blocks.{n}.{part}_hc": apart(rest) for n in (0, 1) for part in ("attn", "mlp")}
     about = {"preset": "kromhc", "seed": "0", "step": 0, "bias": -8.0, "loss": 1.0}
@@ -121,34 +115,17 @@ def test_a_trained_module_that_cannot_act_is_where_the_replay_is() -> None:
         assert isinstance(run.rest, dict) and own.item() == pytest.approx(run.rest[first], abs=slope * logits)
 
 
-def test_weights_from_elsewhere_have_no_replay(runs: dict, tmp_path: Path) -> None:
-    tuned = tmp_path / "tuned"
-    shutil.copytree(runs[-2], tuned)
-    manifest = json.loads((tuned / "manifest.json").read_text())
-    (tuned / "manifest.json").write_text(json.dumps(manifest | {"parent": {"run": "runs/a"}}))
-    (row,) = overview(watch(load(tuned))).to_dict("records")
-    assert row["streams"] == "not still; decay unknown" and "made from other weights" in row["undefined"]
-
-
-def planted() -> pd.DataFrame:
+def test_planted_weights_come_out() -> None:
     """SPEC §1.5's check: α .84, static swaps .100 and .148 in one module of a model at −8."""
     model = build("kromhc", "tiny").eval()
     module = model.blocks[0].mlp_hc
     with torch.no_grad():
         module.b["res"].copy_(torch.tensor([[math.log(9), 0.0], [math.log(0.852 / 0.148), 0.0]]))
         module.alpha["res"].fill_(0.84)
-    return final(model, NO_LOG, 0)
-
-
-def test_planted_weights_come_out() -> None:
-    table = by_module(planted())
+    table = by_module(final(model, NO_LOG, 0))
     assert table["swap_static"][2:4].tolist() == pytest.approx([0.1, 0.148], abs=1e-5)
     assert table["swap_best"][2:4].max() == pytest.approx(0.4825, abs=5e-4)
     assert table["swap_best"][:2].max() == pytest.approx(3.42e-4, abs=1e-5), "the others stay at −8, α .01"
-
-
-def test_a_table_per_module_and_part() -> None:
-    table = by_module(planted())
     assert table["module"].unique().tolist() == [f"blocks.{n}.{b}_hc" for n in (0, 1) for b in ("attn", "mlp")]
     assert table["part"].tolist() == ["factor 0", "factor 1"] * 4
     assert table["alpha_res"].iloc[2] == table["alpha_res"].iloc[3] == pytest.approx(0.84)
@@ -168,25 +145,21 @@ def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys
     assert (table["undefined"].str.len() > 0).all(), "every row lacks the metrics of the other kinds, and says so"
 
 
-def test_a_run_from_before_the_monitor(runs: dict, tmp_path: Path) -> None:
-    """Static metrics from the weights alone; what needs tokens is undefined."""
-    old = tmp_path / "old"
-    old.mkdir()
-    for path in runs[-2].iterdir():
-        if path.is_file() and path.name != "metrics.jsonl":
-            (old / path.name).write_bytes(path.read_bytes())
-    kept = [r for r in (runs[-2] / "metrics.jsonl").read_text().splitlines() if '"mixing"' not in r]
+def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict, tmp_path: Path) -> None:
+    """Static metrics from the weights alone; what needs tokens is undefined, and without a replay nothing is shown."""
+    old = shutil.copytree(runs[-2], tmp_path / "old")
+    manifest = json.loads((old / "manifest.json").read_text())
+    (old / "manifest.json").write_text(json.dumps(manifest | {"parent": {"run": "runs/a"}}))
+    (row,) = overview(watch(load(old))).to_dict("records")
+    assert row["streams"] == "not still; decay unknown" and "made from other weights" in row["undefined"]
+    kept = [r for r in (old / "metrics.jsonl").read_text().splitlines() if '"mixing"' not in r]
     (old / "metrics.jsonl").write_text("\n".join(kept) + "\n")
     assert log(old).empty
     (row,) = overview(watch(load(old))).to_dict("records")
     assert row["swap_static"] > 0.1 and "distance_dynamic: metrics.jsonl has no mixing rows" in row["undefined"]
-
-
-def test_weights_of_a_step_that_was_not_evaluated(runs: dict) -> None:
-    """A log of other steps: the dynamic metrics are not those of these weights."""
+    # a log of other steps: the dynamic metrics are not those of these weights
     rows = final(load(runs[-2]), log(runs[-2]), 7)
-    (why,) = set(rows.loc[rows["metric"] == "gradient", "why"])
-    assert why == "not logged at step 7"
+    assert set(rows.loc[rows["metric"] == "gradient", "why"]) == {"not logged at step 7"}
 
 
 def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -> None:
@@ -196,7 +169,7 @@ def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -
     assert "gate mean, gate sd, gate low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
 
 
-def test_a_run_without_mixing_is_told_what_has_some(corpus, tmp_path: Path) -> None:
-    train(arguments(corpus, tmp_path / "a", preset="gpt2"))
+def test_a_run_without_mixing_is_told_what_has_some(tmp_path: Path) -> None:
+    build("gpt2", "tiny").save(tmp_path / "a")
     with pytest.raises(InputError, match="no mixing matrices.*kromhc.*pls.*dst-kron"):
         main([str(tmp_path / "a")])

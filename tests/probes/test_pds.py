@@ -12,10 +12,10 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
-from streamscope.instruments.prompts.suite import Suite, units
+from streamscope.instruments.prompts.suite import units
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.interventions.ablate import Ablate
@@ -23,21 +23,19 @@ from streamscope.interventions.suppress import Suppress
 from streamscope.models import load
 from streamscope.models.hooks import edit
 from streamscope.models.make import build
+from streamscope.probes.coherence import Coherence
+from streamscope.probes.coreference import Coreference
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.pds import Pds
 from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
+from streamscope.probes.probe import measure
+from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
-
-
-def measure(*args: Any, **options: Any) -> pd.DataFrame:
-    from streamscope.probes.probe import measure
-
-    return measure(*args, **options)
 
 
 def heads(net: Any, prompts: Any, tokenizer: Any = None, **options: Any) -> Table:
@@ -58,6 +56,12 @@ def test_planted_heads(result: Result) -> None:
     assert summary["n"].tolist() == summary["clusters"].tolist() == [12] * 5
     assert summary["over"].tolist() == [True, False, True, False, False]
     assert summary["head"].tolist() == [f"L0.H{h}" for h in range(5)]
+    by_layer = result.table("layers").frame
+    assert by_layer[["layer", "over", "heads", "max"]].to_numpy().tolist() == [[0, 2, 5, pytest.approx(1)]]
+    # no pair differs from another: no interval, no test, and the table says so
+    table, ends = result.table("heads"), {f"difference_{what}" for what in ("low", "high", "p", "p_holm")}
+    assert table.frame[sorted(ends | {"d"})].isna().all(axis=None)
+    assert {column for _, column in table.missing} == ends | {"d"} and len(table.missing) == 5 * 5
 
 
 def test_a_head_that_prefers_the_first_noun_is_no_recency_head() -> None:
@@ -74,21 +78,15 @@ def test_a_head_that_prefers_the_first_noun_is_no_recency_head() -> None:
     assert found.figure().data[0].z[0][0] == pytest.approx(-1)  # the figure that is shown first keeps the sign
 
 
-def test_heads_without_spread_have_no_test_and_say_so(result: Result) -> None:
-    table, ends = result.table("heads"), {f"difference_{what}" for what in ("low", "high", "p", "p_holm")}
-    assert table.frame[sorted(ends | {"d"})].isna().all(axis=None)
-    assert {column for _, column in table.missing} == ends | {"d"}
-    assert len(table.missing) == 5 * 5
-
-
 def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> None:
     block = result.blocks["heads"]
     turned = block.total.copy().reshape(len(CELLS), 5, 12)
     turned[:2, :, 1::2] = turned[1::-1, :, 1::2]  # in every other pair the two orders trade places
+    blocks = {"heads": replace(block, total=turned.reshape(block.total.shape)), "best": result.blocks["best"]}
+    found = estimate_all(blocks, {name: result.contrasts[name] for name in blocks})
+    seen = InstrumentData(blocks, {}, {"title": "", "rule": ""}, extra={"all": ""})
     for how, expected in ((Pds(), np.zeros(5)), (Pds(per_pair=True), planted.PDS)):
-        found = estimate(replace(block, total=turned.reshape(block.total.shape)), result.contrasts["heads"])
-        seen = InstrumentData({"heads": block}, {}, {"title": "", "rule": ""})
-        np.testing.assert_allclose(how.tables(seen, {"heads": found})["heads"].frame["pds"], expected, atol=2e-6)
+        np.testing.assert_allclose(how.tables(seen, found)["heads"].frame["pds"], expected, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +117,11 @@ def test_without_bos_no_head_is_a_bos_sink(bos: Any) -> None:
     assert ("BOS sinks" in found.table("heads").title) == (bos == "yes")
 
 
-def test_thresholds(result: Result) -> None:
-    net = planted.model()
-    own = heads(net, planted.suite(), threshold="own").frame
+def test_thresholds() -> None:
+    own = heads(planted.model(), planted.suite(), threshold="own").frame
     expected = fmean(planted.PDS) + stdev(planted.PDS)
     assert own["threshold"][0] == pytest.approx(expected, abs=1e-5) == mean_plus_sd(own)
     assert own["over"].tolist() == [True, False, False, False, False]
-    by_layer = result.table("layers").frame
-    assert by_layer[["layer", "over", "heads"]].to_numpy().tolist() == [[0, 2, 5]]
-    assert by_layer["max"][0] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "c2"])
@@ -135,6 +129,7 @@ def test_equals_loops_on_random_models(preset: str) -> None:
     words = planted.split_words("competing")
     net = randomise(build(preset, "tiny", n_ctx=128, d_vocab=300, tokenizer=words))
     suite = load_suite("competing")
+    suite = replace(suite, prompts=suite.prompts[:24])
     aligned = align(suite, words)
     rows = planted.naive_rows(net, aligned)
     assert max(len(at["target"]) for at in aligned.positions) > 1
@@ -162,23 +157,17 @@ def test_pairs_of_one_text_are_one_case() -> None:
     assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1
 
 
-def test_a_bridge(tmp_path: Any) -> None:
-    _, bridge = gpt2_and_bridge(planted.tokenizer().d_vocab, 0.3)
+def test_a_bridge() -> None:
     words = planted.tokenizer()
+    _, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
     aligned = align(planted.suite(), words)
-    table = measure(bridge, Pds(), aligned, tokenizer=words)
-    rows = planted.naive_rows(bridge, aligned)
+    table, rows = measure(bridge, Pds(), aligned, tokenizer=words), planted.naive_rows(bridge, aligned)
     (i, j), (layer, head) = aligned.pairs()[3], (1, 0)
     expected = [planted.mass(rows[k][layer, head], aligned.positions[k]["target"]) for k in (i, j)]
     one = table[(table["pair"] == "p3") & (table["layer"] == layer) & (table["index"] == head)].iloc[0]
     assert [one["first"], one["last"]] == pytest.approx(expected, abs=1e-6)
-    from streamscope.probes.coherence import Coherence
-    from streamscope.probes.coreference import Coreference
-    from streamscope.probes.sps import Sps
-
-    assert len(Sps().measure(bridge, given_prompts(aligned, bridge, words)).table("all").frame) == 1
-    assert len(Coherence().measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == 3
-    assert len(Coreference().measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == 4
+    for how, n in ((Sps(), 1), (Coherence(), 3), (Coreference(), 4)):
+        assert len(how.measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == n
     with pytest.raises(InputError, match="hook_gate"):
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
 
@@ -205,26 +194,18 @@ def test_bad_input() -> None:
     net, suite = planted.model(), planted.suite()
     with pytest.raises(InputError, match="the suite has none"):
         measure(net, Pds(), planted.without_pairs(suite))
-    unreadable = [replace(p, roles={**p.roles, "target": (0, 1)}) for p in suite.prompts if p.order == "target_first"]
-    with pytest.raises(InputError, match="marked|order"):
-        Suite("one order", tuple(replace(p, order="target_last") for p in unreadable), "planted")
-    with pytest.raises(InputError, match="the edit of blocks.0.attn.hook_pattern returned values that are not finite"):
-        measure(net, Pds(), suite, edits=planted.set_pattern(lambda n: torch.full((n,), torch.nan)))
     with pytest.raises(InputError, match="leave out --threshold"):
         Pds(threshold=0.1, reference="stories/lfa")
     with pytest.raises(InputError, match="two heads"):
         mean_plus_sd(pd.DataFrame({"pds": [0.1]}))
 
 
-def test_one_pair_has_a_score_and_no_inference() -> None:
-    table = heads(planted.model(), planted.suite(1))
-    np.testing.assert_allclose(table.frame["pds"], planted.PDS, atol=2e-6)
-    assert {why for (_, column), why in table.missing.items() if column == "difference_sd"} == {"one independent case"}
-
-
-def test_the_table_with_a_control_says_which_pds_it_has() -> None:
-    net, suite = planted.model(), planted.suite(3)
-    pooled, by_pair = (Pds(per_pair=flag).measure(net, given_prompts(suite, net)) for flag in (False, True))
-    title = control_tables(by_pair, by_pair)["models"].title
-    assert title.startswith("PDS per head, mean over pairs of |last − first|, of ")
-    assert control_tables(pooled, pooled)["models"].title.startswith("PDS per head, of ")
+def test_one_pair_has_a_score_and_no_inference_and_a_control_says_which_pds_it_has() -> None:
+    net = planted.model()
+    for per_pair, words in ((False, "of "), (True, "mean over pairs of |last − first|, of ")):
+        result = Pds(per_pair=per_pair).measure(net, given_prompts(planted.suite(1), net))
+        table = result.table("heads")
+        np.testing.assert_allclose(table.frame["pds"], planted.PDS, atol=2e-6)
+        missing = {why for (_, column), why in table.missing.items() if column == "difference_sd"}
+        assert missing == {"one independent case"}
+        assert control_tables(result, result)["models"].title.startswith(f"PDS per head, {words}")

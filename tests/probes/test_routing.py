@@ -7,29 +7,19 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate
+from streamscope.instruments.observations import estimate_all
 from streamscope.models.make import build
-from streamscope.probes.routing import main
-from streamscope.probes.routing.measure import (
-    cells,
-    growth,
-    hub_excess_table,
-    hub_scores,
-    hubs,
-    layers,
-    matrices,
-    observed,
-    unevenness,
-)
+from streamscope.probes.routing import Routing
+from streamscope.probes.routing.measure import cells, growth, hub_scores, hubs, layers, matrices, observed, unevenness
 
 
-def planted(*W: np.ndarray, part: str = "v") -> dict:
-    """The matrices of a model whose layers have W as their routing of `part`."""
+def planted(*W: np.ndarray) -> dict:
+    """The matrices of a model whose layers have W as their routing of values."""
     model = build("dst-kron", "tiny", n_layers=len(W), n_heads=len(W[0]), d_model=8 * len(W[0]))
     with torch.no_grad():
         for block, values in zip(model.blocks, W, strict=True):
-            getattr(block.attn, part).weight.copy_(torch.from_numpy(values))
-    return {f"attn.{part}": matrices(model)[f"attn.{part}"]}
+            block.attn.v.weight.copy_(torch.from_numpy(values))
+    return {place: values for place, values in matrices(model).items() if place[0] == "attn.v"}
 
 
 def star(n: int, hub: int) -> np.ndarray:
@@ -70,19 +60,14 @@ def test_rows_receive_and_columns_send() -> None:
     assert y[0, 0, :, 0].tolist() == [0, -2, 0, 0]
 
 
-def test_the_sign_does_not_make_a_hub() -> None:
-    rng = np.random.default_rng(0)
-    W = rng.normal(size=(5, 5))
-    np.testing.assert_allclose(hub_scores(W), hub_scores(np.abs(W)))
-    np.testing.assert_allclose(hub_scores(W), hub_scores(W * 7 + 100 * np.eye(5)), err_msg="diagonal and scale")
-
-
-def test_norms_by_hand() -> None:
+def test_norms_by_hand_and_hubs_without_sign_and_diagonal() -> None:
     W = np.array([[3.0, -4.0, 0], [0, 0, 0], [0, 0, 0]])
     (row,) = layers(planted(W), shuffles=20).to_dict("records")
-    expected = {"max": 4, "mean": 7 / 9, "diagonal": 1, "off": 4 / 6, "norm": 5, "off_norm": 4, "off_share": 16 / 25}
+    expected = {"max": 4, "mean": 7 / 9, "diagonal": 1, "off": 4 / 6, "norm": 5, "off_norm": 4, "off_share": 16 / 25,
+                "negative": 1 / 9}  # fmt: skip
     assert {k: row[k] for k in expected} == pytest.approx(expected)
-    assert row["negative"] == pytest.approx(1 / 9)
+    W = np.random.default_rng(0).normal(size=(5, 5))
+    np.testing.assert_allclose(hub_scores(W), hub_scores(np.abs(W * 7) + 100 * np.eye(5)))
 
 
 def test_growth_is_the_slope_over_layers() -> None:
@@ -105,14 +90,14 @@ def test_how_uneven_pairs_of_heads_are() -> None:
     x = np.abs(W[:6, :6][~np.eye(6, dtype=bool)])
     assert unevenness(W[:6, :6]) == pytest.approx(np.abs(x[:, None] - x).sum() / (2 * len(x) * x.sum()))
     assert np.isnan(unevenness(np.eye(4)))
-    rows = layers({"attn.v": {layer: (1 + layer) * W[:6, :6] for layer in range(3)}})
+    rows = layers({("attn.v", layer): (1 + layer) * W[:6, :6] for layer in range(3)})
     assert np.ptp(rows["uneven"]) < 1e-12, "the strength of all makes no structure"
 
 
 def test_shuffles_hold_their_level() -> None:
     """On random matrices the p of a hub is uniform: about 10 % lie below .1."""
     rng = np.random.default_rng(1)
-    found = {"attn.v": {i: rng.normal(size=(6, 6)) for i in range(300)}}
+    found = {("attn.v", i): rng.normal(size=(6, 6)) for i in range(300)}
     p = layers(found, shuffles=99)["hub_p"]
     assert 0.05 < (p <= 0.1).mean() < 0.16 and 0.4 < p.mean() < 0.6
 
@@ -125,14 +110,15 @@ def test_a_shuffle_that_ties_counts() -> None:
     above = hub_scores(orders).max(-1) - hub_scores(W).max()
     share, ties = (above >= -1e-12).mean(), (np.abs(above) < 1e-12).mean()
     assert ties == pytest.approx(0.2)
-    assert layers({"attn.v": {0: W}}, shuffles=1999)["hub_p"][0] == pytest.approx(share, abs=0.04)
+    assert layers({("attn.v", 0): W}, shuffles=1999)["hub_p"][0] == pytest.approx(share, abs=0.04)
 
 
 def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
     rng = np.random.default_rng(2)
     found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
-    seen = observed(hubs(found))
-    table = hub_excess_table(seen, estimate(seen.blocks["hub"], seen.contrasts["hub"])).frame.set_index("head")
+    how = Routing(shuffles=9)
+    seen = observed(how, found)
+    table = how.tables(seen, estimate_all(seen.blocks, seen.contrasts))["heads"].frame.set_index("head")
     assert table["over_even"].idxmax() == "H2" and table.loc["H2", "over_even_p_holm"] < 0.01
     assert table.loc["H2", "over_even_low"] > 0 and table.loc["H2", "n"] == 5
 
@@ -147,6 +133,6 @@ def test_what_has_no_value_says_why() -> None:
     assert two["slope"].isna().all() and two["undefined"].str.contains("fewer than three layers").all()
 
 
-def test_a_model_without_routing_is_told_what_has_it(tiny_run) -> None:
+def test_a_model_without_routing_is_told_what_has_it() -> None:
     with pytest.raises(InputError, match="no Kronecker mixing.*dst-kron"):
-        main([str(tiny_run)])
+        matrices(build("std-t", "tiny"))

@@ -43,6 +43,10 @@ def summed(captures: Captures) -> pd.DataFrame:
     return summary(sums)
 
 
+EVEN = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+SELF, SINK = torch.eye(T), torch.eye(T)[torch.zeros(T, dtype=torch.long)]
+
+
 @pytest.fixture(scope="module")
 def model() -> StreamTransformer:
     return build("std-t", "tiny", init_std=0.5)
@@ -74,59 +78,44 @@ def test_hss_on_paper() -> None:
     assert hss(torch.tensor([[1.0, 0.0], [0.5, 3**0.5 / 2]])) == pytest.approx(0.5)
     with pytest.raises(InputError, match="zero everywhere"):
         hss(torch.zeros(2, 3, 3))
-
-
-def test_hss_of_an_average_is_not_the_average() -> None:
-    """Two heads that swap their patterns from sample to sample look alike on average (the formula averages first)."""
-    a, b = torch.eye(4), torch.eye(4).roll(1, 0)
+    # two heads that swap their patterns from sample to sample look alike on average (the formula averages first)
     swapped = [torch.stack([a, b]), torch.stack([b, a])]
     table = summed(Captures({"blocks.0.attn.hook_pattern": swapped}, None))
     assert values(table, "HSS")["L0"] == pytest.approx(0, abs=1e-12)
+    # to itself and to the one before share only the first row: the ceiling of one-hot causal patterns
+    before = torch.stack([SELF[max(i - 1, 0)] for i in range(T)])
+    assert values(summed(shown(SELF, before)), "HSS")["L0"] == pytest.approx(1 - 1 / T)
 
 
-def test_entropy_on_paper() -> None:
-    """Even attention: the mean of ln(q + 1); one key: 0; two keys: ln 2, but for the first query."""
-    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+def test_hss_and_entropy_of_planted_heads() -> None:
+    """To itself, evenly, to two keys: entropy 0, the mean of ln(q + 1), ln 2 but for the first query. HSS of the first
+    two is 1 − sqrt(Σ_q 1/(q + 1) / T)."""
     two = torch.zeros(T, T)
     two[0, 0] = 1
     two[1:, 0] = two[torch.arange(1, T), torch.arange(1, T)] = 0.5
-    found = values(summed(shown(even, torch.eye(T), two)), "entropy")
+    found = values(summed(shown(EVEN, SELF, two)), "entropy")
     assert found["L0.H0"] == pytest.approx(lgamma(T + 1) / T, rel=1e-6)
     assert found["L0.H1"] == 0
     assert found["L0.H2"] == pytest.approx(log(2) * (T - 1) / T, rel=1e-6)
     assert found["all"] == pytest.approx((found["L0.H0"] + found["L0.H2"]) / 3)
-
-
-def test_hss_and_entropy_of_planted_heads() -> None:
-    """One head looks at itself, one evenly: HSS is 1 − sqrt(Σ_q 1/(q + 1) / T), entropies 0 and ln T! / T."""
-    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
-    found, h = summed(shown(torch.eye(T), even)), sum(1 / (q + 1) for q in range(T))
-    assert values(found, "HSS")["L0"] == pytest.approx(1 - (h / T) ** 0.5, rel=1e-6)
-    assert values(found, "entropy")["L0"] == pytest.approx(lgamma(T + 1) / T / 2, rel=1e-6)
+    h = sum(1 / (q + 1) for q in range(T))
+    assert values(summed(shown(SELF, EVEN)), "HSS")["L0"] == pytest.approx(1 - (h / T) ** 0.5, rel=1e-6)
 
 
 def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
-    """Two heads attend to BOS alone: they pull HSS down, and the scope without sinks is that of the other two."""
-    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
-    sink = torch.eye(T)[torch.zeros(T, dtype=torch.long)]
-    nearly = 0.95 * sink + 0.05 * torch.eye(T)
-    with_sinks = summed(shown(torch.eye(T), sink, even, nearly))
-    others = values(summed(shown(torch.eye(T), even)), "HSS")
+    """Two heads attend to BOS alone: they pull HSS down, and the scope without sinks is that of the other two. A model
+    without sinks has the same scopes, so that the control's HSS can be subtracted."""
+    with_sinks = summed(shown(SELF, SINK, EVEN, 0.95 * SINK + 0.05 * SELF))
+    others = values(summed(shown(SELF, EVEN)), "HSS")
     assert values(with_sinks, "HSS")["without sinks"] == pytest.approx(others["all"], rel=1e-6)
     assert values(with_sinks, "HSS")["all"] != pytest.approx(others["all"], rel=0.05)
     assert others["without sinks"] == others["all"], "no head is a sink"
-    alone = summed(shown(torch.eye(T), sink)).set_index(["measure", "scope"]).loc[("HSS", "without sinks")]
+    alone = summed(shown(SELF, SINK)).set_index(["measure", "scope"]).loc[("HSS", "without sinks")]
     assert np.isnan(alone["value"]) and "fewer than two heads are not BOS sinks" in alone["undefined"]
     assert sinks_sentence(["L0.H1", "L0.H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
     assert sinks_sentence([], 4) == ""
-
-
-def test_a_model_with_sinks_is_compared_with_one_that_has_none() -> None:
-    """Both have the same scopes, so that the control's HSS can be subtracted."""
-    even = torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
-    sink = torch.eye(T)[torch.zeros(T, dtype=torch.long)]
     seen = []
-    for heads in ((torch.eye(T), even, sink), (torch.eye(T), even, even)):
+    for heads in ((SELF, EVEN, SINK), (SELF, EVEN, EVEN)):
         sums = Sums(10)
         sums.add(shown(*heads))
         seen.append(observed(sums, [[0]] * 3))
@@ -134,13 +123,6 @@ def test_a_model_with_sinks_is_compared_with_one_that_has_none() -> None:
     found = compare(one.blocks["hss"], other.blocks["hss"], one.contrasts["hss"], other.contrasts["hss"])
     rows = found.where(quantity="hss_difference").frame["value"]
     assert len(rows) == 4 and rows.notna().all()
-
-
-def test_causal_heads_reach_one_minus_one_over_t() -> None:
-    """To itself and to the one before share only the first row: 1 − 1/T, the ceiling of one-hot causal patterns."""
-    before = torch.stack([torch.eye(T)[max(i - 1, 0)] for i in range(T)])
-    found = values(summed(shown(torch.eye(T), before)), "HSS")
-    assert found["L0"] == pytest.approx(1 - 1 / T)
 
 
 def test_edited_model_with_identical_heads(model: StreamTransformer) -> None:
@@ -211,6 +193,8 @@ def test_stream_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.
 
 
 def test_few_samples_and_one_head(model: StreamTransformer) -> None:
+    with pytest.raises(InputError, match="no sample has 64 tokens"):
+        stream(model, Specialization(), SAMPLES)
     found = summary(stream(model, Specialization(length=T), SAMPLES[:1]))
     assert found["value"].notna().all()
     assert (found["undefined"] != "").all() and found["value_low"].isna().all()
@@ -219,16 +203,6 @@ def test_few_samples_and_one_head(model: StreamTransformer) -> None:
     assert np.isnan(alone.loc[("HSS", "layers"), "value"])
     assert "no other" in alone.loc[("HSS", "layers"), "undefined"]
     assert alone.loc[("HSS", "all"), "value"] == pytest.approx(0, abs=1e-12)
-
-
-def test_bad_input(model: StreamTransformer) -> None:
-    with pytest.raises(InputError, match="no sample has 64 tokens"):
-        stream(model, Specialization(), SAMPLES)
-    two = Captures({"blocks.0.attn.hook_pattern": [torch.eye(3)[None], torch.eye(4)[None]]}, None)
-    with pytest.raises(InputError, match="one length"):
-        summed(two)
-    with pytest.raises(InputError, match="not finite"):
-        summed(shown(torch.eye(T), torch.full((T, T), torch.nan)))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.result import Result
@@ -29,28 +28,19 @@ def result() -> Result:
 
 
 def test_planted_heads(result: Result) -> None:
-    heads = result.table("heads").frame
-    np.testing.assert_allclose(np.asarray(result.figure("heads-sps").data[0].z)[0], planted.SPS, atol=2e-6)
-    assert result.figure("layers-sps-intervals").data[0].x[0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
+    """Every pair has the same mean, the recency head +1 and −1: no interval, and d 0 from the prompts."""
+    table = result.table("heads")
+    heads, whole = table.frame, result.table().frame
     np.testing.assert_allclose(heads["sps"], planted.SPS, atol=2e-6)
     np.testing.assert_allclose(heads["semantic"], [0.5, 1, 0.5, 0.8, 1 / 12], atol=2e-6)
     np.testing.assert_allclose(heads["distractor"], [0.5, 0, 0.5, 0.2, 1 / 12], atol=2e-6)
     assert (heads["even"] == 0).all()
-    whole = result.table().frame
-    assert len(whole) == 1
-    assert whole["sps"][0] == pytest.approx(fmean(planted.SPS), abs=1e-6)
+    assert whole["sps"].tolist() == [pytest.approx(fmean(planted.SPS), abs=1e-6)]
+    assert result.table("layers").frame["sps"].tolist() == whole["sps"].tolist()
     assert (whole["n"][0], whole["clusters"][0]) == (24, 12)
-    layer = result.table("layers").frame
-    assert layer["sps"].tolist() == whole["sps"].tolist()
-
-
-def test_no_spread_between_pairs_is_undefined(result: Result) -> None:
-    """Every pair has the same mean, the recency head +1 and −1: no interval, and d 0 from the prompts."""
-    table = result.table("heads")
-    assert table.frame[["sps_low", "sps_p", "sps_p_holm"]].isna().all(axis=None)
+    assert heads[["sps_low", "sps_p", "sps_p_holm"]].isna().all(axis=None)
     assert {(i, name) for i in range(5) for name in ("sps_low", "sps_p")} <= set(table.missing)
-    assert table.frame["d"][0] == pytest.approx(0, abs=1e-6)
-    assert np.isnan(table.frame["d"][4])
+    assert heads["d"][0] == pytest.approx(0, abs=1e-6) and np.isnan(heads["d"][4])
 
 
 def test_gated_attention() -> None:
@@ -73,9 +63,8 @@ def test_equals_loops_on_a_random_model(attention: str) -> None:
     aligned = align(suite, words)
     cells: dict[tuple[int, int], list[float]] = {}
     even = []
-    for ids, at, rows, q in zip(
-        aligned.tokens, aligned.positions, planted.naive_rows(net, aligned), aligned.queries, strict=True
-    ):
+    rows_of = planted.naive_rows(net, aligned)
+    for ids, at, rows, q in zip(aligned.tokens, aligned.positions, rows_of, aligned.queries, strict=True):
         with torch.no_grad(), capture(net, "blocks.*.attn.hook_gate") as gates:
             net(torch.tensor([ids]))
         even.append((len(at["target"]) - len(at["distractor"])) / (q + 1))
@@ -107,9 +96,3 @@ def test_even_attention_scores_the_length_of_words() -> None:
     table = measure(net, Sps(), load_suite("competing"), edits={"blocks.*.attn.hook_pattern": even})
     np.testing.assert_allclose(table["sps"], table["even"], atol=1e-6)
     assert table["even"].mean() != 0
-
-
-def test_bad_input() -> None:
-    net = planted.model()
-    with pytest.raises(InputError, match="hook_gate"):
-        measure(net, Sps(attention="gated"), planted.suite())
