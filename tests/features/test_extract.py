@@ -99,8 +99,7 @@ def test_depth_is_that_of_the_rows(run: Path, corpus: tuple[Path, Path]) -> None
 
 
 @pytest.mark.parametrize(
-    ("preset", "names"),
-    [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])],
+    ("preset", "names"), [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])]
 )
 def test_raw_alone_means_the_streams_of_the_last_layer(preset: str, names: list[str]) -> None:
     assert stream_names(build(preset, "tiny")) == tuple(f"blocks.1.hook_{name}_post" for name in names)

@@ -375,11 +375,7 @@ def test_bad_input() -> None:
         FeatureReader(model, Extract(), raw=("blocks.0.nowhere",))
     with pytest.raises(InputError, match="anchor-heads"):
         FeatureReader(model, Extract(tier="core"))
-    for options, docs in (
-        (Extract(), [[3]]),
-        (Extract(), []),
-        (Extract(logits_row="next"), [[3, 1]]),
-    ):
+    for options, docs in ((Extract(), [[3]]), (Extract(), []), (Extract(logits_row="next"), [[3, 1]])):
         n = 2 if options.logits_row == "query" else 3
         with pytest.raises(InputError, match=f"^no document has the {n} tokens that a row needs; give longer ones$"):
             FeatureReader(model, options).read(docs)
