@@ -22,7 +22,7 @@ from annotated_types import Ge
 
 from streamscope.cli.bounds import Count
 from streamscope.cli.parse import parse
-from streamscope.features.schema import Tier
+from streamscope.features.extract import Tier
 
 
 @dataclass(frozen=True, kw_only=True)
