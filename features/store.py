@@ -1,10 +1,5 @@
 """Feature tables on disk: parquet, index columns first, then one float32 column per feature.
 
-    found = read_features("features.parquet")
-    found.table        pandas: document, position, token_id, token, target_id, target, prediction_id, prediction, …
-    found.columns      what each feature is (`features.schema.Feature`)
-    found.X            [n, d] float32, in the order of `columns`
-
 `position` is the query position t_q, `token` the token there, `target` the next token, `prediction` the argmax of the
 final layer. `read_raw` reads the raw activations. The files are results of `features.extract`; `about` is its entry
 "features": tier, schema, options, run, preset, checkpoint (of the weights), layers, heads and data. Several tables are
@@ -24,11 +19,11 @@ import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import parse
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import counted
-from streamscope.features.schema import Feature
+from streamscope.features.extract import Feature
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import LongTable, read_about, read_parquet
+from streamscope.instruments.table import read_about, read_parquet
 
 FORMAT = 3
 """Version of the description of features in a file."""
@@ -47,7 +42,7 @@ class About(TypedDict):
     """Description of the features in a file."""
 
     tier: str
-    schema: list[dict[str, Any]]
+    schema: list[Feature]
     options: dict[str, Any]
     run: str
     preset: str
@@ -94,37 +89,30 @@ def read_features(path: str | Path | Sequence[str | Path]) -> Features:
     values, repeated positions, files of different checkpoints or options, and documents that occur in two files.
     """
     paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
-    if not paths:
-        raise InputError("no feature table given: python -m features.extract --out features.parquet writes one")
     parts = [_read_one(p) for p in paths]
     first = parts[0]
-    for p, part in zip(paths[1:], parts[1:], strict=True):
+    if len(parts) == 1:
+        return first
+    tables, start = list[pd.DataFrame](), 0
+    owner: dict[Any, Path] = {}
+    for i, (p, part) in enumerate(zip(paths, parts, strict=True)):
         for field in ("checkpoint", "options"):
-            if part.about.get(field) != first.about.get(field):
+            if part.about[field] != first.about[field]:
                 raise InputError(
                     f"{p} and {paths[0]} have different {field}; extract both from one model with one set of options"
                 )
-    return first if len(parts) == 1 else _concatenated(paths, parts)
-
-
-def _concatenated(paths: Sequence[Path], parts: Sequence[Features]) -> Features:
-    """The rows of all files with column `file` and continued document numbers; `InputError` for repeated data."""
-    tables, start = list[pd.DataFrame](), 0
-    owner: dict[Any, Path] = {}
-    for i, (path, part) in enumerate(zip(paths, parts, strict=True)):
-        data = part.about.get("data") or {}
-        corpus = [(data["corpus"], data.get("rule"))] if data.get("corpus") else []
+        data = part.about["data"]
         texts = part.table.sort_values(KEY).groupby("document")["token_id"].agg(tuple)
-        sources = dict.fromkeys([*map(str, corpus), *texts], path)
-        if twice := [owner[key] for key in sources if key in owner]:
-            raise InputError(f"{path} and {twice[0]} hold the same documents; give tables of different data")
-        owner |= sources
-        names = list(INDEX)
-        index = part.table[names].assign(document=part.table["document"] + start, file=i).astype({"file": "int32"})
-        tables.append(pd.concat([index, part.table.drop(columns=names)], axis=1))
-        start = int(index["document"].max()) + 1
-    about = parts[0].about | {"data": [part.about.get("data") for part in parts]}
-    return Features(pd.concat(tables, ignore_index=True), parts[0].columns, about)
+        corpus = [f"{data['corpus']} {data.get('rule')}"] if data.get("corpus") else []
+        if twice := [owner[key] for key in (*corpus, *texts) if key in owner]:
+            raise InputError(f"{p} and {twice[0]} hold the same documents; give tables of different data")
+        owner |= dict.fromkeys((*corpus, *texts), p)
+        table = part.table.assign(document=part.table["document"] + start)
+        table.insert(len(INDEX), "file", np.int32(i))
+        tables.append(table)
+        start = int(table["document"].max()) + 1
+    about = first.about | {"data": [part.about["data"] for part in parts]}
+    return Features(pd.concat(tables, ignore_index=True), first.columns, about)
 
 
 def features_of(result: Result) -> Features:
@@ -137,18 +125,15 @@ def read_raw(path: str | Path) -> Raw:
     """Read raw activations from `features.extract --raw`, one list column per hook. Raises as `read_features`."""
     path = Path(path)
     about = read_about_of(path, "features")
-    hooks = tuple(name for name in pq.read_schema(path).names if name not in (*INDEX, *WINDOWS))
-    if not hooks or hooks != tuple(about.get("raw", ())):
-        raise InputError(f"{path} lacks the hooks {about.get('raw')} that it describes; extract it again with --raw")
-    index = read_columns(path, INDEX)
-    return _raw(index, read_parquet(path, list(hooks)), about, str(path))
+    if not (hooks := about.get("raw")) or not set(hooks) <= set(pq.read_schema(path).names):
+        raise InputError(f"{path} lacks the hooks {hooks} that it describes; extract it again with --raw")
+    return _raw(read_columns(path, INDEX), read_parquet(path, hooks), about, str(path))
 
 
 def raw_of(result: Result) -> Raw:
     """The raw activations in a result of `features.extract --raw`."""
-    about, raw_table = dict(result.about["features"]), result.table("raw")
-    assert isinstance(raw_table, LongTable)
-    table = pa.concat_tables(raw_table.batches())
+    about = dict(result.about["features"])
+    table = pa.concat_tables(result.table("raw").batches())
     return _raw(table.select(list(INDEX)), table.select(list(about["raw"])), about, "raw activations")
 
 
@@ -163,30 +148,24 @@ def _raw(index: pa.Table, hooks: pa.Table, about: dict[str, Any], where: str) ->
 
 def not_finite(x: np.ndarray) -> str:
     """The number of rows of `x` [n, d] with missing (NaN) and infinite values, in words; "" if all are finite."""
-    kinds = {"missing": np.isnan(x), "infinite": np.isinf(x)}
-    rows = {kind: int(bad.any(1).sum()) for kind, bad in kinds.items()}
-    return ", ".join(f"{n} row{'s' if n > 1 else ''} with {kind} values" for kind, n in rows.items() if n)
+    rows = {"missing": np.isnan(x).any(1).sum(), "infinite": np.isinf(x).any(1).sum()}
+    return ", ".join(f"{counted(n, 'row')} with {kind} values" for kind, n in rows.items() if n)
 
 
 def _read_one(path: Path) -> Features:
     about = read_about_of(path, "features")
-    about = parse(json.dumps(about), About, f"description of the features in {path}")
-    try:
-        schema = tuple(Feature(**column) for column in about["schema"])
-    except TypeError as error:
-        raise InputError(f"{path} does not describe its features ({error}); extract it again") from None
+    schema = parse(json.dumps(about), About, f"description of the features in {path}")["schema"]
     names = [column.name for column in schema]
-    table = read_columns(path, INDEX | dict.fromkeys(names, "float"))
-    x = np.stack([column.to_numpy() for column in table.select(names).columns], axis=1)
+    table = read_columns(path, INDEX | dict.fromkeys(names, "float")).to_pandas()
+    x = table[names].to_numpy()
     if bad := not_finite(x):
         row, column = np.argwhere(~np.isfinite(x))[0]
         raise InputError(f"{path}: {bad}, first row {row}, {names[column]}; extract it again")
-    index = table.select(list(INDEX)).to_pandas()
-    if not len(index):
+    if not len(table):
         raise InputError(f"{path} has no rows; extract it again")
-    if twice := int(index.duplicated(KEY).sum()):
+    if twice := int(table.duplicated(KEY).sum()):
         raise InputError(f"{path}: {counted(twice, 'row')} with the document and position of another; extract it again")
-    return Features(pd.concat([index, pd.DataFrame(x, columns=names)], axis=1), schema, about)
+    return Features(table, tuple(schema), about)
 
 
 def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -200,38 +179,24 @@ def read_effects(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def read_about_of(path: Path, kind: str) -> dict[str, Any]:
     """The entry `kind` in the description of a result; `InputError` for another kind of file or another format."""
     about = read_about(path).get("about")
-    entry = about.get(kind) if isinstance(about, dict) else None
-    if not isinstance(entry, dict):
-        if not isinstance(about, dict):
-            raise InputError(
-                f"{path} is not a table of {kind}: its metadata lack 'about', which pandas drops when it rewrites a "
-                "table; copy the schema's metadata with pyarrow, or make the table again"
-            )
-        instrument = about.get("instrument")
-        raise InputError(f"{path} is not a table of {kind}{f' but of {instrument}' if instrument else ''}")
+    if about is None:
+        raise InputError(
+            f"{path} is not a table of {kind}: its metadata lack 'about', which pandas drops when it rewrites a "
+            "table; copy the schema's metadata with pyarrow, or make the table again"
+        )
+    if not isinstance(entry := about.get(kind), dict):
+        raise InputError(f"{path} is not a table of {kind} but of {about.get('instrument')}")
     if entry.get("format", FORMAT) != FORMAT:
         raise InputError(f"{path} has format {entry.get('format')}, this version reads {FORMAT}; make it again")
     return entry
 
 
 def read_columns(path: Path, types: Mapping[str, str]) -> pa.Table:
-    """The columns `types` (name -> Arrow type) of a file; text may have any Arrow text type.
-
-    Raises `InputError` for a missing or mistyped column, and for nulls in the index columns.
-    """
-    schema = pq.read_schema(path)
-    for name, kind in types.items():
-        if name not in schema.names or _plain(schema.field(name).type) != kind:
-            problem = f"is {schema.field(name).type}" if name in schema.names else "is missing"
-            raise InputError(f"{path}: column {name} {problem}, it should be {kind}; extract it again")
-    table = read_parquet(path, list(types))
-    for name in INDEX.keys() & types:
-        if nulls := table[name].null_count:
-            raise InputError(f"{path}: {counted(nulls, 'row')} without {name}; extract it again")
-    return table.cast(pa.schema([(name, pa.type_for_alias(types[name])) for name in table.column_names]))
-
-
-def _plain(kind: pa.DataType) -> str:
-    """An Arrow type by name; "string" for every text type, such as pandas' large strings and dictionaries."""
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return "string" if plain in (pa.string(), pa.large_string(), pa.string_view()) else str(kind)
+    """The columns `types` (name -> Arrow type) of a file, whatever Arrow type holds them there. Raises `InputError` for
+    a missing column, values of another kind, and nulls in the index columns."""
+    present = pq.read_schema(path).names
+    if missing := [name for name in types if name not in present]:
+        raise InputError(f"{path}: column {missing[0]} is missing; extract it again")
+    fields = [pa.field(name, pa.type_for_alias(kind), name not in INDEX) for name, kind in types.items()]
+    with reading(path, "extract it again"):
+        return read_parquet(path, list(types)).cast(pa.schema(fields))

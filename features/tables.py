@@ -17,7 +17,6 @@ class FeatureTables(Data):
 
     @property
     def alone(self) -> bool:
-        """Whether these data need no model."""
         return bool(self.features)
 
     def of(self, model: Any, like: Any = None) -> Any:
@@ -47,7 +46,6 @@ class OpenFeatures:
     files: tuple[Path, ...] = ()
 
     def about(self) -> dict[str, Any]:
-        """The weights and data of the features."""
         names = ("run", "preset", "checkpoint", "tier", "options", "data")
         return {"where": self.where, **{name: self.found.about.get(name) for name in names}}
 
@@ -61,7 +59,6 @@ class EffectTable(Data):
 
     @property
     def alone(self) -> bool:
-        """Whether these data need no model."""
         return self.effects is not None
 
     def of(self, model: Any, like: Any = None) -> Any:
@@ -84,5 +81,4 @@ class OpenEffects:
     where: str
 
     def about(self) -> dict[str, Any]:
-        """The weights, edits and data of the effects."""
         return {"where": self.where, **self.description}

@@ -11,15 +11,14 @@ from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.measure import edge_cells
 from streamscope.interventions.circuits.worth import SHARES, size_of
 
+F = ("f", "f_low", "f_high", "random")
 MOST = 1000
 """Number of edges that the page draws at most, those with the largest scores by size."""
 
 
 def circuit_for_page(model: Any, name: str, path: Path) -> dict[str, Any]:
-    """What the page draws of a circuit: edges from the largest score down, and f for each share of the edges.
-
-    Raises `InputError` for a file of another form or of another model, and for a score that is no number.
-    """
+    """What the page draws of a circuit: edges from the largest score down, and f for each share of the edges. Raises
+    `InputError` for a file of another form or of another model, and for a score that is no number."""
     file, graph = CircuitFile.read(path), graph_of(model)
     for key in ("n_layers", "n_heads"):
         if file.cfg[key] != getattr(model.config, key):
@@ -54,12 +53,7 @@ def _curve(file: CircuitFile, total: int) -> list[dict[str, Any]]:
     return [
         {
             "share": row["share"], "edges": size_of(row["share"], total),
-            **{name: finite(row.get(name)) for name in ("f", "f_low", "f_high", "random")},
+            **{name: x if np.isfinite(x := row.get(name, np.nan)) else None for name in F},
         }
         for row in shares
     ]  # fmt: skip
-
-
-def finite(x: float | None) -> float | None:
-    """The number; None for NaN and infinities, which JSON has not."""
-    return None if x is None or not np.isfinite(x) else float(x)

@@ -21,8 +21,7 @@ from streamscope.models.hooks.controls import BRIDGED, Control, controls
 from streamscope.models.readout import IGNORE
 from streamscope.text.tokenizer import BYTE_OF
 from streamscope.viewer.engine import Watched
-from streamscope.viewer.latents import PageDictionary
-from streamscope.viewer.lenses import PageLens, lens_streams
+from streamscope.viewer.shown import Shown, lens_streams
 
 CONTROLS = {
     "scale": "head_scale", "alpha": "alpha", "gate": "gate_keep", "streams": "stream_all", "mixing": "mixing",
@@ -37,21 +36,13 @@ SCREENED = 4
 """Heads of another model that are ablated: those whose ablation lowers the score most to first order."""
 
 
-def describe(
-    model: Any, name: str, identity: str, steps: Sequence[int] = (), circuit: dict[str, Any] | None = None,
-    lens: PageLens | None = None, latents: PageDictionary | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """The page's description of a model, as JSON.
-
-    `name` opens the model in Python, `identity` names it in the page. `steps` are those of its snapshots; the last one
-    has the final weights. `circuit` is what `circuit.circuit_for_page` read, `lens` a fitted lens, `latents` those of
-    a dictionary.
-    """
-    config, have = model.config, controls(model.config)
-    is_native, blob = hasattr(model, "segment"), f"onnx-{identity}"
-    watched = Watched(model, lens, latents)
+def describe(shown: Shown) -> dict[str, Any]:
+    """What the page knows of a model, as JSON."""
+    model, config = shown.model, shown.model.config
+    have, is_native, blob = controls(config), hasattr(model, "segment"), f"onnx-{shown.identity}"
+    watched, steps = Watched(model, *shown.extras), shown.steps
     return {
-        "id": identity,
+        "id": shown.identity,
         "name": run_label(model.run) if getattr(model, "run", None) is not None else title_of(model),
         "about": about(model),
         "layers": config.n_layers,
@@ -60,58 +51,42 @@ def describe(
         "vocab": config.d_vocab,
         "streams": list(lens_streams(config)) if is_native else [],
         "no_lens": None if is_native else BRIDGED,
-        "lens": lens and lens.about,
-        "dictionary": latents and latents.about,
-        "controls": {
-            key: True if isinstance(model_control := have[array], Control) else model_control
-            for key, array in CONTROLS.items()
-        },
+        "lens": shown.lens and shown.lens.about,
+        "dictionary": shown.latents and shown.latents.about,
+        "controls": {key: isinstance(have[array], Control) or have[array] for key, array in CONTROLS.items()},
         "inputs": [
-            {
-                "name": key,
-                "labels": model_control.labels,
-                "shape": model_control.shape,
-                "neutral": model_control.neutral,
-            }
-            for key, model_control in watched.controls.items()
+            {"name": name, "labels": control.labels, "shape": control.shape, "neutral": control.neutral}
+            for name, control in watched.controls.items()
         ],
         "outputs": watched.outputs if is_native else ["logits", "patterns"],
         "tokenizer": tokenizer_of(model),
         "suites": stories_suite(model),
-        "circuit": circuit,
+        "circuit": shown.circuit,
         "blob": blob,
         "snapshots": [{"step": step, "blob": f"{blob}@{step}" if step != max(steps) else blob} for step in steps],
-        "python": python_template(name, snapshots=bool(steps), bos=getattr(model.tokenizer, "adds_bos", True)),
+        "python": python_template(shown.name, bool(steps), getattr(model.tokenizer, "adds_bos", True)),
     }
 
 
 def about(model: Any) -> str:
     """One sentence about a model."""
-    config = model.config
-    size = sum(p.numel() for p in model.parameters())
-    shape = f"{counted(config.n_layers, 'layer')} of {counted(config.n_heads, 'head')}"
-    return f"{title_of(model)}: {shape}, {size:,} parameters."
+    shape = f"{counted(model.config.n_layers, 'layer')} of {counted(model.config.n_heads, 'head')}"
+    return f"{title_of(model)}: {shape}, {sum(p.numel() for p in model.parameters()):,} parameters."
 
 
 def tokenizer_of(model: Any) -> dict[str, Any] | None:
-    """BOS (None if texts have none), the text of every token, and tokenizer.json where the page can read it.
-
-    None for a model without text.
-    """
-    tokenizer = model.tokenizer
-    if tokenizer is None:
+    """BOS (None if texts have none), the text of every token, and tokenizer.json where the page can read it. None for a
+    model without text."""
+    if (tokenizer := model.tokenizer) is None:
         return None
-    text = tokenizer.to_json()
-    pieces = tokenizer.pieces(range(model.config.d_vocab))
+    text, pieces = tokenizer.to_json(), tokenizer.pieces(range(model.config.d_vocab))
     first = tokenizer.bos_id if tokenizer.adds_bos else None
     return {"json": text if is_plain_bpe(text) else None, "bos_id": first, "pieces": pieces}
 
 
 def is_plain_bpe(text: str) -> bool:
-    """Whether a tokenizer.json is a byte-level BPE that splits words as GPT-2 does, which the page computes itself.
-
-    Its added tokens may have any flags.
-    """
+    """Whether a tokenizer.json is a byte-level BPE that splits words as GPT-2 does, which the page computes itself. Its
+    added tokens may have any flags."""
     data = json.loads(text)
     bpe, splits = data["model"], data["pre_tokenizer"] or {}
     plain = splits.get("type") == "ByteLevel" and splits.get("use_regex", True) and data["normalizer"] is None
@@ -122,10 +97,8 @@ def is_plain_bpe(text: str) -> bool:
 
 
 def stories_suite(model: Any) -> list[dict[str, Any]]:
-    """Minimal pairs of the built-in stories in which a pronoun can mean either of two; those of a pair are adjacent.
-
-    [] for a model without text, or whose context they exceed.
-    """
+    """Minimal pairs of the built-in stories in which a pronoun can mean either of two; those of a pair are adjacent. []
+    for a model without text, or whose context they exceed."""
     prompts = load_suite("stories-told", n=PAIRS).prompts if model.tokenizer is not None else ()
     if not prompts or max(len(model.tokenizer.encode(prompt.text)) for prompt in prompts) > model.config.n_ctx:
         return []
@@ -140,11 +113,8 @@ def stories_suite(model: Any) -> list[dict[str, Any]]:
 
 
 def strongest_head(model: Any, case: Mapping[str, Any]) -> str | None:
-    """The head whose ablation lowers a score most.
-
-    The score is ln p(answer) − ln p(foil) of a case, else ln p of the likeliest token. Beyond `ABLATED` only `SCREENED`
-    heads are ablated. None for a model in a bridge.
-    """
+    """The head whose ablation lowers a score most. The score is ln p(answer) − ln p(foil) of a case, else ln p of the
+    likeliest token. Beyond `ABLATED` only `SCREENED` heads are ablated. None for a model in a bridge."""
     if not hasattr(model, "segment"):
         return None
     encode, ids = model.tokenizer.encode, model.tokenizer.encode(case["text"])
@@ -169,9 +139,8 @@ def identities(names: Sequence[str]) -> list[str]:
     short_names: list[str] = []
     for name in names:
         short = "".join(c if c.isascii() and c.isalnum() else "-" for c in Path(name).name.lower()).strip("-")
-        short_names.append(
-            short if short and short not in short_names else f"{short or 'model'}-{len(short_names) + 1}"
-        )
+        is_new = short and short not in short_names
+        short_names.append(short if is_new else f"{short or 'model'}-{len(short_names) + 1}")
     return short_names
 
 
@@ -197,9 +166,7 @@ print("loss", [round(value, 4) for value in loss.tolist()])
 
 
 def python_template(name: str, snapshots: bool = False, bos: bool = True) -> str:
-    """Lines that reproduce the page's numbers, in which the page replaces {TEXT}, {EDITS}, {LAYER}, {HEAD}.
-
-    With snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights.
-    """
+    """Lines that reproduce the page's numbers, in which the page replaces {TEXT}, {EDITS}, {LAYER}, {HEAD}. With
+    snapshots it replaces {STEP} too: by @1000, or by nothing for the final weights."""
     bos_line = "" if bos else 'model.tokenizer = model.tokenizer.with_bos("no")\n'
     return _LINES.substitute(without=bos_line, name=repr(f"{name}{'{STEP}' if snapshots else ''}"))

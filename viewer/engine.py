@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from streamscope.cli.errors import InputError
 from streamscope.models.dictionaries import subtracting
 from streamscope.models.hooks.controls import Control, control_hooks, controls, stream_names
 from streamscope.models.layers.head import unembed
-from streamscope.viewer.latents import MOST, PageDictionary
-from streamscope.viewer.lenses import PageLens, lens_streams
+from streamscope.viewer.shown import MOST, PageDictionary, PageLens, lens_streams
 
 CANDIDATES = 5
 """Number of tokens that the lens names."""
@@ -56,10 +55,8 @@ class Watched(nn.Module):
         self.outputs = ["logits", "patterns", *gates, *largest, "lens_ids", "lens_p"]
 
     def rows_of(self, stream: int, length: int) -> Int[Tensor, " N"]:
-        """The rows of one stream of the lens, by state and position, of a text of `length` tokens.
-
-        Raises `InputError` for a stream that the model lacks.
-        """
+        """The rows of one stream of the lens, by state and position, of a text of `length` tokens. Raises `InputError`
+        for a stream that the model lacks."""
         streams = len(lens_streams(self.model.config))
         if type(stream) is not int or not 0 <= stream < streams:
             raise InputError(f"the lens reads streams 0 to {streams - 1}, not {stream!r:.40}")
@@ -67,13 +64,15 @@ class Watched(nn.Module):
         return ((states * streams + stream) * length + torch.arange(length)).flatten()
 
     def forward(self, tokens: Int[Tensor, "1 T"], lens_at: Int[Tensor, " N"], *values: Tensor) -> tuple[Tensor, ...]:
-        m, activations = self.model, _Kept()
+        m, activations = self.model, dict[str, list[Tensor]]()
         control_inputs = dict(zip(self.controls, values, strict=True))
+
+        def keep(x: Tensor, hook: Any) -> None:
+            activations.setdefault(hook.name.rpartition(".")[2], []).append(x)
+
         points = ["hook_pattern", *(["hook_gate"] if "gates" in self.outputs else [])]
-        hooks = list(control_hooks(m.config, control_inputs).items())
-        hooks += [
-            (f"blocks.{layer}.attn.{p}", activations.keep(p)) for p in points for layer in range(m.config.n_layers)
-        ]
+        hooks: list[Any] = list(control_hooks(m.config, control_inputs).items())
+        hooks += [(f"blocks.{layer}.attn.{p}", keep) for p in points for layer in range(m.config.n_layers)]
         if self.dictionary is not None:
             dictionary = replace(self.dictionary, **dict(self.latents.items()))
 
@@ -100,14 +99,15 @@ class Watched(nn.Module):
         m, last = self.model, len(states) - 1
         readings = []
         for i, state in enumerate(states):
-            streams = _parallel(state, stream_names(m.config))
-            if streams is None:
-                streams = m.readout(state)
-            elif stream_all is not None and i < last:  # as the next layer reads them
-                edited_streams = streams * stream_all[:, None, None]
-                streams = torch.cat([edited_streams, self._summed(edited_streams)])
+            if stream_names(m.config):
+                streams = torch.cat(list(state)) if isinstance(state, tuple) else state[0].transpose(0, 1)
+                if stream_all is not None and i < last:  # as the next layer reads them
+                    streams = streams * stream_all[:, None, None]
+                total = streams.sum(0, keepdim=True)
+                mean = getattr(m.config.residual, "reduce", "sum") == "mean"
+                streams = torch.cat([streams, total / len(streams) if mean else total])
             else:
-                streams = torch.cat([streams, self._summed(streams)])
+                streams = m.readout(state)
             norm = m.layer_norm(max(i - 1, 0))
             if i and self.maps:
                 A, b = (self.maps[name][i - 1].to(streams) for name in ("A", "b"))
@@ -117,28 +117,7 @@ class Watched(nn.Module):
         p, ids = unembed(rows, m.head).softmax(-1).topk(CANDIDATES)
         return ids.int(), p
 
-    def _summed(self, streams: Float[Tensor, "S T D"]) -> Float[Tensor, "1 T D"]:
-        total = streams.sum(0, keepdim=True)
-        return total / len(streams) if getattr(self.model.config.residual, "reduce", "sum") == "mean" else total
-
 
 def _frozen(weights: Mapping[str, Tensor]) -> nn.ParameterDict:
     """Weights that a graph is filled with, as it is with the model's."""
     return nn.ParameterDict({name: nn.Parameter(x, requires_grad=False) for name, x in weights.items()})
-
-
-class _Kept(dict[str, list[Tensor]]):
-    """Activations of a pass by hook, in the order of layers."""
-
-    def keep(self, name: str) -> Any:
-        def hook(x: Tensor, hook: Any) -> None:
-            self.setdefault(name, []).append(x)
-
-        return hook
-
-
-def _parallel(state: Any, names: tuple[str, ...]) -> Float[Tensor, "S T D"] | None:
-    """The parallel streams of a state, or None for a single one."""
-    if not names:
-        return None
-    return torch.cat(list(state)) if isinstance(state, tuple) else state[0].transpose(0, 1)

@@ -34,9 +34,7 @@ SMALL = 256
 
 def graph_of(model: Any, *extras: Any) -> bytes:
     """The graph of one of our models, for any number of tokens from two up to its context; `extras` as in `Watched`.
-
-    Raises `InputError` for a model in a bridge, whose forward pass is another library's.
-    """
+    Raises `InputError` for a model in a bridge, whose forward pass is another library's."""
     if not hasattr(model, "segment"):
         raise InputError(
             f"{model.config.name} runs in a bridge, which only the server and the notebook show: drop --out"
@@ -53,7 +51,7 @@ def digest_of(watched: engine.Watched) -> str:
     """What the graph of a model depends on, besides weights: configuration, lens, dictionary, our code, libraries."""
     root = Path(models.__file__).parent
     files = [root / f"{name}.py" for name in ("decoder", "transformer", "dictionaries")]
-    files += [Path(__file__).with_name(f"{name}.py") for name in ("engine", "export", "latents", "lenses")]
+    files += [Path(__file__).with_name(f"{name}.py") for name in ("engine", "export", "shown")]
     files += [file for part in ("config", "hooks", "layers") for file in (root / part).glob("*.py")]
     digest = hashlib.sha256()
     about = {**watched.model.to_dict(), "name": "", "lens": bool(watched.maps), "dictionary": None}

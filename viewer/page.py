@@ -16,10 +16,8 @@ LARGEST = 20_000_000
 
 
 def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
-    """The page; the options are those of `page_data`.
-
-    Raises `InputError` for a model that no page can hold, and where ONNX Runtime is not in the cache.
-    """
+    """The page; the options are those of `page_data`. Raises `InputError` for a model that no page can hold, and where
+    ONNX Runtime is not in the cache."""
     for entry in shown:
         size = sum(p.numel() for p in Watched(entry.model, *entry.extras).parameters())
         more = " with its lens and dictionary" if any(entry.extras) else ""

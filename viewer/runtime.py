@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -64,11 +65,7 @@ def install(package: bytes) -> None:
         for name in FILES.values():
             member = archive.extractfile(f"package/dist/{name}")
             assert member is not None
-            _keep(name, member.read())
-
-
-def _keep(name: str, content: bytes) -> None:
-    write_atomically(folder() / name, lambda part: part.write_bytes(content))
+            write_atomically(folder() / name, partial(Path.write_bytes, data=member.read()))
 
 
 def fetched() -> bytes:

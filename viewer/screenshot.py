@@ -76,15 +76,8 @@ class Answers:
         if not path:
             route.fulfill(body=self.html, content_type="text/html")
             return
-        try:
-            answer = self.session.answer(path, route.request.post_data_json)
-        except InputError as error:
-            route.fulfill(status=400, json={"error": str(error)})
-            return
-        if isinstance(answer, bytes):
-            route.fulfill(body=answer, headers={"Content-Type": "application/octet-stream"})
-        else:
-            route.fulfill(json=answer)
+        status, content_type, body = self.session.reply(path, route.request.post_data_buffer)
+        route.fulfill(status=status, content_type=content_type, body=body)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,13 +4,10 @@ It listens on the loopback interface alone. The page's address holds a random to
 and a request for another host name is refused, so that no web page can reach it by a name that points here.
 """
 
-import json
 import secrets
 import socket
 from asyncio import get_running_loop
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -47,31 +44,16 @@ def application(shown: list[Shown], text: str, token: str, port: int) -> Starlet
     async def ask(request: Request) -> Response:
         if (refusal := refused(request, request.headers.get("x-streamscope-token", ""))) is not None:
             return refusal
-        try:
-            question = await _question(request)
-            answer = await get_running_loop().run_in_executor(
-                worker, partial(session.answer, request.path_params["kind"], question)
-            )
-        except InputError as error:
-            return JSONResponse({"error": str(error)}, 400, HEADERS)
-        if isinstance(answer, bytes):
-            return Response(answer, media_type="application/octet-stream", headers=HEADERS)
-        return JSONResponse(answer, headers=HEADERS)
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST:
+                return JSONResponse({"error": f"a question has at most {LARGEST:,} bytes"}, 400, HEADERS)
+        reply = get_running_loop().run_in_executor(worker, session.reply, request.path_params["kind"], body)
+        status, content_type, answer = await reply
+        return Response(answer, status, HEADERS, content_type)
 
     return Starlette(routes=[Route("/", show), Route("/{kind}", ask, methods=["POST"])])
-
-
-async def _question(request: Request) -> Any:
-    """The JSON of a request; `InputError` for what is none, or too large."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST:
-            raise InputError(f"a question has at most {LARGEST:,} bytes")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise InputError("a question is JSON") from None
 
 
 def serve(shown: list[Shown], text: str = "", port: int = 0) -> None:

@@ -7,8 +7,8 @@
 Arrays are sent in the format of safetensors.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,57 +19,17 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import version
-from streamscope.models.checkpoint import load, load_for_instruments, run_folder, snapshots
+from streamscope.models.checkpoint import load_for_instruments, run_folder, snapshots
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
 from streamscope.viewer.circuit import circuit_for_page
 from streamscope.viewer.describe import describe, identities, strongest_head
 from streamscope.viewer.engine import Watched
-from streamscope.viewer.latents import PageDictionary, dictionary_for_page, latent_scale
-from streamscope.viewer.lenses import PageLens, lens_for_page
+from streamscope.viewer.shown import PageDictionary, PageLens, Shown, dictionary_for_page, latent_scale, lens_for_page
 
 KINDS = ("run", "lens", "tokenize")
 MOST = 2
 """Number of models next to each other."""
-
-
-@dataclass
-class Shown:
-    """One model of a page; `steps` are its snapshots, of which the last has the final weights."""
-
-    name: str
-    identity: str
-    model: Any
-    steps: tuple[int, ...] = ()
-    dtype: str = "fp32"
-    circuit: dict[str, Any] | None = None
-    """The circuit that the page draws over the heads."""
-    lens: PageLens | None = None
-    """The fitted lens that reads the streams; None: the logit lens."""
-    latents: PageDictionary | None = None
-    """The dictionary whose latents the page shows."""
-    at: dict[int, Any] = field(default_factory=dict)
-    """Models of snapshots that were asked for."""
-
-    def at_step(self, step: int | None) -> Any:
-        """The model with the weights of a snapshot; None: the final ones."""
-        if step is None or (self.steps and step == max(self.steps)):
-            return self.model
-        if step not in self.steps:
-            step_names = ", ".join(map(str, self.steps)) or "none"
-            raise InputError(f"{self.name} has no snapshot {step!r:.40}; it has {step_names}")
-        if step not in self.at:
-            self.at[step] = load(f"{self.name}@{step}", device=self.model.cfg.device, dtype=self.dtype)
-        return self.at[step]
-
-    @property
-    def extras(self) -> tuple[PageLens | None, PageDictionary | None]:
-        """What the page reads the model by, for `outputs`, `describe` and `engine.Watched`."""
-        return self.lens, self.latents
-
-    def description(self) -> dict[str, Any]:
-        """What the page knows of it."""
-        return describe(self.model, self.name, self.identity, self.steps, self.circuit, *self.extras)
 
 
 def open_models(
@@ -89,12 +49,11 @@ def open_models(
             raise InputError(f"there are {len(given)} {kind} for {len(names)} models: give at most one for each")
         if kind != "circuits" and (several := [name for name in names[: len(given)] if name.endswith("@all")]):
             raise InputError(f"{kind} belong to the weights of one step, so {several[0]} takes none: leave out @all")
-    places = [(run_folder(name.removesuffix("@all")), name.endswith("@all")) for name in names]
-    if len(set(places)) < len(names):
+    runs = [name.removesuffix("@all") for name in names]
+    if len({(run_folder(run), run == name) for run, name in zip(runs, names, strict=True)}) < len(names):
         raise InputError(f"{names[1]} is named twice")
     models = []
-    for name, identity in zip(names, identities([name.removesuffix("@all") for name in names]), strict=True):
-        run = name.removesuffix("@all")
+    for name, run, identity in zip(names, runs, identities(runs), strict=True):
         steps = tuple(row["step"] for row in snapshots(run_folder(run))) if run != name else ()
         if run != name and not steps:
             run_folder(f"{run}@0")  # says where snapshots come from
@@ -111,17 +70,15 @@ def open_models(
 def page_data(
     shown: Sequence[Shown], host: str, text: str = "", report: str | None = None, state: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The data of the page: `report` is a page to link, `state` what it opens with besides the text (`state.js`).
-
-    By default two models are next to each other from the start. Each has a head to begin with.
-    Raises `InputError` for a model without a tokenizer, and for a text that exceeds a model's context.
-    """
+    """The data of the page: `report` is a page to link, `state` what it opens with besides the text (`state.js`). By
+    default two models are next to each other from the start. Each has a head to begin with. Raises `InputError` for a
+    model without a tokenizer, and for a text that exceeds a model's context."""
     for entry in shown:
         check_text(entry.model, entry.name, text)
     if state is None:
         state = {"second": shown[1].identity} if shown[1:] else {}
     first = {**({"text": text} if text else {}), **state}
-    models = [entry.description() for entry in shown]
+    models = [describe(entry) for entry in shown]
     for entry, model in zip(shown, models, strict=True):
         cases = {case["text"]: case for suite in model["suites"] for case in suite["cases"]}
         start = first.get("text") or next(iter(cases), None)
@@ -146,6 +103,20 @@ class Session:
     def __init__(self, shown: Sequence[Shown]) -> None:
         self.shown = {entry.identity: entry for entry in shown}
 
+    def reply(self, kind: str, body: bytes) -> tuple[int, str, bytes]:
+        """Status, content type and body of the answer to the JSON of a question."""
+        try:
+            try:
+                question = json.loads(body)
+            except (ValueError, RecursionError):
+                raise InputError("a question is JSON") from None
+            answer = self.answer(kind, question)
+        except InputError as error:
+            return 400, "application/json", json.dumps({"error": str(error)}).encode()
+        if isinstance(answer, bytes):
+            return 200, "application/octet-stream", answer
+        return 200, "application/json", json.dumps(answer).encode()
+
     def answer(self, kind: str, question: Any) -> bytes | dict[str, Any]:
         """Answer a question, as bytes or JSON data. Raises `InputError` with one line for a wrong one."""
         if kind not in KINDS:
@@ -160,8 +131,7 @@ class Session:
         model, edits = entry.at_step(question.get("step")), question.get("edits", {})
         if not isinstance(edits, dict):
             raise InputError("edits must be an object")
-        tokens = _tokens(model, question.get("tokens"))
-        stream = question.get("stream") if kind == "lens" else None
+        tokens, stream = _tokens(model, question.get("tokens")), question.get("stream") if kind == "lens" else None
         if kind == "lens" and stream is None:
             raise InputError("lens needs a stream")
         return save(outputs(model, tokens, edits, stream, *entry.extras))
@@ -190,11 +160,8 @@ def outputs(
             logits = model(tokens)
         return {"logits": _plain(logits[0]), "patterns": _plain(torch.cat(list(captures.values())))}
     watched, T = Watched(model, lens, latents), tokens.shape[1]
-    values = {**control_values(edits, model.config), **scale}.values()
-    rows = torch.zeros(0, dtype=torch.long)
-    if stream is not None:
-        rows = watched.rows_of(stream, T)
-    inputs = [x.to(tokens.device) for x in (rows, *values)]
+    rows = torch.zeros(0, dtype=torch.long) if stream is None else watched.rows_of(stream, T)
+    inputs = [x.to(tokens.device) for x in (rows, *control_values(edits, model.config).values(), *scale.values())]
     arrays = dict(zip(watched.outputs, watched(tokens, *inputs), strict=True))
     if stream is None:
         return {name: _plain(x) for name, x in arrays.items() if not name.startswith("lens")}

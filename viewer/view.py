@@ -77,29 +77,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in names:
         run_folder(name.removesuffix("@all"))
     check_extra()
-    given = options.circuit, options.lens, options.dictionary
-    if options.out is not None:
-        from streamscope.cli.disk import check_writable
-
-        if options.out.suffix != ".html":
-            raise InputError(f"--out {options.out}: the page is a file with the suffix .html")
-        if options.port or options.device != "auto" or options.dtype != "fp32":
-            raise InputError("--port, --device and --dtype are of the local server: leave them out with --out")
-        check_writable(options.out)
-
-        from streamscope.viewer.page import write_page
-        from streamscope.viewer.session import open_models
-
-        write_page(open_models(names, "cpu", "fp32", *given), options.out, text)
-        print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
-        return
-
-    from streamscope.cli.provenance import pick_device
-    from streamscope.viewer.server import serve
     from streamscope.viewer.session import open_models
 
-    models = open_models(names, pick_device(options.device), options.dtype, *given)
-    serve(models, text, options.port)
+    given = options.circuit, options.lens, options.dictionary
+    if options.out is None:
+        from streamscope.cli.provenance import pick_device
+        from streamscope.viewer.server import serve
+
+        models = open_models(names, pick_device(options.device), options.dtype, *given)
+        return serve(models, text, options.port)
+    if options.out.suffix != ".html":
+        raise InputError(f"--out {options.out}: the page is a file with the suffix .html")
+    if options.port or options.device != "auto" or options.dtype != "fp32":
+        raise InputError("--port, --device and --dtype are of the local server: leave them out with --out")
+    from streamscope.cli.disk import check_writable
+    from streamscope.viewer.page import write_page
+
+    check_writable(options.out)
+    write_page(open_models(names, "cpu", "fp32", *given), options.out, text)
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    return None
 
 
 if __name__ == "__main__":

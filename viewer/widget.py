@@ -24,9 +24,9 @@ from streamscope.cli.errors import InputError
 from streamscope.models.hooks import Edit
 from streamscope.models.hooks.controls import control_values, edits_of, spelled_out
 from streamscope.viewer import bundle
-from streamscope.viewer.latents import latent_scale
 from streamscope.viewer.page import write_page
 from streamscope.viewer.session import KINDS, Session, check_text, open_models, page_data
+from streamscope.viewer.shown import latent_scale
 from streamscope.viewer.view import check_words
 
 
@@ -80,8 +80,7 @@ class View(anywidget.AnyWidget):
         kinds, about = mimebundle
         state = {"text": self.text, "edits": json.dumps(self.edits) if self.edits else ""}
         words = urlencode({name: text for name, text in state.items() if text}, quote_via=quote)
-        source = f"{quote(page)}#{words}"
-        frame = f'<iframe src="{source}" width="100%" height="900" style="border: 0"></iframe>'
+        frame = f'<iframe src="{quote(page)}#{words}" width="100%" height="900" style="border: 0"></iframe>'
         return {**kinds, "text/html": frame}, about
 
     @property
@@ -113,12 +112,9 @@ class View(anywidget.AnyWidget):
         """Answer a question of the page: {"id", "kind", …}."""
         if not isinstance(message, dict) or message.get("kind") not in KINDS:
             return
-        answer: bytes | dict[str, Any]
         try:
             answer = self._session.answer(message["kind"], message)
         except InputError as error:
             answer = {"error": str(error)}
-        if isinstance(answer, bytes):
-            self.send({"id": message.get("id")}, [answer])
-        else:
-            self.send({"id": message.get("id"), **answer})
+        name = {"id": message.get("id")}
+        self.send(name, [answer]) if isinstance(answer, bytes) else self.send({**name, **answer})

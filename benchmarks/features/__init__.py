@@ -21,7 +21,7 @@ from annotated_types import Ge
 
 from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count
-from streamscope.features.schema import Tier
+from streamscope.features.extract import Tier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ tokens by k*; `labels`, a row per token with its cluster (−1 for noise), proba
 --raw adds `agreement` with clusters of raw activations from the same pipeline, and `same_token`, how often one token
 lies in different clusters. Tokens with massive activations (a norm above 5 times the median) are noise there and
 counted. --stability adds `stability`: agreement with other seeds and with a part of the documents.
---parts adds `parts`: the number of clusters in disjoint parts of the documents (`features.cluster.parts`). --fitted
+--parts adds `parts`: the number of clusters in disjoint parts of the documents (`features.cluster.checks`). --fitted
 reads OUT.safetensors.
 
 With several feature tables, `labels` has a column `file` with the number of the token's table. Columns that are zero by

@@ -1,4 +1,4 @@
-"""Checks of a clustering: agreement with clusters of raw activations, and stability over seeds and subsamples.
+"""Checks of a clustering: agreement with raw activations, stability over seeds and subsamples, disjoint parts.
 
 PLS B.8 reports ARI = 0.008 with raw activations and does not say how noise was counted. Both readings are reported: all
 tokens with noise as one more cluster, and only tokens that are in a cluster on both sides. As a control, the raw
@@ -8,9 +8,15 @@ Intervals resample whole documents: a bootstrap for the ARI (Hubert & Arabie 198
 for the AMI (Vinh et al. 2010). A bootstrap draws some documents twice, and a token and its copy share a cluster in both
 clusterings. Counting them as a pair inflates the ARI (from 0 to 0.09 with 2,000 tokens in clusters of ten), so copies
 of one document form no pairs. Mutual information cannot exclude them this way; the jackknife repeats no document.
+
+Fits on overlapping documents are not independent, so for an interval of the number of clusters the documents are split
+into disjoint parts (`parts_table`). Each part is clustered (`clusters`, `coverage`) and clustered again without a fifth
+of its documents. `ari` is the agreement of the two fits on the tokens of both with noise as a cluster, `ari_clustered`
+on the tokens in clusters of both. The same parts can be clustered in another way; differences are paired by part.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,44 +30,40 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
+from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.modes import ComputationalModes
 from streamscope.features.store import KEY, Features, Raw, read_features, read_raw
-from streamscope.instruments.observations import Measure, Observations
+from streamscope.instruments.contract import Progress
+from streamscope.instruments.observations import Contrast, Measure, Observations, estimate_all, joined
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, expanded_level, t_quantile
+from streamscope.instruments.table import Table, counts, described, key, quantity
 from streamscope.instruments.undefined_cells import mark
+
+LEFT_OUT = 0.2
+"""Share of a part's documents left out of the second fit."""
+LIKENESS = "1: same clusters, 0: chance level"
+QUANTITIES = {"clusters": "clusters", "coverage": "share of tokens", "ari": LIKENESS, "ari_clustered": LIKENESS}
+"""Quantity -> unit."""
+GROUPS = 20
+"""Groups of documents for the jackknife."""
 
 
 def raw_rows(raw: Raw, features: Features, path: Path | str = "raw activations") -> np.ndarray:
-    """Raw activations [n, D] for the rows of a feature table, in its order; errors name them `path`.
-
-    Raises `InputError` for another checkpoint, other data or another set of tokens.
-    """
-    if (checkpoint := raw.about["checkpoint"]) != features.about["checkpoint"]:
-        raise InputError(
-            f"{path} has another checkpoint ({str(checkpoint)[:12]}) than the features; extract both at once"
-        )
-    if (raw.about.get("data") or {}).get("corpus") != (features.about.get("data") or {}).get("corpus"):
-        raise InputError(f"{path} comes from other data than the features; extract both at once")
-    if raw.table.duplicated(KEY).any():
-        raise InputError(f"{path}: a position of a document occurs twice; extract it again")
-    index = pd.MultiIndex.from_frame(raw.table[KEY])
-    rows = index.get_indexer(pd.MultiIndex.from_frame(features.table[KEY]))
-    if (missing := int((rows < 0).sum())) or len(index) != len(rows):
-        more = len(index) - (len(rows) - missing)
-        raise InputError(
-            f"{path} lacks {counted(missing, 'token')} of the features and has {more} others; extract both at once"
-        )
-    ids = ["token_id", "target_id"]
-    if differ := int((raw.table[ids].to_numpy()[rows] != features.table[ids].to_numpy()).any(1).sum()):
-        raise InputError(f"{path}: {differ} of {len(rows)} tokens or targets differ; extract both at once")
-    return raw.X[rows]
+    """Raw activations [n, D] for the rows of a feature table, in its order; errors name them `path`. Raises
+    `InputError` for another checkpoint, other data or another set of tokens."""
+    if raw.about["checkpoint"] != features.about["checkpoint"]:
+        raise InputError(f"{path} has another checkpoint than the features; extract both at once")
+    corpora = [(about.get("data") or {}).get("corpus") for about in (raw.about, features.about)]
+    theirs, ours = (pd.MultiIndex.from_frame(table[[*KEY, "token_id", "target_id"]])
+                    for table in (raw.table, features.table))  # fmt: skip
+    if corpora[0] != corpora[1] or not theirs.is_unique or not theirs.sort_values().equals(ours.sort_values()):
+        raise InputError(f"{path} holds other data or tokens than the features; extract both at once")
+    return raw.X[theirs.get_indexer(ours)]
 
 
 def raw_rows_of(paths: Sequence[Path], tables: Sequence[Path]) -> np.ndarray:
-    """Raw activations [n, D] for the tokens of several feature tables, one file of `paths` per table.
-
-    Raises `InputError` as `raw_rows` does, and for files with different hooks.
-    """
+    """Raw activations [n, D] for the tokens of several feature tables, one file of `paths` per table. Raises
+    `InputError` as `raw_rows` does, and for files with different hooks."""
     raw = [read_raw(path) for path in paths]
     for path, part in zip(paths, raw, strict=True):
         if part.hooks != raw[0].hooks:
@@ -74,10 +76,8 @@ def agreement_table(
     labels: np.ndarray, raw: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """ARI and AMI between `labels` [n] and `raw` labels [n], −1 for noise: one row per measure and set of tokens.
-
     Columns: n, documents, clusters of each side, value with interval over documents (ARI bootstrap, AMI jackknife) and
-    control. Values are undefined for fewer than two tokens, intervals for fewer than eight documents.
-    """
+    control. Values are undefined for fewer than two tokens, intervals for fewer than eight documents."""
     measures = {
         "ARI": (adjusted_rand_score, partial(adjusted_rand_interval, resamples=resamples)),
         "AMI": (adjusted_mutual_info_score, adjusted_mutual_information_interval),
@@ -86,14 +86,16 @@ def agreement_table(
     rows = []
     for (tokens, inside), (measure, (agreement, interval)) in product(sets.items(), measures.items()):
         a, b, d = labels[inside], raw[inside], documents[inside]
-        row: dict[str, Any] = {"tokens": tokens, "measure": measure, "n": len(a), "documents": len(np.unique(d))}
-        row |= {"clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1})}
-        row |= dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan)
+        row: dict[str, Any] = {
+            "tokens": tokens, "measure": measure, "n": len(a), "documents": len(np.unique(d)),
+            "clusters": len(set(a.tolist()) - {-1}), "raw_clusters": len(set(b.tolist()) - {-1}),
+            **dict.fromkeys(("value", "value_low", "value_high", "control"), np.nan),
+        }  # fmt: skip
         if len(a) > 1:
             control = np.random.default_rng(seed).permutation(b)
             row |= {"value": agreement(a, b), "control": agreement(a, control)}
         if row["documents"] >= BOOTSTRAP_CLUSTERS:
-            row |= dict(zip(("value_low", "value_high"), interval(a, b, d, seed=seed), strict=True))
+            row["value_low"], row["value_high"] = interval(a, b, d, seed=seed)
         rows.append(row)
     table = pd.DataFrame(rows)
     table = mark(table, ["value", "control"], table["n"] < 2, "fewer than two tokens in clusters of both")
@@ -139,37 +141,29 @@ def _same_label_counts(*labels: np.ndarray) -> np.ndarray:
 
 def stability_table(
     modes: ComputationalModes, X: pd.DataFrame, documents: np.ndarray, runs: int, *,
-    progress: Callable[[Iterable], Iterable] = iter,
+    progress: Progress = iter,
 ) -> pd.DataFrame:  # fmt: skip
     """ARI between fitted `modes` and refits on other seeds or on random 80 % of the documents, over tokens in both.
-
-    `runs` refits of each kind. HDBSCAN* uses no random numbers: its seed row is undefined and says so.
-    Columns: kind, run, n, clusters, coverage, ari (noise counts as a cluster), ari_clustered.
-    """
-    kinds: Sequence[str] = ("seed", "documents") if modes.method == "kmeans" else ("documents",)
+    `runs` refits of each kind. HDBSCAN* uses no random numbers: its seed row is undefined and says so. Columns: kind,
+    run, n, clusters, coverage, ari (noise counts as a cluster), ari_clustered."""
+    kinds = ("seed", "documents") if modes.method == "kmeans" else ("documents",)
     names, of = np.unique(documents, return_inverse=True)
     rows = []
-    for kind, run in progress([(kind, run) for kind in kinds for run in range(1, runs + 1)]):
-        inside = np.full(len(X), True)
+    for kind, run in progress(list(product(kinds, range(1, runs + 1)))):
+        inside, seed = np.full(len(X), True), modes.seed + run
         if kind == "documents":
-            rng = np.random.default_rng([modes.seed, run])
-            chosen = rng.permutation(len(names))[: max(1, round(0.8 * len(names)))]
-            inside = np.isin(of, chosen)
-        again = clone(modes).set_params(seed=modes.seed + (run if kind == "seed" else 0)).fit(X[inside])
-        a, b = modes.labels_[inside], again.labels_
+            order = np.random.default_rng([modes.seed, run]).permutation(len(names))
+            inside, seed = np.isin(of, order[: max(1, round(0.8 * len(names)))]), modes.seed
+        b = clone(modes).set_params(seed=seed).fit(X[inside]).labels_
+        ari, inner = refit_agreement(modes.labels_[inside], b)
         row = {"kind": kind, "run": run, "n": int(inside.sum()), "clusters": int(b.max()) + 1}
-        ari, inner = refit_agreement(a, b)
         rows.append(row | {"coverage": (b >= 0).mean(), "ari": ari, "ari_clustered": inner})
     if "seed" not in kinds:
         rows.append({"kind": "seed", "run": 0, "n": len(X), "clusters": 0})
-    table, numbers = pd.DataFrame(rows), ["coverage", "ari", "ari_clustered"]
+    table = pd.DataFrame(rows)
     fitted, undefined = table["run"] > 0, table["ari_clustered"].isna()
     table = mark(table, ["ari_clustered"], fitted & undefined, "fewer than two tokens in clusters of both")
-    return mark(table, numbers, ~fitted, "HDBSCAN* draws no random numbers")
-
-
-GROUPS = 20
-"""Groups of documents for the jackknife."""
+    return mark(table, ["coverage", "ari", "ari_clustered"], ~fitted, "HDBSCAN* draws no random numbers")
 
 
 def refit_agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
@@ -181,10 +175,8 @@ def refit_agreement(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
 def adjusted_rand_interval(
     a: np.ndarray, b: np.ndarray, documents: np.ndarray, *, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile interval of the ARI; documents [n] are resampled. Raises `InputError` for under 8 documents.
-
-    The level is that of `estimators.cluster_bootstrap`, expanded for few documents.
-    """
+    """95 % percentile interval of the ARI; documents [n] are resampled. The level is that of
+    `estimators.cluster_bootstrap`, expanded for few documents."""
     count, document = _numbered(documents)
     joint = np.unique(np.stack([a, b]), axis=1, return_inverse=True)[1].ravel()
     tables = [_tokens(clusters, document) for clusters in (joint, a, b, np.zeros(len(a)))]
@@ -202,8 +194,6 @@ def adjusted_rand_interval(
 def _numbered(documents: np.ndarray) -> tuple[int, np.ndarray]:
     """(number of documents, the document of each token from 0)."""
     names, document = np.unique(documents, return_inverse=True)
-    if len(names) < BOOTSTRAP_CLUSTERS:
-        raise InputError(f"an interval over documents needs at least {BOOTSTRAP_CLUSTERS} of them, got {len(names)}")
     return len(names), document
 
 
@@ -221,10 +211,8 @@ def _pairs(tokens: csr_array, weight: np.ndarray) -> float:
 def adjusted_mutual_information_interval(
     a: np.ndarray, b: np.ndarray, documents: np.ndarray, *, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % interval of the AMI: estimate ± t · sd, from a jackknife over `GROUPS` random groups of documents.
-
-    Variance (G − 1)/G Σ (θ_g − mean)², t with G − 1 degrees of freedom. Raises `InputError` for under 8 documents.
-    """
+    """95 % interval of the AMI: estimate ± t · sd, from a jackknife over `GROUPS` random groups of documents. Variance
+    (G − 1)/G Σ (θ_g − mean)², t with G − 1 degrees of freedom."""
     count, document = _numbered(documents)
     groups = min(GROUPS, count)
     group = np.random.default_rng(seed).permutation(count)[document] % groups
@@ -232,3 +220,72 @@ def adjusted_mutual_information_interval(
     half = t_quantile(0.95, groups - 1) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
     value = adjusted_mutual_info_score(a, b)
     return float(value - half), float(value + half)
+
+
+def other_way(options: Cluster, features: Features) -> tuple[Cluster, Features] | None:
+    """The options and features to compare with, if any. Raises `InputError` for other weights or other tokens."""
+    if options.against is None and options.against_size is None and options.against_samples is None:
+        return None
+    reference = features if options.against is None else read_features(options.against)
+    if reference.about["checkpoint"] != features.about["checkpoint"]:
+        raise InputError(
+            f"--against {options.against} has another checkpoint than the features; extract both from one run"
+        )
+    index = [*KEY, "token_id"]
+    if not np.array_equal(reference.table[index], features.table[index]):
+        raise InputError(
+            f"--against {options.against} holds other tokens than the features; extract both from one text"
+        )
+    size, samples = options.against_size or options.min_cluster_size, options.against_samples or options.min_samples
+    return replace(options, min_cluster_size=size, min_samples=samples), reference
+
+
+def parts_table(
+    ways: Sequence[tuple[ComputationalModes, pd.DataFrame]], documents: np.ndarray, parts: int, seed: int,
+    progress: Progress,
+) -> Table:  # fmt: skip
+    """One row per quantity, from unfitted modes and features [tokens]; a second way is compared with the first. Raises
+    `InputError` for fewer than five documents per part."""
+    documents_read, of = np.unique(documents, return_inverse=True)
+    if (n := len(documents_read)) < 5 * parts:
+        raise InputError(f"--parts {parts}: too many for {counted(n, 'document')}, a part needs five; extract more")
+    rng = np.random.default_rng(seed)
+    assigned = rng.permutation(np.arange(n) % parts)
+    draw = rng.random(n)
+    values = np.full((len(QUANTITIES), len(ways), parts), np.nan)
+    for part in progress(list(range(parts))):
+        inside, of_part = np.flatnonzero(assigned[of] == part), np.flatnonzero(assigned == part)
+        out = of_part[np.argsort(draw[of_part])[: max(1, round(LEFT_OUT * len(of_part)))]]
+        again = ~np.isin(of[inside], out)
+        for w, (modes, features) in enumerate(ways):
+            x = features.iloc[inside]
+            labels = clone(modes).fit(x).labels_
+            agreement = refit_agreement(labels[again], clone(modes).fit(x[again]).labels_)
+            values[:, w, part] = (labels.max() + 1, (labels >= 0).mean(), *agreement)
+    names, blocks, contrasts = ("own", "against")[: len(ways)], dict[str, Observations](), dict[str, list[Contrast]]()
+    units = pd.DataFrame({"unit": [str(i) for i in range(parts)], "cluster": range(parts)})
+    for (name, unit), totals in zip(QUANTITIES.items(), values, strict=True):
+        measure, labelled = Measure(name=name, unit=unit, resolution=1e-9), partial(Contrast, labels={"of": name})
+        cells = pd.DataFrame({"way": names})
+        blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=1.0)
+        contrasts[name] = [labelled(quantity=way, weights={w: 1.0}, null=None) for w, way in enumerate(names)]
+        if len(ways) > 1:
+            contrasts[name].append(labelled(quantity="difference", weights={0: 1.0, 1: -1.0}, family="parts"))
+    wide = [joined([estimates], ["of"], COLUMNS) for estimates in estimate_all(blocks, contrasts).values()]
+    frame = pd.concat([rows for rows, _ in wide], ignore_index=True)
+    frame.insert(1, "unit", list(QUANTITIES.values()))
+    missing = {(i, column): reason for i, (_, reasons) in enumerate(wide) for (_, column), reason in reasons.items()}
+    columns = tuple(column for column in COLUMNS if column.name in frame)
+    return Table(frame, columns, missing, f"{parts} disjoint parts of the documents, clustered separately")
+
+
+ROW_UNIT = "unit of the row"
+COLUMNS = (
+    key("of", "quantity",
+        "number of clusters, share of tokens in clusters, or agreement with a fit on 80 % of the documents"),
+    key("unit", "unit", "unit of the row", shown=False),
+    *described("own", "own", ROW_UNIT, "mean over the parts", format=".3f"),
+    *described("against", "compared with", ROW_UNIT, "the same with the other features or parameters", format=".3f"),
+    *quantity("difference", "difference", ROW_UNIT, "own − compared with, paired by part", format="+.3f", sd="parts"),
+    counts("parts", "parts")[0],
+)  # fmt: skip

@@ -1,8 +1,13 @@
-"""Tokens clustered by their features: labels, sizes, processing depth and agreement with other fits."""
+"""Tokens clustered by their features: labels, sizes, processing depth and agreement with other fits.
+
+k* is one of the features, so clusters separate depths in part by construction. The control is σ(k*), the standard
+deviation of k* over the tokens of a cluster, of clusters of the same sizes with tokens assigned at random.
+"""
 
 import hashlib
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +18,36 @@ from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.checks import agreement_table, raw_rows_of, same_token_split, stability_table
-from streamscope.features.cluster.description import RANGES, cluster_table, depth_ranges, depth_spread
+from streamscope.features.cluster.checks import (
+    agreement_table,
+    other_way,
+    parts_table,
+    raw_rows_of,
+    same_token_split,
+    stability_table,
+)
 from streamscope.features.cluster.modes import COMPONENTS, ComputationalModes
-from streamscope.features.cluster.parts import other_way, parts_table
+from streamscope.features.compute.formulas import RANGES, depth_ranges
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.instruments.contract import InstrumentData, Progress, ticks
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each, estimate
+from streamscope.instruments.observations import (
+    NUMBERS,
+    Contrast,
+    Estimates,
+    Measure,
+    Observations,
+    Reasons,
+    each,
+    estimate,
+)
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, quantity
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.stream_states import MASSIVE
 
 SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9, limits=(0.0, 1.0))
-QUANTITIES = {"depth": "share", "coverage": "coverage"}
 LARGEST = 15
 """Number of clusters shown on the screen."""
 
@@ -44,40 +63,38 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     x, constant = varying_features(features)
     umap = _umap(options.seed) if options.umap else None
     advance = ticks(progress, 2 + options.umap)
+    raw = None
     if options.fitted is None:
         _check_size(options, x)
         raw = raw_rows_of(options.raw, opened.files) if options.raw else None
         modes = clusterer(options).fit(x)
         labels = labels_of(features, modes.labels_, modes.probabilities_)
     else:
-        raw, modes = None, read_modes(options.fitted, opened)
+        modes = read_modes(options.fitted, opened)
         x = features.table[list(modes.feature_names_in_)]
         labels = labels_of(features, *modes.predict_soft(x))
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
     advance(1)
-    unplaced = _place(umap, labels, z, vector) if umap is not None else ""
+    unplaced = "" if umap is None else _place(umap, labels, z, vector)
     advance(1)
     n_layers, kstar = features.about["n_layers"], features.about["options"]["kstar"]
-    clusters, in_cluster = cluster_table(labels, vector, n_layers, kstar), labels["cluster"].to_numpy() >= 0
-    blocks = {"depth": depths(labels, n_layers, kstar), "coverage": coverage(labels)}
+    clusters, share = cluster_table(labels, vector, n_layers, kstar), (labels["cluster"] >= 0).mean()
+    spread = depth_spread(labels) if len(clusters) else {}
     title = (
-        f"{features.about['preset']}, {modes.method}: {counted(len(clusters), 'cluster', ',')} "
-        f"with {in_cluster.mean():.1%} of "
+        f"{features.about['preset']}, {modes.method}: {counted(len(clusters), 'cluster', ',')} with {share:.1%} of "
+        f"{counted(len(labels), 'token', ',')}"
     )
-    title += counted(len(labels), "token", ",")
-    results = {
-        "clusters": clusters_of(clusters, labels, title),
-        "labels": LongTable.of(
-            [labels], tuple(column for column in LABELS if column.name in labels), f"{title}{unplaced}"
-        ),
-    }  # fmt: skip
-    advance(0)
-    column_counts = {
-        "columns": x.shape[1],
-        "zero": sum(column.constant for column in features.columns),
-        "constant": len(constant),
-    }
     documents = labels["document"].to_numpy()
+    size = {
+        "tokens": len(labels), "documents": len(np.unique(documents)), "distinct": len(z), "columns": x.shape[1],
+        "zero": sum(column.constant for column in features.columns), "constant": len(constant),
+        "clusters": len(clusters),
+    }  # fmt: skip
+    results = {
+        "clusters": clusters_of(clusters, spread.get("dealt", np.nan), title),
+        "labels": LongTable.of([labels], tuple(c for c in LABELS if c.name in labels), f"{title}{unplaced}"),
+    }
+    advance(0)
     if raw is not None:
         labels_of_raw, left_out = raw_labels(options, raw)
         table = agreement_table(modes.labels_, labels_of_raw, documents, resamples=options.resamples, seed=options.seed)
@@ -90,10 +107,9 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
         table = stability_table(modes, x, documents, options.stability, progress=progress)
         results["stability"] = Table.noted(table, STABILITY, "Agreement with other fits")
     if options.parts:
-        comparison = other_way(options, features)
-        ways = [(clusterer(options), x)] + (
-            [] if comparison is None else [(clusterer(comparison[0]), varying_features(comparison[1])[0])]
-        )
+        ways = [(clusterer(options), x)]
+        if (comparison := other_way(options, features)) is not None:
+            ways.append((clusterer(comparison[0]), varying_features(comparison[1])[0]))
         results["parts"] = parts_table(ways, documents, options.parts, options.seed, progress)
     about = {
         "clusters": {"method": modes.method, "parameters": modes.get_params(), "columns": list(x.columns),
@@ -101,17 +117,18 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
                      "sha256": fingerprint(features), "files": [str(path) for path in opened.files]},
         "constant": constant, "model": f"{features.about['preset']} ({features.about['run']})", "title": title,
     }  # fmt: skip
-    contrasts = {name: each(quantity_name, blocks[name].cells, null=None) for name, quantity_name in QUANTITIES.items()}
-    return InstrumentData(
-        blocks, contrasts, about, modes.arrays(), (results, (labels, clusters, len(z), modes, column_counts))
-    )
+    blocks = {"depth": depths(labels, n_layers, kstar), "coverage": coverage(labels)}
+    contrasts = {
+        "depth": each("share", blocks["depth"].cells, null=None),
+        "coverage": each("coverage", blocks["coverage"].cells, null=None),
+    }
+    extra = (results, size, summary_of(modes, clusters, spread))
+    return InstrumentData(blocks, contrasts, about, modes.arrays(), extra)
 
 
 def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
-    """(clusters [n] of raw activations [n, D], number of tokens with massive ones, which are noise).
-
-    Massive is a norm above `MASSIVE` times the median: a few such tokens would set the scale of the z-scores.
-    """
+    """(clusters [n] of raw activations [n, D], number of tokens with massive ones, which are noise). Massive is a norm
+    above `MASSIVE` times the median: a few such tokens would set the scale of the z-scores."""
     norm = np.linalg.norm(raw.astype(np.float64), axis=1)
     keep = norm <= MASSIVE * np.median(norm)
     labels = np.full(len(raw), -1)
@@ -121,12 +138,13 @@ def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
 
 def tables(options: Cluster, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """One row per cluster, and the summary, shares by depth, agreement, stability and one row per token."""
-    results, counted = data.extra
-    frame, missing = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])
+    results, size, (found, missing) = data.extra
+    frame, reasons = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])
     tokens = data.blocks["depth"].sizes.sum(1)
-    depth = Table(frame.assign(tokens=tokens.astype(int)), DEPTH, missing, "Processing depth k* of the tokens")
+    depth = Table(frame.assign(tokens=tokens.astype(int)), DEPTH, reasons, "Processing depth k* of the tokens")
     covered, reasons = estimates["coverage"].wide(["group"], describe=NUMBERS[1:4])
-    summary = summary_of(counted, covered, reasons, data.about["title"])
+    row = {**size, **covered.drop(columns=["group", "n", "clusters"]).iloc[0], **found}
+    summary = Table(pd.DataFrame([row]), SUMMARY, {**reasons, **missing}, data.about["title"])
     return {"clusters": results["clusters"], "summary": summary, "depth": depth, **results}
 
 
@@ -162,10 +180,8 @@ def _check_size(options: Cluster, x: pd.DataFrame) -> None:
 
 
 def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
-    """The fitted clusters in the result at `path`, for the open features.
-
-    Raises `InputError` for a result of another kind or of several runs, and for features of another model or options.
-    """
+    """The fitted clusters in the result at `path`, for the open features. Raises `InputError` for a result of another
+    kind or of several runs, and for features of another model or options."""
     file = path.with_suffix(".safetensors")
     if not file.is_file():
         raise InputError(f"{file} does not exist: python -m features.cluster --out {path} writes it")
@@ -192,9 +208,7 @@ def labels_of(features: Features, cluster: np.ndarray, probability: np.ndarray) 
     names = ["file"] if "file" in features.table else []
     table = features.table[[*names, "document", "position", "token_id", "token", "target", "prediction"]].copy()
     table["k_star"] = features.table["k_star" if "k_star" in features.table else "processing_depth"].astype("int32")
-    table["cluster"] = cluster.astype("int32")
-    table["probability"] = probability.astype("float32")
-    return table
+    return table.assign(cluster=cluster.astype("int32"), probability=probability.astype("float32"))
 
 
 def unclustered_labels(features: Features, umap: bool) -> pd.DataFrame:
@@ -226,29 +240,28 @@ def _place(umap: Any, labels: pd.DataFrame, z: np.ndarray, vector: np.ndarray) -
     """Add columns x and y with the map position of each distinct vector; returns a note for the title."""
     if len(z) <= umap.n_neighbors:
         return f"; no map, which needs more than {umap.n_neighbors} distinct vectors ({len(z)} here)"
+    note = ""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         labels[["x", "y"]] = umap.fit_transform(z)[vector].astype("float32")
-    other_warnings = [warning for warning in caught if UNCONNECTED not in str(warning.message)]
-    for warning in other_warnings:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return (
-        ""
-        if len(other_warnings) == len(caught)
-        else "; the relative position of unconnected groups on the map is arbitrary"
-    )
+    for warning in caught:
+        if UNCONNECTED in str(warning.message):
+            note = "; the relative position of unconnected groups on the map is arbitrary"
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return note
 
 
 def shares(labels: pd.DataFrame, cells: Iterable[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Observations:
     """Shares per document, from (keys, tokens [n] in the denominator, tokens [n] in the numerator)."""
     documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
-    cells = list(cells)
-    size = np.stack([np.bincount(of[inside], minlength=len(documents)) for _, inside, _ in cells])
-    hits = np.stack([np.bincount(of[inside & hit], minlength=len(documents)) for _, inside, hit in cells])
+    keys, inside, hits = zip(*cells, strict=True)
+    count = partial(np.bincount, minlength=len(documents))
     return Observations(
-        measure=SHARE, cells=pd.DataFrame([keys for keys, _, _ in cells]),
-        units=pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}),
-        total=hits, size=size,
+        measure=SHARE, cells=pd.DataFrame(keys),
+        units=pd.DataFrame({"unit": documents.astype(str), "cluster": documents}),
+        total=np.stack([count(of[tokens & hit]) for tokens, hit in zip(inside, hits, strict=True)]),
+        size=np.stack([count(of[tokens]) for tokens in inside]),
     )  # fmt: skip
 
 
@@ -259,28 +272,60 @@ def coverage(labels: pd.DataFrame) -> Observations:
 
 def depths(labels: pd.DataFrame, n_layers: int, kstar: str = "author") -> Observations:
     """Shares by depth range and by k*, for all tokens, clustered tokens and noise. PLS Table 1: early, middle, late."""
-    k_star, in_cluster = labels["k_star"].to_numpy(), labels["cluster"].to_numpy() >= 0
-    conditions = {name: depth_ranges(k_star, n_layers, kstar) == i for i, name in enumerate(RANGES)}
-    conditions |= {f"k* = {k}": k_star == k for k in range(n_layers + 1)}
+    in_cluster = labels["cluster"].to_numpy() >= 0
+    conditions = at_depth(labels["k_star"].to_numpy(), n_layers, kstar, "k* = {}")
     groups = {"all": np.full(len(labels), True), "clusters": in_cluster, "noise": ~in_cluster}
-    nonempty = ((group, inside) for group, inside in groups.items() if inside.any())
-    cells = [
-        ({"group": group, "depth": name}, inside, hit) for group, inside in nonempty for name, hit in conditions.items()
-    ]
-    return shares(labels, cells)
+    return shares(
+        labels,
+        [
+            ({"group": group, "depth": name}, inside, hit)
+            for group, inside in groups.items() if inside.any() for name, hit in conditions.items()
+        ],
+    )  # fmt: skip
 
 
-def clusters_of(clusters: pd.DataFrame, labels: pd.DataFrame, title: str) -> Table:
+def at_depth(k_star: np.ndarray, n_layers: int, kstar: str, name: str) -> dict[str, np.ndarray]:
+    """Depth range, then `name` of each k* -> [tokens] whether the token is there."""
+    ranges = depth_ranges(k_star, n_layers, kstar)
+    return {depth: ranges == i for i, depth in enumerate(RANGES)} | {
+        name.format(k): k_star == k for k in range(n_layers + 1)
+    }
+
+
+def cluster_table(labels: pd.DataFrame, vector: np.ndarray, n_layers: int, kstar: str = "author") -> pd.DataFrame:
+    """One row per cluster: size, distinct feature vectors, documents, σ(k*), shares by depth range and by k*. `labels`:
+    columns document, k_star, cluster, probability. `vector` [tokens]: the number of the distinct vector."""
+    depth = at_depth(labels["k_star"].to_numpy(), n_layers, kstar, "k{}")
+    by = labels.assign(vector=vector, **depth).query("cluster >= 0").groupby("cluster")
+    clusters = pd.DataFrame({
+        "n": by.size(), "share": by.size() / len(labels), "distinct": by["vector"].nunique(),
+        "documents": by["document"].nunique(), "probability": by["probability"].mean(),
+        "k_star_mean": by["k_star"].mean(), "k_star_sd": by["k_star"].std(ddof=0),
+    })  # fmt: skip
+    return clusters.join(by[list(depth)].mean()).reset_index()
+
+
+def depth_spread(labels: pd.DataFrame, *, draws: int = 20, seed: int = 0) -> dict[str, float]:
+    """Mean σ(k*) over clustered tokens, the same for tokens assigned at random, share of clusters with σ(k*) = 0."""
+    members = labels[labels["cluster"] >= 0]
+    k_star, of = members["k_star"].astype(float), members["cluster"].to_numpy()
+
+    def deviations(values: pd.Series) -> pd.Series:
+        return values.groupby(of).std(ddof=0)
+
+    rng, spreads, size = np.random.default_rng(seed), deviations(k_star), k_star.groupby(of).size()
+    dealt = [size @ deviations(pd.Series(rng.permutation(k_star))) / len(members) for _ in range(draws)]
+    without = float((spreads < 1e-6).mean())
+    return {"sd": float(size @ spreads / len(members)), "dealt": float(np.mean(dealt)), "without": without}
+
+
+def clusters_of(clusters: pd.DataFrame, dealt: float, title: str) -> Table:
     """The rows of `cluster_table` with the columns that the figures need."""
-    place = clusters["n"].rank(method="first", ascending=False).astype(int)
-    cumulative_share = (
-        clusters["share"].to_numpy()[np.argsort(place)].cumsum()[place - 1] if len(clusters) else np.empty(0)
-    )
-    dealt = depth_spread(labels)["dealt"] if len(clusters) else np.nan
+    order = clusters.sort_values("n", ascending=False, kind="stable")
+    order = order.assign(largest=range(1, len(order) + 1), held=order["share"].cumsum(), dealt=dealt)
     depth = [column for column in clusters if column[:1] == "k" and column[1:].isdigit()]
     by_depth = (_share(name, f"k* = {name[1:]}", f"tokens with k* = {name[1:]}", False) for name in depth)
-    columns = (*CLUSTERS, *by_depth, *FIGURE_COLUMNS)
-    return Table(clusters.assign(largest=place, held=cumulative_share, dealt=dealt), columns, {}, title, "n", LARGEST)
+    return Table(order.sort_index(), (*CLUSTERS, *by_depth, *FIGURE_COLUMNS), {}, title, "n", LARGEST)
 
 
 def same_token(block: Observations) -> Table:
@@ -295,29 +340,20 @@ def same_token(block: Observations) -> Table:
 
 
 def summary_of(
-    counted: tuple[pd.DataFrame, pd.DataFrame, int, ComputationalModes, Mapping[str, int]], covered: pd.DataFrame,
-    reasons: Mapping[tuple[int, str], str], title: str,
-) -> Table:  # fmt: skip
-    """One row: how much was clustered, and the result."""
-    labels, clusters, distinct, modes, column_counts = counted
-    explained, row, missing = modes.explained_variance_ratio_, dict[str, Any](), dict(reasons)
-    row |= {"tokens": len(labels), "documents": labels["document"].nunique(), "distinct": distinct}
-    row |= {
-        **column_counts,
-        "clusters": len(clusters),
-        **covered.drop(columns=["group", "n", "clusters"]).iloc[0].to_dict(),
+    modes: ComputationalModes, clusters: pd.DataFrame, spread: Mapping[str, float]
+) -> tuple[dict[str, float], Reasons]:
+    """Components, sizes and depths of the clusters, and why some have no value."""
+    explained = modes.explained_variance_ratio_
+    row: dict[str, float] = {
+        "components": len(explained),
+        "variance": float(explained.sum()) if len(explained) else np.nan,
     }
-    row |= {"components": len(explained), "variance": float(explained.sum()) if len(explained) else np.nan}
-    if not len(explained):
-        missing[0, "variance"] = "no components: all columns were used directly"
-    names, values = ("largest", "median", "single", "sd", "dealt", "flat"), [np.nan] * 6
-    if len(clusters):
-        spread, n = depth_spread(labels), clusters["n"]
-        values = [n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values()]
-    else:
-        missing |= {(0, name): "no cluster" for name in names}
-    row |= dict(zip(names, map(float, values), strict=True))
-    return Table(pd.DataFrame([row]), SUMMARY, missing, title)
+    missing = {} if len(explained) else {(0, "variance"): "no components: all columns were used directly"}
+    n, names = clusters["n"], ("largest", "median", "single", "sd", "dealt", "flat")
+    if not len(clusters):
+        return row | dict.fromkeys(names, np.nan), missing | {(0, name): "no cluster" for name in names}
+    values = (n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values())
+    return row | dict(zip(names, map(float, values), strict=True)), missing
 
 
 def _share(name: str, title: str, doc: str, shown: bool = True) -> Column:

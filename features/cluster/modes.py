@@ -1,27 +1,35 @@
 """Computational modes: tokens that the model processes in the same way (PLS §4.1, App. C.4), a scikit-learn clusterer.
 
-    modes = ComputationalModes().fit(X)              labels_, probabilities_, explained_variance_ratio_
-    modes.predict(X_new)                             labels of new tokens
-    ComputationalModes.of(modes.get_params(), columns, modes.arrays())      the same modes from a file
+Columns are standardised, projected on the leading principal components, then clustered by k-means (scikit-learn) or
+HDBSCAN* (Campello et al. 2013; McInnes & Healy 2017). Clusters are numbered by size, 0 the largest.
 
-Columns are standardised, projected on the leading principal components, then clustered by HDBSCAN* (the package
-`hdbscan`) or k-means (scikit-learn). Clusters are numbered by size, 0 the largest. New tokens are labelled by
-`features.cluster.density`, because the package asks for one neighbour more than a fit does.
+The package `hdbscan` fits; what it found is kept as arrays that label new tokens, because the package asks for one
+neighbour more there than a fit does. d_mr(a, b) = max(core(a), core(b), |a − b|) over rows z [n, D], and core(a) is the
+distance to the `min_samples`-th other row (scikit-learn counts the row itself). λ = 1/d. From the root (λ = 0) to dense
+regions, a cluster loses rows until it splits into two parts of at least `min_cluster_size` rows: these are new
+clusters. Stability S(C) = Σ over its rows (λ at which the row leaves C − λ at which C is born); "eom" selects the
+disjoint clusters of largest total stability, "leaf" those that do not split.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from hdbscan import HDBSCAN
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamscope.features.cluster.density import RESOLUTION, TIED, CondensedTree, attach, fit, nearest, probability
-
+RESOLUTION = 1e-5
+"""Smaller distances between a new row and a fitted one are raised to it, in standard deviations of a feature."""
+TIED = RESOLUTION / 10
+"""Smaller differences between distances count as ties: rounding of single-precision features."""
+SPARE = 8
+"""More rows than wanted, among which the nearest are looked for by exact distances."""
 COMPONENTS = 30
 DIGITS = 5
 """Decimals of standardised rows that HDBSCAN* sees: features of equal tokens differ in their last bits between batches,
@@ -29,6 +37,75 @@ and the package would make several clusters of them."""
 _PCA = ("mean_", "scale_", "components_", "explained_variance_ratio_")
 _DENSITY = ("rows_", "weights_", "core_", "owner_", "numbers_")
 _TREE = ("parent", "birth", "death", "last", "level")
+
+
+def nearest(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distances [n, k] (ascending) and indices [n, k] of the k rows of y nearest to each row of x, ties by index."""
+    candidates = NearestNeighbors(algorithm="brute").fit(y).kneighbors(x, min(k + SPARE, len(y)), return_distance=False)
+    exact = np.sqrt(np.square(x[:, None] - y[candidates]).sum(-1))  # scikit-learn's are of |x|² + |y|² − 2xy
+    order = np.lexsort((candidates, exact))[:, :k]
+    return np.take_along_axis(exact, order, 1), np.take_along_axis(candidates, order, 1)
+
+
+@dataclass(frozen=True)
+class CondensedTree:
+    """Clusters c = 0 (all rows), 1, …, parents before children.
+
+    parent [clusters] int64 (−1 for the root); birth [clusters], the λ at which it splits off; death [clusters], the
+    largest λ at which a row leaves it or it splits; last [rows], the smallest cluster of the row; level [rows], the λ
+    at which the row leaves that cluster.
+    """
+
+    parent: np.ndarray
+    birth: np.ndarray
+    death: np.ndarray
+    last: np.ndarray
+    level: np.ndarray
+
+
+def condensed(
+    z: np.ndarray, *, min_cluster_size: int, min_samples: int, selection: Literal["eom", "leaf"]
+) -> tuple[CondensedTree, np.ndarray, np.ndarray, np.ndarray]:
+    """(tree, owner [clusters], labels [n], probabilities [n]) of rows z [n, D]. `owner` is the selected cluster that
+    contains each cluster (itself included), −1 if none; never the root. Labels are clusters of the tree, −1 for
+    noise."""
+    n = len(z)
+    model = HDBSCAN(
+        min_cluster_size, min(min_samples, n - 1), cluster_selection_method=selection, algorithm="boruvka_kdtree",
+        approx_min_span_tree=False, core_dist_n_jobs=1, prediction_data=True,
+    ).fit(z)  # fmt: skip
+    edges = model.condensed_tree_.to_numpy()
+    lam = np.minimum(edges["lambda_val"], 1 / RESOLUTION)
+    inner = edges["child"] >= n
+    m = int(inner.sum()) + 1
+    tree = CondensedTree(np.full(m, -1), np.zeros(m), np.zeros(m), np.zeros(n, np.int64), np.zeros(n))
+    clusters, rows = edges["child"][inner] - n, edges["child"][~inner]
+    tree.parent[clusters], tree.birth[clusters] = edges["parent"][inner] - n, lam[inner]
+    tree.last[rows], tree.level[rows] = edges["parent"][~inner] - n, lam[~inner]
+    np.maximum.at(tree.death, edges["parent"] - n, lam)
+    selected = np.array(sorted(c - n for c in model.prediction_data_.cluster_map), np.int64)
+    owner = np.full(m, -1)
+    for c in range(1, m):
+        above = owner[tree.parent[c]]
+        owner[c] = above if above >= 0 or c not in selected else c
+    return tree, owner, np.append(selected, -1)[model.labels_], model.probabilities_  # −1 stays −1
+
+
+def probability(tree: CondensedTree, cluster: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """min(λ, death) / death of selected clusters; 0 where `cluster` is −1."""
+    death = tree.death[cluster]
+    return np.where(cluster >= 0, np.minimum(level, death) / np.where(death > 0, death, 1), 0.0)
+
+
+def attach(tree: CondensedTree, neighbour: np.ndarray, level: np.ndarray) -> np.ndarray:
+    """[points] the cluster of the condensed tree for a new point that joins row `neighbour` at λ = `level`: the
+    smallest of that row or, if it is not reached at λ, the first ancestor born below it. 1/λ compare up to rounding."""
+    cluster = tree.last[neighbour]
+    further, nearer = 1 / (1 / level + TIED), 1 / np.maximum(1 / level - TIED, TIED)
+    climbs = nearer < tree.level[neighbour]
+    while (up := climbs & (cluster > 0) & (tree.birth[cluster] >= further)).any():
+        cluster = np.where(up, tree.parent[cluster], cluster)
+    return cluster
 
 
 class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
@@ -78,19 +155,19 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         return self.predict_soft(X)[0]
 
     def predict_soft(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Labels [n] and probabilities [n] of new tokens.
+        """Labels [n] and probabilities [n] of new tokens. k-means: the nearest centre.
 
         hdbscan: the token joins its nearest fitted row in d_mr = max(core(x), core(row), |x − row|) at λ = 1/d_mr, and
         takes the cluster that holds that row at λ. core(x) is the distance to the `min_samples`-th fitted token.
         `hdbscan.approximate_predict` counts one token more in core(x) and one less in core(row).
-        k-means: the nearest centre.
         """
         z = self.transform(X)
         if self.method == "kmeans":
             return nearest(z, self.centers_, 1)[1][:, 0], np.ones(len(z))
         z = np.round(z, DIGITS)
         distance, index = nearest(z, self.rows_, 2 * self.min_samples)
-        core = _core_of_new(distance, self.weights_[index], self.min_samples)
+        rank = (np.cumsum(self.weights_[index], axis=1) >= self.min_samples).argmax(1)  # of the min_samples-th token
+        core = distance[np.arange(len(rank)), rank]
         reach = np.maximum(np.maximum(distance, self.core_[index]), core[:, None])
         tied = reach <= reach.min(1, keepdims=True) + TIED
         choice = np.where(tied, index, len(self.rows_)).argmin(1)  # first of the equally near rows
@@ -110,10 +187,9 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         """Fit mean, standard deviation (1 for constant columns) and principal components; returns projected rows."""
         scaler = StandardScaler().fit(x)
         self.mean_, self.scale_ = scaler.mean_, scaler.scale_
-        z = scaler.transform(x)
-        components = (
-            (COMPONENTS if self.method == "hdbscan" else None) if self.components == "auto" else self.components
-        )
+        z, components = scaler.transform(x), self.components
+        if components == "auto":
+            components = COMPONENTS if self.method == "hdbscan" else None
         self.components_, self.explained_variance_ratio_ = np.empty((0, x.shape[1])), np.empty(0)
         if components is not None:
             pca = PCA(min(int(components), *x.shape), svd_solver="full").fit(z)
@@ -126,7 +202,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _fit_density(self, z: np.ndarray, first: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         z = np.round(z, DIGITS)
-        tree, self.owner_, labels, probabilities = fit(
+        tree, self.owner_, labels, probabilities = condensed(
             z, min_cluster_size=self.min_cluster_size, min_samples=self.min_samples, selection=self.selection
         )
         self.rows_, self.weights_ = z[first], weights
@@ -170,19 +246,15 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
 def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The first token of each distinct row, the distinct row of each token, and the number of tokens per distinct row.
-
-    Distinct rows are ordered by hash, so that k-means begins alike whatever the order of the tokens.
-    """
+    They are ordered by hash, so that k-means begins alike whatever the order of the tokens."""
     x = np.ascontiguousarray(x) + 0.0  # no −0
     _, first, inverse, counts = np.unique(hashes(x), return_index=True, return_inverse=True, return_counts=True)
     return first, inverse, counts
 
 
 def hashes(x: np.ndarray) -> np.ndarray:
-    """[n] uint64: Σ over the columns of odd random numbers times the bits of x [n, d], modulo 2⁶⁴.
-
-    The low bits of round numbers are all 0, so the high bits are folded into them first.
-    """
+    """[n] uint64: Σ over the columns of odd random numbers times the bits of x [n, d], modulo 2⁶⁴. The low bits of
+    round numbers are all 0, so the high bits are folded into them first."""
     bits = x.view(np.uint64)
     odd = np.random.default_rng(0).integers(0, 2**64, x.shape[1], np.uint64) | np.uint64(1)
     parts = [bits[i : i + 1024] for i in range(0, len(bits), 1024)]  # blocks that fit the cache
@@ -193,9 +265,3 @@ def _by_size(cluster: np.ndarray, weights: np.ndarray, n: int) -> np.ndarray:
     """[n] rank of each cluster by tokens, 0 the largest; ties by number."""
     in_cluster = cluster >= 0
     return np.argsort(np.argsort(-np.bincount(cluster[in_cluster], weights[in_cluster], n), kind="stable"))
-
-
-def _core_of_new(distance: np.ndarray, weights: np.ndarray, min_samples: int) -> np.ndarray:
-    """[n] distance of new points to their `min_samples`-th fitted token."""
-    rank = (np.cumsum(weights, axis=1) >= min_samples).argmax(1)
-    return distance[np.arange(len(rank)), rank]

@@ -1,31 +1,33 @@
 """Every feature of PLS, with its formula in words and as code (PLS App. B.7, C.3).
 
     columns(6, 6, Extract(tier="structural"))       163 features, 167 with position, 455 with the top 5
-    compute(seen, columns(6, 6, …))                 [n, features], by the same definitions
+    compute(record, columns(6, 6, …))               [n, features], by the same definitions
 
-A family of features, such as p of every layer, is one function of a forward pass (`ForwardRecord`), decorated with its
-name, unit, formula and axes. It returns [n, *axes]; each value goes to the column named by its place on the axes.
-Columns are ordered as in `TIERS`.
+A family of features, such as p of every layer, is a row of `TRAJECTORY`, `HEADS`, `POSITION` or `CORE`: a name with its
+axes in braces, component, unit, source, formula, and what a forward pass (`ForwardRecord`) gives for it, [n, *axes].
 
 Ã_h[q, k] = ḡ_h[q] A_h[q, k] is attention times the head's gate (1 without a gate), over keys k < q; L layers, H heads.
 "stable" features hold the values of layer s = min(k*, L−1) and 0 in other layers; "final" ones those of layer L−1 and 0
 in other layers, which makes these columns `constant`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from streamscope.features.extract import HEADS_OF, Extract
-from streamscope.features.schema import Feature
+from streamscope.features.extract import HEADS_OF, Extract, Feature
 
-WHERE = ("stable", "final")
+RANGES = ("early", "middle", "late")
+SCALED = ("peak", "mass", "distance", "local")
+"""Statistics of attention that are proportional to it."""
 
 
 # ---- statistics of attention -------------------------------------------------------------------
@@ -52,15 +54,18 @@ class AttentionStats:
     local: Float[Tensor, "*B T H"] | None = None
     """Σ A[q, k] over the keys q − window … q − 1."""
 
+    def at(self, rows: Any) -> "AttentionStats":
+        """The statistics at some queries."""
+        parts: dict[str, Any] = {name: None if x is None else x[rows] for name, x in vars(self).items()}
+        return AttentionStats(**parts)
+
 
 @torch.no_grad()
 def attention_stats(
     pattern: Float[Tensor, "B H T T"], *, k: int | None = None, window: int | None = None, distance: bool = False
 ) -> AttentionStats:
-    """The statistics of a pattern [B, H, T, T], in fp32 at least; the pattern itself is not kept.
-
-    `k`, `window` and `distance` request the optional ones. B batch, T position, H heads.
-    """
+    """The statistics of a pattern [B, H, T, T], in fp32 at least; the pattern itself is not kept. `k`, `window` and
+    `distance` request the optional ones. B batch, T position, H heads."""
     n = pattern.shape[-1]
     a = pattern.to(torch.promote_types(pattern.dtype, torch.float32), copy=True)
     a.diagonal(0, -2, -1).zero_()  # weights after the query are 0 already
@@ -82,21 +87,18 @@ def attention_stats(
 
 
 def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, options: Extract) -> AttentionStats:
-    """The statistics of Ã = ḡ A; ḡ is the gate's mean or root mean square over its width, 1 without a gate.
-
-    Entropy does not depend on ḡ, but is 0 if the peak of Ã is below `theta_entropy`. The k largest weights are 0 if ḡ
-    is below `theta_gate`.
-    """
+    """The statistics of Ã = ḡ A; ḡ is the gate's mean or root mean square over its width, 1 without a gate. Entropy
+    does not depend on ḡ, but is 0 if the peak of Ã is below `theta_entropy`. The k largest weights are 0 if ḡ is below
+    `theta_gate`."""
     g = torch.ones_like(stats.peak)
     if gate is not None:
         g = gate.to(g.dtype)
         g = g.mean(-1) if options.gate_reduce == "mean" else g.square().mean(-1).sqrt()
-    peak, open_gate = g * stats.peak, torch.where(g < options.theta_gate, 0.0, g)[..., None]
-    return AttentionStats(
-        peak=peak, mass=g * stats.mass, entropy=torch.where(peak < options.theta_entropy, 0.0, stats.entropy),
+    scaled: dict[str, Any] = {name: x if x is None else g * x for name, x in vars(stats).items() if name in SCALED}
+    open_gate = torch.where(g < options.theta_gate, 0.0, g)[..., None]
+    return replace(
+        stats, **scaled, entropy=torch.where(g * stats.peak < options.theta_entropy, 0.0, stats.entropy),
         top=None if stats.top is None else open_gate * stats.top,
-        distance=None if stats.distance is None else g * stats.distance,
-        local=None if stats.local is None else g * stats.local,
     )  # fmt: skip
 
 
@@ -120,6 +122,23 @@ class Shape(NamedTuple):
     n_heads: int
     how: Extract
 
+    def heads(self, group: str) -> list[Any]:
+        """The heads of anchor_mass or entity_mass."""
+        return self.how.heads(group, self.n_layers, self.n_heads)
+
+    def words(self, group: str | None) -> dict[str, str]:
+        """What the options make of a formula."""
+        followed, zeroed = "ŷ" if self.how.target == "final" else "y", self.how.traj_prob == "zeroed"
+        return {
+            "followed": followed,
+            "if_hit": f" if argmax p^(ℓ) = {followed} else 0" if zeroed else "",
+            "best_other": "second-highest p^(ℓ)" if zeroed else f"max p^(ℓ) of tokens other than {followed}",
+            "late": "; L where that is L−1" if self.how.kstar == "author" else "",
+            "counted": "y" if self.how.kappa_target == "truth" else "ŷ",
+            "window": str(self.how.window),
+            "heads": ", ".join(head.label for head in self.heads(group)) if group else "",
+        }
+
 
 @dataclass(frozen=True)
 class ForwardRecord:
@@ -132,83 +151,87 @@ class ForwardRecord:
     stats: Sequence[AttentionStats]
     """Attention statistics of every layer, at the n queries."""
 
-    @property
-    def last(self) -> int:
-        """The index of the final layer."""
-        return self.shape.n_layers - 1
-
     @cached_property
     def k_star(self) -> Int[Tensor, " n"]:
         """The layer from which on the prediction stays the same."""
         return stability(self.trajectory.predicted, self.shape.how.kstar)
 
     @property
-    def stable(self) -> Int[Tensor, " n"]:
-        """min(k*, L−1)."""
-        return self.k_star.clamp(max=self.last)
+    def stable_and_last(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+        """The layers min(k*, L−1) and L−1."""
+        last = self.shape.n_layers - 1
+        return self.k_star.clamp(max=last), torch.full_like(self.k_star, last)
 
-    def of_layers(self, kind: str) -> Float[Tensor, "L n ..."]:
-        """A statistic of attention in every layer."""
-        return torch.stack([getattr(layer, kind) for layer in self.stats])
+    def of_heads(self, kind: str) -> Float[Tensor, "n where L ..."]:
+        """A statistic at the stable layer, then at the final one, each at its layer's place and 0 at the others."""
+        values = torch.stack([getattr(layer, kind) for layer in self.stats])
+        blocks = values.new_zeros(2, values.shape[1], values.shape[0], *values.shape[2:])
+        rows = torch.arange(values.shape[1], device=values.device)
+        for block, layer in zip(blocks, self.stable_and_last, strict=True):
+            block[rows, layer] = values[layer, rows]
+        return blocks.transpose(0, 1)
 
-    def stable_and_final(self, kind: str) -> Float[Tensor, "n where L ..."]:
-        """A statistic at the stable layer, then at the final one, each at its layer's place."""
-        values = self.of_layers(kind)
-        final = torch.full_like(self.stable, self.last)
-        return torch.stack([at_layers(values, self.stable), at_layers(values, final)], 1)
+    def of_layers(self, of_layer: Callable[[AttentionStats], Tensor]) -> Float[Tensor, "n where"]:
+        """A number of each layer, at the stable layer and at the final one."""
+        values = torch.stack([of_layer(layer) for layer in self.stats])
+        return torch.stack([values.gather(0, layer[None])[0] for layer in self.stable_and_last], 1)
 
+    def kappa(self) -> Int[Tensor, " n"]:
+        """κ: the longest run of layers that predict the counted token."""
+        predicted = self.trajectory.predicted
+        return longest_run(predicted == (self.truth if self.shape.how.kappa_target == "truth" else predicted[-1]))
 
-Place = Mapping[str, Any]
+    def masses(self) -> Float[Tensor, "n groups"]:
+        """The summed largest weights of the paper's heads."""
+        groups = ([self.stats[head.layer].peak[:, head.head] for head in self.shape.heads(name)] for name in HEADS_OF)
+        return torch.stack([torch.stack(peaks).sum(0) for peaks in groups], 1)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Features of one kind, as the decorator of the function that computes all of them.
-
-    `name` is a template with the names of the axes; `formula`, `axes` and `layer` may depend on options and place.
-    """
+    """Features of one kind; `name` has their axes in braces, and `formula` may have words of `Shape.words`."""
 
     name: str
     component: str
     unit: str
     source: str
-    formula: str | Callable[[Shape, Place], str]
-    axes: Callable[[Shape], Mapping[str, Sequence[Any]]] = lambda shape: {}
-    layer: Callable[[Shape, Place], int | None] = lambda shape, place: place.get("layer")
-    values: Callable[[ForwardRecord], Tensor] | None = None
+    formula: str
+    values: Callable[[ForwardRecord], Tensor]
+    first: int = 0
+    """The first layer that has one."""
+    final: bool = False
+    """Whether a feature that is not of the stable layer is of the last one."""
 
-    def __call__(self, values: Callable[[ForwardRecord], Tensor]) -> "Family":
-        return replace(self, values=values)
-
-    def places(self, shape: Shape) -> Iterator[Place]:
+    def places(self, shape: Shape) -> Iterator[dict[str, Any]]:
         """Every combination of places on the axes, the last axis fastest."""
-        axes = self.axes(shape)
-        return (dict(zip(axes, place, strict=True)) for place in product(*axes.values()))
+        axes: dict[str, Sequence[Any]] = {
+            "where": ("stable", "final"), "layer": range(self.first, shape.n_layers), "head": range(shape.n_heads),
+            "rank": range(1, shape.how.k + 1), "group": tuple(HEADS_OF),
+        }  # fmt: skip
+        names = re.findall(r"{(\w+)}", self.name)
+        return (dict(zip(names, place, strict=True)) for place in product(*(axes[name] for name in names)))
 
     def columns(self, shape: Shape) -> Iterator[Feature]:
         """The features of the family."""
+        last = shape.n_layers - 1
         for place in self.places(shape):
-            zero = place.get("where") == "final" and "head" in place and place["layer"] < shape.n_layers - 1
+            where, layer = place.get("where"), place.get("layer")
             yield Feature(
-                name=self.name.format(**place), component=self.component, layer=self.layer(shape, place),
-                head=place.get("head"), rank=place.get("rank"), unit=self.unit, source=self.source, constant=zero,
-                formula=self.formula if isinstance(self.formula, str) else self.formula(shape, place),
+                name=self.name.format(**place), component=self.component, unit=self.unit, source=self.source,
+                layer=last if self.final and where != "stable" else layer, head=place.get("head"),
+                rank=place.get("rank"), constant=where == "final" and layer is not None and layer < last,
+                formula=self.formula.format(**shape.words(place.get("group"))),
             )  # fmt: skip
 
     def by_name(self, record: ForwardRecord) -> dict[str, Tensor]:
         """Feature name -> values [n]."""
-        assert self.values is not None
-        axes, values = self.axes(record.shape), self.values(record)
-        assert values.shape[1:] == tuple(map(len, axes.values())), f"{self.name}: {values.shape}"
-        names = (self.name.format(**place) for place in self.places(record.shape))
-        return dict(zip(names, values.flatten(1).unbind(1) if axes else [values], strict=True))
+        names, values = (self.name.format(**place) for place in self.places(record.shape)), self.values(record)
+        return dict(zip(names, values.reshape(len(values), -1).unbind(1), strict=True))
 
 
 def columns(n_layers: int, n_heads: int, options: Extract) -> tuple[Feature, ...]:
-    """The features of a tier in order; their numbers are 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4.
-
-    Raises `InputError` for heads of tier core that the model does not have.
-    """
+    """The features of a tier in order; their numbers are 5, 3L+1+4LH, 4 more, 3L+1+2LH(k+1)+4. Raises `InputError` for
+    heads of tier core that the model does not have."""
     shape = Shape(n_layers, n_heads, options)
     return tuple(feature for family in TIERS[options.tier] for feature in family.columns(shape))
 
@@ -221,76 +244,19 @@ def compute(record: ForwardRecord, features: Sequence[Feature]) -> Float[Tensor,
     return torch.stack([values[feature.name].to(record.trajectory.p.dtype) for feature in features], -1)
 
 
-def _followed_token(shape: Shape) -> str:
-    return "ŷ" if shape.how.target == "final" else "y"
-
-
-def _prob(shape: Shape, place: Place) -> str:
-    y = _followed_token(shape)
-    return f"p^(ℓ)({y})" + (f" if argmax p^(ℓ) = {y} else 0" if shape.how.traj_prob == "zeroed" else "")
-
-
-def _margin(shape: Shape, place: Place) -> str:
-    best_other = f"max p^(ℓ) of tokens other than {_followed_token(shape)}"
-    return f"traj_prob − {'second-highest p^(ℓ)' if shape.how.traj_prob == 'zeroed' else best_other}"
-
-
-def _layers(shape: Shape) -> dict[str, Sequence[Any]]:
-    return {"layer": range(shape.n_layers)}
-
-
-@Family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", _prob, _layers)
-def traj_prob(record: ForwardRecord) -> Tensor:
-    """p of the followed token; `Trajectory` holds zeros under `traj_prob` "zeroed"."""
-    return record.trajectory.p.T
-
-
-@Family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", _margin, _layers)
-def traj_margin(record: ForwardRecord) -> Tensor:
-    """The margin of the followed token over the best other one."""
-    return record.trajectory.margin.T
-
-
-@Family(
-    "traj_drop_L{layer}", "trajectory", "probability", "PLS B.5.1", "max(0, traj_prob of layer ℓ−1 − traj_prob)",
-    lambda shape: {"layer": range(1, shape.n_layers)},
-)  # fmt: skip
-def traj_drop(record: ForwardRecord) -> Tensor:
-    """The probability that a layer takes back."""
-    p = record.trajectory.p
-    return (p[:-1] - p[1:]).clamp(min=0).T
-
-
-def _k_star(shape: Shape, place: Place) -> str:
-    late = "; L where that is L−1" if shape.how.kstar == "author" else ""
-    return f"min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k{late}"
-
-
-def _kappa(shape: Shape, place: Place) -> str:
-    return f"longest run of layers with argmax p^(ℓ) = {'y' if shape.how.kappa_target == 'truth' else 'ŷ'}"
-
-
-@Family("k_star", "stability", "layers", "PLS B.5.2", _k_star)
-def k_star(record: ForwardRecord) -> Tensor:
-    """k*: the layer from which on the prediction stays the same."""
-    return record.k_star
-
-
-@Family("kappa", "stability", "layers", "PLS B.5.2", _kappa)
-def kappa(record: ForwardRecord) -> Tensor:
-    """κ: the longest run of layers that predict the counted token."""
-    predicted = record.trajectory.predicted
-    return longest_run(
-        predicted == (record.truth if record.shape.how.kappa_target == "truth" else predicted[record.last])
-    )
-
-
 def stability(predicted: Int[Tensor, "L n"], kstar: str) -> Int[Tensor, " n"]:
     """k*: the first layer from which on all layers predict what the last one does; "author": L instead of L−1."""
     n_layers = predicted.shape[0]
     agreed = (predicted == predicted[-1]).flip(0).long().cumprod(0).sum(0)
     depth = n_layers - agreed
     return torch.where(depth == n_layers - 1, n_layers, depth) if kstar == "author" else depth
+
+
+def depth_ranges(k_star: np.ndarray, n_layers: int, kstar: str = "author") -> np.ndarray:
+    """[tokens] 0 early (k* < L/3), 1 middle, 2 late (k* ≥ 5L/6; with `kstar` strict, where k* ends at L−1, k* ≥
+    min(5L/6, L−1)). For L = 6 these are layers 0–1, 2–4 and 5–6 (PLS Table 1)."""
+    late = min(5 * n_layers / 6, n_layers - 1) if kstar == "strict" else 5 * n_layers / 6
+    return np.where(k_star >= late, 2, np.where(k_star < n_layers / 3, 0, 1))
 
 
 def longest_run(hit: Bool[Tensor, "L n"]) -> Int[Tensor, " n"]:
@@ -302,75 +268,6 @@ def longest_run(hit: Bool[Tensor, "L n"]) -> Int[Tensor, " n"]:
     return best
 
 
-def _heads(shape: Shape) -> dict[str, Sequence[Any]]:
-    return {"where": WHERE, "layer": range(shape.n_layers), "head": range(shape.n_heads)}
-
-
-@Family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]", _heads)
-def head_act(record: ForwardRecord) -> Tensor:
-    """The largest attention weight of every head."""
-    return record.stable_and_final("peak")
-
-
-@Family(
-    "topk_{where}_L{layer}H{head}_r{rank}", "head top-k", "attention", "PLS C.2",
-    "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate",
-    lambda shape: {**_heads(shape), "rank": range(1, shape.how.k + 1)},
-)  # fmt: skip
-def topk(record: ForwardRecord) -> Tensor:
-    """The k largest attention weights of every head."""
-    return record.stable_and_final("top")
-
-
-@Family(
-    "head_ent_{where}_L{layer}H{head}", "head entropy", "nats", "PLS B.5.4",
-    "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy", _heads,
-)  # fmt: skip
-def head_ent(record: ForwardRecord) -> Tensor:
-    """The entropy of the attention of every head."""
-    return record.stable_and_final("entropy")
-
-
-def at_layers(values: Float[Tensor, "L n ..."], layer: Int[Tensor, " n"]) -> Float[Tensor, "n L ..."]:
-    """Each row's values at its own `layer`, 0 in all other layers."""
-    block = values.new_zeros(values.shape[1], values.shape[0], *values.shape[2:])
-    rows = torch.arange(len(block), device=block.device)
-    block[rows, layer] = values[layer, rows]
-    return block
-
-
-SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 without a key"
-
-
-def _mass(shape: Shape, place: Place) -> str:
-    return f"Σ_h Σ_k Ã_h[q, k], q−{shape.how.window} ≤ k < q"
-
-
-def _final_layer(shape: Shape, place: Place) -> int | None:
-    return shape.n_layers - 1 if place.get("where", "final") == "final" else None
-
-
-def _where(shape: Shape) -> dict[str, Sequence[Any]]:
-    return {"where": WHERE}
-
-
-def _stable_and_final(values: Float[Tensor, "L n"], record: ForwardRecord) -> Float[Tensor, "n where"]:
-    """The values at the stable layer and at the final one."""
-    return torch.stack([values.gather(0, record.stable[None])[0], values[record.last]], 1)
-
-
-@Family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, _where, layer=_final_layer)
-def attn_span(record: ForwardRecord) -> Tensor:
-    """Mean distance in tokens from query to key, over the attention of a layer's heads."""
-    return _stable_and_final(torch.stack([span(layer) for layer in record.stats]), record)
-
-
-@Family("local_mass_{where}", "position", "attention", "PLS B.5.5", _mass, _where, layer=_final_layer)
-def local_mass(record: ForwardRecord) -> Tensor:
-    """The layer's attention to the nearest keys."""
-    return _stable_and_final(record.of_layers("local").sum(-1), record)
-
-
 def span(stats: AttentionStats) -> Float[Tensor, " n"]:
     """Mean distance of attention over all heads, in tokens; 0 without a key."""
     assert stats.distance is not None
@@ -378,44 +275,50 @@ def span(stats: AttentionStats) -> Float[Tensor, " n"]:
     return stats.distance.sum(-1) / mass.clamp(min=torch.finfo(mass.dtype).tiny)
 
 
-def _group(shape: Shape, place: Place) -> str:
-    heads = ", ".join(head.label for head in shape.how.heads(place["group"], shape.n_layers, shape.n_heads))
-    return f"Σ_h max_k Ã_h[q, k], h in {heads}"
+def local_mass(stats: AttentionStats) -> Float[Tensor, " n"]:
+    """The layer's attention to the nearest keys."""
+    assert stats.local is not None
+    return stats.local.sum(-1)
 
 
-@Family("processing_depth", "core", "layers", "PLS B.4.1", "k*")
-def processing_depth(record: ForwardRecord) -> Tensor:
-    """k*, under the paper's name."""
-    return record.k_star
-
-
-@Family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)", layer=_final_layer)
-def confidence(record: ForwardRecord) -> Tensor:
-    """The probability of the final prediction."""
-    return record.trajectory.confidence
-
-
-@Family("{group}_mass", "core", "attention", "PLS B.4.1", _group, lambda shape: {"group": tuple(HEADS_OF)})
-def group_mass(record: ForwardRecord) -> Tensor:
-    """The summed largest weights of the paper's heads."""
-    masses = []
-    for group in HEADS_OF:
-        heads = record.shape.how.heads(group, record.shape.n_layers, record.shape.n_heads)
-        masses.append(torch.stack([record.stats[head.layer].peak[:, head.head] for head in heads]).sum(0))
-    return torch.stack(masses, 1)
-
-
-@Family("context_span", "core", "tokens", "PLS B.4.1", SPAN, layer=_final_layer)
-def context_span(record: ForwardRecord) -> Tensor:
-    """Mean distance of the final layer's attention."""
-    return span(record.stats[record.last])
-
-
-TRAJECTORY = (traj_prob, traj_margin, traj_drop, k_star, kappa)
-POSITION = (attn_span, local_mass)
+SPAN = "Σ_h Σ_k Ã_h[q, k] (q − k) / Σ_h Σ_k Ã_h[q, k]; 0 without a key"
+K_STAR = "min k with argmax p^(ℓ) = ŷ for all ℓ ≥ k{late}"
+ENTROPY = "−Σ_k a ln a, a = Ã_h[q, k] / Σ_j Ã_h[q, j]; 0 where max_k Ã_h < θ_entropy"
+TRAJECTORY = (
+    Family("traj_prob_L{layer}", "trajectory", "probability", "PLS B.5.1", "p^(ℓ)({followed}){if_hit}",
+           lambda record: record.trajectory.p.T),
+    Family("traj_margin_L{layer}", "trajectory", "probability", "PLS B.5.1", "traj_prob − {best_other}",
+           lambda record: record.trajectory.margin.T),
+    Family("traj_drop_L{layer}", "trajectory", "probability", "PLS B.5.1",
+           "max(0, traj_prob of layer ℓ−1 − traj_prob)",
+           lambda record: (record.trajectory.p[:-1] - record.trajectory.p[1:]).clamp(min=0).T, first=1),
+    Family("k_star", "stability", "layers", "PLS B.5.2", K_STAR, lambda record: record.k_star),
+    Family("kappa", "stability", "layers", "PLS B.5.2", "longest run of layers with argmax p^(ℓ) = {counted}",
+           ForwardRecord.kappa),
+)  # fmt: skip
+LARGEST = Family("head_act_{where}_L{layer}H{head}", "head activation", "attention", "PLS B.5.3", "max_k Ã_h[q, k]",
+                 lambda record: record.of_heads("peak"))  # fmt: skip
+TOP = Family("topk_{where}_L{layer}H{head}_r{rank}", "head top-k", "attention", "PLS C.2",
+             "r-th largest Ã_h[q, k], r = rank; 0 where ḡ_h < θ_gate",
+             lambda record: record.of_heads("top"))  # fmt: skip
+SPREAD = Family("head_ent_{where}_L{layer}H{head}", "head entropy", "nats", "PLS B.5.4", ENTROPY,
+                lambda record: record.of_heads("entropy"))  # fmt: skip
+POSITION = (
+    Family("attn_span_{where}", "position", "tokens", "PLS B.5.5", SPAN, lambda record: record.of_layers(span),
+           final=True),
+    Family("local_mass_{where}", "position", "attention", "PLS B.5.5", "Σ_h Σ_k Ã_h[q, k], q−{window} ≤ k < q",
+           lambda record: record.of_layers(local_mass), final=True),
+)  # fmt: skip
+CORE = (
+    Family("processing_depth", "core", "layers", "PLS B.4.1", "k*", lambda record: record.k_star),
+    Family("confidence", "core", "probability", "PLS B.4.1", "p^(L−1)(ŷ)",
+           lambda record: record.trajectory.confidence, final=True),
+    Family("{group}_mass", "core", "attention", "PLS B.4.1", "Σ_h max_k Ã_h[q, k], h in {heads}", ForwardRecord.masses),
+    Family("context_span", "core", "tokens", "PLS B.4.1", SPAN, lambda record: span(record.stats[-1]), final=True),
+)  # fmt: skip
 TIERS: dict[str, tuple[Family, ...]] = {
-    "core": (processing_depth, confidence, group_mass, context_span),
-    "structural": (*TRAJECTORY, head_act, head_ent),
-    "structural+position": (*TRAJECTORY, head_act, head_ent, *POSITION),
-    "topk": (*TRAJECTORY, topk, head_ent, *POSITION),
+    "core": CORE,
+    "structural": (*TRAJECTORY, LARGEST, SPREAD),
+    "structural+position": (*TRAJECTORY, LARGEST, SPREAD, *POSITION),
+    "topk": (*TRAJECTORY, TOP, SPREAD, *POSITION),
 }

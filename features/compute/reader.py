@@ -1,15 +1,10 @@
 """Features of documents: one forward pass, attention reduced layer by layer, one unembedding per layer (PLS App. B, C).
 
-    reader = FeatureReader(model, Extract(tier="topk"))
-    found = reader.read([[0, 17, 5, …], …])           documents as token ids, ideally of similar lengths
-    found.X [n, d], found.prediction [n]              document by document, positions in order
-
 L layers, H heads, n rows: the positions within the context that have a next token (two with `logits_row` next).
 `rows_of` counts them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,11 +70,8 @@ class FeatureReader:
 
     @torch.no_grad()
     def read(self, documents: Sequence[Sequence[int]], without: Sequence[int] | None = None) -> Rows:
-        """Features of every row of `documents`, except the first `without` rows of each; documents are cut at the
-        context.
-
-        Raises `InputError` for documents without a row, tokens outside the vocabulary and non-finite activations.
-        """
+        """Features of every row of `documents`, cut at the context, except the first `without` rows of each. Raises
+        `InputError` for documents without a row, tokens outside the vocabulary and non-finite activations."""
         model, n_ctx = self.model, self.model.config.n_ctx
         device = model.cfg.device
         stops = self.rows_of([len(ids) for ids in documents]).tolist()
@@ -125,9 +117,7 @@ class FeatureReader:
                 outputs.clear()
                 state = model.segment(state, layer, layer + 1)
                 streams.append(model.layer_norm(layer)(model.readout(state))[logits_at])  # hooks see all positions
-                rows = {f.name: getattr(outputs["stats"], f.name) for f in fields(AttentionStats)}
-                rows = {name: None if x is None else x[mask] for name, x in rows.items()}
-                stats.append(apply_gate(AttentionStats(**rows), outputs.get("gate"), self.how))
+                stats.append(apply_gate(outputs["stats"].at(mask), outputs.get("gate"), self.how))
         if silent := [name for name in self.raw if name not in raw]:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
         return streams, stats, raw

@@ -46,10 +46,8 @@ DECAY = 0.2
 
 
 def places(options: Dictionaries, model: Any) -> list[Place]:
-    """The streams to read, with --target the hook to read and the one to rebuild.
-
-    Raises `InputError` for hooks that are no streams, and for a target with several hooks that are read.
-    """
+    """The streams to read, with --target the hook to read and the one to rebuild. Raises `InputError` for hooks that
+    are no streams, and for a target with several hooks that are read."""
     if not options.target:
         live = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
         return places_of(model, options.hooks or live[-1:])
@@ -59,9 +57,8 @@ def places(options: Dictionaries, model: Any) -> list[Place]:
     return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == options.target)]
 
 
-def check(options: Dictionaries, model: Any) -> None:
-    """Raise `InputError` for hooks that the model lacks."""
-    places(options, model)
+check = places
+"""Raises `InputError` for hooks that the model lacks."""
 
 
 def scored(document: Document, bos: int | None) -> slice:
@@ -244,7 +241,7 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * total)), len(names) - 2)]
     held_out = document >= first
     n = int((~held_out).sum())
-    if n < options.batch or held_out.sum() < 2:
+    if n < options.batch:
         raise InputError(
             f"{counted(n, 'position', ',')} to train on: a step needs --batch {options.batch}; give more text"
         )
@@ -255,12 +252,11 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
              "context_size": model.cfg.n_ctx, "width": options.width, "k": options.k,
              "batch": options.batch, "lr": options.lr, "matryoshka": options.matryoshka}  # fmt: skip
     dictionaries = {}
-    for path, spec in [(options.to / spec.name, spec) for spec in specs] if options.to is not None else []:
+    folders = {} if options.to is None else {spec: options.to / spec.name for spec in specs}
+    for spec, path in folders.items():
         if (path / CONFIG).is_file():
-            dictionaries[spec] = read_dictionary(str(path), model)
-            if dictionaries[spec].target != spec.target.hook or any(
-                dictionaries[spec].about.get(name) != value for name, value in about.items()
-            ):
+            dictionaries[spec] = found = read_dictionary(str(path), model)
+            if found.target != spec.target.hook or not about.items() <= found.about.items():
                 raise InputError(f"{path} was trained with other options or text: give another --to")
             say(progress, f"{path} is there")
     with tempfile.TemporaryDirectory() as temporary:
@@ -274,8 +270,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
             dictionaries[spec] = replace(
                 latents, hook=spec.source.hook, target=spec.target.hook, stream=spec.source.stream, about=where
             )
-            if options.to is not None:
-                write_dictionary(options.to / spec.name, dictionaries[spec])
+            if folders:
+                write_dictionary(folders[spec], dictionaries[spec])
         observations = _observed(
             {spec: dictionaries[spec] for spec in specs}, {place: x[n:] for place, x in states.items()}, document[n:]
         )
@@ -309,11 +305,10 @@ def _observed(
         {"hook": spec.source.hook, "stream": spec.source.stream, "seed": spec.seed,
          "decoder": "frozen" if spec.frozen else "trained", "dictionary": spec.name} for spec in trained_dictionaries
     ])  # fmt: skip
-    units = pd.DataFrame({"unit": [str(i) for i in documents]}).assign(cluster=lambda table: table["unit"])
+    units = pd.DataFrame(dict.fromkeys(("unit", "cluster"), documents.astype(str)))
     observations = InstrumentData({}, {}, extra=dead)
-    for name, unit, total, size in (
-        ("fvu", "ratio of variances", error, variance), ("l0", "latents per position", latents, positions)
-    ):  # fmt: skip
+    quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, positions)}
+    for name, (unit, total, size) in quantities.items():
         observations.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf)), cells=cells, units=units,
             total=total, size=size,

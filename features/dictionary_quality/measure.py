@@ -19,7 +19,7 @@ from streamscope.cli.terminal import counted
 from streamscope.cli.user_code import latents_in
 from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
-from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
+from streamscope.instruments.contract import InstrumentData, Progress, need_parts, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import (
     Contrast,
@@ -74,8 +74,7 @@ def dictionaries(options: DictionaryQuality, model: Any) -> tuple[dict[str, Dict
 
 def check(options: DictionaryQuality, model: Any) -> None:
     """Raise `InputError` for dictionaries that are not of this model."""
-    if not hasattr(model, "segment"):
-        raise InputError("dictionaries are measured in models of our own parts; this one runs in a bridge")
+    need_parts(model, options.name)
     dictionaries(options, model)
 
 
@@ -134,26 +133,15 @@ class Cell:
     alive: Any = False
     """[F] which latents some position has."""
 
-    @classmethod
-    def of(cls, label: str, dictionary: Dictionary) -> "Cell":
-        """The way of a dictionary."""
-        source, target = (
-            Place(hook, dictionary.stream or RESID, int(hook.split(".")[1]))
-            for hook in (dictionary.hook, dictionary.target)
-        )
-        return cls(label, source, target, lambda x, y, ids: dictionary.decode(dictionary.encode(x), x), dictionary)
-
     def sums(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], captures: Any) -> Float[Tensor, "3 B"]:
         """Σ|y − ŷ|², latents and positions that may have some, of each document of a batch."""
         x, y = (place.of(captures[place.hook])[real].float() for place in (self.source, self.target))
         error = (y - self.rebuild(x, y, ids[real])).double().square().sum(-1)
-        latents = torch.zeros_like(error)
-        positions = torch.zeros_like(error)
+        latents = positions = torch.zeros_like(error)
         if self.dictionary is not None:
             active = self.dictionary.encode(x) > 0
             self.alive = self.alive | active.any(0)
-            latents = active.sum(-1).double()
-            positions += 1
+            latents, positions = active.sum(-1).double(), torch.ones_like(error)
         document = real.nonzero()[:, 0]
         return error.new_zeros(3, len(ids)).index_add(1, document, torch.stack([error, latents, positions]))
 
@@ -168,9 +156,8 @@ class Cell:
         def replaced(x: Tensor, hook: Any) -> Tensor:
             out = x.clone()
             state = self.target.of(out)  # a view
-            source_state = memory.get("x", state)
-            rows = (source_state[rebuilt].float(), state[rebuilt].float(), ids[rebuilt])
-            state[rebuilt] = self.rebuild(*rows).to(state)
+            read, own = (s[rebuilt].float() for s in (memory.get("x", state), state))
+            state[rebuilt] = self.rebuild(read, own, ids[rebuilt]).to(state)
             return out
 
         return {self.source.hook: source, self.target.hook: replaced}
@@ -186,30 +173,28 @@ def read(model: Any, tokens: Tensor, targets: Tensor, places: Iterable[Place]) -
     return (targets != IGNORE) & (tokens != model.tokenizer.bos_id), captures
 
 
-def rebuilt_positions(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
-    """All positions but BOS and padding: those that are scored, and the context of a window before them."""
-    scored_later = (targets != IGNORE).flip(1).cumsum(1).flip(1) > 0
-    return scored_later & (tokens != model.tokenizer.bos_id)
+def rebuilt_by(dictionary: Dictionary, x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+    return dictionary.decode(dictionary.encode(x), x)
 
 
-def tables_of(model: Any, opened: OpenDocuments, targets: Iterable[Place]) -> dict[Place, Tables]:
-    """What needs no dictionary, of every place that is rebuilt."""
+def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocuments) -> list[Cell]:
+    """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
+    cells = []
+    for label, dictionary in by_label.items():
+        source, target = (
+            Place(hook, dictionary.stream or RESID, int(hook.split(".")[1]))
+            for hook in (dictionary.hook, dictionary.target)
+        )
+        cells.append(Cell(label, source, target, partial(rebuilt_by, dictionary), dictionary))
+    middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     v, d, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
-    by_place = {place: Tables(zeros(v), zeros(v, d)) for place in targets}
+    by_place = {place: Tables(zeros(v), zeros(v, d)) for place in [cell.target for cell in cells] or middle}
     for _, tokens, next_tokens in opened.batches():
         ids = tokens.to(device)
         real, captures = read(model, ids, next_tokens.to(device), by_place)
         for place, table in by_place.items():
             table.add(ids[real], place.of(captures[place.hook])[real].float())
-    return by_place
-
-
-def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocuments) -> list[Cell]:
-    """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
-    cells = [Cell.of(label, dictionary) for label, dictionary in by_label.items()]
-    middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
-    by_place = tables_of(model, opened, dict.fromkeys(cell.target for cell in cells) or middle)
     for place, table in by_place.items():
         at_place = [cell.dictionary for cell in cells if cell.dictionary is not None and cell.target == place]
         k = max((int(dictionary.about.get("k") or dictionary.k or K) for dictionary in at_place), default=K)
@@ -242,12 +227,12 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
         real, captures = read(model, tokens, targets, [place for c in cells for place in (c.source, c.target)])
         latents.add(tokens, real, captures)
-        rebuilt = rebuilt_positions(model, tokens, targets)
+        in_context = (targets != IGNORE).flip(1).cumsum(1).flip(1) > 0  # scored, or of the window before
+        rebuilt = in_context & (tokens != model.tokenizer.bos_id)
         sweep = [cell.edits(tokens, rebuilt) for cell in cells]
         prefix = prefix_of(model, tokens, [{}, *sweep])
         unedited_state, _ = prefix.run({})
-        losses = [token_losses(unedited_state, model.head, targets).double().sum(1)]
-        kl = list[Tensor]()
+        losses, kl = [token_losses(unedited_state, model.head, targets).double().sum(1)], list[Tensor]()
         for edits in sweep:
             h, _ = prefix.run(edits)
             losses.append(token_losses(h, model.head, targets).double().sum(1))
@@ -271,7 +256,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
 
 def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.DataFrame) -> InstrumentData:
     labels = pd.DataFrame([{"place": cell.target.name, "dictionary": cell.name} for cell in cells])
-    unedited_label = pd.DataFrame([{"place": "", "dictionary": ""}])
+    with_unedited = pd.concat([pd.DataFrame([{"place": "", "dictionary": ""}]), labels], ignore_index=True)
     mean_of = {cell.target: i for i, cell in enumerate(cells) if cell.name == MEAN}
     means = [mean_of[cell.target] for cell in cells]
     blocks = {
@@ -284,8 +269,7 @@ def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.D
     for name, (total, size, unit) in blocks.items():
         observations.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf)),
-            cells=pd.concat([unedited_label, labels], ignore_index=True) if name == "loss" else labels, units=units,
-            total=total, size=size,
+            cells=with_unedited if name == "loss" else labels, units=units, total=total, size=size,
         )  # fmt: skip
         missing = ["it has no latents" if name == "l0" and cell.dictionary is None else "" for cell in cells]
         observations.contrasts[name] = each(name, labels, null=None, missing=missing)

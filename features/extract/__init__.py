@@ -16,17 +16,37 @@ Documents longer than the context are cut there and counted, so each row has its
 with the number of tokens. If a run is killed, the same command continues it.
 """
 
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Share
 from streamscope.cli.errors import InputError
-from streamscope.features.schema import Tier
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Instrument, instrument, need_parts
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.figures import Curve
 from streamscope.models.head_spec import Head, parse_heads
+
+Tier = Literal["core", "structural", "structural+position", "topk"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One feature (PLS App. B, C). `None` means not applicable."""
+
+    name: str
+    component: str
+    layer: int | None = None
+    head: int | None = None
+    rank: int | None = None
+    """Rank among a head's weights, from 1."""
+    unit: str
+    formula: str
+    source: str
+    constant: bool = False
+    """Zero by construction."""
+
 
 HEADS_OF = {"anchor": "H2-3", "entity": "H4-5"}
 """The paper's heads in the last layer (PLS B.4.1)."""

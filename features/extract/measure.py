@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.features.compute.reader import FeatureReader
-from streamscope.features.extract import Extract
-from streamscope.features.schema import Feature
+from streamscope.features.extract import Extract, Feature
 from streamscope.features.store import FORMAT, INDEX
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
@@ -72,12 +71,8 @@ class Work:
             "schema": [asdict(feature) for feature in self.reader.columns], "data": {**opened.about(), **self.counts},
         }  # fmt: skip
         self.about = json.loads(json.dumps(about))  # the form in which files hold it
-        identity = {
-            **self.about,
-            "rows": PART_ROWS,
-            "batch": BATCH_TOKENS,
-            "device": torch.device(model.cfg.device).type,
-        }
+        device = torch.device(model.cfg.device).type
+        identity = {**self.about, "rows": PART_ROWS, "batch": BATCH_TOKENS, "device": device}
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = folder / digest  # what is left of something else is not taken for this
 
@@ -111,24 +106,22 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
         work.write(i)
     name = title_of(model)
     windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
-    results = {"features": LongTable(work.files(0), columns(work.reader.columns, windows), keep=scratch,
-                                  title=f"{name}: {len(work.reader.columns)} features of every token")}  # fmt: skip
-    if work.reader.raw:
-        results["raw"] = LongTable(work.files(1), raw_columns(work.reader.raw, windows), keep=scratch,
-                                title=f"{name}: activations of {', '.join(work.reader.raw)}")  # fmt: skip
-    observations = InstrumentData({}, {}, {"features": work.about}, extra=results)
-    observations.blocks["depth"] = depths(results["features"], work, model.config.n_layers)
-    observations.contrasts["depth"] = each("share", observations.blocks["depth"].cells, null=None)
-    counted = work.counts
+    table = partial(LongTable, keep=scratch)
+    title = f"{name}: {len(work.reader.columns)} features of every token"
+    results = {"features": table(work.files(0), columns(work.reader.columns, windows), title)}
+    if raw := work.reader.raw:
+        results["raw"] = table(work.files(1), raw_columns(raw, windows), f"{name}: activations of {', '.join(raw)}")
+    depth, counted = depths(results["features"], work, model.config.n_layers), work.counts
     cut = (
         work.opened.title() if isinstance(work.opened.shards, WindowedShards) else
         f"{counted['cut']:,} documents cut at {work.opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
     )  # fmt: skip
-    observations.about["title"] = (
+    title = (
         f"{name}: layers until the prediction is final; {counted['rows']:,} tokens of "
         f"{counted['documents']:,} documents; {cut}, {counted['short']:,} too short for a row"
     )
-    return observations
+    contrasts = {"depth": each("share", depth.cells, null=None)}
+    return InstrumentData({"depth": depth}, contrasts, {"features": work.about, "title": title}, extra=results)
 
 
 def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
@@ -250,16 +243,10 @@ SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")
 
 def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
     """Columns of the token and its window, then the features."""
-    return (
-        *TOKEN, *windows,
-        *(
-            number(
-                feature.name, feature.name, feature.unit, feature.formula, ".4g", feature.name in SCREEN_FEATURES,
-                source=feature.source,
-            )
-            for feature in features
-        ),
-    )  # fmt: skip
+    of_features = (
+        number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source) for f in features
+    )
+    return (*TOKEN, *windows, *of_features)
 
 
 def raw_columns(hooks: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:

@@ -1,6 +1,7 @@
 """Which predictions stay when only the last tokens are kept, by the layer at which they settle."""
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.features.cluster.description import RANGES, depth_ranges
+from streamscope.features.compute.formulas import RANGES, depth_ranges
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
@@ -43,10 +44,8 @@ def observe(options: NeededContext, model: Any, data: Opened, progress: Progress
     blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
     for name, values in {"kept": hits, "beyond": beyond}.items():
         measure = Measure(name=name, unit=SHARE, resolution=1e-9, limits=LIMITS[name])
-        cells, total, size = (list(part) for part in zip(*group_cells(values, groups, of), strict=True))
-        block = Observations(
-            measure=measure, cells=pd.DataFrame(cells), units=units, total=np.stack(total), size=np.stack(size)
-        )
+        cells, total, size = group_cells(values, groups, of)
+        block = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
         pairs = pair_contrasts(name, block)
         for suffix, family in {"": each(name, block.cells, null=None), "-pairs": pairs}.items():
             if family:  # a single group has no pair
@@ -57,27 +56,21 @@ def observe(options: NeededContext, model: Any, data: Opened, progress: Progress
     return InstrumentData(blocks, contrasts, {"title": title}, extra=sizes)
 
 
-Values = Mapping[int, np.ndarray]
-"""Window -> [tokens]."""
-Groups = Mapping[str, np.ndarray]
-"""Name -> [tokens] whether the token is in the group."""
-Cells = list[tuple[dict[str, Any], np.ndarray, np.ndarray]]
-
-
-def group_cells(values: Values, groups: Groups, of: np.ndarray) -> Cells:
-    """(keys, totals, sizes) [units] of every group under every window."""
-    cells: Cells = []
-    for (window, value), (name, inside) in product(values.items(), groups.items()):
-        total, n = (np.bincount(of[inside], weight, minlength=of.max() + 1) for weight in (value[inside], None))
-        cells.append(({"depths": name, "window": window}, total, n))
-    return cells
+def group_cells(
+    values: Mapping[int, np.ndarray], groups: Mapping[str, np.ndarray], of: np.ndarray
+) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """(keys, totals, sizes [cells, units]) of every group (name -> [tokens] whether it is in) and window (window ->
+    [tokens])."""
+    cells = list(product(values, groups))
+    sums = partial(np.bincount, minlength=of.max() + 1)
+    total = [sums(of[groups[name]], values[window][groups[name]]) for window, name in cells]
+    size = [sums(of[groups[name]]) for _, name in cells]
+    return pd.DataFrame(cells, columns=["window", "depths"])[["depths", "window"]], np.stack(total), np.stack(size)
 
 
 def pair_contrasts(quantity: str, groups: Observations) -> list[Contrast]:
-    """Each group minus each later group, under every window; Holm's family is all of them.
-
-    A unit need not hold tokens of both groups, so each group counts over its own units.
-    """
+    """Each group minus each later group, under every window; Holm's family is all of them. A unit need not hold tokens
+    of both groups, so each group counts over its own units."""
     contrasts = []
     for window, rows in groups.cells.groupby("window", sort=False)["depths"]:
         for (i, first), (j, second) in combinations(rows.items(), 2):
@@ -87,32 +80,22 @@ def pair_contrasts(quantity: str, groups: Observations) -> list[Contrast]:
 
 
 def rows_of(options: NeededContext, model: Any, data: Opened, progress: Progress) -> pd.DataFrame:
-    """One row per token from `least` on: document, k_star, confidence, predicted word, and kept_W per window.
-
-    Raises `InputError` if no document is long enough.
-    """
+    """One row per token from `least` on: document, k_star, confidence, predicted word, and kept_W per window. Raises
+    `InputError` if no document is long enough."""
     reader = FeatureReader(model, Extract(tier="core", anchor_heads=("all",), entity_heads=("all",)))
     place = {column.name: i for i, column in enumerate(reader.columns)}
-    places = [
-        (document, np.arange(max(options.least, document.unscored), len(document.ids) - 1))
-        for document in data[Tokens].documents()
-    ]
+    documents = [d for d in data[Tokens].documents() if max(options.least, d.unscored) < len(d.ids) - 1]
     parts: list[dict[str, Any]] = []
-    for (document, positions), window in progress(
-        [(item, w) for item in places if len(item[1]) for w in (0, *options.windows)]
-    ):
-        ids = np.array(document.ids)
+    for document, window in progress(list(product(documents, (0, *options.windows)))):
+        ids, positions = np.array(document.ids), np.arange(max(options.least, document.unscored), len(document.ids) - 1)
         if not window:  # the whole document
             features = reader.read([document.ids])
-            row = {
-                "document": document.document,
-                "k_star": features.X[positions, place["processing_depth"]].astype(int),
-            }
-            row |= {"confidence": features.X[positions, place["confidence"]], "word": features.prediction[positions]}
-            parts.append(row)
+            k_star, confidence = (features.X[positions, place[name]] for name in ("processing_depth", "confidence"))
+            row = {"document": document.document, "k_star": k_star.astype(int), "confidence": confidence}
+            parts.append(row | {"word": features.prediction[positions]})
             continue
         rows = np.column_stack([np.full(len(positions), ids[0]), ids[positions[:, None] + np.arange(1 - window, 1)]])
-        row[f"kept_{window}"] = predictions(model, rows) == row["word"]
+        parts[-1][f"kept_{window}"] = predictions(model, rows) == parts[-1]["word"]
     if not parts:
         raise InputError(f"no document has {options.least + 2} tokens; give longer documents or a smaller --least")
     return pd.concat(map(pd.DataFrame, parts), ignore_index=True)
@@ -130,10 +113,8 @@ def predictions(model: Any, rows: np.ndarray) -> np.ndarray:
 
 
 def groups_of(options: NeededContext, k_star: np.ndarray, n_layers: int) -> dict[str, np.ndarray]:
-    """Group name -> [tokens] whether k* is in the group, for groups with tokens.
-
-    Raises `InputError` for text that is not a number or a range within 0 … L.
-    """
+    """Group name -> [tokens] whether k* is in the group, for groups with tokens. Raises `InputError` for text that is
+    not a number or a range within 0 … L."""
     ranges = depth_ranges(k_star, n_layers)
     groups = {} if options.depths else {name: ranges == i for i, name in enumerate(RANGES)}
     for text in options.depths:

@@ -1,10 +1,5 @@
-"""Tokens in their texts, reconstructed from a feature table without corpus or tokenizer.
-
-    contexts = Contexts(found.table)
-    contexts.at(57)              Context(left="… Lily had a", token=" red", right=" ball. She …")
-
-Rows of one document at consecutive positions are consecutive tokens; the text breaks off at missing rows.
-"""
+"""Tokens in their texts, reconstructed from a feature table: rows of one document at consecutive positions are
+consecutive tokens, and the text breaks off at missing rows."""
 
 from typing import NamedTuple
 
@@ -63,7 +58,5 @@ class Contexts:
         right_tokens = [*self.tokens[i + 1 : high]]
         if high == stop and len(right_tokens) < after:
             right_tokens.append(self.targets[high - 1])
-        starts = bool(self.first[start]) and low <= start + 1
-        return Context(
-            ("" if starts else BREAK) + "".join(left_tokens), str(self.tokens[i]), "".join(right_tokens) + BREAK
-        )
+        start_text = "" if self.first[start] and low <= start + 1 else BREAK
+        return Context(start_text + "".join(left_tokens), str(self.tokens[i]), "".join(right_tokens) + BREAK)

@@ -1,8 +1,10 @@
 """Descriptions of clusters: their tokens, processing depth, heads, and samples in their texts."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +15,13 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import PLACE, TABLE, fingerprint, unclustered_labels
+from streamscope.features.extract import Feature
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
 from streamscope.features.profile.own_labels import read_labels, with_labels
-from streamscope.features.profile.profiles import own_centre_distance, profiles, samples, standardised
+from streamscope.features.profile.profiles import centre_distance, profiles, samples, standardised
 from streamscope.features.profile.token_kinds import NAMES
-from streamscope.features.schema import Feature
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
@@ -38,10 +40,7 @@ TEXTS = 4
 
 
 def observe(options: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
-    """Observations of the profiles: one cell per cluster (noise, −1, last), one unit per document.
-
-    A value is the sum of the settling layers k* of the document's tokens in that cluster (`features.compute`).
-    """
+    """Cells: clusters, noise (−1) last. Units: documents, with Σ k* of their tokens in the cluster."""
     opened: OpenFeatures = data[FeatureTables]
     features = opened.found
     result = None if options.clusters is None else read_clusters(options.clusters, opened)
@@ -56,27 +55,31 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
                  "names": list(own_labels.names), "files": [str(path) for path in opened.files]}  # fmt: skip
     files = [str(path) for path in opened.files[1:] and opened.files]
     z = standardised(features.X)
-    far = own_centre_distance(z, labels["cluster"].to_numpy())
+    far = centre_distance(z, labels["cluster"].to_numpy())
     table, kinds = profiles(features, labels, far, files)
     sample_rows = samples(
         features, labels, z, far, files, representative=options.representative, diverse=options.diverse
     )
-    block = depth(labels, table["cluster"])
-    clusters = counted((table["cluster"] >= 0).sum(), "cluster")
-    title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in {clusters}"
-    title += "" if own_labels is None else f"; {own_labels.title}"
+    clusters = table["cluster"]
+    title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in "
+    title += counted((clusters >= 0).sum(), "cluster") + ("" if own_labels is None else f"; {own_labels.title}")
+    units, total, size = _sums(labels, clusters, labels["k_star"].to_numpy(float))
+    depth = Observations(measure=DEPTH, cells=clusters.to_frame("cluster"), units=units, total=total, size=size)
+    contrasts = {"depth": each("depth_mean", depth.cells, null=None), "distance": list[Contrast]()}
+    for i, cluster in enumerate(clusters):
+        of_cluster = partial(Contrast, labels={"cluster": cluster}, null=None)
+        missing = "no other cluster" if (clusters.drop(i) < 0).all() else ""
+        contrasts["distance"] += [
+            of_cluster(quantity="distance", weights={i: 1.0}),
+            of_cluster(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, missing=missing),
+        ]
+    contexts = Contexts(features.table)
+    tokens = labels[[column.name for column in TOKENS if column.name in labels]]
+    tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
     return InstrumentData(
-        {"depth": block, "distance": distances(labels, far, table["cluster"])},
-        {"depth": each("depth_mean", block.cells, null=None),
-         "distance": [
-            contrast for i, cluster in enumerate(table["cluster"]) for contrast in (
-                Contrast(quantity="distance", weights={i: 1.0}, labels={"cluster": cluster}, null=None),
-                Contrast(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, labels={"cluster": cluster},
-                         null=None, missing="no other cluster" if (table["cluster"].drop(i) < 0).all() else ""),
-            )
-        ]},
+        {"depth": depth, "distance": distances(labels, far, clusters)}, contrasts,
         {"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
-        extra=(table, kinds, sample_rows, in_texts(opened, labels), features.columns, own_labels and own_labels.names),
+        extra=(table, kinds, sample_rows, tokens, features.columns, own_labels and own_labels.names),
     )  # fmt: skip
 
 
@@ -128,13 +131,7 @@ def _sums(labels: pd.DataFrame, clusters: pd.Series, values: np.ndarray) -> tupl
     total, size = np.zeros((2, len(clusters), len(documents)))
     np.add.at(total, index, values)
     np.add.at(size, index, 1)
-    return pd.DataFrame({"unit": [str(d) for d in documents], "cluster": documents}), total, size
-
-
-def depth(labels: pd.DataFrame, clusters: pd.Series) -> Observations:
-    """Σ k* over the tokens of each cluster in each document."""
-    units, total, size = _sums(labels, clusters, labels["k_star"].to_numpy(float))
-    return Observations(measure=DEPTH, cells=clusters.to_frame("cluster"), units=units, total=total, size=size)
+    return pd.DataFrame({"unit": documents.astype(str), "cluster": documents}), total, size
 
 
 def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Observations:
@@ -146,13 +143,6 @@ def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Obs
     total, size = (np.concatenate([sums, np.stack([sums[mask].sum(0) for mask in masks])]) for sums in (total, size))
     cells = pd.DataFrame({"cluster": [*clusters, *clusters], "others": np.repeat([False, True], len(clusters))})
     return Observations(measure=DISTANCE, cells=cells, units=units, total=total, size=size)
-
-
-def in_texts(opened: OpenFeatures, labels: pd.DataFrame) -> pd.DataFrame:
-    """Every token in its text, with its cluster, k* and position on the map if there is one."""
-    contexts = Contexts(opened.found.table)
-    names = [column.name for column in TOKENS if column.name in labels and column.name != "text"]
-    return labels[names].assign(text=[contexts.at(row).marked() for row in range(len(labels))])
 
 
 def descriptions(table: pd.DataFrame, kinds: pd.DataFrame) -> dict[str, list[str]]:
@@ -186,10 +176,9 @@ def _heads(row: pd.Series, overall: pd.Series) -> str:
     """Heads whose attention differs most from that over all tokens, as "L5.H4 at k*" (mean_head_act_stable_L5H4)."""
     names = [name for name in overall.index if name.startswith(("mean_head_act_", "mean_topk_"))]
     order = sorted(names, key=lambda name: -abs(row[name] - overall[name]))[:HEADS]
-    parts = {name: next(part for part in name.split("_") if part[:1] == "L" and part[1:2].isdigit()) for name in order}
-    head = {name: part.replace("H", ".H") for name, part in parts.items()}
     return ", ".join(
-        f"{head[name]} at {'k*' if '_stable_' in name else 'the end'} {row[name]:.2f} ({overall[name]:.2f})"
+        re.sub(r".*_(L\d+)(H\d+).*", r"\1.\2", name)
+        + f" at {'k*' if '_stable_' in name else 'the end'} {row[name]:.2f} ({overall[name]:.2f})"
         for name in order
     )
 

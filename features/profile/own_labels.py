@@ -35,11 +35,8 @@ class OwnLabels(NamedTuple):
 
 
 def read_labels(path: Path, features: Features) -> OwnLabels:
-    """The labels at `path` for the tokens of `features`.
-
-    Raises `InputError` for a file that is not parquet or lacks a column, a token with two labels, labels that match no
-    token, and labels whose tokens differ from the table's.
-    """
+    """The labels at `path` for the tokens of `features`. Raises `InputError` for a file that is not parquet or lacks a
+    column, a token with two labels, labels that match no token, and labels whose tokens differ from the table's."""
     table = _read(path)
     keys = pd.MultiIndex.from_frame(table[KEY])
     if (twice := keys[keys.duplicated()]).size:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from streamscope.features.extract import Feature
 from streamscope.features.profile.contexts import Contexts, visible
 from streamscope.features.profile.token_kinds import enrichment, kinds
-from streamscope.features.schema import Feature
 from streamscope.features.store import KEY, Features
 
 NOISE = -1
@@ -107,30 +107,21 @@ def standardised(x: np.ndarray) -> np.ndarray:
     return (x - mean) * np.where(varies, 1 / np.where(varies, sd, 1), 0.0)
 
 
-def centre_distance(z: np.ndarray) -> np.ndarray:
-    """Distance [n] of each row of z [n, d] to the mean of the rows."""
-    return np.sqrt(np.square(z - z.mean(0)).sum(1))
-
-
-def own_centre_distance(z: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Distance [n] of each row to the mean of its cluster."""
-    far = np.zeros(len(z))
-    for cluster in np.unique(clusters):
-        far[clusters == cluster] = centre_distance(z[clusters == cluster])
-    return far
+def centre_distance(z: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Distance [n] of each row of z [n, d] to the mean of its cluster."""
+    rows = pd.DataFrame(z)
+    return np.linalg.norm(rows - rows.groupby(clusters).transform("mean"), axis=1)
 
 
 def nearest(z: np.ndarray, k: int) -> np.ndarray:
     """The k rows nearest to the centre, nearest first; ties go to the earlier row."""
-    return np.argsort(centre_distance(z), kind="stable")[:k]
+    return np.argsort(np.linalg.norm(z - z.mean(0), axis=1), kind="stable")[:k]
 
 
 def farthest_points(z: np.ndarray, k: int) -> np.ndarray:
-    """Greedy k-centre: the row nearest to the centre, then always the row farthest from all chosen ones.
-
-    The largest distance of a row to its nearest chosen row is at most twice the optimum for k rows (Gonzalez 1985).
-    Ties go to the earlier row. Returns fewer than k rows if fewer differ.
-    """
+    """Greedy k-centre: the row nearest to the centre, then always the row farthest from all chosen ones. The largest
+    distance of a row to its nearest chosen row is at most twice the optimum for k rows (Gonzalez 1985). Ties go to the
+    earlier row. Returns fewer than k rows if fewer differ."""
     chosen = [int(nearest(z, 1)[0])]
     distance = np.square(z - z[chosen[0]]).sum(1)
     while len(chosen) < min(k, len(z)) and distance.max() > 0:

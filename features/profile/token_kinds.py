@@ -40,10 +40,8 @@ COLUMNS = ("cluster", "kind", "n", "k", "share", "share_elsewhere", "log_odds", 
 def kinds(
     tokens: Sequence[str], previous_tokens: Sequence[str], next_tokens: Sequence[str], start: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Kind -> [n], from tokens with leading spaces and their neighbours ("" for none).
-
-    `start` marks the first tokens of documents, which have no other kind.
-    """
+    """Kind -> [n], from tokens with leading spaces and their neighbours ("" for none). `start` marks the first tokens
+    of documents, which have no other kind."""
     once = cache(_kinds)
     rows = [once(*three) for three in zip(tokens, previous_tokens, next_tokens, strict=True)]
     table = np.array(rows, bool).reshape(len(rows), len(KINDS) - 1)
@@ -76,10 +74,8 @@ def _same_word(first: str, second: str) -> bool:
 
 
 def enrichment(clusters: np.ndarray, kinds: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """One row per cluster and kind, for kinds of some but not all tokens; no rows for a single cluster.
-
-    clusters [N]; kind -> [N] booleans. Columns: `COLUMNS`.
-    """
+    """One row per cluster and kind, for kinds of some but not all tokens; no rows for a single cluster. clusters [N];
+    kind -> [N] booleans. Columns: `COLUMNS`."""
     names, codes, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     total, tables = len(clusters), []
     for kind, member in kinds.items():

@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {"width": 48, "k": 4, "batch": 128}
 SAE_LENS = Path(__file__).with_name("sae_lens.json")
 
 
-def planted(n: int, features: int = 128, d: int = 96, active: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+def planted(n: int, features: int, d: int, active: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
     """Unit directions [F, D], and states of a few of them each; rates fall by a power law."""
     rng = np.random.default_rng(4242)
     V = rng.standard_normal((features, d)).astype(np.float32)
@@ -44,51 +44,53 @@ def planted(n: int, features: int = 128, d: int = 96, active: float = 3.0) -> tu
 
 def similarity(V: np.ndarray, found: Dictionary) -> np.ndarray:
     """Of each planted direction the largest cosine with a row of the decoder."""
-    W = torch.nn.functional.normalize(found.W_dec, dim=1).numpy()
-    largest: np.ndarray = (V @ W.T).max(1)
-    return largest
+    return np.asarray((V @ torch.nn.functional.normalize(found.W_dec, dim=1).numpy().T).max(1))
+
+
+def trained(
+    x: np.ndarray, seed: int = 0, *, target: np.ndarray | None = None, frozen: bool = False, **options: Any
+) -> Dictionary:
+    how = Dictionaries(**{"width": 64, "k": 4, "batch": 256, "lr": 3e-3, **options})
+    return train(how, x, seed, target=target, frozen=frozen, advance=lambda n: None)
+
+
+def unexplained(found: Dictionary, x: np.ndarray, y: np.ndarray | None = None) -> float:
+    """Σ|y − ŷ|² / Σ|y − mean|², of x itself without y."""
+    rows, wanted = torch.from_numpy(x), torch.from_numpy(x if y is None else y)
+    error = (wanted - found.decode(found.encode(rows), rows)).square().sum()
+    return float(error / (wanted - wanted.mean(0)).square().sum())
 
 
 @pytest.mark.parametrize("seed", some((0, 1, 2), fast=(0,)))
 def test_planted_features_are_found(seed: int) -> None:
     """And neither by a decoder that stays random nor by one that is not trained."""
-    V, x = planted(800_000)
-    how = Dictionaries(width=256, k=3, batch=512, lr=3e-3)
-    found = train(how, x, seed, advance=lambda n: None)
+    V, x = planted(320_000, 96, 112)
+    how: dict[str, Any] = {"width": 160, "k": 3, "batch": 256}
+    found, frozen = trained(x, seed, **how), trained(x[:60_000], seed, frozen=True, **how)
     cosines = similarity(V, found)
     assert cosines.mean() >= 0.95 and (cosines > 0.9).mean() >= 0.9
     lengths = found.W_dec.norm(dim=1)
     torch.testing.assert_close(lengths, lengths[:1].expand_as(lengths), atol=1e-5, rtol=0)
-    z = found.encode(torch.from_numpy(x[:4000]))
-    assert 2.5 < (z > 0).sum(1).float().mean() < 3.5
-    frozen = train(how, x[:100_000], seed, frozen=True, advance=lambda n: None)
-    start = train(Dictionaries(width=256, k=3, batch=512, lr=0.0), x[:600], seed, advance=lambda n: None)
+    assert 2.5 < (found.encode(torch.from_numpy(x[:4000])) > 0).sum(1).float().mean() < 3.5
+    start = trained(x[:600], seed, **how, lr=0.0)
     assert similarity(V, frozen).mean() <= 0.3 and similarity(V, start).mean() <= 0.3
-    rows = torch.from_numpy(x[:4000])
-    error = [float((rows - one.decode(one.encode(rows), rows)).square().sum()) for one in (found, frozen)]
-    assert error[0] < 0.15 * float((rows - rows.mean(0)).square().sum()) < error[1]
+    assert unexplained(found, x[:4000]) < 0.15 < unexplained(frozen, x[:4000])
 
 
 def test_a_transcoder_rebuilds_a_function_of_other_states() -> None:
     _, x = planted(60_000, 40, 24)
     y = (2 * np.roll(x, 3, axis=1) - 1).astype(np.float32)
-    how = Dictionaries(hooks=("a",), target="b", width=64, k=4, batch=256, lr=3e-3)
-    found = train(how, x, 0, target=y, advance=lambda n: None)
-    rows, wanted = torch.from_numpy(x[:2000]), torch.from_numpy(y[:2000])
-    rest = (wanted - found.decode(found.encode(rows), rows)).square().sum() / (wanted - wanted.mean(0)).square().sum()
-    assert found.W_skip is not None and rest < 0.1, "a linear map is what the skip connection is for"
+    found = trained(x, target=y)
+    assert found.W_skip is not None
+    assert unexplained(found, x[:2000], y[:2000]) < 0.1, "a linear map is what the skip connection is for"
 
 
 def test_positions_come_in_random_order() -> None:
     """Text whose first half is of other features than its second: both are rebuilt as well."""
     _, x = planted(30_000, 40, 24)
     x = np.concatenate([x, 0.6 - np.roll(x[:, ::-1], 5, axis=1)]).astype(np.float32)
-    found = train(Dictionaries(width=64, k=4, batch=256, lr=3e-3), x, 0, advance=lambda n: None)
-    rest = []
-    for rows in (torch.from_numpy(x[:4000]), torch.from_numpy(x[-4000:])):
-        error = (rows - found.decode(found.encode(rows), rows)).square().sum()
-        rest.append(float(error / (rows - rows.mean(0)).square().sum()))
-    assert rest[0] < 1.15 * rest[1], "in order it is 1.4"
+    found = trained(x)
+    assert unexplained(found, x[:4000]) < 1.15 * unexplained(found, x[-4000:]), "in order it is 1.4"
 
 
 def test_the_kth_largest_is_exact_from_any_guess() -> None:
@@ -100,16 +102,13 @@ def test_the_kth_largest_is_exact_from_any_guess() -> None:
 
 def test_nested_latents_rebuild_too() -> None:
     _, x = planted(60_000, 40, 24)
-    rows = torch.from_numpy(x[:2000])
-    rest = {}
+    rows, rest = torch.from_numpy(x[:2000]), []
     for matryoshka in (False, True):
-        found = train(
-            Dictionaries(width=64, k=4, batch=256, lr=3e-3, matryoshka=matryoshka), x, 0, advance=lambda n: None
-        )
+        found = trained(x, matryoshka=matryoshka)
         z = found.encode(rows)
         z[:, 8:] = 0
-        rest[matryoshka] = float((rows - found.decode(z, rows)).square().sum())
-    assert rest[True] < 0.95 * rest[False]
+        rest.append(float((rows - found.decode(z, rows)).square().sum()))
+    assert rest[1] < 0.95 * rest[0]
 
 
 def model_of(name: str = "lfa") -> Any:
@@ -174,15 +173,6 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         how.measure(model, DATA)
 
 
-def test_a_dictionary_of_other_options_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    model, found = model_of(), tmp_path / "found"
-    Dictionaries(to=found, controls=False, **SMALL).measure(model, DATA)
-    for options, data in (({"k": 3}, DATA), ({"width": 64}, DATA), ({"matryoshka": True}, DATA), ({"lr": 0.1}, DATA),
-                          ({}, Tokens("stories:1:40", max_tokens=1200))):  # fmt: skip
-        with pytest.raises(InputError, match="was trained with other options or text"):
-            Dictionaries(to=found, controls=False, **{**SMALL, **options}).measure(model, data)
-
-
 def test_a_dictionary_of_another_target_is_trained_beside_the_first(tmp_path: Path) -> None:
     model, found, hook = model_of("std-t"), tmp_path / "found", "blocks.1.hook_mlp_in"
     for layer in (0, 1):
@@ -193,20 +183,24 @@ def test_a_dictionary_of_another_target_is_trained_beside_the_first(tmp_path: Pa
     assert sorted(path.name for path in found.iterdir()) == sorted(names.values())
 
 
-def test_a_dictionary_of_other_text_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    """A file of as many documents and tokens as before: only its fingerprint differs."""
+def test_a_dictionary_of_other_options_or_text_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """The other text has as many documents and tokens as before: only its fingerprint differs."""
     model, path, opened = model_of(), tmp_path / "text.jsonl", []
     for names in (("Tom", "Mia"), ("Mia", "Tom")):
         text = "Now {} and {}".format(*names)
         path.write_text("\n".join(json.dumps({"text": " ".join([text] * n)}) for n in range(2, 8)))
         opened.append(open_data(Tokens(str(path)), model))
     assert opened[0].title() == opened[1].title()
-    how = Dictionaries(to=tmp_path / "found", controls=False, width=48, k=4, batch=32)
+    small: dict[str, Any] = {"to": tmp_path / "found", "controls": False, "width": 48, "k": 4, "batch": 32}
+    how = Dictionaries(**small)
     harvest(model, opened[0], places(how, model), tmp_path / "states", lambda n: None)
     with pytest.raises(InputError, match="states of another command"):
         harvest(model, opened[1], places(how, model), tmp_path / "states", lambda n: None)
     how.measure(model, Tokens(str(path)))
     how.measure(model, Tokens(str(path)))
+    for options in ({"k": 3}, {"width": 64}, {"matryoshka": True}, {"lr": 0.1}):
+        with pytest.raises(InputError, match="was trained with other options or text"):
+            Dictionaries(**{**small, **options}).measure(model, Tokens(str(path)))
     path.write_text(path.read_text().replace("Mia and Tom", "Tom and Mia"))
     with pytest.raises(InputError, match="other options or text"):
         how.measure(model, Tokens(str(path)))

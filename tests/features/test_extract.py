@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, main, measure
-from streamscope.features.extract.measure import stream_names
+from streamscope.features.extract.measure import Work, stream_names
 from streamscope.features.store import read_features, read_raw
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.table import read_about
@@ -99,11 +99,27 @@ def test_depth_is_that_of_the_rows(run: Path, corpus: tuple[Path, Path]) -> None
 
 
 @pytest.mark.parametrize(
-    ("preset", "names"),
-    [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])],
+    ("preset", "names"), [("std-t", ["resid"]), ("lfa", ["token", "context"]), ("kromhc", ["streams"])]
 )
 def test_raw_alone_means_the_streams_of_the_last_layer(preset: str, names: list[str]) -> None:
     assert stream_names(build(preset, "tiny")) == tuple(f"blocks.1.hook_{name}_post" for name in names)
+
+
+def test_parts_that_exist_are_not_read_again(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    extract = Extract(raw=("blocks.1.hook_context_post",))
+    whole = extract.run(extract.open(load(run), Tokens(data=str(corpus[1]))))
+    opened = extract.open(load(run), Tokens(data=str(corpus[1])))
+    opened.work = tmp_path / "work"
+    parts = Work(extract, opened.model, opened[Tokens], opened.work)
+    assert len(parts.plan) > 5
+    parts.write(2)
+    before = parts.path(2, 0).stat().st_mtime_ns
+    continued = extract.run(opened)
+    for name in ("features", "raw"):
+        assert list(continued.tables[name].batches()) == list(whole.tables[name].batches())
+    assert continued.tables["depth"].frame.equals(whole.tables["depth"].frame)
+    assert parts.path(2, 0).stat().st_mtime_ns == before
+    assert {path.suffix for path in opened.work.rglob("*") if path.is_file()} == {".parquet"}
 
 
 KILLED = """
@@ -121,7 +137,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow  # that parts are not read again is quick, tests/features/test_extract_continued.py
+@pytest.mark.slow  # that parts are not read again is quick
 def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
     run: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,22 +209,6 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
     ids = pack(open_corpus(str(corpus[1])), model.tokenizer).document(0)
     assert table["token_id"].tolist()[:31] == ids[:31].tolist()
     assert table["target_id"].tolist()[:31] == ids[2:33].tolist()
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--max-tokens", "0"], "max_tokens must be at least 1"),
-        (["--out", "f.xlsx"], "f.parquet"),
-        (["--tier", "core", "--anchor-heads", "L9.H0"], "this model has layers 0 to 1"),
-        (["--raw", "blocks.1.hook_nothing"], "unknown hook"),
-        (["--data", "nowhere.txt"], "not an existing file"),
-    ],
-)
-def test_bad_input(run: Path, corpus: tuple[Path, Path], tmp_path: Path, more: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        main(arguments(run, corpus, tmp_path / "f.parquet", *more))
-    assert not list(tmp_path.iterdir())
 
 
 def test_data_without_a_row(run: Path, tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from streamscope.features.cluster.density import nearest
-from streamscope.features.cluster.modes import ComputationalModes, distinct_rows, hashes
+from streamscope.features.cluster.modes import ComputationalModes, distinct_rows, hashes, nearest
 
 
 def blobs(sizes: tuple[int, ...], d: int = 6, noise: int = 0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -103,10 +102,6 @@ def test_standardising_and_components_are_scikit_learns() -> None:
     np.testing.assert_allclose(np.abs(modes.transform(x)), np.abs(pca.transform(scaled)), atol=1e-8)
 
 
-def test_components_are_as_many_as_there_are() -> None:
-    assert ComputationalModes(components=30).fit(loose(0)).components_.shape == (4, 4)
-
-
 @pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
 def test_order_and_repetition_of_rows(method: str) -> None:
     x = np.vstack([loose(0), np.repeat(loose(1)[:5], 30, axis=0), np.zeros((40, 4))])
@@ -169,17 +164,6 @@ def test_tokens_leave_the_tree_where_the_package_says(selection: str) -> None:
 def test_fitted_tokens_get_their_labels_back(seed: int, selection: str) -> None:
     modes = ComputationalModes(selection=selection).fit(loose(seed))
     np.testing.assert_array_equal(modes.predict(loose(seed)), modes.labels_)
-
-
-def test_new_tokens_of_blobs() -> None:
-    x, _ = blobs((120, 80, 50))
-    modes = ComputationalModes().fit(x[::2])
-    assert modes.labels_.min() == 0
-    new = x[1::2]
-    labels, probabilities = modes.predict_soft(new)
-    np.testing.assert_array_equal(labels[labels >= 0], modes.labels_[: len(new)][labels >= 0])
-    assert (labels >= 0).mean() > 0.9 and ((probabilities > 0) == (labels >= 0)).all()
-    assert (modes.predict(np.full((2, 6), [[500.0], [-70.0]])) == -1).all()
 
 
 @pytest.mark.parametrize("min_samples", [1, 3])

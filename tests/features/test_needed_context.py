@@ -9,17 +9,14 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
-from streamscope.features.needed_context import NeededContext, main
+from streamscope.features.needed_context import NeededContext
 from streamscope.features.needed_context.measure import bins_of, group_cells, pair_contrasts
 from streamscope.instruments.data import Tokens
-from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import Measure, Observations, estimate
-from streamscope.instruments.result import Result
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
-from tests.tiny import untrained
+from tests.tiny import refused, untrained
 
 LEAST = 8
 
@@ -31,12 +28,12 @@ def run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data(corpus: tuple[Path, Path]) -> Tokens:
-    return Tokens(data=str(corpus[1]), stride=0, max_tokens=300)
+    return Tokens(data=str(corpus[1]), stride=0, max_tokens=160)
 
 
 def documents(model: Any, corpus: tuple[Path, Path]) -> list[list[int]]:
-    """The first 300 positions, and the next token of each."""
-    shards, left, found = pack(open_corpus(str(corpus[1])), model.tokenizer), 300, list[list[int]]()
+    """The first 160 positions, and the next token of each."""
+    shards, left, found = pack(open_corpus(str(corpus[1])), model.tokenizer), 160, list[list[int]]()
     for d in range(shards.n_documents):
         ids = shards.document(d)[: min(model.config.n_ctx, max(left, 0)) + 1].tolist()
         found, left = [*found, ids], left - (len(ids) - 1)
@@ -111,13 +108,13 @@ def test_intervals_of_pairs_hold_what_words_decide() -> None:
         if not 0 < first.sum() < 600 or np.ptp(y) == 0:
             continue
         names, of = np.unique(np.stack([document, word], 1), axis=0, return_inverse=True)
-        cells, total, n = zip(*group_cells({4: y}, {"a": first, "b": ~first}, of.ravel()), strict=True)
+        cells, total, n = group_cells({4: y}, {"a": first, "b": ~first}, of.ravel())
         p = []
         for clusters in ([tuple(one) for one in names.tolist()], names[:, 0].tolist()):
             units = pd.DataFrame({"unit": range(len(names)), "cluster": clusters})
             one = Observations(
-                measure=Measure(name="kept", unit="share", resolution=1e-9), cells=pd.DataFrame(cells), units=units,
-                total=np.array(total), size=np.array(n, float),
+                measure=Measure(name="kept", unit="share", resolution=1e-9), cells=cells, units=units, total=total,
+                size=n,
             )  # fmt: skip
             found = estimate(one, pair_contrasts("kept", one)).frame
             assert found["value"].iloc[0] == pytest.approx(y[first].mean() - y[~first].mean())
@@ -132,20 +129,16 @@ def test_bins_hold_as_many_and_equal_ones_together() -> None:
     assert bins_of(np.full(5, 0.5)).tolist() == [0] * 5
 
 
-def test_the_command_and_bad_input(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "needed.parquet"
-    more = ["--windows", "1", "4", "--least", str(LEAST)]
-    main([str(run), "--data", str(corpus[1]), "--out", str(out), "--device", "cpu", *more])
-    result = Result.load(out)
-    assert set(result.table().frame["depths"]) <= {"early", "middle", "late"}
-    for figure in result.figures:
-        assert draw(figure, result) is not None
+def test_groups_are_the_papers_and_bad_input_is_one_line(run: Path, corpus: tuple[Path, Path]) -> None:
+    small: dict[str, Any] = {"windows": (1, 4), "least": LEAST}
+    table = NeededContext(**small).measure(load(run), data(corpus)).table().frame
+    assert set(table["depths"]) <= {"early", "middle", "late"}
     for how, message in (
         ({"windows": (16,), "least": 8}, "at most --least 8"),
         ({"windows": ()}, "windows: give at least one"),
         ({"least": 512}, "less than the context"),
-        ({"depths": ("2-1",), "least": LEAST, "windows": (1,)}, "give K or K-K"),
-        ({"depths": ("early",), "least": LEAST, "windows": (1,)}, "give K or K-K"),
+        (small | {"depths": ("2-1",)}, "give K or K-K"),
+        (small | {"depths": ("early",)}, "give K or K-K"),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             NeededContext(**how).measure(load(run), data(corpus))

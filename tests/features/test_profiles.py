@@ -25,7 +25,6 @@ from streamscope.features.profile.profiles import (
     farthest_points,
     most_common,
     nearest,
-    own_centre_distance,
     profiles,
     samples,
     standardised,
@@ -108,7 +107,7 @@ def test_samples_are_central_and_spread() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(14, 2))
     distance = [math.dist(row, z.mean(0)) for row in z]
-    np.testing.assert_allclose(centre_distance(z), distance)
+    np.testing.assert_allclose(centre_distance(z, np.zeros(14)), distance)
     assert nearest(z, 3).tolist() == sorted(range(14), key=lambda i: distance[i])[:3]
     chosen = [nearest(z, 1)[0]]
     while len(chosen) < 4:
@@ -219,7 +218,7 @@ def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     features, clusters = planted(tmp_path, **MODEL)
     found, labels = read_features(features), Result.load(clusters).table("labels").frame
     wide = standardised(found.X)
-    far = own_centre_distance(wide, labels["cluster"].to_numpy())
+    far = centre_distance(wide, labels["cluster"].to_numpy())
     some = samples(found, labels, wide, far, representative=3, diverse=5)
     x = found.X.astype(float)
     z = (x - x.mean(0)) / x.std(0)
@@ -303,11 +302,5 @@ def test_clusters_that_do_not_match(tmp_path: Path, of: Any, name: str, message:
     clusters_file(clusters, Result.load(clusters).table("labels").frame, of, name)
     with pytest.raises(InputError, match=message):
         profile(features, clusters)
-
-
-def test_bad_options(tmp_path: Path) -> None:
-    features, _ = planted(tmp_path, **MODEL)
-    with pytest.raises(InputError, match="diverse must be at least 1"):
-        main(["--features", str(features), "--diverse", "0"])
     with pytest.raises(InputError, match="none.parquet cannot be read .No such file"):
         profile(features, tmp_path / "none.parquet")

@@ -1,5 +1,7 @@
 """The columns of the tiers: how many, in which order, under which names (PLS B.7, C.3)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -20,10 +22,15 @@ def names(n_layers: int, n_heads: int, **options) -> list[str]:
     return [column.name for column in columns(n_layers, n_heads, Extract(**options))]
 
 
-@pytest.mark.parametrize(("tier", "n"), [("core", 5), ("structural", 163), ("structural+position", 167), ("topk", 455)])
-def test_the_papers_dimensions(tier: str, n: int) -> None:
-    found = names(6, 6, tier=tier)
-    assert len(found) == len(set(found)) == n
+@pytest.mark.parametrize(("layers", "heads", "k"), [(6, 6, 5), (1, 1, 1), (2, 3, 4), (12, 8, 5)])
+def test_the_papers_dimensions_and_any_size(layers: int, heads: int, k: int) -> None:
+    base, all_heads = 3 * layers - 1 + 2, {"anchor_heads": ("all",), "entity_heads": ("all",)}
+    for tier, n, options in (("core", 5, all_heads), ("structural", base + 4 * layers * heads, {}),
+                             ("structural+position", base + 4 * layers * heads + 4, {}),
+                             ("topk", base + 2 * layers * heads * (k + 1) + 4, {"k": k})):  # fmt: skip
+        found = names(layers, heads, tier=tier, **options)
+        assert len(found) == len(set(found)) == n
+    assert (len(names(6, 6)), len(names(6, 6, tier="topk"))) == (163, 455)
 
 
 def test_layout_of_app_b7() -> None:
@@ -42,13 +49,6 @@ def test_layout_of_app_c3() -> None:
     found = names(6, 6, tier="topk")
     assert found[19:25] == [*(f"topk_stable_L0H0_r{r}" for r in range(1, 6)), "topk_stable_L0H1_r1"]
     assert (found[199], found[379], found[451]) == ("topk_final_L0H0_r1", "head_ent_stable_L0H0", "attn_span_stable")
-
-
-@pytest.mark.parametrize(("layers", "heads", "k"), [(1, 1, 1), (2, 3, 4), (12, 8, 5)])
-def test_any_size(layers: int, heads: int, k: int) -> None:
-    base = 3 * layers - 1 + 2
-    assert len(names(layers, heads)) == base + 4 * layers * heads
-    assert len(names(layers, heads, tier="topk", k=k)) == base + 2 * layers * heads * (k + 1) + 4
 
 
 def test_constant_columns_are_those_of_final_below_the_last_layer() -> None:
@@ -74,25 +74,6 @@ def test_core_heads_are_the_papers_or_the_users() -> None:
 
     assert masses() == ["L5.H2, L5.H3", "L5.H4, L5.H5"]
     assert masses(anchor_heads=("L0.H1", "L2.H0")) == ["L0.H1, L2.H0", "L5.H4, L5.H5"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": 0}, "k must be at least 1, got 0"),
-        ({"window": 0}, "window must be at least 1, got 0"),
-        ({"theta_entropy": -0.1}, "theta_entropy"),
-        ({"theta_gate": 1.5}, "theta_gate"),
-    ],
-)
-def test_options_that_make_no_sense(options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Extract(**options)
-
-
-def test_core_of_a_model_without_the_papers_heads_asks_for_heads() -> None:
-    with pytest.raises(InputError, match="--anchor-heads"):
-        columns(2, 2, Extract(tier="core"))
 
 
 @pytest.mark.parametrize("group", ["anchor", "entity"])
@@ -124,25 +105,19 @@ def two_layers(n: int = 3) -> ForwardRecord:
 
 
 def test_a_family_names_what_its_function_gives() -> None:
-    def pairs(seen: ForwardRecord) -> torch.Tensor:
-        return torch.arange(12.0).reshape(3, 2, 2)
-
-    axes = {"a": "xy", "layer": range(2)}
-    told = ("v_{a}_L{layer}", "kind", "unit", "source")
-    fixed = Family(*told, "a formula", lambda shape: axes)(pairs)
-    assert {name: x.tolist() for name, x in fixed.by_name(two_layers()).items()} == {
-        "v_x_L0": [0, 4, 8], "v_x_L1": [1, 5, 9], "v_y_L0": [2, 6, 10], "v_y_L1": [3, 7, 11]}  # fmt: skip
-    shape = two_layers().shape
-    said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in fixed.columns(shape)]
-    assert said[2] == ("v_y_L0", "kind", 0, "unit", "source", "a formula") and len(said) == 4
-    placed = Family(*told, lambda shape, place: f"{place['a']} of {shape.n_layers}", lambda shape: axes,
-                    layer=lambda shape, place: 7)(pairs)  # fmt: skip
-    assert [(c.formula, c.layer) for c in placed.columns(shape)] == [("x of 2", 7)] * 2 + [("y of 2", 7)] * 2
-    short = Family(*told, "a formula", lambda shape: {"a": "xyz", "layer": range(2)})(pairs)
-    with pytest.raises(AssertionError, match=r"^v_\{a\}_L\{layer\}: torch.Size\(\[3, 2, 2\]\)"):
-        short.by_name(two_layers())
-    alone = Family("v", *told[1:], "a formula")(lambda seen: torch.arange(3.0))
-    assert alone.by_name(two_layers())["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(shape)] == [None]
+    record, values = two_layers(), torch.arange(12.0).reshape(3, 2, 2)
+    pairs = Family("v_{where}_L{layer}", "kind", "unit", "source", "{counted}", lambda record: values)
+    found = {name: x.tolist() for name, x in pairs.by_name(record).items()}
+    names = ("v_stable_L0", "v_stable_L1", "v_final_L0", "v_final_L1")
+    assert found == {name: [i, i + 4, i + 8] for i, name in enumerate(names)}
+    said = [(c.name, c.component, c.layer, c.unit, c.source, c.formula) for c in pairs.columns(record.shape)]
+    assert said[2] == ("v_final_L0", "kind", 0, "unit", "source", "y") and len(said) == 4
+    last = replace(pairs, name="v_{where}_{rank}", final=True)
+    assert [c.layer for c in last.columns(record.shape)] == [None] * 5 + [1] * 5
+    with pytest.raises(ValueError, match="zip"):
+        last.by_name(record)
+    alone = replace(pairs, name="v", values=lambda record: torch.arange(3.0))
+    assert alone.by_name(record)["v"].tolist() == [0, 1, 2] and [c.layer for c in alone.columns(record.shape)] == [None]
 
 
 def test_some_features_in_their_order_as_numbers_of_one_kind() -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -44,12 +45,24 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"{error}; tests of the live page are left out")
 
 
-def answered(*shown: Shown) -> Answers:
-    """A page of models with the two sentences of the tests, and this process's answers."""
-    data = page_data(shown, "server", state={})
-    for model in data["models"]:
+def answered(*shown: Shown, text: str = "", state: Any = MappingProxyType({}), suites: bool = False) -> Answers:
+    """A page of models and this process's answers, perhaps with the two sentences of the tests."""
+    data = page_data(shown, "server", text, state=state)
+    for model in data["models"] if suites else ():
         model["suites"] = [{"name": "nouns", "title": "Two nouns", "cases": CASES}]
     return Answers(Session(shown), bundle.page(data))
+
+
+@contextmanager
+def opened(chromium: Any, answers: Any = None, **options: Any) -> Iterator["Page"]:
+    """A page in a context of its own, whose questions are answered; it must write nothing to the console."""
+    context = chromium.new_context(**options)
+    if answers is not None:
+        context.route("**/*", answers)
+    page = Page(context.new_page())
+    yield page
+    assert page.console == []
+    context.close()
 
 
 def write_circuit_of(path: Path, model: Any, curve: bool = True) -> pd.DataFrame:
@@ -120,6 +133,22 @@ class Page:
     def array(self, name: str, column: int = 0, answer: str = "result") -> np.ndarray:
         """Numbers that the page holds: logits and patterns of an answer."""
         return np.array(self.do(f"Array.from(streamscope.columns[{column}].{answer}.{name})"), np.float32)
+
+    def press(self, name: str, exact: bool = False) -> None:
+        """Clicks the button of this name."""
+        self.page.get_by_role("button", name=name, exact=exact).click()
+
+    @property
+    def field(self) -> Any:
+        return self.page.get_by_label("Text", exact=True)
+
+    def saved(self, card: str) -> Path:
+        """The file of a card as SVG."""
+        node = self.page.locator(f".card.{card}")
+        with self.page.expect_download() as waiting:
+            node.hover(position={"x": 20, "y": 20})
+            node.get_by_role("button", name="SVG").click()
+        return Path(waiting.value.path())
 
     def token(self, at: int) -> Any:
         return self.page.locator(".token").nth(at)

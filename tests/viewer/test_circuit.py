@@ -15,20 +15,13 @@ from starlette.testclient import TestClient
 from streamscope.cli.errors import InputError
 from streamscope.interventions.circuits.worth import SHARES, size_of
 from streamscope.models import build, load
-from streamscope.viewer import View, bundle, circuit, page
+from streamscope.viewer import View, circuit, page
 from streamscope.viewer.circuit import circuit_for_page
-from streamscope.viewer.screenshot import Answers
 from streamscope.viewer.server import application
-from streamscope.viewer.session import Session, Shown, open_models, page_data
+from streamscope.viewer.session import Shown, open_models
 from streamscope.viewer.view import main
 from tests.tiny import refused
-from tests.viewer.pages import TEXT, Page, browser, write_circuit_of
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
+from tests.viewer.pages import TEXT, Page, answered, opened, write_circuit_of
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +34,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[
 
 @pytest.fixture
 def shown(chromium: Any, given: tuple[pd.DataFrame, list[Shown]]) -> Iterator[Page]:
-    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
-    context.route("**/*", Answers(Session(given[1]), bundle.page(page_data(given[1], "server", state={}))))
-    found = Page(context.new_page())
-    yield found
-    assert found.console == []
-    context.close()
+    with opened(chromium, answered(*given[1]), viewport={"width": 1280, "height": 1000}) as found:
+        yield found
 
 
 def test_the_slider_chooses_the_best_edges_and_says_f(shown: Page, given: tuple[pd.DataFrame, list[Shown]]) -> None:
@@ -54,7 +43,7 @@ def test_the_slider_chooses_the_best_edges_and_says_f(shown: Page, given: tuple[
     shown.open(text=TEXT)
     drawn = shown.page.locator(".edge")
     assert shown.page.locator(".edges").is_hidden() and drawn.count() == 0
-    shown.page.get_by_role("button", name="Circuit").click()
+    shown.press("Circuit")
     assert drawn.count() == size_of(0.02, n), "the share of the file's own circuit"
     assert (
         shown.text(".kept")
@@ -80,7 +69,7 @@ def test_the_slider_chooses_the_best_edges_and_says_f(shown: Page, given: tuple[
     address = shown.page.url
     shown.open(text=TEXT, grid="circuit", share=0.01)
     assert drawn.count() == size_of(0.01, n) and "share=1" in address and "grid=circuit" in address
-    shown.page.get_by_role("button", name="Pattern").click()
+    shown.press("Pattern")
     assert shown.page.locator(".edges").is_hidden() and shown.page.locator(".kept").is_hidden()
 
 
@@ -149,11 +138,8 @@ def test_a_saved_circuit_has_its_edges_at_its_squares(shown: Page, given: tuple[
     shown.open(text=TEXT, grid="circuit", share=0.02)
     curves = "[...document.querySelectorAll('.edge')].map((path) => path.getAttribute('d'))"
     before, rows = shown.do(curves), given[1][0].circuit["rows"][: size_of(0.02, len(given[0]))][::-1]
-    with shown.page.expect_download() as waiting:
-        shown.page.locator(".card.heads").hover(position={"x": 20, "y": 20})
-        shown.page.locator(".card.heads").get_by_role("button", name="SVG").click()
     name = "{http://www.w3.org/2000/svg}"
-    picture = ElementTree.parse(waiting.value.path()).getroot()
+    picture = ElementTree.parse(shown.saved("heads")).getroot()
     boxes = [[float(one.get(at)) for at in ("x", "y", "width", "height")] for one in picture.iter(f"{name}image")]
     (lines,) = picture.findall(f"{name}svg")
     left, up = float(lines.get("x")), float(lines.get("y"))
@@ -186,16 +172,11 @@ def test_a_model_without_a_circuit_says_so(shown: Page) -> None:
 
 
 def test_a_page_without_circuits_has_no_mode_for_them(chromium: Any) -> None:
-    models = open_models(["stories/lfa"])
-    context = chromium.new_context()
-    context.route("**/*", Answers(Session(models), bundle.page(page_data(models, "server", state={}))))
-    plain = Page(context.new_page()).open(text=TEXT, grid="circuit")
-    assert (
-        "In the address, but not in what is shown: grid circuit." in plain.text(".notice")
-        and plain.state()["grid"] == "pattern"
-    )
-    assert plain.page.get_by_role("button", name="Circuit").count() == 0 and plain.page.locator(".part").count() == 0
-    context.close()
+    with opened(chromium, answered(*open_models(["stories/lfa"]))) as plain:
+        plain.open(text=TEXT, grid="circuit")
+        assert "In the address, but not in what is shown: grid circuit." in plain.text(".notice")
+        assert plain.state()["grid"] == "pattern" and plain.page.locator(".part").count() == 0
+        assert plain.page.get_by_role("button", name="Circuit").count() == 0
 
 
 def test_all_hosts_have_the_circuit(given: tuple[pd.DataFrame, list[Shown]], tmp_path: Path, monkeypatch: Any) -> None:

@@ -61,14 +61,15 @@ def test_the_lines_of_python_give_the_numbers_shown(name: str) -> None:
 
 def test_a_model_without_bos_has_none_in_the_page_and_in_the_lines() -> None:
     model = load("stories/lfa")
-    usual = describe(model, "stories/lfa", "lfa")
+    shown = Shown("stories/lfa", "lfa", model)
+    usual = describe(shown)
     model.tokenizer = model.tokenizer.with_bos("no")
-    bare = describe(model, "stories/lfa", "lfa")
+    bare = describe(shown)
     assert usual["tokenizer"]["bos_id"] == model.tokenizer.bos_id and bare["tokenizer"]["bos_id"] is None
     made: dict = {}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(filled_template(bare["python"], TEXTS[0], {}, 2, 3), made)
-    ids = Session([Shown("stories/lfa", "lfa", model)]).answer("tokenize", {"model": "lfa", "text": TEXTS[0]})
+    ids = Session([shown]).answer("tokenize", {"model": "lfa", "text": TEXTS[0]})
     assert made["tokens"][0].tolist() == ids["ids"]
     assert "with_bos" not in usual["python"]
 
@@ -77,7 +78,7 @@ def test_the_lines_open_a_snapshot() -> None:
     lines = python_template("stories/lfa", snapshots=True)
     assert "load_for_instruments('stories/lfa@1000')" in filled_template(lines, "a", {}, 0, 0, 1000)
     assert "load_for_instruments('stories/lfa')" in filled_template(lines, "a", {}, 0, 0)
-    assert describe(load("stories/lfa"), "stories/lfa", "lfa", [1000, 7200])["python"] == lines
+    assert describe(Shown("stories/lfa", "lfa", load("stories/lfa"), (1000, 7200)))["python"] == lines
 
 
 # ---- tokenizer -------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from streamscope.models.tensors import save
 from streamscope.viewer import View, page
 from streamscope.viewer.engine import Watched
 from streamscope.viewer.export import digest_of, graph_of
-from streamscope.viewer.latents import dictionary_for_page, raised_tokens
 from streamscope.viewer.server import application
 from streamscope.viewer.session import Shown, open_models, outputs
+from streamscope.viewer.shown import dictionary_for_page, lens_streams, raised_tokens
 from streamscope.viewer.view import main
 from tests.tiny import refused
-from tests.viewer.pages import TEXT, browser, write_dictionary_of
-from tests.viewer.test_lens import at_work, every_place, tiny, write_lens_of
+from tests.viewer.pages import TEXT, Page, answered, opened, write_dictionary_of
+from tests.viewer.test_lens import every_place, tiny, write_lens_of
 
 TOKENS = torch.arange(3, 15)[None]
 PLACES = [
@@ -129,12 +128,13 @@ def test_the_graph_has_the_latents_the_lens_and_the_removal(place: tuple[str, ..
     watched = Watched(shown.model, *shown.extras)
     lens, latents = shown.extras
     assert len({digest_of(Watched(shown.model, *more)) for more in ((), (lens,), (None, latents), shown.extras)}) == 4
-    run, rows = onnxruntime.InferenceSession(graph_of(shown.model, *shown.extras)), watched.rows_of(0, 12)
+    run, S = onnxruntime.InferenceSession(graph_of(shown.model, *shown.extras)), len(lens_streams(model.config))
     ids = outputs(model, TOKENS, {}, None, *shown.extras)["latent_ids"][:, 0].tolist()
     for edits in ({}, {"latents": {paths[2]: ids}}):
         values = {**control_values(edits, model.config), "latents": torch.ones(40)}
         for latent in edits.get("latents", {}).get(paths[2], []):
             values["latents"][latent] = 0
+        rows = torch.arange((model.config.n_layers + 1) * S * 12)
         feeds = {"tokens": TOKENS, "lens_at": rows, **values}
         found = dict(zip(watched.outputs, run.run(None, {name: x.numpy() for name, x in feeds.items()}), strict=True))
         expected = outputs(model, TOKENS, edits, None, *shown.extras)
@@ -142,8 +142,8 @@ def test_the_graph_has_the_latents_the_lens_and_the_removal(place: tuple[str, ..
         assert (found["latent_ids"] == expected["latent_ids"])[active].all() and active.sum() > 20
         for name in ("logits", "patterns", "latent_values"):
             np.testing.assert_allclose(found[name], expected[name], atol=1e-4, err_msg=f"{name} {edits}")
-        p = outputs(model, TOKENS, edits, 0, *shown.extras)["lens_p"].reshape(-1, 5)
-        np.testing.assert_allclose(found["lens_p"], p, atol=1e-4)
+        p = np.stack([outputs(model, TOKENS, edits, i, *shown.extras)["lens_p"] for i in range(S)], 1)
+        np.testing.assert_allclose(found["lens_p"], p.reshape(-1, 5), atol=1e-4)
 
 
 def test_all_hosts_have_latents(tmp_path: Path, monkeypatch: Any) -> None:
@@ -180,14 +180,14 @@ def test_wrong_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None:
     model = load("stories/lfa")
     write_dictionary_of(tmp_path / "d", model, "blocks.3.hook_context_post", stream="context")
     write_dictionary_of(tmp_path / "sum", model, "blocks.3.hook_resid_post")
-    with refused("this dictionary was trained on other weights"):
-        main(["stories/std-t", "--dictionary", str(tmp_path / "d")])
-    with refused("holds no cfg.json"):
-        main(["stories/lfa", "--dictionary", str(tmp_path)])
-    with refused("blocks.3.hook_resid_post only shows the sum of the streams"):
-        main(["stories/lfa", "--dictionary", str(tmp_path / "sum")])
-    with refused("dictionaries belong to the weights of one step"):
-        main(["stories/lfa@all", "--dictionary", str(tmp_path / "d")])
+    for run, folder, line in (
+        ("stories/std-t", tmp_path / "d", "this dictionary was trained on other weights"),
+        ("stories/lfa", tmp_path, "holds no cfg.json"),
+        ("stories/lfa", tmp_path / "sum", "blocks.3.hook_resid_post only shows the sum of the streams"),
+        ("stories/lfa@all", tmp_path / "d", "dictionaries belong to the weights of one step"),
+    ):
+        with refused(line):
+            main([run, "--dictionary", str(folder)])
     with refused("holds no cfg.json"):
         edits_of({"latents": {str(tmp_path): [1]}}, model)
 
@@ -195,20 +195,18 @@ def test_wrong_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None:
 # ---- in a browser -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
-
-
 def test_a_click_removes_a_latent_and_a_second_one_puts_it_back(chromium: Any, tmp_path: Path) -> None:
     model, folder = load("stories/lfa"), str(tmp_path / "d")
     write_dictionary_of(tmp_path / "d", model, "blocks.3.hook_context_post", stream="context")
     shown: list[Shown] = open_models(["stories/lfa", "stories/std-t"], dictionaries=[folder])
-    found = at_work(chromium, shown).open(text=TEXT)
+    with opened(chromium, answered(*shown), viewport={"width": 1280, "height": 1000}) as found:
+        a_click_removes(found.open(text=TEXT), model, shown[0], folder)
+
+
+def a_click_removes(found: Page, model: Any, shown: Shown, folder: str) -> None:
     assert found.text(".latents h2") == "Latents of blocks.3.hook_context_post"
     tokens = torch.tensor([found.do("Array.from(streamscope.columns[0].tokens)")])
-    plain = outputs(model, tokens, {}, None, *shown[0].extras)
+    plain = outputs(model, tokens, {}, None, *shown.extras)
     cells = found.page.locator(".latents td")
     values = cells.evaluate_all(
         "cells => cells.map((cell) => [Number(cell.dataset.latent ?? -1), Number(cell.dataset.value ?? 0)])"
@@ -219,14 +217,14 @@ def test_a_click_removes_a_latent_and_a_second_one_puts_it_back(chromium: Any, t
     latent = int(plain["latent_ids"][-1, 0])
     last = found.page.locator(f'.latents tr:nth-child(2) td[data-at="{tokens.shape[1] - 1}"]')
     last.hover()
-    piece = model.tokenizer.pieces(shown[0].latents.about["raised"][latent][:1])[0]
+    piece = model.tokenizer.pieces(shown.latents.about["raised"][latent][:1])[0]
     assert f"latent {latent} · " in found.text(".tip .lead") and f"raises “{piece.strip()}”" in found.text(".tip")
     last.click()
     found.ready()
     edits = {"latents": {folder: [latent]}}
     assert found.state()["edits"] == edits and found.text(".chip") == f"latent {latent} off"
     assert found.text(".changes .lead").startswith(f"Without latent {latent}, the next token")
-    expected = outputs(model, tokens, edits, None, *shown[0].extras)
+    expected = outputs(model, tokens, edits, None, *shown.extras)
     np.testing.assert_allclose(found.array("logits"), expected["logits"].ravel(), atol=1e-4)
     removed = found.page.locator(".latents td.removed").all_inner_texts()
     assert set(removed) == {str(latent)}
@@ -240,4 +238,3 @@ def test_a_click_removes_a_latent_and_a_second_one_puts_it_back(chromium: Any, t
     found.open(text=TEXT, second="std-t", edits={"latents": {folder: [latent, 40]}})
     assert "latent 40: its dictionary has no such latent" in found.text(".changes")
     assert found.text(".latents .reason") == "No dictionary was given for stories/std-t."
-    assert found.console == []

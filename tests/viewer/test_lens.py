@@ -1,13 +1,9 @@
 """A fitted lens in the live page: its numbers are those of `logit_lens --lens`, and the card says what it is."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
@@ -15,19 +11,15 @@ from streamscope.models import build, load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import edits_of
 from streamscope.models.layers.head import unembed
-from streamscope.models.tensors import save
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.logit_lens.measure import candidates
 from streamscope.probes.stream_states import places_of
-from streamscope.viewer import View, bundle
-from streamscope.viewer.engine import Watched
-from streamscope.viewer.export import digest_of, graph_of
-from streamscope.viewer.lenses import lens_for_page, lens_streams, place_of
-from streamscope.viewer.screenshot import Answers
-from streamscope.viewer.session import Session, Shown, open_models, outputs, page_data
+from streamscope.viewer import View
+from streamscope.viewer.session import Shown, open_models, outputs
+from streamscope.viewer.shown import lens_for_page, lens_streams, place_of
 from streamscope.viewer.view import main
 from tests.tiny import randomise, refused
-from tests.viewer.pages import TEXT, Page, browser, write_lens_of
+from tests.viewer.pages import TEXT, Page, answered, opened, write_lens_of
 
 EDITS = {"heads": {"L0.H1": {"scale": 0}, "L1.H2": {"alpha": 3}}}
 TOPOLOGIES = ("std-t", "lfa", "kromcanon", "pls")
@@ -89,67 +81,36 @@ def test_a_state_without_a_map_is_named(tmp_path: Path) -> None:
     assert place_of(3, "s1") == "blocks.3.hook_streams_post:s1"
 
 
-EXPORT = """
-import sys
-from streamscope.viewer.session import open_models
-from streamscope.viewer.export import graph_of
-shown, = open_models([sys.argv[1]], lenses=[sys.argv[2]])
-graph_of(shown.model, shown.lens)
-"""
-
-
-@pytest.mark.slow  # `test_latents` has a fast one
-def test_the_graph_reads_by_the_maps_it_is_filled_with(tmp_path: Path) -> None:
-    """One graph of an architecture with a lens serves every file of maps; another one serves without a lens."""
-    model, path = tiny("kromcanon"), tmp_path / "lenses.safetensors"
-    save(model, tmp_path / "model")
-    write_lens_of(path, model, every_place(model))
-    command = [sys.executable, "-c", EXPORT, str(tmp_path / "model"), f"{path}:tuned"]
-    subprocess.run(command, check=True, capture_output=True)
-    lens = lens_for_page(model, "krom", f"{path}:tuned")
-    watched = Watched(model, lens)
-    assert digest_of(watched) != digest_of(Watched(model))
-    run = onnxruntime.InferenceSession(graph_of(model, lens))
-    tokens = torch.arange(3, 12)[None]
-    arrays = {name: control.unchanged() for name, control in watched.controls.items()}
-    for stream in range(len(lens_streams(model.config))):
-        feeds = {"tokens": tokens, "lens_at": watched.rows_of(stream, 9), **arrays}
-        (p,) = run.run(["lens_p"], {key: x.numpy() for key, x in feeds.items()})
-        np.testing.assert_allclose(p, outputs(model, tokens, {}, stream, lens)["lens_p"].reshape(-1, 5), atol=1e-4)
-
-
 def test_wrong_lenses_are_refused_in_one_line(tmp_path: Path) -> None:
     model, path = load("stories/lfa"), tmp_path / "lenses.safetensors"
     write_lens_of(path, model, ["blocks.2.hook_resid_post", "blocks.0.other"])
-    with refused("unknown kind of lens in .* 'ridge'"):
-        main(["stories/lfa", "--lens", f"{path}:ridge"])
-    with refused("these lenses were fitted on other weights"):
-        main(["stories/std-t", "--lens", f"{path}:tuned"])
-    with refused("give FILE:KIND, such as lenses.safetensors:tuned"):
-        main(["stories/lfa", "--lens", "tuned"])
-    with refused("there are 2 lenses for 1 models"):
-        main(["stories/lfa", "--lens", f"{path}:tuned", f"{path}:tuned"])
-    with refused("lenses belong to the weights of one step, so stories/lfa@all takes none"):
-        main(["stories/lfa@all", "--lens", f"{path}:tuned"])
+    tuned = f"{path}:tuned"
+    for words, line in (
+        (["stories/lfa", "--lens", f"{path}:ridge"], "unknown kind of lens in .* 'ridge'"),
+        (["stories/std-t", "--lens", tuned], "these lenses were fitted on other weights"),
+        (["stories/lfa", "--lens", "tuned"], "give FILE:KIND, such as lenses.safetensors:tuned"),
+        (["stories/lfa", "--lens", tuned, tuned], "there are 2 lenses for 1 models"),
+        (["stories/lfa@all", "--lens", tuned], "lenses belong to the weights of one step, so stories/lfa@all takes"),
+    ):
+        with refused(line):
+            main(words)
     write_lens_of(path, model, ["blocks.9.hook_resid_post"])
     with refused("has no tuned lens of blocks.5.hook_resid_post; it has blocks.9.hook_resid_post"):
-        View("stories/lfa", lens=f"{path}:tuned")
+        View("stories/lfa", lens=tuned)
 
 
 # ---- in a browser -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 def test_the_card_says_which_lens_it_is_and_which_states_it_does_not_read(chromium: Any, tmp_path: Path) -> None:
     model, path = load("stories/lfa"), tmp_path / "lenses.safetensors"
     write_lens_of(path, model, [place for place in every_place(model) if "token" not in place or ".0." in place])
     shown = open_models(["stories/lfa", "stories/std-t"], lenses=[f"{path}:tuned"])
-    page = at_work(chromium, shown).open(text=TEXT)
+    with opened(chromium, answered(*shown), viewport={"width": 1280, "height": 1000}) as page:
+        the_card_is_right(page.open(text=TEXT), model, shown[0])
+
+
+def the_card_is_right(page: Page, model: Any, shown: Shown) -> None:
     page.page.wait_for_selector(".lens td")
     assert page.text(".lens h2") == "Tuned lens" and "lenses.safetensors" in page.text(".lens .hint")
     blanks = page.page.locator(".lens td.blank")
@@ -159,7 +120,7 @@ def test_the_card_says_which_lens_it_is_and_which_states_it_does_not_read(chromi
         page.page.evaluate("edits => streamscope.setEdits(edits)", edits)
         page.page.get_by_role("button", name=["token", "context", "sum"][stream], exact=True).click()
         page.ready().page.wait_for_selector(".lens:not(.stale)")
-        p = outputs(model, tokens, edits, stream, shown[0].lens)["lens_p"][..., 0]
+        p = outputs(model, tokens, edits, stream, shown.lens)["lens_p"][..., 0]
         rows = "rows => rows.map((row) => [...row.querySelectorAll('td[data-p]')].map((td) => Number(td.dataset.p)))"
         cells = page.page.locator(".lens tr").evaluate_all(rows)[1:-1]
         np.testing.assert_allclose(cells[::-1], p[1:], atol=1e-4)
@@ -170,11 +131,3 @@ def test_the_card_says_which_lens_it_is_and_which_states_it_does_not_read(chromi
     page.open(text=TEXT, second="std-t")
     titles = page.page.locator(".lens h2").all_inner_texts()
     assert titles == ["Tuned lens of stories/lfa", "Logit lens of stories/std-t"]
-    assert page.console == []
-
-
-def at_work(chromium: Any, shown: list[Shown], width: int = 1280) -> Page:
-    """A page of these models."""
-    context = chromium.new_context(viewport={"width": width, "height": 1000})
-    context.route("**/*", Answers(Session(shown), bundle.page(page_data(shown, "server", state={}))))
-    return Page(context.new_page())

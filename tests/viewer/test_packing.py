@@ -84,18 +84,19 @@ def test_the_page_holds_models_snapshots_and_notices(made: bytes, monkeypatch: p
 
 def test_what_no_page_can_hold(made: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.install(made)
-    model = load("stories/lfa")
-    monkeypatch.setattr(page, "LARGEST", 1000)
-    with pytest.raises(InputError, match="big has 770,496 parameters, too many for a page: drop --out, for the server"):
-        page.html([Shown("big", "big", model)])
-
-
-def test_a_page_needs_a_tokenizer_that_it_can_compute(made: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime.install(made)
-    monkeypatch.setattr(describe, "is_plain_bpe", lambda text: False)
-    model = load("stories/lfa")
-    with pytest.raises(InputError, match="x: a page only computes byte-level BPE that splits words as GPT-2 does"):
-        page.html([Shown("x", "x", model)])
+    shown = [Shown("x", "x", load("stories/lfa"))]
+    for module, name, value, line in (
+        (
+            describe,
+            "is_plain_bpe",
+            lambda text: False,
+            "x: a page only computes byte-level BPE that splits words as GPT",
+        ),
+        (page, "LARGEST", 1000, "x has 770,496 parameters, too many for a page: drop --out, for the server"),
+    ):
+        monkeypatch.setattr(module, name, value)
+        with pytest.raises(InputError, match=line):
+            page.html(shown)
 
 
 def test_without_the_extra_the_command_says_what_to_install() -> None:

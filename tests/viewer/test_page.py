@@ -22,18 +22,12 @@ from streamscope.models.make import build
 from streamscope.viewer import View, bundle, describe
 from streamscope.viewer.describe import strongest_head
 from streamscope.viewer.screenshot import ADDRESS, Answers
-from streamscope.viewer.session import Session, Shown, page_data
-from tests.viewer.pages import CASES, TEXT, Page, answered, browser
+from streamscope.viewer.session import Shown, page_data
+from tests.viewer.pages import CASES, TEXT, Page, answered, opened
 
 HEAD = "L1.H5"
 STEPS = {"lfa": (1000, 7200), "gpt2": (), "pls": ()}
 OFF = {"heads": {HEAD: {"scale": 0}}}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +37,15 @@ def models() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(models: dict[str, Any]) -> Answers:
-    return answered(*(Shown(f"stories/{name}", name, model, STEPS[name]) for name, model in models.items()))
+    shown = (Shown(f"stories/{name}", name, model, STEPS[name]) for name, model in models.items())
+    return answered(*shown, suites=True)
 
 
 @pytest.fixture
 def page(chromium: Any, answers: Answers) -> Iterator[Page]:
-    """A page whose every question this process answers; it must write nothing to the console."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-    context.route("**/*", answers)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    found = Page(context.new_page())
-    yield found
-    assert found.console == []
-    context.close()
+    permissions = ["clipboard-read", "clipboard-write"]
+    with opened(chromium, answers, viewport={"width": 1280, "height": 900}, permissions=permissions) as found:
+        yield found
 
 
 def in_torch(model: Any, text: str, edits: dict[str, Any] | None = None) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
@@ -74,9 +64,9 @@ def off(head: str) -> dict[str, Any]:
 
 def test_what_is_typed_and_ablated_gives_the_numbers_of_torch(page: Page, models: dict[str, Any]) -> None:
     page.open()
-    page.page.get_by_label("Text", exact=True).fill(TEXT)
+    page.field.fill(TEXT)
     page.thumb(HEAD).click()
-    page.page.get_by_role("button", name="Turn off").click()
+    page.press("Turn off")
     page.page.wait_for_selector(".chip")
     page.ready()
     model = models["lfa"]
@@ -181,7 +171,7 @@ def test_the_keyboard_moves_head_and_token_toggles_and_unlocks(page: Page) -> No
     assert page.state()["edits"] == {}
     press("Escape")
     assert page.state()["token"] is None
-    field = page.page.get_by_label("Text", exact=True)
+    field = page.field
     field.focus()
     press("Space")
     press("ArrowDown")
@@ -211,13 +201,13 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     ]  # fmt: skip
     assert "× -0.5, α = 4" in page.text(".badge:not(.preview)")
     with page.page.expect_download() as waiting:
-        page.page.get_by_role("button", name="Save edits").click()
+        page.press("Save edits")
     assert waiting.value.suggested_filename == "edits.json"
     assert json.loads(Path(waiting.value.path()).read_text()) == page.state()["edits"]
     chips.first.click()
     page.ready()
     assert page.state()["edits"]["heads"] == {"L3.H2": {"alpha": 4}}
-    page.page.get_by_role("button", name="Reset all").click()
+    page.press("Reset all")
     page.ready()
     assert page.state()["edits"] == {} and chips.count() == 0
     assert page.page.get_by_role("button", name="Save edits").is_disabled()
@@ -232,7 +222,7 @@ def log_odds(model: Any, edits: dict[str, Any] | None = None) -> float:
 
 def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT, head="L5.H4", edits=OFF)
-    page.page.get_by_role("button", name="Effect").click()
+    page.press("Effect")
     page.page.wait_for_selector(".legend:has-text('Strongest')")
     page.page.wait_for_function("() => document.querySelectorAll('.thumb:not([data-effect=\"\"])').length === 36")
     page.page.wait_for_selector(".legend:has-text('Measuring')", state="detached")
@@ -258,9 +248,9 @@ def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, 
         page.page.get_by_role("button", name=mode, exact=True).click()
     page.page.wait_for_timeout(200)
     assert page.do("runs") == 0, "what was measured is kept"
-    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.field.fill("Lily had a dog. She")
     page.page.wait_for_selector(".legend:has-text('ln p of')")
-    page.page.get_by_role("button", name="Pattern", exact=True).click()
+    page.press("Pattern", exact=True)
     page.ready()
     runs = page.do("runs")
     page.page.wait_for_timeout(400)
@@ -290,19 +280,19 @@ def test_two_words_of_your_own_are_compared(page: Page) -> None:
     ]
     assert said == pytest.approx(float(logits[ids[0]] - logits[ids[1]]), abs=0.01)
     assert page.page.locator(".pairs .role").all_inner_texts() == ["first", "second"]
-    page.page.get_by_role("button", name="Effect", exact=True).click()
+    page.press("Effect", exact=True)
     page.page.wait_for_selector(".legend:has-text('log-odds of hug over kiss')")
     page.page.reload()
     page.page.wait_for_selector(".verdict:has-text('hug is')")
     assert page.state()["compare"] == ["hug", "kiss"], "the link holds both words"
-    page.page.get_by_label("Text", exact=True).fill("dog " * 200)
+    page.field.fill("dog " * 200)
     page.page.wait_for_selector(".notice:has-text('The last text that fitted is shown')")
     second = page.page.get_by_label("Second candidate")
     for word in ("bone", "kiss"):
         second.fill(word)
         second.press("Enter")
         page.page.wait_for_selector(f".verdict:has-text('{word}, log-odds')")  # of the text that is shown
-    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She gave the dog a")
+    page.field.fill("Lily had a dog. She gave the dog a")
     page.page.wait_for_selector(".notice", state="hidden")
     second.fill("hug")
     second.press("Enter")
@@ -321,7 +311,7 @@ def test_a_slow_model_measures_effects_only_after_a_click(page: Page) -> None:
         "const late = (given) => new Promise((done) => setTimeout(done, 1000)).then(() => run.apply(engine, given));"
         "engine.run = (...given) => late(given); }"
     )
-    page.page.get_by_role("button", name="Effect").click()
+    page.press("Effect")
     button = page.page.get_by_role("button", name=re.compile(r"Measure all heads \(about [34]\d s\)"))
     button.wait_for()
     assert page.page.locator('.thumb[data-effect=""]').count() == 35, "one head was timed"
@@ -386,7 +376,7 @@ def test_a_gate_is_read_and_forced(page: Page, models: dict[str, Any]) -> None:
         assert page.state()["edits"] == {"heads": {"L3.H2": {"gate": state}}}
         assert f"Its gate there is {value}" in page.text(".status")
         assert np.abs(page.array("logits") - before).max() > 1e-3
-    page.page.get_by_role("button", name="as computed").click()
+    page.press("as computed")
     page.ready()
     np.testing.assert_array_equal(page.array("logits"), before)
 
@@ -410,14 +400,14 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
     page.thumb("L4.H2").click()
     page.page.keyboard.press("Space")
     page.token(7).click()
-    page.page.get_by_role("button", name="Matrix").click()
-    page.page.get_by_role("button", name="Change", exact=True).click()
-    page.page.get_by_role("button", name="context", exact=True).click()
+    page.press("Matrix")
+    page.press("Change", exact=True)
+    page.press("context", exact=True)
     page.page.get_by_label("Compare with").select_option("gpt2")
     page.ready()
     seen, address = page.state(), page.page.url
     assert seen["second"] == "gpt2" and seen["view"] == "matrix" and seen["token"] == 7 and seen["lens"] == "context"
-    page.page.get_by_role("button", name="Copy link").click()
+    page.press("Copy link")
     page.page.wait_for_selector(".copied:text-is('Copied')")
     assert page.page.locator("dialog").count() == 0, "nothing lies over the page"
     page.page.wait_for_selector(".copied:text-is('')", state="attached")
@@ -432,22 +422,16 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
 
 def test_an_address_holds_what_was_undone_of_the_first_state(chromium: Any, models: dict[str, Any]) -> None:
     shown = [Shown(f"stories/{name}", name, models[name]) for name in ("lfa", "gpt2")]
-    data = page_data(shown, "server", state={"text": TEXT, "second": "gpt2", "token": 7, "head": "L5.H4"})
-    context = chromium.new_context()
-    context.route("**/*", Answers(Session(shown), bundle.page(data)))
-    page = Page(context.new_page())
-    page.page.goto(ADDRESS)
-    page.ready()
-    assert page.state()["second"] == "gpt2" and page.state()["token"] == 7
-    page.page.get_by_label("Compare with").select_option("")
-    page.ready()
-    page.page.keyboard.press("Escape")
-    other = Page(context.new_page())
-    other.page.goto(page.page.url)
-    other.ready()
-    assert other.state() == page.state() and other.state()["second"] is other.state()["token"] is None
-    assert page.console == other.console == [] and not other.page.locator(".notice").is_visible()
-    context.close()
+    answers = answered(*shown, state={"text": TEXT, "second": "gpt2", "token": 7, "head": "L5.H4"})
+    with opened(chromium, answers) as page, opened(chromium, answers) as other:
+        page.page.goto(ADDRESS)
+        page.ready()
+        assert page.state()["second"] == "gpt2" and page.state()["token"] == 7
+        page.page.get_by_label("Compare with").select_option("")
+        page.ready().page.keyboard.press("Escape")
+        other.page.goto(page.page.url)
+        assert other.ready().state() == page.state() and other.state()["second"] is other.state()["token"] is None
+        assert not other.page.locator(".notice").is_visible()
 
 
 def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> None:
@@ -517,7 +501,7 @@ def test_an_address_with_a_text_that_no_model_reads_says_so_until_another_is_typ
     ):
         page.open(text=text, grid="effect")
         assert re.fullmatch(line, page.text(".notice")) and not page.page.locator(".stage").is_visible()
-    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.field.fill("Lily had a dog. She")
     page.page.wait_for_selector(".legend:has-text('Strongest on the ln p of')")
     assert not page.page.locator(".notice").is_visible()
 
@@ -531,7 +515,7 @@ def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, An
         head="L5.H4",
         edits={"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}},
     )
-    page.page.get_by_role("button", name="Copy as Python").click()
+    page.press("Copy as Python")
     assert page.text("dialog .hint") == "Press Ctrl+C to copy it.", "as where a browser forbids the clipboard"
     space: dict[str, Any] = {}
     with torch.no_grad():
@@ -625,7 +609,7 @@ def test_the_lens_of_the_text_before_is_dimmed(page: Page) -> None:
       engine.run = async (...given) => {
         const found = await run(...given), { lens } = found;
         return { ...found, lens: stream => held.then(() => lens(stream)) }; }; }""")
-    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.field.fill("Lily had a dog. She")
     page.page.wait_for_function("() => streamscope.columns[0].text === 'Lily had a dog. She'")
     page.ready()
     opacity = "() => Number(getComputedStyle(document.querySelector('.lens .body')).opacity)"
@@ -648,13 +632,12 @@ def test_bytes_and_marks_that_no_font_draws_are_written_as_codes(page: Page) -> 
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_all_layers_and_heads_of_a_large_model_are_in_sight(chromium: Any, width: int) -> None:
-    for layers, heads in ((30, 9), (4, 32)):
-        shape = {"n_layers": layers, "n_heads": heads, "d_model": heads * 4, "d_vocab": 2048, "n_ctx": 128}
-        model = build("gpt2", "tiny", tokenizer=load("stories/gpt2").tokenizer, **shape)
-        context = chromium.new_context(viewport={"width": width, "height": 900})
-        context.route("**/*", answered(Shown("large", "large", model)))
-        page = Page(context.new_page()).open(text="Lily had a dog. She")
+@pytest.mark.parametrize(("layers", "heads"), [(30, 9), (4, 32)])
+def test_all_layers_and_heads_of_a_large_model_are_in_sight(chromium: Any, width: int, layers: int, heads: int) -> None:
+    shape = {"n_layers": layers, "n_heads": heads, "d_model": heads * 4, "d_vocab": 2048, "n_ctx": 128}
+    model = build("gpt2", "tiny", tokenizer=load("stories/gpt2").tokenizer, **shape)
+    with opened(chromium, answered(Shown("large", "large", model)), viewport={"width": width, "height": 900}) as page:
+        page.open(text="Lily had a dog. She")
         grid = page.do("""() => { const e = document.querySelector('.grid');
           return { wide: e.scrollWidth - e.clientWidth, high: e.scrollHeight - e.clientHeight,
             kind: e.className }; }""")
@@ -662,19 +645,18 @@ def test_all_layers_and_heads_of_a_large_model_are_in_sight(chromium: Any, width
         assert grid["wide"] <= 1 or (width == 390 and heads == 32 and "more-right" in grid["kind"])
         page.page.wait_for_selector(".lens td")
         page.page.locator(".lens td").last.scroll_into_view_if_needed()
-        page.page.locator(f".thumb[data-head='L{layers - 1}.H{heads - 1}']").click()
+        page.thumb(f"L{layers - 1}.H{heads - 1}").click()
         assert page.state()["head"] == f"L{layers - 1}.H{heads - 1}"
         boxes = page.page.locator(".lens th").first.bounding_box(), page.page.locator(".lens .scroll").bounding_box()
         assert boxes[0]["y"] >= boxes[1]["y"] - 1, "the words stay above the column"
-        assert page.do("document.documentElement.scrollWidth") <= width and page.console == []
-        context.close()
+        assert page.do("document.documentElement.scrollWidth") <= width
 
 
 def test_a_link_is_copied_without_the_clipboards_permission(page: Page) -> None:
     page.page.add_init_script("const real = navigator.clipboard; globalThis.pasted = () => real.readText()")
     page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     page.open(text=TEXT)
-    page.page.get_by_role("button", name="Copy link").click()
+    page.press("Copy link")
     page.page.wait_for_selector(".copied:text-is('Copied')")
     assert page.page.locator("dialog, .unseen").count() == 0
     assert page.do("pasted()") == page.page.url
@@ -683,12 +665,12 @@ def test_a_link_is_copied_without_the_clipboards_permission(page: Page) -> None:
 def test_nothing_typed_is_markup(page: Page) -> None:
     text = "<img src=x onerror=alert(1)> \"'&amp;</script><script>alert(2)</script> \u202eאבג\u202c 😀 {{x}}"
     page.open(text=text, second="gpt2")
-    assert page.page.get_by_label("Text", exact=True).input_value() == text
+    assert page.field.input_value() == text
     assert page.page.locator("main :is(img, script, iframe, object, b)").count() == 0
     words = page.page.locator(".stage").first.locator(".token .word").all_inner_texts()
     assert "img" in "".join(words) and "<" in "".join(words)
     page.token(3).hover()
-    page.page.get_by_role("button", name="Copy as Python").click()
+    page.press("Copy as Python")
     assert page.page.locator("main :is(img, script, iframe, object)").count() == 0
     policy = page.page.locator("meta[http-equiv]").get_attribute("content")
     assert "default-src 'none'" in policy and "unsafe-inline" not in policy and "'unsafe-eval'" not in policy
@@ -703,7 +685,7 @@ def test_no_module_parses_markup() -> None:
 def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT)
     shown = page.array("logits")
-    page.page.get_by_label("Text", exact=True).fill("one two " * 100)
+    page.field.fill("one two " * 100)
     page.page.wait_for_selector(".notice:visible")
     said = page.text(".notice")
     assert re.fullmatch(
@@ -717,9 +699,9 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
     np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
     assert page.text(".changes .lead").startswith("Without L1.H5, the next token becomes “twice” instead of “firmly”")
     assert page.text(".notice") == said and json.dumps(TEXT) in page.do("streamscope.python()")
-    page.page.get_by_label("Text", exact=True).fill("")
+    page.field.fill("")
     page.page.wait_for_selector(".notice:has-text('Type at least one word.')")
-    page.page.get_by_label("Text", exact=True).fill("Lily")
+    page.field.fill("Lily")
     page.page.wait_for_selector(".notice", state="hidden")
 
 
@@ -750,10 +732,7 @@ def test_a_saved_picture_of_heads_has_all_layers(page: Page) -> None:
     page.open(text=TEXT)
     style = "document.querySelector('.grid').style"
     page.do(f"{style}.setProperty('--heads', '1')")  # two columns, higher than the card shows
-    with page.page.expect_download() as waiting:
-        page.page.locator(".card.heads").hover()
-        page.page.locator(".card.heads").get_by_role("button", name="SVG").click()
-    svg = Path(waiting.value.path()).read_text()
+    svg = page.saved("heads").read_text()
     height = float(re.findall(r'height="([0-9.]+)"', svg)[0])
     images = [float(y) for y in re.findall(r'<image [^>]*?y="([0-9.]+)"', svg)]
     texts = re.findall(r'<text [^>]*?y="([0-9.]+)"[^>]*>([^<]*)', svg)
@@ -768,10 +747,7 @@ def test_a_saved_picture_has_the_numbers_of_the_arcs_and_the_badge(page: Page) -
     page.open(text=TEXT, head="L5.H4", edits={"heads": {"L5.H4": {"scale": 0}}})
     badge, weights = page.page.locator(".badge").last, page.page.locator(".lines .weight").all_text_contents()
     ink = badge.evaluate("e => getComputedStyle(e).backgroundColor")
-    with page.page.expect_download() as waiting:
-        page.page.locator(".card.stage").hover()
-        page.page.locator(".card.stage").get_by_role("button", name="SVG").click()
-    svg = Path(waiting.value.path()).read_text()
+    svg = page.saved("stage").read_text()
     assert f'fill="{ink}"' in svg and ">off<" in svg
     for weight in weights:
         letters = re.findall(rf"<text ([^>]*)>{re.escape(weight)}</text>", svg)
@@ -874,17 +850,14 @@ def test_a_saved_sentence_of_two_rows_keeps_its_lines_on_its_words(page: Page) -
     page.page.set_viewport_size({"width": 600, "height": 900})
     page.open(text=TEXT, head="L5.H4", edits={"heads": {"L5.H4": {"scale": 0}}})
     assert len(set(page.do("[...document.querySelectorAll('.token')].map(e => e.offsetTop)"))) > 1
-    with page.page.expect_download() as waiting:
-        page.page.locator(".card.stage").hover()
-        page.page.locator(".card.stage").get_by_role("button", name="SVG").click()
-    svg = Path(waiting.value.path()).read_text()
+    svg = page.saved("stage").read_text()
     rows = {y for x, y in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(?:tool|pencil|twice|box|firmly)<', svg)}
     assert len(rows) > 1 and "<title>Layer 5, head 4 off: Mom" in svg
 
 
 def test_enter_runs_the_text_and_shift_enter_begins_a_line(page: Page) -> None:
     page.open(text="Lily")
-    field = page.page.get_by_label("Text", exact=True)
+    field = page.field
     field.fill("Lily had a dog.")
     field.press("End")
     field.press("Enter")
@@ -895,79 +868,29 @@ def test_enter_runs_the_text_and_shift_enter_begins_a_line(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_turns_text_into_the_tokens_of_the_library(page: Page, models: dict[str, Any]) -> None:
-    page.open(text="Lily")
-    rng = np.random.default_rng(0)
-    words = [
-        "Lily",
-        " the",
-        "  ",
-        "\n",
-        "it's",
-        "'S",
-        "we'll",
-        "123",
-        "4",
-        "é",
-        "日本",
-        "😀",
-        "\u0085",
-        "\ufeff",
-        "…",
-        "<|endoftext|>",
-        "\t",
-        " ",
-        "a\u0301",
-        "!!",
-        "_",
-        "ﷺ",
-        "\u200d",
-        "Ω",
-        "²",
-    ]
-    texts = ["".join(rng.choice(words, size=rng.integers(0, 12))) for _ in range(1000)]
-    found = page.page.evaluate(
-        "texts => Promise.all(texts.map(text => streamscope.columns[0].engine.tokenize(text)))", texts
-    )
-    tokenizer = models["lfa"].tokenizer
-    for text, ids in zip(texts, found, strict=True):
-        assert ids == tokenizer.encode(text, bos=False), repr(text)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_runs_over_the_edge_and_words_can_be_read(
     chromium: Any, answers: Answers, width: int, scheme: str
 ) -> None:
-    context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    context.route("**/*", answers)
-    page = Page(context.new_page()).open(text=TEXT, edits=OFF, head="L5.H4")
-    assert page.do("document.documentElement.scrollWidth") <= width
-    assert page.console == []
     script = """() => [...document.querySelectorAll('main :is(p, h1, h2, h3, span, button, small, td, th, output)')]
       .filter(e => [...e.childNodes].every(n => n.nodeType === 3) && e.textContent.trim() && e.offsetParent)
       .filter(e => !e.closest(':disabled, [hidden], .tip'))
       .map(e => { let b = e, back = 'rgba(0, 0, 0, 0)';
         while (b && /, 0\\)$/.test(back = getComputedStyle(b).backgroundColor)) b = b.parentElement;
         return [e.className + ' ' + e.textContent, getComputedStyle(e).color, back]; })"""
-    low = {
-        (text.strip(), round(ratio, 1))
-        for text, ink, ground in page.do(script)
-        if (ratio := contrast(ink, ground)) < 4.5
-    }
-    assert not low
-    context.close()
+    with opened(chromium, answers, viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
+        page.open(text=TEXT, edits=OFF, head="L5.H4")
+        assert page.do("document.documentElement.scrollWidth") <= width
+        assert not [text.strip() for text, ink, ground in page.do(script) if contrast(ink, ground) < 4.5]
 
 
 @pytest.mark.parametrize("touch", [False, True])
 def test_keys_are_named_where_there_may_be_a_keyboard(chromium: Any, answers: Answers, touch: bool) -> None:
-    context = chromium.new_context(viewport={"width": 390, "height": 800}, has_touch=touch, is_mobile=touch)
-    context.route("**/*", answers)
-    page = Page(context.new_page()).open(text=TEXT)
-    shown = page.do("[...document.querySelectorAll('.keys')].map(e => e.offsetParent !== null)")
-    assert shown == [not touch] * 2 and "Choose a head below and turn it off." in page.text(".changes")
-    context.close()
+    with opened(chromium, answers, viewport={"width": 390, "height": 800}, has_touch=touch, is_mobile=touch) as page:
+        page.open(text=TEXT)
+        shown = page.do("[...document.querySelectorAll('.keys')].map(e => e.offsetParent !== null)")
+        assert shown == [not touch] * 2 and "Choose a head below and turn it off." in page.text(".changes")
 
 
 def contrast(one: str, other: str) -> float:
@@ -1056,11 +979,8 @@ def test_a_page_begins_with_the_head_that_its_first_text_needs_most(
     assert strongest_head(models["lfa"], case) == needed and change[needed] < -1
     monkeypatch.setattr(describe, "ABLATED", 1000)
     assert change[strongest_head(models["lfa"], case)] < change[needed] / 3, "screened by the gradient"
-    context = chromium.new_context()
-    context.route("**/*", Answers(Session(shown), bundle.page(page_data(shown, "server", case["text"]))))
-    page = Page(context.new_page()).open()
-    assert page.state()["head"] == strongest_head(models["lfa"], case)
-    context.close()
+    with opened(chromium, answered(*shown, text=case["text"], state=None)) as page:
+        assert page.open().state()["head"] == strongest_head(models["lfa"], case)
     assert (
         data["models"][0]["start"]["text"] == TEXT
         and "start" not in page_data(shown, "server", state={"head": "L0.H0"})["models"][0]
@@ -1115,7 +1035,7 @@ def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[s
     page.page.wait_for_selector(ready)
     assert page.text(".chip") == "L1.H5 off" and "instead of “firmly”" in page.text(".changes .lead")
     assert page.page.get_by_role("button", name="Copy link").count() == 0, "a notebook's address holds no state"
-    page.page.get_by_role("button", name="Reset all").click()
+    page.press("Reset all")
     page.page.wait_for_selector(".changes:has-text('Nothing is changed')")
     page.page.wait_for_selector(ready)
     assert page.do("widget.values.edits") == {}
@@ -1126,12 +1046,12 @@ def test_the_widget_takes_and_gives_edits_and_text(chromium: Any, models: dict[s
     assert page.do("widget.values.edits") == beyond
     page.page.evaluate("edits => { widget.values.edits = edits; on['change:edits'](); }", OFF)
     page.page.wait_for_selector(".chip")
-    page.page.get_by_label("Text", exact=True).fill("Lily had a dog. She")
+    page.field.fill("Lily had a dog. She")
     page.page.wait_for_selector(".score:has-text('Mean loss')")
     page.page.wait_for_timeout(300)
     page.page.wait_for_selector(ready)
     assert page.do("widget.values") | {"data": 0} == {"data": 0, "edits": OFF, "text": "Lily had a dog. She"}
-    page.page.get_by_label("Text", exact=True).fill("dog " * 200)
+    page.field.fill("dog " * 200)
     page.page.wait_for_selector(".notice:visible")
     assert page.do("widget.values.text") == "Lily had a dog. She", "what is refused is not handed on"
     assert page.console == []

@@ -19,17 +19,11 @@ from streamscope.viewer import runtime
 from streamscope.viewer.describe import describe
 from streamscope.viewer.session import Shown, open_models, outputs
 from tests.tiny import randomise
-from tests.viewer.pages import TEXT, Page, browser, write_circuit_of, write_dictionary_of, write_lens_of
+from tests.viewer.pages import TEXT, Page, opened, write_circuit_of, write_dictionary_of, write_lens_of
 
 FETCHED = runtime.folder()  # before the tests get a cache of their own
 SHORT = "Lily had a red ball. She gave it"
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +55,14 @@ def write(path: Path, cache: Path, *shown: str) -> str:
     return path.as_uri()
 
 
+def view(folder: Path, cache: Path, *options: str) -> Path:
+    """The page that the command writes of stories/lfa."""
+    command = [sys.executable, "-m", "streamscope", "view", "stories/lfa", *options, "--out", "page.html"]
+    done = subprocess.run(command, cwd=folder, env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "page.html"
+
+
 def tiny(preset: str) -> Any:
     """A model of two layers with random weights, that reads text."""
     tokenizer = load("stories/lfa").tokenizer
@@ -69,16 +71,13 @@ def tiny(preset: str) -> Any:
 
 @pytest.fixture
 def page(chromium: Any) -> Iterator[Page]:
-    context = chromium.new_context(offline=True)
-    found = Page(context.new_page())
-    yield found
-    assert found.console == []
-    context.close()
+    with opened(chromium, offline=True) as found:
+        yield found
 
 
 def every_control(model: Any) -> list[dict[str, Any]]:
     """Edits that use each control of the model once: all off the neutral value, at a place in the middle."""
-    about = describe(model, "model", "model")
+    about = describe(Shown("model", "model", model))
     have = {name for name, one in about["controls"].items() if one is True}
     labels = {one["name"]: one["labels"] for one in about["inputs"]}
     head = {"scale": [-0.5, 0], "alpha": [4], "gate": ["open", "shut"]}
@@ -143,22 +142,7 @@ def test_a_bundled_model_is_typed_to_ablated_and_compared_without_a_network(
 
 def test_the_file_of_the_command_draws_a_circuit(page: Page, cache: Path, tmp_path: Path) -> None:
     edges = write_circuit_of(tmp_path / "circuit.json", load("stories/lfa"))
-    command = [
-        sys.executable,
-        "-m",
-        "streamscope",
-        "view",
-        "stories/lfa",
-        "--circuit",
-        "circuit.json",
-        "--out",
-        "page.html",
-    ]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    path = tmp_path / "page.html"
+    path = view(tmp_path, cache, "--circuit", "circuit.json")
     assert path.stat().st_size < 8e6
     page.open(path.as_uri(), text=SHORT, grid="circuit", share=0.01)
     assert page.page.locator(".edge").count() == size_of(0.01, len(edges)) > 10
@@ -169,13 +153,8 @@ def test_the_file_of_the_command_reads_by_a_lens_and_removes_latents(page: Page,
     model, folder, lens = load("stories/lfa"), str(tmp_path / "d"), tmp_path / "lenses.safetensors"
     write_lens_of(lens, model, [f"blocks.{layer}.hook_resid_post" for layer in range(6)])
     write_dictionary_of(tmp_path / "d", model, "blocks.3.hook_context_post", stream="context")
-    options = ["--lens", f"{lens}:tuned", "--dictionary", folder, "--out", "page.html", "--text", SHORT]
-    command = [sys.executable, "-m", "streamscope", "view", "stories/lfa", *options]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    page.open((tmp_path / "page.html").as_uri())
+    path = view(tmp_path, cache, "--lens", f"{lens}:tuned", "--dictionary", folder, "--text", SHORT)
+    page.open(path.as_uri())
     (shown,) = open_models(["stories/lfa"], lenses=[f"{lens}:tuned"], dictionaries=[folder])
     check(page, model, {}, shown)
     page.page.locator(".latents td[data-latent]").last.click()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
@@ -26,6 +25,8 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import edits_of
 from streamscope.viewer.server import LARGEST, application
 from streamscope.viewer.session import Shown, open_models, page_data
+from streamscope.viewer.view import main
+from tests.tiny import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token"
@@ -48,33 +49,28 @@ def question(**other: Any) -> dict[str, Any]:
     return {"model": "lfa", "step": None, "tokens": [0, 5, 6, 7, 8], "edits": {}, **other}
 
 
-def test_the_page_needs_its_token(client: TestClient) -> None:
-    assert client.get(f"/?token={TOKEN}").status_code == 200
+def test_the_page_needs_its_token_and_holds_json_without_it(client: TestClient) -> None:
+    page = client.get(f"/?token={TOKEN}")
     for address in ("/", "/?token=", "/?token=wrong", "/?token=%C3%A9"):
-        refused = client.get(address)
-        assert refused.status_code == 403 and "token" in refused.json()["error"]
+        answer = client.get(address)
+        assert answer.status_code == 403 and "token" in answer.json()["error"]
     assert ask(client, "run", question(), **{"X-Streamscope-Token": "wrong"}).status_code == 403
     assert client.post("/run", json=question()).status_code == 403
-
-
-def test_two_models_are_shown_next_to_each_other_from_the_start(client: TestClient) -> None:
-    assert '"state":{"second":"std-t"}' in client.get(f"/?token={TOKEN}").text
-    alone = TestClient(application(open_models(["stories/lfa"]), "", TOKEN, 8080), base_url=ORIGIN)
-    assert '"state":{}' in alone.get(f"/?token={TOKEN}").text
+    for answer in (page, client.get("/"), ask(client, "run", question())):
+        assert answer.headers["Referrer-Policy"] == "no-referrer" and answer.headers["Cache-Control"] == "no-store"
+    assert page.status_code == 200 and TOKEN not in page.text, "no address leaves the machine"
+    data = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page.text, re.DOTALL)
+    assert data is not None and [one["id"] for one in json.loads(data[1])["models"]] == ["lfa", "std-t"]
+    assert '"state":{"second":"std-t"}' in page.text, "two models are next to each other from the start"
+    assert page_data(open_models(["stories/lfa"]), "server")["state"] == {}
 
 
 def test_a_foreign_host_is_refused(client: TestClient) -> None:
     for host in ("example.org", "example.org:8080", "127.0.0.1", "127.0.0.1:8081"):
-        refused = client.get(f"/?token={TOKEN}", headers={"Host": host})
-        assert refused.status_code == 403 and refused.json()["error"] == "this server only answers on this machine"
+        answer = client.get(f"/?token={TOKEN}", headers={"Host": host})
+        assert answer.status_code == 403 and answer.json()["error"] == "this server only answers on this machine"
         assert ask(client, "run", question(), Host=host).status_code == 403
     assert client.get(f"/?token={TOKEN}", headers={"Host": "localhost:8080"}).status_code == 200
-
-
-def test_no_address_leaves_the_machine(client: TestClient) -> None:
-    for answer in (client.get(f"/?token={TOKEN}"), client.get("/"), ask(client, "run", question())):
-        assert answer.headers["Referrer-Policy"] == "no-referrer" and answer.headers["Cache-Control"] == "no-store"
-    assert TOKEN not in client.get(f"/?token={TOKEN}").text
 
 
 @torch.no_grad()
@@ -231,20 +227,11 @@ def _has_address() -> bool:
 
 def test_command_refuses_in_one_line(tmp_path: Path) -> None:
     for words, line in (
-        (["--out", "page.htm"], "error: --out page.htm: the page is a file with the suffix .html"),
-        (["--out", str(tmp_path / "a.html"), "--port", "80"], "error: --port, --device and --dtype are of"),
-        (["nowhere"], "error: nowhere is not a run folder"),
-        (["--text", ""], "error: --text: the text is empty; give one with words, or leave it out"),
-        (["--text", " \n"], "error: --text: the text is empty; give one with words, or leave it out"),
-    ):  # fmt: skip
-        env = {**os.environ, "STREAMSCOPE_CACHE": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-m", "viewer.view", *words], cwd=ROOT, capture_output=True, text=True, env=env
-        )
-        assert done.returncode == 2 and done.stderr.startswith(line) and done.stderr.count("\n") == 1, done.stderr
-
-
-def test_the_page_holds_json_only(client: TestClient) -> None:
-    page = client.get(f"/?token={TOKEN}").text
-    data = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
-    assert data is not None and [one["id"] for one in json.loads(data[1])["models"]] == ["lfa", "std-t"]
+        (["--out", "page.htm"], "--out page.htm: the page is a file with the suffix .html"),
+        (["--out", str(tmp_path / "a.html"), "--port", "80"], "--port, --device and --dtype are of"),
+        (["nowhere"], "nowhere is not a run folder"),
+        (["--text", ""], "--text: the text is empty; give one with words, or leave it out"),
+        (["--text", " \n"], "--text: the text is empty; give one with words, or leave it out"),
+    ):
+        with refused(f"^{line}"):
+            main(words)

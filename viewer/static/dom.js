@@ -86,3 +86,10 @@ export function cueEdges(node) {
   new ResizeObserver(draw).observe(node);
   return draw;
 }
+
+/** A table of cells by token that scrolls sideways: hover and click are handled, and `view` told when the pointer leaves. */
+export function scrollTable(view, onPoint, onClick) {
+  const table = element("table", { on: { pointerover: onPoint, pointerleave: () => view.leave(), click: onClick } });
+  const scroll = element("div", { class: "scroll" }, table);
+  return { table, scroll, cue: cueEdges(scroll) };
+}

@@ -1,6 +1,6 @@
 /** The largest latents of a dictionary at every token: hover says what one raises, a click removes it or puts it back. */
 
-import { card, cueEdges, element, quoted, setText } from "./dom.js";
+import { card, element, quoted, scrollTable, setText } from "./dom.js";
 import { colourAt } from "./colours.js";
 import { hasLatent, setLatent } from "./edits.js";
 import { plain } from "./numbers.js";
@@ -13,15 +13,7 @@ export class Latents {
     const place = dictionary ? `Latents of ${[dictionary.hook, dictionary.stream].filter(Boolean).join(" ")}` : "Latents";
     const hint = "The five largest active latents of each token; the tint is the value. Hover one for the tokens that it raises. A click removes it from every token.";
     this.card = card("latents", view.columns.length > 1 ? `${place}, ${name}` : place, dictionary ? hint : "");
-    this.table = element("table", {
-      on: {
-        pointerover: (event) => this.point(event),
-        pointerleave: () => this.leave(),
-        click: (event) => this.toggle(event),
-      },
-    });
-    this.scroll = element("div", { class: "scroll" }, this.table);
-    this.cue = cueEdges(this.scroll);
+    Object.assign(this, scrollTable(view, (event) => this.point(event), (event) => this.toggle(event)));
     this.card.body.append(dictionary ? this.scroll : element("p", { class: "reason", text: `No dictionary was given for ${name}.` }));
     this.node = this.card.node;
   }
@@ -34,7 +26,7 @@ export class Latents {
 
   point(event) {
     const at = this.at(event);
-    if (!at) return this.leave();
+    if (!at) return this.view.leave();
     const { raised } = this.column.model.dictionary;
     const { pieces } = this.column.model.tokenizer;
     this.view.focus({ query: at.token, key: null });
@@ -44,11 +36,6 @@ export class Latents {
       element("p", { class: "hint", text: "Its direction through the final norm's gain and the head, without the layers between." }),
     ]);
     return undefined;
-  }
-
-  leave() {
-    this.view.focus(null);
-    this.view.tip.hide();
   }
 
   toggle(event) {

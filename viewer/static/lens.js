@@ -1,6 +1,6 @@
 /** The logit lens, or a fitted one: layers × positions, the likeliest next token that is read from one stream. */
 
-import { card, cueEdges, element, segments, setText, visible } from "./dom.js";
+import { card, element, scrollTable, segments, setText, visible } from "./dom.js";
 import { colourAt } from "./colours.js";
 import { plain } from "./numbers.js";
 import { probabilityRows } from "./stage.js";
@@ -20,15 +20,7 @@ export class Lens {
       ? `The next token that a stream holds after this layer, read by its own map of ${lens.file}. A state without a map is not read. Hover for five.`
       : "What the model would predict next if it stopped after this layer, read from one stream. Hover for five.";
     this.card = card("lens", title, hint, this.streams.length > 1 ? [this.modes.node] : []);
-    this.table = element("table", {
-      on: {
-        pointerover: (event) => this.point(event),
-        pointerleave: () => this.leave(),
-        click: (event) => this.lock(event),
-      },
-    });
-    this.scroll = element("div", { class: "scroll" }, this.table);
-    this.cue = cueEdges(this.scroll);
+    Object.assign(this, scrollTable(view, (event) => this.point(event), (event) => this.lock(event)));
     this.card.body.append(this.scroll);
     if (column.model.no_lens) this.card.body.replaceChildren(element("p", { class: "reason", text: column.model.no_lens }));
     this.node = this.card.node;
@@ -41,7 +33,7 @@ export class Lens {
 
   point(event) {
     const at = this.at(event);
-    if (!at || !this.found || this.texts !== this.column.texts) return this.leave(); // a table of the text before
+    if (!at || !this.found || this.texts !== this.column.texts) return this.view.leave(); // a table of the text before
     this.view.focus({ query: at.token, key: null });
     const entries = Array.from({ length: KEPT }, (_, k) => this.entry(at.row, at.token, k));
     const name = at.row ? `after layer ${at.row - 1}` : "embedding";
@@ -50,11 +42,6 @@ export class Lens {
       probabilityRows(entries, this.column.model.tokenizer.pieces),
     ]);
     return undefined;
-  }
-
-  leave() {
-    this.view.focus(null);
-    this.view.tip.hide();
   }
 
   lock(event) {

@@ -32,7 +32,7 @@ export class Stage {
       attributes: { role: "listbox", "aria-label": "Tokens", tabindex: "0" },
       on: {
         pointerover: (event) => this.point(event),
-        pointerleave: () => this.leave(),
+        pointerleave: () => view.leave(),
         click: (event) => this.lock(event),
       },
     });
@@ -61,11 +61,6 @@ export class Stage {
     const at = this.at(event);
     this.view.focus(at === null ? null : { query: at, key: null });
     if (at !== null && event.pointerType !== "touch") this.tip(at, event.target.closest(".token"));
-  }
-
-  leave() {
-    this.view.focus(null);
-    this.view.tip.hide();
   }
 
   lock(event) {

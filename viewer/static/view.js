@@ -159,6 +159,12 @@ export class View {
     this.draw(["focus"]);
   }
 
+  /** The pointer is on no token any more. */
+  leave() {
+    this.focus(null);
+    this.tip.hide();
+  }
+
   /** The focus in a column; null if it lies beyond its text: what is pointed at may be a token of another text. */
   focused({ tokens }) {
     const { token, key } = this.state;
