@@ -88,8 +88,9 @@ def read_passages(path: Path) -> Iterator[Passage]:
                     spans.append((start, end))
                 case other:
                     raise InputError(f"{place}: role {role!r} is {other}; give characters [start, end) of its text")
+        query, target = spans
         story = str(row.get("pair") or row.get("cluster") or text)
-        yield Passage(text + str(row.get("coherent") or ""), *spans, category, story)
+        yield Passage(text + str(row.get("coherent") or ""), query, target, category, story)
 
 
 def clues(passages: Iterable[Passage]) -> dict[str, dict[str, list[Clue]]]:
