@@ -156,6 +156,7 @@ BESIDE = {
     "models/checkpoint.py": {  # of hf:NAME and GGUF files only; TransformerLens' bridges take two seconds
         f"streamscope.models.interop.huggingface.{name}" for name in ("bridged", "convert", "families")
     },
+    "models/dictionaries.py": {"streamscope.models.interop.huggingface.convert"},  # of hf: names only
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/generation.py": {"streamscope.models.interop.huggingface.gguf"},  # of GGUF files only
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
