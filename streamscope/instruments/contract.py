@@ -144,6 +144,7 @@ class Instrument(ValidatedOptions):
 
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
         """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
+        from streamscope.instruments.open_data import open_data
         from streamscope.models.checkpoint import load_for_instruments
         from streamscope.models.hooks import check_weights
 
@@ -166,7 +167,7 @@ class Instrument(ValidatedOptions):
         if model is not None:
             check_weights(model)
         self.check(model)
-        return Opened(model, [data_by_kind.get(type(default), default) for default in self.takes], like)
+        return Opened(model, [data_by_kind.get(type(default), default) for default in self.takes], like, open_data)
 
     def run(self, data: Opened, progress: Progress = iter) -> "Result":
         """`measure` of data that are opened. Warns of hooks on the model that are not of `capture` or `edit`."""

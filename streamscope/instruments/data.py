@@ -270,8 +270,12 @@ def about_of(opened: Any) -> dict[str, Any]:
 class Opened(Mapping[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 
-    def __init__(self, model: Any, specs: Sequence[Any], like: "Opened | None" = None) -> None:
-        self.model, self.like = model, like
+    def __init__(
+        self, model: Any, specs: Sequence[Any], like: "Opened | None" = None,
+        opener: Callable[..., Any] = lambda spec, model, like: spec.of(model, like),
+    ) -> None:  # fmt: skip
+        """`opener(spec, model, like)` opens one; that of instruments is `open_data`."""
+        self.model, self.like, self.opener = model, like, opener
         self.work: Path | None = None
         """A folder for unfinished work, which a killed command finds again and several share."""
         self.say: Callable[[str], None] = lambda line: None
@@ -280,13 +284,11 @@ class Opened(Mapping[type[Data], Any]):
         self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
 
     def __getitem__(self, kind: type[Data]) -> Any:
-        from streamscope.instruments.open_data import open_data
-
         if kind not in self.opened:
             if kind not in self.specs:
                 raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
             like = self.like[kind] if self.like is not None and kind in self.like.opened else None
-            self.opened[kind] = open_data(self.specs[kind], self.model, like)
+            self.opened[kind] = self.opener(self.specs[kind], self.model, like)
             counted = kind in (Documents, Prompts, Labels)
             if counted and self.opened[kind].cases()["cluster"].map(unit_of).nunique() == 1:
                 one = "one independent case, so no value will have an interval or a test; give more"

@@ -19,6 +19,7 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
 from streamscope.instruments.prompts.labelled import (
     Example,
+    first_story,
     own_examples,
     position_examples,
     story_examples,
@@ -489,11 +490,7 @@ class OpenText(Splittable):
 
 def open_text(spec: Text, model: Any) -> OpenText:
     """The texts, cut at the model's context as well. `cut` says which of those that were given."""
-    tokenizer, texts = check_tokenizer(model), spec.text
-    if not texts:
-        from streamscope.text.stories import story  # which reads its lexicons
-
-        texts = (story(1, 0).text,)
+    tokenizer, texts = check_tokenizer(model), spec.text or (first_story(),)
     token_rows, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
     by = "--max-tokens" if spec.max_tokens <= model.cfg.n_ctx else "the context"
