@@ -21,7 +21,7 @@ from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary,
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import weights_digest
 from streamscope.models.readout import IGNORE
-from tests.tiny import corpus_text, randomise, refused
+from tests.tiny import randomise, refused
 
 DATA = Documents("stories:1:24", max_documents=24)
 
@@ -174,8 +174,7 @@ def test_a_stream_that_no_layer_changes_is_a_table_of_tokens(tmp_path: Path) -> 
     drawn(tmp_path / "token", model, "blocks.1.hook_token_post", stream="token")
     drawn(tmp_path / "context", model, "blocks.1.hook_context_post", stream="context")
     how = DictionaryQuality(dictionary=(str(tmp_path / "token"), str(tmp_path / "context")))
-    (tmp_path / "few.txt").write_text(corpus_text(80, seed=1))  # of few words, so that all are in the table
-    result = how.measure(model, Documents(str(tmp_path / "few.txt")))
+    result = how.measure(model, Documents("stories:1:1500", max_documents=1500))
     title = result.table().title
     assert "blocks.1.hook_token_post holds only a table of tokens" in title
     assert "at blocks.1.hook_context_post the token alone tells more" in title
