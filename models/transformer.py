@@ -118,7 +118,7 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
             raise InputError("a next-token loss needs sequences of at least two tokens")
         x = self.ln_final(self.readout(state))
         logits = unembed(x, self.head) if loss_per_token or return_type == "both" else None
-        if loss_per_token:
+        if loss_per_token and logits is not None:
             loss = self.loss_fn(logits, tokens, mask, per_token=True)
         else:
             targets = tokens[:, 1:]

@@ -68,8 +68,10 @@ class Cases:
         return np.asarray(self.value[pairs[:, 1]] == self.right[pairs[:, 0]])
 
     def only(self, rows: Sequence[int]) -> "Cases":
-        fields: dict[str, Any] = {name: x for name, x in vars(self).items() if name != "variable"}
-        chosen = {name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows] for name, x in fields.items()}
+        chosen: dict[str, Any] = {
+            name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows]
+            for name, x in vars(self).items() if name != "variable"
+        }  # fmt: skip
         return replace(self, **chosen)
 
 

@@ -453,7 +453,7 @@ def run(
     values: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in names}
     logits: list[Any] = [None] * len(query.tokens)
     for rows in progress(list(batches([len(t) for t in query.tokens], batch_tokens))):
-        tokens = pad([query.tokens[i] for i in rows]).to(model.cfg.device)
+        tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
         with edit(model, edits or {}), capture(model, names) as captured:
             out = forward_at(model, tokens, [query.logits[i] for i in rows] if query.logits is not None else None)
         if not all(is_finite(x, name) for name, x in (*captured.items(), *([("", out)] if out is not None else []))):

@@ -191,7 +191,8 @@ def intervals(instrument: type[Instrument], result: Result) -> Iterator[str]:
     """Intervals hold their value; those of shares, probabilities and counts end inside their range."""
     for name, table in result.tables.items():
         for column in (column for column in table.columns if column.interval is not None):
-            value, *ends = (table.frame[end].to_numpy(float) for end in (column.name, *column.interval))
+            low_name, high_name = column.interval or ("", "")
+            value, *ends = (table.frame[end].to_numpy(float) for end in (column.name, low_name, high_name))
             rounding = 1e-9 + 1e-6 * np.abs(value)
             if n_outside := int(((value < ends[0] - rounding) | (value > ends[1] + rounding)).sum()):
                 yield f"column {column.name} of table {name} has {n_outside} values outside their intervals"

@@ -101,8 +101,8 @@ def observed(
         _add_pairs(measurements, table, sorted(pairs, key=lambda pair: table.cases["pair"][pair[0]]), unit)
     for name, block in list(blocks.items()) if len(groups) > 1 else ():
         of_heads = [c for c in contrasts[name] if c.quantity != "mean"]
-        of_groups = roles.by_category(block, of_heads, groups, {"stable": NO_PAIRS})
-        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = of_groups
+        repeated = roles.by_category(block, of_heads, groups, {"stable": NO_PAIRS})
+        blocks[f"{name}-categories"], contrasts[f"{name}-categories"] = repeated
     blocks["best"], contrasts["best"], measurements.extra["best"] = roles.best_heads(
         table, blocks["top1"], groups, "hit", "recency", seed=options.split_seed, ties=["attention"]
     )
@@ -169,9 +169,8 @@ def tables(options: Coreference, data: InstrumentData, estimates: Mapping[str, E
 
 def table_of(data: InstrumentData, estimates: Mapping[str, Estimates], *, categories: bool = False) -> Table:
     """One row per head (of each category), best Top-1 first. Intervals are for a single head."""
-    end, columns, keys = "", HEADS, roles.KEYS
-    if categories:
-        end, columns, keys = "-categories", (roles.CATEGORY, *HEADS), ("category", *roles.KEYS)
+    end, first = ("-categories", (roles.CATEGORY,)) if categories else ("", ())
+    columns, keys = (*first, *HEADS), [*(column.name for column in first), *roles.KEYS]
     parts = [estimates[f"attention{end}"], *(estimates[f"top1{end}"].where(quantity=q) for q in ("top1", "ties"))]
     if f"stability{end}" in estimates:
         parts.append(estimates[f"stability{end}"].where(quantity="stable"))

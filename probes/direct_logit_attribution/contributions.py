@@ -17,6 +17,7 @@ and a change of w (dynamic coefficients) is part of a change of v.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,7 +101,8 @@ def check_heads(model: StreamTransformer) -> None:
     """Raise `InputError` for output projections that are not linear, and norms after them: their heads have no
     contributions of their own."""
     model.no_norm_after()
-    for layer, block in enumerate(model.blocks):
+    blocks: Any = model.blocks
+    for layer, block in enumerate(blocks):
         try:
             _ = block.attn.W_O
         except InputError:
@@ -125,7 +127,8 @@ def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale
 
 def contributions(model: StreamTransformer, states: Pass, d: Tensor) -> Contributions:
     """The parts of a pass along d [N, D]."""
-    w_o = torch.stack([block.attn.W_O.detach().double() for block in model.blocks])  # [L, H, K, D]
+    blocks: Any = model.blocks
+    w_o = torch.stack([block.attn.W_O.detach().double() for block in blocks])  # [L, H, K, D]
     heads = torch.einsum("lnhk,lhkd,nd->lhn", states.z, w_o, d).cpu().numpy()
     embed, attn, mlp, final = (
         (x * d).sum(-1).cpu().numpy() for x in (states.embed, states.attn, states.mlp, states.final)

@@ -150,11 +150,11 @@ def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str,
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
     run, title = data.extra, data.about["title"]
     modules, logged = by_module(run.final), run.log.rename(columns={"why": "reason"})
-    of_modules, of_log = (
+    names, log_names = (
         [f"{short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
         for frame in (modules, logged)
     )
-    modules.insert(0, "name", of_modules)
+    modules.insert(0, "name", names)
     moment = f"step {run.about['step']}" if run.about["step"] >= 0 else "the saved weights"
     of_modules = (*MODULE, *(_metric(c) for c in modules if c in METRICS))
     summary = overview(run)
@@ -162,7 +162,7 @@ def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str,
     return {
         "modules": Table.noted(modules, of_modules, f"{title}, {moment}"),
         "runs": Table.noted(summary, of_runs, f"{title}: streams {summary['streams'][0]}; means over modules"),
-        "log": Table(logged.assign(name=of_log), LOG, {}, f"{title}: over the steps of training", "step", 10),
+        "log": Table(logged.assign(name=log_names), LOG, {}, f"{title}: over the steps of training", "step", 10),
     }
 
 

@@ -1,7 +1,7 @@
 """The competence gate: observations of each phenomenon, with a table row and a verdict for each."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -368,7 +368,7 @@ REPEAT_LOGITS = 2**24
 """Logits of repeated words that are held at once: 64 MiB in fp32."""
 
 
-def repetition_gain(logits: Any, tokens: Sequence[Sequence[int]], n: int) -> np.ndarray:
+def repetition_gain(logits: Any, tokens: Any, n: int) -> np.ndarray:
     """Per sequence (BOS +) r + r, r of n tokens: mean loss of r's tokens 2 … n the first time − the second time, nats.
     Nothing announces the repetition at the first token of r."""
     gains = []

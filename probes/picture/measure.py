@@ -153,7 +153,7 @@ def observe(options: Picture, model: Any, data: Opened, progress: Progress) -> I
         queries = queries_of(prompt, bool(options.heads), options.query)
         parts.append(attention(model, prompt, heads, queries, tokenizer).assign(prompt=i))
     quoted = " | ".join(repr(p.text if len(p.text) <= 100 else p.text[:99] + "…") for p in prompts)
-    about = {"title": f"{title_of(model)}: {quoted}{data[Text].title() if texts else ''}"}
+    about: dict[str, Any] = {"title": f"{title_of(model)}: {quoted}{data[Text].title() if texts else ''}"}
     about["every"] = bool(options.heads) and options.query is None
     return InstrumentData({}, {}, about, extra=pd.concat(parts, ignore_index=True))
 

@@ -306,6 +306,6 @@ def _bridged(booted: TransformerBridge, family: str, tokenizer: Tokenizer | None
     ends = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
     words = None if tokenizer is None else tokenizer.padded_to(booted.cfg.d_vocab)
     model = Bridged.__new__(Bridged)  # shares the modules of `booted`; copying would rebind the configuration
-    attributes = {"family": family, "run": None, "label": "", "eos_ids": ends, "sampling": {}, "_tokenizer": words}
-    model.__dict__.update(booted.__dict__, **attributes, wrong_sums=frozenset())
+    model.__dict__.update(booted.__dict__, family=family, run=None, label="", eos_ids=ends, sampling={})
+    model.__dict__.update(_tokenizer=words, wrong_sums=frozenset())
     return model

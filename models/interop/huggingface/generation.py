@@ -50,8 +50,8 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` for a field of `Sampling` of another type.
     """
-    paths = [path for name in (GENERATION, "config.json") if (path := folder / name).is_file()]
-    path = next(filter(None, (gguf_file(folder), *paths)), None)
+    files = [file for name in (GENERATION, "config.json") if (file := folder / name).is_file()]
+    path = next(filter(None, (gguf_file(folder), *files)), None)
     if path is None:
         return {}
     if path.suffix == ".gguf":
