@@ -157,7 +157,7 @@ def _adapter(kind: Any) -> Any:
     config = ConfigDict(extra="allow", allow_inf_nan=True)  # also of the `TypedDict`s inside
     if is_typeddict(kind):
         return TypeAdapter(with_config(config)(kind))
-    return TypeAdapter(kind, config=config)
+    return TypeAdapter(kind) if isinstance(kind, type) else TypeAdapter(kind, config=config)  # a model has its own
 
 
 def parse(
