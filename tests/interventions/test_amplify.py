@@ -183,7 +183,8 @@ def test_the_curve(tiny_run: Path) -> None:
     sums = np.zeros((2, 5))
     for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 5):
         for a, edits in enumerate(({}, amplification(model, 8.0, heads))):
-            logits = under(model, tokens, edits), model.explicit_attention()[0]
+            with model.explicit_attention():
+                logits = under(model, tokens, edits)[0]
             sums[a, i] = torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum")
     row = table.loc[8.0]
     assert row["percent"] == pytest.approx(100 * (sums[1].sum() / sums[0].sum() - 1), abs=1e-3)
