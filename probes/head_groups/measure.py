@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linear_sum_assignment
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
@@ -87,6 +86,8 @@ def observed(options: HeadGroups, table: RoleTable, unit: Callable[[str], str] =
     layer = table.heads["layer"].to_numpy()
     searched = (layer == layer.max()) | (options.layers == "all")
     check_heads(int(searched.sum()), options.k)
+    from scipy.optimize import linear_sum_assignment  # a quarter of a second, for this alone
+
     # disjoint groups of k heads with the largest sum of scores
     heads, columns = linear_sum_assignment(np.repeat(choice_scores[searched], options.k, 1), maximize=True)
     groups = np.full(len(layer), "", dtype=object)
