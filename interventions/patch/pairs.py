@@ -219,10 +219,10 @@ def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer,
             continue
         text = prompt.text[:start] + candidate + prompt.text[end:]
         changed, longer = tokenizer.encode_batch([text, f"{prompt.text} {candidate}"])
-        alike = len(changed) == len(ids) and all(
+        is_aligned = len(changed) == len(ids) and all(
             a == b or p in by_role["target"] for p, (a, b) in enumerate(zip(ids, changed, strict=True))
         )
-        if alike and longer[: len(ids)] == ids and longer[len(ids)] != continuations[0][0]:
+        if is_aligned and longer[: len(ids)] == ids and longer[len(ids)] != continuations[0][0]:
             sides = (continuations[0], longer[len(ids) :])
             places = _places(by_role, len(ids), ("target", "distractor"), tokenizer.adds_bos)
             return _pair(prompt.id, cluster, (ids, changed), [side[:1] for side in sides], places, _several(sides))

@@ -41,8 +41,8 @@ def unknown_command(word: str, modules: Mapping[str, str]) -> InputError:
     matches = next((names for synonym, names in SYNONYMS.items() if plain in (synonym, f"{synonym}s")), "").split()
     matches = matches or [name for name in modules if plain in name.split("_")]
     if not matches and len(plain) > 3:
-        said = {name: re.findall(r"[\w-]+", first_line(module).lower()) for name, module in modules.items()}
-        matches = [name for name, words in said.items() if plain in words]
+        words_of = {name: re.findall(r"[\w-]+", first_line(module).lower()) for name, module in modules.items()}
+        matches = [name for name, words in words_of.items() if plain in words]
     if not matches:
         return unknown("command", word, [*modules, "completion"])
     offer = "; ".join(f"{name} ({first_line(modules[name]).rstrip('.')})" for name in matches[:3])

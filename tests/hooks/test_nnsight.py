@@ -6,6 +6,7 @@ process of their own: each `check_*` function is a test, and this file is also t
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -317,21 +318,20 @@ COMPILE = "check_compile_after_wrapping"  # which imports and runs torch's compi
 MANY = "kromcanon std-t pls dst-kron"
 
 
-@pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Check -> error, "" for none."""
-    return outcomes_of(__file__, NNSIGHT_PRESETS=request.param)
+@cache
+def outcomes(presets: str) -> dict[str, str]:
+    """Check -> error, "" for none; of all checks at once, since importing nnsight takes seconds."""
+    return outcomes_of(__file__, NNSIGHT_PRESETS=presets)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "check"),
+    ("presets", "check"),
     [*(("lfa", check) for check in CHECKS if check != COMPILE),
      *(pytest.param(MANY, check, marks=pytest.mark.slow) for check in CHECKS)],
-    indirect=["outcomes"],
 )  # fmt: skip
-def test_nnsight(check: str, outcomes: dict[str, str]) -> None:
+def test_nnsight(presets: str, check: str) -> None:
     """One check; its docstring says what."""
-    assert outcomes[check] == ""
+    assert outcomes(presets)[check] == ""
 
 
 def test_nnsight_was_not_imported_here() -> None:
