@@ -30,7 +30,7 @@ def test_equals_one_forward_per_case_and_edit(preset: str) -> None:
     found = answer_log_probs(model, PROMPTS, POSITIONS, ANSWERS, [scale_heads([h], 0.0) for h in heads])
     for e, edits in enumerate([{}, *(scale_heads([h], 0.0) for h in heads)]):
         for i, ids in enumerate(PROMPTS):
-            log_p = under(model, torch.tensor([ids]))[0, POSITIONS[i]].log_softmax(-1, edits)
+            log_p = under(model, torch.tensor([ids]), edits)[0, POSITIONS[i]].log_softmax(-1)
             np.testing.assert_allclose(found[e, i], log_p[ANSWERS[i]], atol=1e-9)
     assert np.abs(found[1:] - found[:1]).max() > 1e-6
 
