@@ -166,6 +166,16 @@ def test_fitted_tokens_get_their_labels_back(seed: int, selection: str) -> None:
     np.testing.assert_array_equal(modes.predict(loose(seed)), modes.labels_)
 
 
+def test_new_tokens_of_blobs() -> None:
+    x, _ = blobs((120, 80, 50))
+    modes = ComputationalModes().fit(x[::2])
+    assert modes.labels_.min() == 0
+    labels, probabilities = modes.predict_soft(x[1::2])
+    np.testing.assert_array_equal(labels[labels >= 0], modes.labels_[: len(labels)][labels >= 0])
+    assert (labels >= 0).mean() > 0.9 and ((probabilities > 0) == (labels >= 0)).all()
+    assert (modes.predict(np.full((2, 6), [[500.0], [-70.0]])) == -1).all()
+
+
 @pytest.mark.parametrize("min_samples", [1, 3])
 def test_prediction_is_joining_the_tree(min_samples: int) -> None:
     """Against a search through all selected clusters and their fitted tokens, point by point."""

@@ -17,7 +17,9 @@ from streamscope.interventions.ablation_effects.diagonality import diagonality, 
 from streamscope.interventions.ablation_effects.ratios import (
     cases,
     changes,
+    mean_ratio,
     ratio_of_changes,
+    sd_ratio,
     table,
 )
 from streamscope.interventions.selection import HeadFinder
@@ -117,6 +119,13 @@ def test_ratios_are_those_of_the_formula_and_their_intervals_hold_them() -> None
     assert found["sd_ratio_low"] < found["sd_ratio"] < found["sd_ratio_high"] < 3.5
     assert found["mean_ratio_low"] < 3 < found["mean_ratio_high"]
     assert not why
+
+
+def test_statistics_from_totals_agree_with_numpy() -> None:
+    x, y = np.random.default_rng(1).normal(size=(2, 30))
+    totals = [v.reshape(10, 3).sum(1) for v in (np.ones(30), x, x * x, y, y * y)]
+    assert float(sd_ratio(*totals)) == pytest.approx(x.std() / y.std())
+    assert float(mean_ratio(*totals)) == pytest.approx(x.mean() / y.mean())
 
 
 @pytest.mark.parametrize(

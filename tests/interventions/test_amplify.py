@@ -25,7 +25,7 @@ from streamscope.papers.dst.tables import PAPER_ALPHAS, TABLE5
 from streamscope.text.shards import document_batches
 from tests.interventions.passes import captured, under
 from tests.probes import planted
-from tests.tiny import randomise
+from tests.tiny import randomise, some
 
 TOKENS = torch.randint(1, 200, (3, 20), generator=torch.Generator().manual_seed(0))
 GATED = {"attention.gate": "gate", "attention.gate.init": "normal"}
@@ -81,6 +81,18 @@ def test_fused_is_the_formula(name: str) -> None:
         rest = [h for h in range(4) if h not in heads]
         torch.testing.assert_close(found[z][:, :, rest], plain[z][:, :, rest], rtol=0, atol=1e-6)
     assert torch.equal(under(model, tokens, amplification(model, 1.0)), under(model, tokens, {})), "bit for bit"
+
+
+@pytest.mark.parametrize("name", some(MODELS, ("pls", "alibi-gated", "partial-rope")))
+def test_explicit_path_agrees(name: str) -> None:
+    """Statistics of attention are those of the explicit path, losses those of the fused one."""
+    model = make(name)
+    for alpha in (4.0, 64.0):
+        edits = amplification(model, alpha)
+        fused = under(model, TOKENS, edits)
+        with model.explicit_attention():
+            explicit = under(model, TOKENS, edits)
+        assert (fused - explicit).abs().max() <= 1e-5 * max(1.0, float(fused.abs().max())), alpha
 
 
 def test_planted_attention_sharpens_as_on_paper() -> None:

@@ -58,7 +58,11 @@ class PlainWithLatents(Plain):
         return written[1] - written[0]
 
 
-@pytest.mark.parametrize(("kind", "hook"), list(zip(KINDS, ["hook_mlp_out", "hook_mlp_in"] * 3, strict=True)))
+@pytest.mark.parametrize(
+    ("kind", "hook"),
+    [pytest.param(kind, hook, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+     for i, kind in enumerate(KINDS) for j, hook in enumerate(("hook_mlp_out", "hook_mlp_in"))],
+)  # fmt: skip
 def test_exact_scores_of_latents_are_those_of_a_plain_loop(kind: str, hook: str, make: Any, tmp_path: Path) -> None:
     model = make(kind)
     graph = graph_of(model, [latents_in(tmp_path / "d", model, 0, hook)])

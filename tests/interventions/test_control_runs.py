@@ -107,7 +107,13 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
         copiers.model(backup=kappa).save(runs[-1])
     suite = write_suite(tmp_path / "copies.jsonl", list(copiers.suite().prompts))
     options = ["--tasks", str(suite), "--heads", "L0.H1", "L1.H0", "--groups", "both=L0.H1+L1.H0"]
-    shares = kept(hydra, tmp_path, runs[0], *options, control=runs[0]).table("made_up")
+    itself = kept(hydra, tmp_path, runs[0], *options, control=runs[0])
+    for name in ("effects-control", "layers-control"):
+        frame = itself.table(name).frame
+        columns = [c for c in frame if c.endswith("_difference")]
+        assert columns and (frame[columns] == 0).all(axis=None)
+        assert frame[[f"{c}_p" for c in columns]].isna().all(axis=None)
+    shares = itself.table("made_up")
     assert shares.frame["difference"].dropna().tolist() == [0, 0] and shares.frame["difference_low"].isna().all()
     assert "significantly different from 0" in shares.missing[1, "difference"]
     assert "does not vary" in shares.missing[0, "difference_low"]

@@ -33,6 +33,15 @@ def test_a_sweep_over_all_heads_is_its_own_control() -> None:
         assert all(sweep.cells[i][0] == drawn for drawn, i in controls)
 
 
+def test_random_sets_are_as_large_and_others() -> None:
+    sweep = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=3)
+    for controls in sweep.controls:
+        assert len({drawn for drawn, _ in controls}) == 6
+        assert all(len(drawn) == 3 and drawn != tuple(HEADS[:3]) for drawn, _ in controls)
+    same, other = (plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=seed) for seed in (3, 4))
+    assert same.controls == sweep.controls != other.controls
+
+
 def test_controls_of_several_sets_are_all_other_sets_of_all_heads(measured) -> None:
     model, shards = measured
     how = Ablate(heads=("L0.H0-2",), size=2, draws=99)

@@ -15,7 +15,7 @@ from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
-from tests.interventions.passes import captured
+from tests.interventions.passes import captured, under
 
 HEADS = [Head(0, 1), Head(0, 3), Head(1, 2)]
 
@@ -77,6 +77,21 @@ def test_means_are_those_of_all_real_positions(tiny_run: Path) -> None:
         naive += [z[2] for z in found["blocks.1.attn.hook_z"][0]]
     torch.testing.assert_close(means[Head(1, 2)], torch.stack(naive).mean(0), rtol=1e-4, atol=1e-6)
     assert len(means) == model.config.n_layers * model.config.n_heads
+
+
+def test_edits_act_in_the_model(tiny_run: Path) -> None:
+    """As a pass whose z was put together by hand."""
+    model, name = load(tiny_run), "blocks.1.attn.hook_z"
+    tokens = torch.randint(0, 300, (3, 9), generator=torch.Generator().manual_seed(0))
+    means, z = mean_outputs(model, tokens.tolist()), captured(model, tokens, name)[name]
+    for edits, output in (
+        (resample_heads([Head(1, 0)]), z[donors(3, 0)][:, :, 0]),
+        (replace_heads([Head(1, 0)], means), means[Head(1, 0)]),
+    ):
+        by_hand = z.clone()
+        by_hand[:, :, 0] = output
+        expected = under(model, tokens, {name: lambda x, hook, new=by_hand: new})
+        torch.testing.assert_close(under(model, tokens, edits), expected)
 
 
 def test_a_batch_of_one_row_cannot_be_resampled() -> None:

@@ -18,7 +18,7 @@ from streamscope.models.head_spec import Head
 from streamscope.probes.direct_logit_attribution.contributions import contributions, directions, observe
 from tests.interventions import copiers
 from tests.interventions.copiers import BACKUP, COPIER, DELTA, A
-from tests.interventions.passes import captured
+from tests.interventions.passes import captured, under
 
 COPY = [Group("copier", (COPIER,)), Group("backup", (BACKUP,)), Group("both", (COPIER, BACKUP))]
 
@@ -183,6 +183,21 @@ def test_contributions_are_those_of_a_plain_loop(preset: str, overrides: dict[st
     for x, (a, b), y in zip(logits, task.reads.ids, found.read, strict=True):
         constant = 0.0 if isinstance(shift, float) else float(shift[a] - shift[b])
         assert float(x[a] - x[b]) == pytest.approx(y + constant, abs=1e-9)
+
+
+def test_total_is_the_models_own_and_not_the_sum() -> None:
+    """Else `unexplained` would be 0 whatever is wrong."""
+    model, task = awake("lfa"), random_task(4)
+    (one,) = decompose(model, task, [Group("h", (Head(1, 3),))])
+
+    def odds(edits: dict[str, Any]) -> np.ndarray:
+        rows = [under(model, torch.tensor([t]), edits)[0, -1].log_softmax(-1) for t in task.reads.tokens]
+        return np.array([float(r[a] - r[b]) for r, (a, b) in zip(rows, task.reads.ids, strict=True)])
+
+    def remove(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        return torch.cat([z[:, :, :3], torch.zeros_like(z[:, :, 3:])], 2)
+
+    np.testing.assert_allclose(one.total, odds({"blocks.1.attn.hook_z": remove}) - odds({}), atol=1e-9)
 
 
 # ---- bad input ---------------------------------------------------------------------------------

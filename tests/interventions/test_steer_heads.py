@@ -37,8 +37,10 @@ HEADS = {group.name: group.label for group in GROUPS}
 
 
 @pytest.mark.parametrize(
-    ("preset", "g"), [("std-t", 0.0), ("lfa", 0.5), ("pls", 1.5), ("llama", 0.5), ("kromcanon", 0.5)]
-)
+    ("preset", "g"),
+    [pytest.param(preset, g, marks=[] if g == (0.0, 0.5, 1.5)[i % 3] else [pytest.mark.slow])
+     for i, preset in enumerate(("std-t", "lfa", "pls", "llama", "kromcanon", "dst-kron")) for g in (0.0, 0.5, 1.5)],
+)  # fmt: skip
 def test_scaling_attention_weights_is_scaling_outputs(preset: str, g: float) -> None:
     model = randomise(streamscope.models.build(preset, scale="tiny", seed=2).double().eval(), std=0.2)
     tokens = torch.tensor([[0, 9, 4, 77, 5, 4], [0, 1, 2, 3, 4, 5]])
