@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.disk import Config, Manifest, parse, read_json
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import visible
 from streamscope.models.checkpoint import load_weights
 from streamscope.models.tensors import read_tensors, release_memory, write_tensors
@@ -70,21 +70,22 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: Optimizers)
     load_weights(model, {name: split_like(x, like.get(name)) for name, x in _below(tensors, "model.").items()}, path)
     moments: dict[int, dict[str, Tensor]] = {}
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for name, value in _below(tensors, "optimizer.").items():
-        index, _, key = name.partition(".")
-        moment = value if key == "step" else split_like(value, parameters[int(index)])
-        moments.setdefault(int(index), {})[key] = moment
-    optimizer.load_state(moments)
-    torch.set_rng_state(tensors["rng.cpu"])
+    remedy = f"delete it to continue from {BEFORE}"
+    with reading(path, remedy):  # moments of another optimiser, no random state
+        for name, value in _below(tensors, "optimizer.").items():
+            index, _, key = name.partition(".")
+            moment = value if key == "step" else split_like(value, parameters[int(index)])
+            moments.setdefault(int(index), {})[key] = moment
+        optimizer.load_state(moments)
+        torch.set_rng_state(tensors["rng.cpu"])
     if torch.cuda.is_available() and "rng.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["rng.cuda"])
     this_machine = machine(model)
     for name, value in parse(meta.get("machine", "{}"), dict[str, Any], f"machine of {path}").items():
         if value != this_machine[name] and not (name == "threads" and this_machine["device"] != "cpu"):
-            remedy = f"; set OMP_NUM_THREADS={value} for the same bits" if name == "threads" else ""
-            line = f"warning: the run was computed with {name} {value}, now {this_machine[name]}{remedy}"
+            hint = f"; set OMP_NUM_THREADS={value} for the same bits" if name == "threads" else ""
+            line = f"warning: the run was computed with {name} {value}, now {this_machine[name]}{hint}"
             print(visible(line), file=sys.stderr)
-    remedy = f"delete it to continue from {BEFORE}"
     step = parse(meta.get("step", ""), int, f"step of {path}", remedy)
     return step, parse(meta.get("state", ""), dict[str, Any], f"state of {path}", remedy)
 

@@ -1,6 +1,7 @@
 """Writes a run folder: configuration, manifest, metrics, weights."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -153,8 +154,9 @@ class Run:
 def check_startable(folder: Path) -> None:
     """Raise `InputError` if the folder is not empty, except for files of a start that was killed before the
     manifest."""
-    if folder.is_file():
+    if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: a run is a folder, name another --out")
     start_files = {LOCK, "config.json", "tokenizer.json", TEMPLATE, MAP, GENERATION}
-    if any(path.name not in start_files and path.suffix != ".part" for path in folder.glob("*")):
+    names = os.listdir(folder) if folder.exists() else []  # raises where glob finds nothing: it may not be read
+    if any(name not in start_files and not name.endswith(".part") for name in names):
         raise InputError(f"{folder} is not empty: choose another --out, or --resume to continue the run in it")

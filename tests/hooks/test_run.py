@@ -26,6 +26,8 @@ HOOKS = (
     "blocks.0.attn.hook_attn_scores",
     "blocks.*.mlp.hook_post",
     "blocks.1.ln2.hook_scale",
+    "ln_final.hook_scale",
+    "ln_final.hook_normalized",
 )
 TIGHT = dict(rtol=0, atol=1e-10)
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from streamscope.models import config as c
-from streamscope.models.config.presets import PRESETS
+from streamscope.models.config.presets import PRESETS, preset
+from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
 
 
@@ -211,3 +212,23 @@ def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale(
     with torch.device("meta"):
         paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
     assert paper.config.d_mlp == small.config.d_mlp == 4 * 96
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"), [(c.Identity(), 0), (c.Independent(), 32_768), (c.Kronecker(), 64), (c.Dense(), 262_144)]
+)
+def test_one_projection(spec: c.Projection, count: int) -> None:
+    """DST Table 7: 512 -> 512 with 8 heads; a bias adds the width."""
+    assert sum(p.numel() for p in module_for(spec)(spec, 512, 512, 8).parameters()) == count
+    if count:
+        biased = module_for(spec)(type(spec)(bias=True), 512, 512, 8)
+        assert sum(p.numel() for p in biased.parameters()) == count + 512
+
+
+@pytest.mark.parametrize(
+    ("scale", "sizes"),
+    [("paper", (384, 50257, 512)), ("small", (192, 4096, 256)), ("zoo", (96, 2048, 128)), ("tiny", (32, 256, 32))],
+)
+def test_scales_are_what_they_say(scale: str, sizes: tuple[int, ...]) -> None:
+    config = preset("lfa", scale)
+    assert (config.d_model, config.d_vocab, config.n_ctx) == sizes and config.d_mlp == 4 * sizes[0]

@@ -15,6 +15,7 @@ from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, override, to_dict
 from streamscope.models.hooks import capture
 from streamscope.models.transformer import StreamTransformer
+from tests.tiny import some
 
 AUTHORS = ("llama", "hdpl")  # torch's defaults
 PORT = ("gpt2", "canon", "kromhc", "kromcanon")  # MLX's defaults
@@ -60,6 +61,15 @@ def test_every_weight_starts_at_the_spread_of_its_formula(name: str) -> None:
         assert torch.equal(model.unembed.weight, model.embed.weight) and model.unembed.weight is not model.embed.weight
 
 
+def test_the_spreads_that_were_measured_in_the_authors_model() -> None:
+    """SPEC §9, at the paper's width: q .0256, embedding .0255, o .0255, down .0128."""
+    model = build("llama", "paper", n_layers=1, d_vocab=2000)
+    block = model.blocks[0]
+    weights = (block.attn.q.weight, model.embed.weight, block.attn.o.weight, block.mlp.down.weight)
+    found = [float(w.detach().std()) for w in weights]
+    assert found == pytest.approx([0.0256, 0.0255, 0.0255, 0.0128], abs=1e-4)
+
+
 def first_update(name: str, seed: int = 0, **overrides: Any) -> float:
     """σ of what layer 0's attention writes: scale small, eight sequences of 64 random tokens, untrained."""
     model = build(name, "small", seed=seed, **overrides)
@@ -77,6 +87,15 @@ def test_what_layer_0_writes_before_training() -> None:
 
 
 FAN_IN = {f"attention.{p}.init": "fan_in_normal" for p in "vo"}
+
+
+@pytest.mark.parametrize("name", some(["dst-kron", "dst-ind", "lfa", "cfm"], ["dst-kron"]))
+def test_by_fan_in_every_mixing_writes_like_a_dense_one(name: str) -> None:
+    """Within a factor of five, where N(0, .02) is 5 (blocks), 54 (Kronecker) and 280 (raw values) away."""
+    raw = {"attention.v.init": "unit_output"} if name in ("lfa", "cfm") else {}
+    dense = first_update("dst-dense", **FAN_IN)
+    for seed in (0, 1, 2):
+        assert 0.2 < first_update(name, seed, **(FAN_IN | raw)) / dense < 5
 
 
 def test_rules_by_projection() -> None:

@@ -64,6 +64,12 @@ def test_what_differs_is_named(cases, tmp_path: Path) -> None:
         file.write('{"step": 9, "kind": "train", "loss": 1.0}\n')
     pd.DataFrame({"x": [1.0]}).to_parquet(other / "features.parquet")
     assert sorted(differences(whole, other)) == ["features.parquet", "metrics", "weights", "weights noted"]
+    for name, x in (("one", 1.0), ("two", 2.0)):
+        (tmp_path / name).mkdir()
+        pd.DataFrame({"x": [x]}).to_parquet(tmp_path / name / "features.parquet")
+    assert differences(tmp_path / "one", tmp_path / "two") == ["features.parquet"]
+    with pytest.raises(InputError, match="neither a run nor a table"):
+        differences(tmp_path / "nothing", other)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +141,15 @@ def test_without_a_checkpoint_nothing_is_trained(half: Path, damage: str) -> Non
         train(["--resume", "--out", str(half)])
     assert (half / "metrics.jsonl").read_bytes() == before
     assert not (half / LOCK).exists()
+
+
+@pytest.mark.parametrize("change", [{"rng.cpu": None}, {"optimizer.999.exp_avg": torch.zeros(1)}])
+def test_a_checkpoint_with_other_parts_is_one_line(half: Path, change: dict[str, torch.Tensor | None]) -> None:
+    tensors, meta = read_tensors(half / LAST)
+    changed = {name: x for name, x in {**tensors, **change}.items() if x is not None}
+    write_tensors(half / LAST, changed, meta)
+    with pytest.raises(InputError, match=f"{LAST} cannot be read .*; delete it to continue from {BEFORE}"):
+        train(["--resume", "--out", str(half)])
 
 
 def copied(run: Path, folder: Path) -> Path:

@@ -155,3 +155,8 @@ def test_run_folder_is_complete_and_loads(tiny_run: Path, corpus) -> None:
     model = load(tiny_run)
     assert not model.training
     assert model.to_string(model.to_tokens("the cat")[0]) == "the cat"
+
+
+def test_document_packing_trains(corpus, tmp_path: Path) -> None:
+    main(arguments(corpus, tmp_path / "a", "--packing", "document", "--accumulate", "2"))
+    assert load(tmp_path / "a").config.name == "lfa"

@@ -69,7 +69,8 @@ def test_two_thousand_steps_from_minus_eight(pull: str) -> None:
     lr += [5e-3 * (0.1 + 0.45 * (1 + math.cos(math.pi * t / 1799))) for t in range(1800)]
     decayed = -8 * math.prod(1 - 0.2 * x for x in lr)
     assert decayed > -2.7
-    assert ends(pull=pull)[-8.0]["b1"] == pytest.approx(0.63 if pull == "unit" else decayed, abs=5e-3)
+    end, near = (0.63, 5e-3) if pull == "unit" else (decayed, 3e-4)
+    assert ends(pull=pull)[-8.0]["b1"] == pytest.approx(end, abs=near)
     assert ends(pull=pull, dtype="bf16")[-8.0]["b1"] == -8.0
 
 
