@@ -23,7 +23,7 @@ import copy
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -287,9 +287,13 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
 
         return hook
 
-    edits = list(plan) if attach else []
-    names = list({id(point): name for name, point in reversed(model.hook_dict.items())}.values())
-    with torch.no_grad(), attached(model, [*edits, *((name, look(name)) for name in reversed(names))]):
+    edits: list[tuple[str, Callable[..., Any]]] = list(plan) if attach else []
+    names = {id(point): (point, name) for name, point in reversed(model.hook_dict.items())}.values()
+    for point, name in reversed(names):
+        with suppress(ValueError):  # a bridge refuses points that its settings switch off
+            model.check_hooks_to_add(point, name, look(name))
+            edits.append((name, look(name)))
+    with torch.no_grad(), attached(model, edits):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
     hooked = f", hooked at {hooks}," if (hooks := ", ".join(hooked_at(model))) else ""

@@ -70,8 +70,8 @@ def read(
     layers: Mapping[str, int] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """One row per hook, task (label or control), draw of the control, and example, predicted while held out. Raises
-    `InputError` for activations that are not one vector per position, fewer than two classes, and fewer groups than
-    folds."""
+    `InputError` for activations that are not one finite vector per position, fewer than two classes, and fewer groups
+    than folds."""
     table = pd.DataFrame([(e.label, e.group, e.word) for e in examples], columns=["y", "group", "word"])
     groups, _ = pd.factorize(table["group"])
     words, types = pd.factorize(table["word"])
@@ -127,7 +127,10 @@ def features(hook: str, rows: Sequence[Any]) -> np.ndarray:
     widths = {tuple(row.shape[1:]) for row in rows}
     if len(widths) > 1 or not next(iter(widths)) or hook.endswith(("hook_pattern", "hook_attn_scores")):
         raise InputError(f"{hook} has no vector of one length at every position; probe a stream, hook_z or hook_post")
-    return np.concatenate([row.detach().float().cpu().numpy().reshape(len(row), -1) for row in rows]).astype(float)
+    x = np.concatenate([row.detach().float().cpu().numpy().reshape(len(row), -1) for row in rows]).astype(float)
+    if bad := int((~np.isfinite(x)).any(1).sum()):  # of latents, which `run` does not see
+        raise InputError(f"{hook}: {bad} of {len(x)} activations are not finite")
+    return x
 
 
 def observe(options: Linear, model: Any, data: Opened, progress: Progress) -> InstrumentData:

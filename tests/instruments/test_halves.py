@@ -98,6 +98,14 @@ def test_halves_of_halves_and_another_column(model: Any) -> None:
     assert not relations[0] & relations[1]
 
 
+def test_words_that_prompts_share_stay_on_one_side(model: Any) -> None:
+    words = [
+        {p.words["target"] for p in open_data(Prompts("stories-words", n=200).half(i), model).aligned.prompts}
+        for i in (0, 1)
+    ]
+    assert words[0] and words[1] and not words[0] & words[1]
+
+
 def test_what_a_half_says_of_itself(model: Any) -> None:
     result = Pds().measure(model, Prompts().half(1))
     assert result.about["data"]["Prompts"]["half"] == "half 1 by cluster"

@@ -217,6 +217,13 @@ def test_why_there_is_no_mean() -> None:
             pool_results([first, wrong])
 
 
+def test_runs_with_other_rows_have_no_mean_where_they_differ_and_one_elsewhere() -> None:
+    other = result(2.0, "b")
+    ranked = [replace(c, labels={**c.labels, "head": "C"}) for c in other.contrasts["size"]]
+    found = pool_results([result(1.0, "a"), replace(other, contrasts={**other.contrasts, "size": ranked})])
+    assert "size-runs" not in found.tables and found.tables["speed-runs"].frame["value"].tolist() == [3.75, 11.25]
+
+
 def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_row(name: str, value: float) -> Table:
         column = Column(name=name, title=name, unit="runs", doc=name, format=".0f")

@@ -43,6 +43,17 @@ def test_worth_of_clusters_has_bounds() -> None:
     assert effective_n(np.full(3, 2.0), np.full(3, 2.0)) == 3 == effective_n(np.zeros(3), np.full(3, 2.0))
 
 
+def test_worth_of_clusters_of_unequal_size() -> None:
+    """SE² of the ratio, and Satterthwaite's degrees of freedom: 3.4, not D − 1 = 5."""
+    hits, sizes = np.array([1.0, 0, 3, 1, 5, 1]), np.array([1.0, 2, 3, 4, 5, 9])
+    p, share = 11 / 24, sizes / 24
+    w = share**2 / (1 - share)
+    df = 1 / ((share**2).sum() + w.sum() ** 2 - (w**2).sum())
+    square = 6 / 5 * ((hits - p * sizes) ** 2).sum() / 24**2
+    n = p * (1 - p) / square * (Z / stats.t.ppf(0.975, df)) ** 2
+    assert 3.3 < df < 3.4 and effective_n(hits, sizes) == pytest.approx(n)
+
+
 def test_worth_of_cases_that_share_words_and_templates() -> None:
     x = np.array([[1, 1, 1, 0, 1, 1], [1, 0, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1]], float)
     labels = [(f"word {i}", f"template {j}") for i in range(4) for j in range(6)]

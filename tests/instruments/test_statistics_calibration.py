@@ -24,6 +24,7 @@ from streamscope.instruments.stats.estimators import (
     read_clusters,
 )
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out
+from streamscope.instruments.stats.proportions import paired_proportions
 from tests.instruments.estimates import clustered_t, proportion
 
 S = 4000
@@ -149,6 +150,16 @@ def test_coverage_of_clustered_wilson(first: slice, share: float = 0.7) -> None:
     assert 0.93 <= np.mean([e.low <= share <= e.high for e in found]) <= 0.97
     naive = [proportion(row) for row in hits[:1000]]
     assert np.mean([e.low <= share <= e.high for e in naive]) < 0.9
+
+
+@pytest.mark.parametrize("n", [29, 145])
+def test_mcnemar_and_its_interval(n: int, first: slice) -> None:
+    rng = np.random.default_rng(14)
+    both = rng.random((S, n, 1))
+    hits = 0.5 * both + 0.5 * rng.random((S, n, 2)) > 0.55
+    found = [paired_proportions(row[:, 0], row[:, 1]) for row in hits[first]]
+    conservative([f.p for f in found])
+    assert 0.93 <= np.mean([f.low <= 0 <= f.high for f in found]) <= 0.98
 
 
 # --- curves

@@ -305,7 +305,10 @@ def test_a_planted_position_is_read_where_it_is_added_and_not_before() -> None:
 
 
 def test_bad_input() -> None:
-    examples, probe = made(), Linear()
+    examples, probe, bad = made(), Linear(), noise(240)
+    bad[5, 2] = np.inf
+    with pytest.raises(InputError, match="1 of 240 activations are not finite"):
+        read(probe, examples, bad)
     for wrong, hook, line in (
         (with_labels("a" * 240, examples), HOOK, "two classes"), (made(groups=3), HOOK, "3 groups, .* for 5 folds"),
         (with_labels("a" + "b" * 239, examples), HOOK, "1 example of the rarest label"),

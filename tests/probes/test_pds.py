@@ -159,7 +159,7 @@ def test_pairs_of_one_text_are_one_case() -> None:
 
 def test_a_bridge() -> None:
     words = planted.tokenizer()
-    _, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
+    inner, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
     aligned = align(planted.suite(), words)
     table, rows = measure(bridge, Pds(), aligned, tokenizer=words), planted.naive_rows(bridge, aligned)
     (i, j), (layer, head) = aligned.pairs()[3], (1, 0)
@@ -170,6 +170,11 @@ def test_a_bridge() -> None:
         assert len(how.measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == n
     with pytest.raises(InputError, match="hook_gate"):
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
+    with torch.no_grad():  # no probe looks for NaN itself
+        inner.transformer.h[0].attn.c_proj.weight[0, 0] = torch.inf
+    for how in (Pds(), Sps(), Coreference(), Coherence()):
+        with pytest.raises(InputError, match="the unedited model are not finite; first at blocks.0.*hook"):
+            measure(bridge, how, aligned, tokenizer=words)
 
 
 def test_the_reference_reads_prompts_in_its_own_tokens() -> None:
