@@ -98,7 +98,8 @@ def observe(options: Specialization, model: Any, data: Opened, progress: Any = i
     samples = [ids[: options.length] for ids in samples]
     if opened.units()["cluster"].duplicated().any():
         samples = blocks_of_neighbours(samples, options.blocks)
-    measurements = observed(stream(model, options, samples, progress=progress), samples)
+    sums = stream(model, options, samples, progress=progress)
+    measurements = observed(sums, samples, has_bos=opened.tokenizer.adds_bos)
     even, n = lgamma(options.length + 1) / options.length, model.cfg.n_layers * model.cfg.n_heads
     title = f"{title_of(model)}: {counted(len(samples), 'sample')} of {options.length} tokens ({opened.title()}); "
     title += f"uniform attention has entropy {even:.4f}{sinks_sentence(measurements.about['sinks'], n)}"
@@ -113,7 +114,7 @@ def blocks_of_neighbours(samples: Sequence[Any], blocks: int) -> list[Any]:
     return [samples[runs[j % blocks][j // blocks]] for j in range(len(samples))]
 
 
-def observed(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentData:
+def observed(sums: Sums, samples: Sequence[Sequence[int]] = (), *, has_bos: bool = True) -> InstrumentData:
     """The jackknife as observations: with θ over all blocks and θ_g without block g of G, the value of block g is
 
         θ + (G − 1)(θ̄ − θ_g)
@@ -127,7 +128,8 @@ def observed(sums: Sums, samples: Sequence[Sequence[int]] = ()) -> InstrumentDat
     names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in nonempty]
     units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(nonempty, names, strict=True)]})
     units["cluster"] = units["unit"]
-    to_bos, extra = sums.to_bos(), {"samples": sum(sums.counts), "distances": distances[0]}
+    # without BOS the first token is a word, and no head a sink
+    to_bos, extra = sums.to_bos() * has_bos, {"samples": sum(sums.counts), "distances": distances[0]}
     measurements = InstrumentData({}, {}, {"title": "specialization", "sinks": sink_names(to_bos)}, extra=extra)
     kinds = {"hss": ("1 − cosine", _hss(distances, to_bos < SINK)), "entropy": ("nats", _entropy(entropies))}
     for name, (unit, scopes) in kinds.items():
