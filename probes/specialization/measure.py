@@ -99,7 +99,7 @@ def observe(options: Specialization, model: Any, data: Opened, progress: Any = i
     if opened.units()["cluster"].duplicated().any():
         samples = blocks_of_neighbours(samples, options.blocks)
     sums = stream(model, options, samples, progress=progress)
-    measurements = observed(sums, samples, has_bos=opened.tokenizer.adds_bos)
+    measurements = observed(sums, samples, has_bos=getattr(opened.tokenizer, "adds_bos", True))
     even, n = lgamma(options.length + 1) / options.length, model.cfg.n_layers * model.cfg.n_heads
     title = f"{title_of(model)}: {counted(len(samples), 'sample')} of {options.length} tokens ({opened.title()}); "
     title += f"uniform attention has entropy {even:.4f}{sinks_sentence(measurements.about['sinks'], n)}"
