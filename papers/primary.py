@@ -185,12 +185,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"{options.rows} has no rows: python -m papers.differences RUN… writes them")
     claims, seeds, spec = registered(options.paper)
     rows = pd.concat([pd.read_csv(file) for file in files], ignore_index=True)
-    tables = [
-        judge(claims, rows, seeds).drop(columns=["weak", "ends"]),
-        *([endpoints(spec, rows, seeds)] if spec else []),
-    ]
-    tables = [table.drop(columns=["weak", "ends"], errors="ignore") for table in tables]
-    print("\n\n".join(table.to_string(index=False, float_format="{:.4g}".format) for table in tables))
+    for table in [judge(claims, rows, seeds), *([endpoints(spec, rows, seeds)] if spec else [])]:
+        print(table.drop(columns=["weak", "ends"]).to_string(index=False, float_format="{:.4g}".format), end="\n\n")
 
 
 if __name__ == "__main__":
