@@ -28,7 +28,7 @@ from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.suite import units as units_of
 from streamscope.instruments.table import Table, counts, described, key, quantity
 from streamscope.interventions.interchange import Interchange
-from streamscope.interventions.patch.pairs import make_pairs
+from streamscope.interventions.patch.pairs import answer_tokens
 from streamscope.models.hooks import Query, edit, pad, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.make import untrained
@@ -39,8 +39,8 @@ BATCH, PATIENCE = 64, 3
 """Pairs of a training step, and looks at held-out pairs without an improvement that end it."""
 LEARNING_RATE, EVERY = 3e-3, 10
 """Of Adam on a basis of unit vectors, and steps between two looks at held-out pairs."""
-DIRECTIONS = 0.35
-"""Share of the prompts that are kept for directions, where prompts share no words."""
+DIRECTIONS, ORDERS = 0.35, 100
+"""Share of the prompts that are kept for directions, and the random orders in which they are dealt out."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,11 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     """The prompts of each relation (or category) that has a variable of two values (`variable_of`). Raises `InputError`
     if none has, and for a position that prompts lack."""
     aligned = opened.aligned
-    if any(prompt.answers for prompt in aligned.prompts):
-        sides = {p.id: (p.answers, p.foils) for p in make_pairs(aligned, opened.tokenizer, "corrupt").pairs}
-    else:
-        sides = {
-            p.id: ((continuation[0][0],), (continuation[1][0],))
-            for p, continuation in zip(aligned.prompts, aligned.continuations, strict=True) if continuation is not None
-        }  # fmt: skip
+    sides = {
+        prompt.id: tokens[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
+        if (prompt.answers or prompt.incoherent) and
+        not isinstance(tokens := answer_tokens(prompt, ids, opened.tokenizer), str)
+    }  # fmt: skip
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
     labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
@@ -166,21 +164,27 @@ def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
 
 def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
     """Two groups of prompts that share no word: for directions, about `DIRECTIONS` of each right value, and to measure.
-    Prompts come in random order. One whose words are on a side goes there, one of new words where its value is too
-    rare; a prompt with words of both sides is left out."""
-    words: tuple[set[str], set[str]] = (set(), set())
-    rows: tuple[list[int], list[int]] = ([], [])
-    sizes = np.zeros((2, 2))
-    for i in np.random.default_rng([seed, 1]).permutation(len(cases.words)):
-        prompt_words, value = cases.words[i] or frozenset(cases.units[i]), int(cases.right[i])
-        word_sides = [side for side in (0, 1) if prompt_words & words[side]]
-        if len(word_sides) == 2:
-            continue
-        side = word_sides[0] if word_sides else int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
-        words[side].update(prompt_words)
-        rows[side].append(int(i))
-        sizes[side, value] += 1
-    return sorted(rows[0]), sorted(rows[1])
+
+    In a random order, one whose words are on a side goes there, one of new words where its value is too rare; a prompt
+    with words of both sides is left out. Of `ORDERS` orders, the one whose smallest part is largest for its share."""
+    rng, shares = np.random.default_rng([seed, 1]), np.array([[DIRECTIONS], [1 - DIRECTIONS]])
+    best, largest = (list[int](), list[int]()), -1.0
+    for _ in range(ORDERS):
+        words: tuple[set[str], set[str]] = (set(), set())
+        rows: tuple[list[int], list[int]] = ([], [])
+        sizes = np.zeros((2, 2))
+        for i in rng.permutation(len(cases.words)):
+            prompt_words, value = cases.words[i] or frozenset(cases.units[i]), int(cases.right[i])
+            sides = [side for side in (0, 1) if prompt_words & words[side]]
+            if len(sides) == 2:
+                continue
+            side = sides[0] if sides else int(sizes[0, value] >= DIRECTIONS * (sizes[:, value].sum() + 1))
+            words[side].update(prompt_words)
+            rows[side].append(int(i))
+            sizes[side, value] += 1
+        if (smallest := float((sizes / shares).min())) > largest:
+            best, largest = rows, smallest
+    return sorted(best[0]), sorted(best[1])
 
 
 def with_values(options: Interchange, model: Any, cases: Cases) -> Cases:

@@ -22,7 +22,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.prompts.alignment import Aligned
-from streamscope.instruments.prompts.suite import Unit, check_space, units
+from streamscope.instruments.prompts.suite import Prompt, Unit, check_space, units
 from streamscope.text import is_bos
 from streamscope.text.tokenizer import Tokenizer
 
@@ -169,29 +169,37 @@ def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair
     return [replace(pair, places={label: (p,) for p, label in enumerate(labels)}) for pair in pairs]
 
 
-def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and its corrupted text, or the reason why they cannot be compared. A continuation counts by its first
-    token. Tokens that begin an answer and a foil count for neither."""
-    prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
-    if prompt.corrupt is None:
-        return "it has no corrupted text"
+def answer_tokens(
+    prompt: Prompt, ids: Sequence[int], tokenizer: Tokenizer
+) -> tuple[tuple[int, ...], tuple[int, ...], bool] | str:
+    """(first tokens of the answers, of the foils, whether one of them goes on behind it), or the reason why they cannot
+    be told apart. Tokens that begin an answer and a foil count for neither."""
     sides = (prompt.answers or (str(prompt.coherent),), prompt.foils or (str(prompt.incoherent),))
-    changed, *rows = tokenizer.encode_batch(
-        [prompt.corrupt, *(prompt.text + continuation for side in sides for continuation in side)]
-    )
-    if len(changed) != len(ids):
-        return "its corrupted text has another number of tokens"
-    if not all(row[: len(ids)] == ids and len(row) > len(ids) for row in rows):
+    rows = tokenizer.encode_batch([prompt.text + continuation for side in sides for continuation in side])
+    if not all(row[: len(ids)] == list(ids) and len(row) > len(ids) for row in rows):
         return "a continuation does not start a new token"
     first, n = [row[len(ids)] for row in rows], len(sides[0])
     right, wrong = dict.fromkeys(first[:n]), dict.fromkeys(first[n:])
-    answers, foils = [t for t in right if t not in wrong], [t for t in wrong if t not in right]
+    answers, foils = (tuple(t for t in side if t not in other) for side, other in ((right, wrong), (wrong, right)))
     if not answers or not foils:
         return "answers and foils start with the same tokens"
+    return answers, foils, any(len(row) > len(ids) + 1 for row in rows)
+
+
+def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
+    """The prompt and its corrupted text, or the reason why they cannot be compared."""
+    prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
+    if prompt.corrupt is None:
+        return "it has no corrupted text"
+    changed = tokenizer.encode(prompt.corrupt)
+    if len(changed) != len(ids):
+        return "its corrupted text has another number of tokens"
+    sides = answer_tokens(prompt, ids, tokenizer)
+    if isinstance(sides, str):
+        return sides
     nouns = [role for role in ("target", "distractor") if role in by_role]
-    cut = any(len(row) > len(ids) + 1 for row in rows)
     places = _places(by_role, len(ids), nouns, tokenizer.adds_bos)
-    return _pair(prompt.id, cluster, (ids, changed), (answers, foils), places, cut)
+    return _pair(prompt.id, cluster, (ids, changed), sides[:2], places, sides[2])
 
 
 def _nouns(aligned: Aligned) -> dict[str, list[str]]:

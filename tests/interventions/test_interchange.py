@@ -1,6 +1,7 @@
 """Interchange: one direction of a stream that decides, plain passes with another prompt's state, what is refused."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -136,17 +137,38 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
 
 
 def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
-    model = load("stories/lfa")
-    how = Interchange()
-    for relation, cases in cases_of(how, open_data(Prompts("stories"), model)).items():
+    """About .35 of each value are for directions, also where few words make many prompts, as in agreement and ioi."""
+    model, how = load("stories/lfa"), Interchange()
+    groups = cases_of(how, open_data(Prompts("stories"), model))
+    for relation, cases in groups.items():
+        assert cases.variable == ("order" if relation == "state" else "kind of noun")
+    for suite in ("agreement", "ioi"):
+        groups |= cases_of(how, open_data(Prompts(suite), model))
+    for relation, cases in groups.items():
         directions, measured = map(cases.only, apart(cases, 0))
         assert not set().union(*directions.words) & set().union(*measured.words)
-        assert len(directions.tokens) and len(measured.tokens)
-        assert cases.variable == ("order" if relation == "state" else "kind of noun")
+        for value in (0, 1):
+            sizes = [(part.right == value).sum() for part in (directions, measured)]
+            assert 0.25 < sizes[0] / sum(sizes) < 0.45, (relation, sizes)
+            assert sum(sizes) > (cases.right == value).sum() / (3 if relation == "ioi" else 2)
+
+
+def test_a_corrupted_text_is_not_run_so_its_length_does_not_matter() -> None:
+    """An answer and a foil that begin with one token leave a prompt out."""
+    model, prompts = planted(), suite().prompts
+    changes: list[dict[str, Any]] = [
+        {"corrupt": None},
+        {"corrupt": f"{prompts[0].corrupt} that was very old"},
+        {"answers": (" the same",), "foils": (" the other",)},
+    ]
+    for change, kept in zip(changes, (1, 1, 0), strict=True):
+        changed = Suite("planted", (replace(prompts[0], **change), *prompts[3:]), "by hand")
+        of = OpenPrompts(align(changed, model.tokenizer, model.config.n_ctx), model.tokenizer, changed)
+        assert len(cases_of(Interchange(), of)["c"].tokens) == len(prompts) - 3 + kept
 
 
 def test_the_title_counts_prompts_and_trainings_without_held_out_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, how, data = load("stories/lfa"), Interchange(basis=("means",), pairs=20), Prompts("agreement")
+    model, how, data = load("stories/lfa"), Interchange(basis=("means",), pairs=20), Prompts("ioi-abc")
     (cases,) = cases_of(how, open_data(data, model)).values()
     directions, measured = apart(cases, how.seed)
     left_out = len(open_data(data, model).aligned.prompts) - len(directions) - len(measured)
