@@ -107,11 +107,11 @@ class Selection:
 
     def of(self, rows: pd.DataFrame, arm: str) -> pd.DataFrame:
         """The rows of one arm, a row per seed. Raises `InputError` where a seed has two."""
-        mask = (rows["arm"] == arm) & (rows["quantity"] == self.quantity) & (rows["part"] == self.part)
-        mask &= rows["x"].isna() if np.isnan(self.x) else np.isclose(rows["x"].astype(float), self.x)
-        if self.grid:
-            mask &= rows["grid"] == self.grid
-        arm_rows = rows[mask & rows["value"].notna()]
+        arm_rows = rows[rows["quantity"] == self.quantity]  # one column after the other: few rows are left after the first
+        for name, value in (("arm", arm), ("part", self.part), *([("grid", self.grid)] if self.grid else [])):
+            arm_rows = arm_rows[arm_rows[name] == value]
+        x = arm_rows["x"].astype(float)
+        arm_rows = arm_rows[(x.isna() if np.isnan(self.x) else np.isclose(x, self.x)) & arm_rows["value"].notna()]
         if arm_rows["seed"].duplicated().any():
             raise InputError(f"{arm}, {self.quantity} {self.part}: seeds have several rows; give the grid")
         return arm_rows

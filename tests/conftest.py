@@ -62,6 +62,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _files_are_not_synced():
+    """Tests kill processes, but cut no power: nobody waits for the disk."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", lambda descriptor: None)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _pages_without_plotly():
     """The tests write hundreds of pages: each holds a line in the place of plotly's own 4.6 MB (see `own_plotly`)."""
     patch = pytest.MonkeyPatch()
