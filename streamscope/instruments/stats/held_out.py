@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr, ndtri
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import unit_of
@@ -30,8 +31,9 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     Independent cases (pairs, texts) are split by `halves`, which the column `apart` describes; the best head has the
     largest Top-1, then the largest mean attention. Rows: half A → B, B → A, and both, where every case is scored by the
     head that was chosen without it; each against the rules `RULES` on the same cases (`proportions.paired_proportions`:
-    McNemar's test, or its clustered forms). "Beats recency by 15 points" means difference_low ≥ 0.15. The pooled
-    interval takes the two chosen heads as given. Raises `InputError` for fewer than four independent cases.
+    McNemar's test, or its clustered forms). "Beats recency by 15 points" means difference_low ≥ 0.15. On both halves
+    intervals are sqrt(`CHOSEN`) as wide and p is that of z / sqrt(`CHOSEN`). Raises `InputError` for fewer than four
+    independent cases.
     """
     side, separation = halves(table, seed)
     rows, heads = best_head_held_out(table.assign(side=side), ("hit", "attention"), side)
@@ -44,10 +46,13 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
         clusters = None if is_independent else cases["cluster"].to_numpy()
         for rule in RULES:
             result = paired_proportions(cases["hit"].to_numpy(), cases[rule].to_numpy(), clusters, seed=seed)
+            wider = CHOSEN**0.5 if name == "both" else 1.0
+            low, high = (result.difference + wider * (end - result.difference) for end in (result.low, result.high))
             records.append({
                 "halves": name, "head": head, "rule": rule, "top1": result.share, "rule_share": result.reference,
                 "chance": float(np.mean(cases["chance"])), "difference": result.difference,
-                "difference_low": result.low, "difference_high": result.high, "difference_p": result.p, "n": result.n,
+                "difference_low": max(low, -1.0), "difference_high": min(high, 1.0),
+                "difference_p": 2 * float(ndtr(ndtri(result.p / 2) / wider)), "n": result.n,
                 "clusters": result.clusters, "apart": separation,
             })  # fmt: skip
     return pd.DataFrame(records)
