@@ -84,7 +84,13 @@ class Measure:
     folds share training data (`cross_validation.SHARED`)."""
     limits: tuple[float, float] | None = None
     """The least and the largest possible value of a cell. The interval of a cell, or of a mean of cells, then holds
-    where values are skewed and stays inside (`stats.bounded`), also over training seeds. All others, and p, are t's."""
+    where values are skewed and stays inside (`stats.bounded`), also over training seeds. All others, and p, are t's;
+    the interval of a difference ends where two such values can be no further apart."""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The limits, those of a share or none."""
+        return (0.0, 1.0) if self.kind == "share" else self.limits or (-np.inf, np.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +218,11 @@ class Contrast:
         """Whether it is a cell or a mean of cells, which lies between the measure's limits, and no difference."""
         w = list(self.weights.values())
         return bool(w) and min(w) >= 0 and abs(sum(w) - 1) < 1e-9
+
+    def clip(self, low: float, high: float, ends: tuple[float, float]) -> tuple[float, float]:
+        """The interval inside the values that the contrast can have where every cell lies between these ends."""
+        products = np.outer([w for w in self.weights.values() if w], ends)
+        return max(low, float(products.min(1).sum())), min(high, float(products.max(1).sum()))
 
 
 def head_cells(model: Any) -> pd.DataFrame:
@@ -419,6 +430,7 @@ def _numbers(
         row["low"], row["high"] = bounded_interval(
             row["value"], error, t, parts.sum(0), count, sizes, m.limits, clusters.shared
         )
+    row["low"], row["high"] = c.clip(row["low"], row["high"], m.ends)
     if c.null is not None:
         row["p"] = float(2 * stdtr(df, -abs(row["value"] - c.null) / error))
     return row, {}
@@ -484,7 +496,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
-    The interval of a cell stays inside the measure's limits. Raises `InputError` for runs with other contrasts.
+    Intervals stay inside the measure's limits. Raises `InputError` for runs with other contrasts.
     """
     first, columns = runs[0], [*keys, "quantity"]
     if any(not run.frame[columns].equals(first.frame[columns]) for run in runs):
@@ -500,11 +512,11 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
         replace(c, weights={i: 1.0}, fixed="", missing=c.missing or lost[i]) for i, c in enumerate(first.contrasts)
     ]
     estimates = estimate(observed, contrasts)
-    limits = (0.0, 1.0) if measure.kind == "share" else measure.limits
     for i, c in enumerate(first.contrasts):
         value, low, high = estimates.frame.loc[i, ["value", "low", "high"]]
-        if limits is not None and c.is_level and not np.isnan(low):
-            estimates.frame.loc[i, ["low", "high"]] = inside((low, high), value, high - value, limits)
+        if np.isfinite(measure.ends).any() and c.is_level and not np.isnan(low):
+            low, high = inside((low, high), value, high - value, measure.ends)
+        estimates.frame.loc[i, ["low", "high"]] = c.clip(low, high, measure.ends)
     return estimates
 
 

@@ -98,7 +98,7 @@ def test_factor_and_shift_are_a_percentage_of_a_ratio() -> None:
     assert one["high"] - one["low"] == pytest.approx(100 * (raw["high"] - raw["low"]))
 
 
-def test_intervals_of_levels_stay_inside_the_limits_of_the_measure_and_those_of_differences_need_not() -> None:
+def test_intervals_stay_inside_the_limits_of_the_measure_and_those_of_differences_inside_theirs() -> None:
     y = np.array([[1.0, 0.999, 1.0, 0.9999, 0.9], [0.0, 0.0, 0.001, 0.0, 0.3]])
     seen = replace(block(y), measure=replace(NATS, limits=(0.0, 1.0)))
     weights = ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5}, {0: 1.0, 1: -1.0})
@@ -108,7 +108,9 @@ def test_intervals_of_levels_stay_inside_the_limits_of_the_measure_and_those_of_
     assert plain["high"][0] > 1 > inside["high"][0] > inside["value"][0] and inside["low"][0] < plain["low"][0]
     assert plain["low"][1] < 0 < inside["low"][1] < inside["value"][1] and inside["high"][1] > plain["high"][1]
     pd.testing.assert_frame_equal(plain[["value", "sd", "p"]], inside[["value", "sd", "p"]])
-    assert inside["high"][3] == plain["high"][3] > 1
+    assert inside["high"][3] == 1 < plain["high"][3] and inside["low"][3] == plain["low"][3]
+    wide = replace(NATS, limits=(-0.9, 1.0))
+    assert estimate(replace(block(y), measure=wide), wanted).frame["high"][3] == plain["high"][3] < 1.9
 
 
 def test_the_interval_of_a_skewed_share_by_hand() -> None:
@@ -256,7 +258,7 @@ def test_seeds_are_the_units_of_a_recipe() -> None:
 
 @pytest.mark.parametrize("bounded", [{"limits": (0.0, 1.0)}, {"kind": "share"}, {"limits": (-1.0, 1.0)}])
 def test_intervals_of_means_over_seeds_stay_inside_the_limits_of_the_measure(bounded: dict[str, Any]) -> None:
-    """Three runs near the upper end of a share or a correlation; differences of two cells may lie beyond it."""
+    """Three runs near the upper end of a share or a correlation; differences of two cells end at high − low."""
     rng = np.random.default_rng(7)
     measure = replace(NATS, **bounded)
     wanted = [Contrast(quantity=q, weights=w) for q, w in (("a", {0: 1.0}), ("b", {1: 1.0}), ("d", {0: 1.0, 1: -1.0}))]
@@ -268,7 +270,8 @@ def test_intervals_of_means_over_seeds_stay_inside_the_limits_of_the_measure(bou
     assert plain["low"][1] < 0 and low < cut["low"][1] < cut["value"][1]
     same = ["value", "sd", "p", "n"]
     pd.testing.assert_frame_equal(plain[same], cut[same])
-    assert cut["high"][2] == plain["high"][2] > high and cut["low"][0] == plain["low"][0]
+    assert cut["high"][2] == min(plain["high"][2], high - low) and plain["high"][2] > 1
+    assert cut["low"][0] == plain["low"][0]
 
 
 def test_what_a_run_lacks_has_no_mean_over_seeds() -> None:
