@@ -188,7 +188,7 @@ def add_texts(effects: changes.Effects, positions: pd.DataFrame, names: Sequence
     unit = positions[["prompt", "position"]].merge(units.reset_index(names="at"))["at"].to_numpy()
     total, size = np.zeros((2, len(cells), len(units)))
     total[cell, unit], size[cell, unit] = positions["kl"], 1.0
-    units["cluster"] = [names[i] for i in units["prompt"]]
+    units["cluster"] = [names[i].split(":")[-1] for i in units["prompt"]]  # copies of a text are not independent
     units["unit"] = [f"{names[i]}:{position}" for i, position in zip(units["prompt"], units["position"], strict=True)]
     measure = Measure(name="kl", unit=DIVERGENCE, resolution=NATS.resolution, limits=(0.0, np.inf))
     effects.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)

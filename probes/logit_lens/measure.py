@@ -167,7 +167,7 @@ def observed(table: pd.DataFrame, names: Sequence[str] | None = None) -> Instrum
     for name, unit, most in (("loss", "nats/token", np.inf), ("hit", "share of positions", 1.0)):
         measurements.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6, limits=(0.0, most)), cells=cells,
-            units=units.assign(cluster=units["unit"]), total=sums[name].to_numpy(float), size=size.to_numpy(float),
+            units=units.assign(cluster=units["unit"].str.split(":").str[-1]), total=sums[name].to_numpy(float), size=size.to_numpy(float),
         )  # fmt: skip
         measurements.contrasts[name] = each(name, cells, null=None)
     return measurements

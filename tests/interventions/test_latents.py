@@ -222,6 +222,11 @@ def test_texts_stand_beside_their_sources_in_order(measured: Any) -> None:
     assert (np.isnan(block.total).sum(0) == 1).all() and block.units["cluster"].nunique() == 2
 
 
+def test_a_text_given_twice_is_one_independent_text(measured: Any) -> None:
+    result = Latents().measure(measured[0], Text(text=("the cat sat", "the cat sat", "she ran home")))
+    assert result.blocks["texts"].units["cluster"].nunique() == 2
+
+
 def test_alignment() -> None:
     assert aligned_positions(3, 3, ()) == ([0, 1, 2], [0, 1, 2])
     assert aligned_positions(3, 5, (-1, 0)) == ([2, 0], [4, 0])

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Text
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.models import readout
+from streamscope.models import load, readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
@@ -130,6 +131,13 @@ def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
     assert (last["positions"], last["n"]) == (7, 2)
     assert last["loss_low"] <= last["loss"] <= last["loss_high"]
+
+
+def test_a_text_given_twice_is_one_independent_text() -> None:
+    model = load("stories/lfa")
+    once, twice = (LogitLens().measure(model, Text(text=("the cat sat", "she ran", *more))).blocks["loss"].units["cluster"]
+                   for more in ((), ("she ran",)))  # fmt: skip
+    assert (len(once), len(twice)) == (2, 3) and set(once) == set(twice)
 
 
 @pytest.mark.parametrize(
