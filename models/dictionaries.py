@@ -32,6 +32,8 @@ ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "ski
                  "jumprelu_skip_transcoder")  # fmt: skip
 FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")
 """Fields of a folder that must be off: no latents are computed by them here."""
+READ = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "topk_threshold", "W_skip")
+"""Arrays of a folder; others, such as a scaling_factor, must be ones, which change nothing."""
 SAE_LENS = "6.54.0"
 """The version whose format is written: its loader drops the hook of a file that names none."""
 MAKE_ONE = "give a folder of `streamscope dictionaries`, of SAELens, or hf:ID/FOLDER"
@@ -103,6 +105,8 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     W = {name: x.float() for name, x in tensors.items()}
     if missing := {"W_enc", "W_dec", "b_dec"} - set(W):
         raise InputError(f"{folder / WEIGHTS} has no {', '.join(sorted(missing))}")
+    if unread := sorted(name for name, x in W.items() if name not in READ and not (x == 1).all()):
+        raise InputError(f"{folder / WEIGHTS}: {', '.join(unread)} is not read: give a dictionary without it")
     b_enc = W.get("b_enc", torch.zeros(W["W_enc"].shape[1]))
     if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
         b_enc = b_enc - W["b_dec"] @ W["W_enc"]

@@ -333,6 +333,17 @@ def test_folders_that_are_refused(changes: dict[str, Any] | None, message: str, 
         read_dictionary(str(tmp_path))
 
 
+def test_arrays_that_are_not_read_are_refused_where_they_change_something(tmp_path: Path) -> None:
+    """SAELens' fine-tuned dictionaries multiply latents by a scaling_factor, which is all ones in the others."""
+    weights = {"W_enc": torch.randn(8, 16), "W_dec": torch.randn(16, 8), "b_dec": torch.zeros(8)}
+    (tmp_path / "cfg.json").write_text(json.dumps({"architecture": "standard"}))
+    save_file({**weights, "scaling_factor": torch.ones(16)}, tmp_path / "sae_weights.safetensors")
+    read_dictionary(str(tmp_path))
+    save_file({**weights, "scaling_factor": torch.full((16,), 2.0)}, tmp_path / "sae_weights.safetensors")
+    with pytest.raises(InputError, match="scaling_factor is not read: give a dictionary without it"):
+        read_dictionary(str(tmp_path))
+
+
 def test_bad_input(tmp_path: Path) -> None:
     model = model_of()
     with pytest.raises(InputError, match="fewer than the 48 latents"):
