@@ -122,7 +122,8 @@ def dictionary_for_page(model: Any, name: str, folder: str) -> PageDictionary:
 @torch.no_grad()
 def raised_tokens(model: Any, directions: Float[Tensor, "F D"]) -> Int[Tensor, "F 5"]:
     """The tokens whose logits each direction raises most: centred as the final norm does, times its gain and the head.
-    The norm's scale, which no direction has, does not change their order."""
+    The norm's scale, which no direction has, does not change their order; those of a norm over heads' channels are
+    taken as equal."""
     norm, tokens = model.ln_final, []
     for chunk in directions.split(chunk_rows(model.config.d_vocab)):
         groups = chunk.to(norm.weight).unflatten(-1, (norm.groups, -1))
