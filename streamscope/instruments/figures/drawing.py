@@ -273,7 +273,7 @@ def _color(plot: go.Figure, figure: Figure, column: Column) -> None:
             domain = plot.layout[f"xaxis{(panel.xaxis or 'x')[1:]}"].domain or (0, 1)
             cell_width = (plot.layout.width - 180) * (domain[1] - domain[0]) / len(panel.x)
             longest = max(len(re.sub("<[^>]*>", "", str(text))) for text in np.ravel(panel.text))
-            size = float(np.clip(cell_width / (0.62 * longest), SMALLEST, 12))
+            size = float(np.clip(cell_width / (0.7 * longest), SMALLEST, 12))
             if getattr(figure, "text", None) or size > SMALLEST:
                 panel.update(texttemplate="%{text}", textfont_size=size)
 
@@ -311,7 +311,7 @@ def _panels(figure: Figure, table: Table, by: list[str], units: Mapping[str, str
     height = (n * max(heights) if m > 1 else sum(heights)) + (n - 1) * max(0, room - 150)
     below = max(0.25 / n, room / (height - 160))  # of the height without margins
     labels = [y for trace in traces for y in (() if trace.y is None else trace.y) if isinstance(y, str)]
-    margin = max(0.2 / m, (50 + 6 * max(map(len, labels), default=0)) / width)  # names of rows
+    margin = max(0.2 / m, (50 + 7 * max(map(len, labels), default=0)) / (width - 100))  # names of rows
     space = {"vertical_spacing": min(below, 0.8 / n), "horizontal_spacing": min(margin, 0.5 / m)}
     room_for_title = int((width - 180) / m / TITLE_CHARACTER)
     titles = ["<br>".join(wrap(title, max(12, room_for_title))) for title in titles]
