@@ -201,7 +201,7 @@ def test_single_prompts_get_mcnemar() -> None:
     rows = held_out(measure(net, Coreference(), suite)).query("rule == 'first_mention'").set_index("halves")
     assert (rows["difference"] == 1.0).all()  # target last in all: the first-mention rule never hits
     assert rows["difference_p"]["A→B"] == pytest.approx(stats.binomtest(6, 6).pvalue)
-    # each half has also chosen a head: of noise 9 % of these p were below .05, in 250 draws of two heads and 100 stories
+    # each half has also chosen a head: of noise (two heads, 100 stories) 9 % of plain p were below .05 in 250 draws
     z = stats.norm.isf(stats.binomtest(12, 12).pvalue / 2) / CHOSEN**0.5
     assert rows["difference_p"]["both"] == pytest.approx(2 * stats.norm.sf(z))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Sets
@@ -199,6 +200,19 @@ def test_the_interval_of_auc_counts_scenes(forms: int, between: float) -> None:
         found = separation(values[:30] + 0.8, values[30:], lines)
         hit += found["auc_low"] <= 0.7142 <= found["auc_high"]  # Φ(.8 / √2)
     assert hit / 120 >= 0.9
+
+
+def test_few_lines_have_the_interval_of_t() -> None:
+    """Ten prompts that share nothing: as many as n (1.96 / t)² prompts, with nine degrees of freedom."""
+    a, b = np.array([3.0, 1.0, 2.0, 5.0, 4.0]), np.array([1.5, 0.0, 2.5, -1.0, 0.5])
+    found, n = separation(a, b, np.arange(10)), 5 * (stats.norm.ppf(0.975) / stats.t.ppf(0.975, 9)) ** 2
+    assert (found["auc_low"], found["auc_high"]) == pytest.approx(auc_interval(found["auc"], n, n), abs=1e-6)
+
+
+def test_halves_that_do_not_differ_give_no_direction() -> None:
+    a = np.random.default_rng(0).standard_normal((8, 2, 5))
+    held_out = project_held_out(a, a)
+    assert np.isnan(held_out.a).all() and np.isnan(held_out.b).all()
 
 
 def test_halves_keep_scenes_whole() -> None:

@@ -135,9 +135,8 @@ def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
 
 def test_a_text_given_twice_is_one_independent_text() -> None:
     model = load("stories/lfa")
-    once, twice = (LogitLens().measure(model, Text(text=("the cat sat", "she ran", *more))).blocks["loss"].units["cluster"]
-                   for more in ((), ("she ran",)))  # fmt: skip
-    assert (len(once), len(twice)) == (2, 3) and set(once) == set(twice)
+    result = LogitLens().measure(model, Text(text=("the cat sat", "she ran", "she ran")))
+    assert result.blocks["loss"].units["cluster"].nunique() == 2
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate_all
@@ -35,6 +36,7 @@ def test_a_star_has_one_hub() -> None:
     (first, *_) = layers(found).to_dict("records")
     assert (first["hub"], first["hub_score"]) == ("H4", pytest.approx(0.5))
     assert first["hub_p"] < 0.01 and first["hub_chance"] < 0.4
+    assert layers(found, shuffles=9)["hub_p"].tolist() == [0.1] * 3, "the layer's own weights are one arrangement"
     table = hubs(found)
     own = table[table["layer"] == 1].set_index("head")
     assert own.loc["L1.H4", ["into", "out_of"]].tolist() == [5.0, 5.0]
@@ -76,6 +78,10 @@ def test_growth_is_the_slope_over_layers() -> None:
     top, off, _ = growth(layers(found)).to_dict("records")
     assert top["slope"] == pytest.approx(0.8) and (top["first"], top["last"]) == (1.0, 3.5)
     assert top["slope_low"] < 0.8 < top["slope_high"] and 0 < top["slope_p"] < 0.1
+    half = stats.t.ppf(0.975, 2) * np.sqrt(
+        sum(e**2 for e in (0.2, -0.1, -0.4, 0.3)) / 2 / 5
+    )  # SE² = Σ e² / df / Σ (x − x̄)²
+    assert top["slope_high"] == pytest.approx(0.8 + half)
     assert np.isnan(off["slope_p"]) and "exactly on a line" in off["undefined"]
 
 
