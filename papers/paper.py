@@ -107,7 +107,7 @@ class Selection:
 
     def of(self, rows: pd.DataFrame, arm: str) -> pd.DataFrame:
         """The rows of one arm, a row per seed. Raises `InputError` where a seed has two."""
-        arm_rows = rows[rows["quantity"] == self.quantity]  # one column after the other: few rows are left after the first
+        arm_rows = rows[rows["quantity"] == self.quantity]  # one column after the other: few rows are left
         for name, value in (("arm", arm), ("part", self.part), *([("grid", self.grid)] if self.grid else [])):
             arm_rows = arm_rows[arm_rows[name] == value]
         x = arm_rows["x"].astype(float)

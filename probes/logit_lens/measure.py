@@ -162,12 +162,13 @@ def observed(table: pd.DataFrame, names: Sequence[str] | None = None) -> Instrum
     groups = rows.groupby(["layer", "prompt"])[["loss", "hit"]]
     sums, size = groups.sum().unstack(), groups.size().unstack()
     units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in size.columns]})
+    units["cluster"] = units["unit"].str.split(":").str[-1]  # copies of a text are not independent
     cells = pd.DataFrame({"layer": size.index})
     measurements = InstrumentData({}, {}, {"title": "logit lens"}, extra=table)
     for name, unit, most in (("loss", "nats/token", np.inf), ("hit", "share of positions", 1.0)):
         measurements.blocks[name] = Observations(
             measure=Measure(name=name, unit=unit, resolution=1e-6, limits=(0.0, most)), cells=cells,
-            units=units.assign(cluster=units["unit"].str.split(":").str[-1]), total=sums[name].to_numpy(float), size=size.to_numpy(float),
+            units=units, total=sums[name].to_numpy(float), size=size.to_numpy(float),
         )  # fmt: skip
         measurements.contrasts[name] = each(name, cells, null=None)
     return measurements
