@@ -84,9 +84,9 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     if none has, and for a position that prompts lack."""
     aligned = opened.aligned
     sides = {
-        prompt.id: tokens[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
+        prompt.id: first_tokens[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
         if (prompt.answers or prompt.incoherent) and
-        not isinstance(tokens := answer_tokens(prompt, ids, opened.tokenizer), str)
+        not isinstance(first_tokens := answer_tokens(prompt, ids, opened.tokenizer), str)
     }  # fmt: skip
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
