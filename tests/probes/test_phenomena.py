@@ -174,9 +174,10 @@ def test_repeated_words_are_words_that_the_documents_have(monkeypatch: pytest.Mo
             plan(probe, [], tokenizer, few)
 
 
-def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str) -> None:
+def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str, lost: int = 0) -> None:
     pairs = planted.suite(24)
-    pairs = replace(pairs, prompts=tuple(replace(p, category=category) for p in pairs.prompts))
+    prompts = pairs.prompts[: len(pairs.prompts) - lost]
+    pairs = replace(pairs, prompts=tuple(replace(p, category=category) for p in prompts))
     monkeypatch.setattr(measure_module, "load_suite", lambda name, n: pairs)
 
 
@@ -188,6 +189,8 @@ def test_a_planted_coreference_head_is_found(monkeypatch: pytest.MonkeyPatch, na
     model = planted.model()
     found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
     assert (found["value"], found["verdict"], found["head"], found["n"]) == (1.0, "present", "L0.H1 / L0.H1", 24)
+    planted_pairs(monkeypatch, category, lost=1)
+    assert Phenomena(only=(name,)).measure(model).table().frame["n"][0] == 23, "a pair that lost one order is none"
     with torch.no_grad():
         for head in (1, 3):  # semantic, leaning
             model.blocks[0].attn.k.weight[8 * head : 8 * head + 8] = 0
