@@ -15,6 +15,7 @@ from streamscope.instruments.command import progress_bar
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
+from streamscope.instruments.prompts import align
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out
 from streamscope.models import hooks
@@ -109,12 +110,15 @@ def test_what_a_repeat_saves_by_hand() -> None:
 
 
 def test_attention_that_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even, on one key, on two of nine keys: entropy ln 9, 0 and ln 2 of ln 9. With queries of 0 or of ten thousand
-    times their size, every head of a model is at one end or the other. A few rows at a time give the same."""
+    """Even, on one key, on two of nine keys, .3 on one of nine: entropy ln 9, 0, ln 2 and .94 ln 9 of ln 9. With queries
+    of 0 or of ten thousand times their size, every head of a model is at one end or the other. A few rows at a time
+    give the same."""
     two = torch.zeros(10, 10)
     two[:, :2] = 0.5
-    patterns = torch.stack([torch.ones(10, 10).tril() / torch.arange(1, 11)[:, None], torch.eye(10), two])
-    assert chooses(patterns).tolist() == [[False] * 2, [False] * 2, [True] * 2]
+    rest = 0.7 * torch.ones(10, 10).tril() / torch.arange(10).clamp(min=1)[:, None]
+    rest[:, 0] = 0.3
+    patterns = torch.stack([torch.ones(10, 10).tril() / torch.arange(1, 11)[:, None], torch.eye(10), two, rest])
+    assert chooses(patterns).tolist() == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
     model = load("lfa")
     before = look(model, "attention", documents=8)
     assert 0.5 < before["value_low"] < before["value"] < before["value_high"] and before["verdict"] == "present"
@@ -174,10 +178,9 @@ def test_repeated_words_are_words_that_the_documents_have(monkeypatch: pytest.Mo
             plan(probe, [], tokenizer, few)
 
 
-def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str, lost: int = 0) -> None:
+def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str) -> None:
     pairs = planted.suite(24)
-    prompts = pairs.prompts[: len(pairs.prompts) - lost]
-    pairs = replace(pairs, prompts=tuple(replace(p, category=category) for p in prompts))
+    pairs = replace(pairs, prompts=tuple(replace(p, category=category) for p in pairs.prompts))
     monkeypatch.setattr(measure_module, "load_suite", lambda name, n: pairs)
 
 
@@ -189,8 +192,9 @@ def test_a_planted_coreference_head_is_found(monkeypatch: pytest.MonkeyPatch, na
     model = planted.model()
     found = Phenomena(only=(name,)).measure(model).table().frame.iloc[0]
     assert (found["value"], found["verdict"], found["head"], found["n"]) == (1.0, "present", "L0.H1 / L0.H1", 24)
-    planted_pairs(monkeypatch, category, lost=1)
-    assert Phenomena(only=(name,)).measure(model).table().frame["n"][0] == 23, "a pair that lost one order is none"
+    with monkeypatch.context() as patch:
+        patch.setattr(measure_module, "align", lambda *given: align(*given).only(range(47)))
+        assert Phenomena(only=(name,)).measure(model).table().frame["n"][0] == 23, "a pair that lost one order is none"
     with torch.no_grad():
         for head in (1, 3):  # semantic, leaning
             model.blocks[0].attn.k.weight[8 * head : 8 * head + 8] = 0
