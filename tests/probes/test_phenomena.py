@@ -110,7 +110,7 @@ def test_what_a_repeat_saves_by_hand() -> None:
 
 
 def test_attention_that_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even, on one key, on two of nine keys, .3 on one of nine: entropy ln 9, 0, ln 2 and .94 ln 9 of ln 9. With queries
+    """Even, on one key, on two of nine, .3 on one of nine: entropy ln 9, 0, ln 2 and .94 ln 9 of ln 9. With queries
     of 0 or of ten thousand times their size, every head of a model is at one end or the other. A few rows at a time
     give the same."""
     two = torch.zeros(10, 10)
