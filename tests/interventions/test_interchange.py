@@ -196,7 +196,7 @@ def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypat
     monkeypatch.setattr(search, "loss", loss)
     search.train(torch.eye(model.cfg.d_model)[:, :1], 1, np.random.default_rng(0))
     held, trained, again = used
-    assert held and trained and not held & trained and again == held
+    assert held and not held & trained and again == held and len(trained) > len(held)
 
 
 def test_a_coin_says_nothing_of_the_value() -> None:
@@ -204,6 +204,12 @@ def test_a_coin_says_nothing_of_the_value() -> None:
     coins = [measure.coin_of(value, np.random.default_rng(seed)) for seed in range(20)]
     assert {(int(coin[:6].sum()), int(coin[6:].sum())) for coin in coins} == {(3, 4)}
     assert len({tuple(coin) for coin in coins}) > 15
+
+
+def test_the_answer_follows_the_value_of_the_source_where_the_model_is_wrong() -> None:
+    (cases,) = cases_of(Interchange(), opened(planted())).values()
+    cases = replace(cases.only([0, 1, 2]), value=np.array([0, 1, 1]), right=np.array([1, 1, 0]))
+    assert cases.own_answer(np.array([[0, 1], [1, 0], [2, 0], [0, 2]])).tolist() == [True, False, True, True]
 
 
 def test_margins_are_log_odds_of_lists_of_any_length() -> None:
