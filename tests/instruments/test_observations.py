@@ -109,6 +109,8 @@ def test_intervals_stay_inside_the_limits_of_the_measure_and_those_of_difference
     assert plain["low"][1] < 0 < inside["low"][1] < inside["value"][1] and inside["high"][1] > plain["high"][1]
     pd.testing.assert_frame_equal(plain[["value", "sd", "p"]], inside[["value", "sd", "p"]])
     assert inside["high"][3] == 1 < plain["high"][3] and inside["low"][3] == plain["low"][3]
+    turned = estimate(seen, [Contrast(quantity="q", weights={0: -1.0, 1: 1.0})]).frame
+    assert turned["low"][0] == -1 and turned["high"][0] == -inside["low"][3]
     wide = replace(NATS, limits=(-0.9, 1.0))
     assert estimate(replace(block(y), measure=wide), wanted).frame["high"][3] == plain["high"][3] < 1.9
 
