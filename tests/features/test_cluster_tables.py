@@ -68,6 +68,8 @@ def test_depth_ranges_are_the_papers_for_six_layers() -> None:
     assert depth_ranges(np.arange(7), 6).tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert depth_ranges(np.arange(3), 2).tolist() == [0, 1, 2]
     assert depth_ranges(np.arange(13), 12).tolist() == [0] * 4 + [1] * 6 + [2] * 3
+    assert depth_ranges(np.arange(4), 3).tolist() == [0, 1, 1, 2], "three layers: 2 is middle where a late k* is 3"
+    assert depth_ranges(np.arange(3), 3, "strict").tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("layers", range(1, 13))

@@ -195,6 +195,18 @@ def test_captures_of_every_hook(case: str) -> None:
                 np.testing.assert_allclose(got[name], x, atol=1e-10, err_msg=f"{name} under {list(edits)}")
 
 
+@torch.no_grad()
+def test_the_last_captured_hook_shows_its_own_edit() -> None:
+    """Passes that end with a hook: an edit that starts there is run, too."""
+    model, name = make("std-t"), "blocks.1.attn.hook_z"
+    prefix = Prefix(model, TOKENS, [{}, SINGLES[6]], names=[name], streams=False)
+    (got,) = prefix.run(SINGLES[6])[1].values()
+    with edit(model, SINGLES[6]), capture(model, [name]) as expected:
+        model(TOKENS)
+    torch.testing.assert_close(got, expected[name])
+    assert not got[:, :, 2].any() and got[:, :, 1].any()
+
+
 # ---- work that is not done ---------------------------------------------------------------------
 
 
