@@ -25,9 +25,9 @@ from streamscope.instruments.open_data import Document, OpenTokens
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
-from streamscope.models.hooks import capture, match, pad
+from streamscope.models.hooks import match, pad
 from streamscope.models.lenses import weights_digest
-from streamscope.probes.stream_states import Place, last_state, places_of
+from streamscope.probes.stream_states import Place, batch_states, places_of
 
 TEXTS = 32
 """Documents of a pass that harvests states."""
@@ -102,13 +102,11 @@ def harvest(
     for first in range(finished, len(documents), TEXTS):
         batch = documents[first : first + TEXTS]
         tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)
-        with torch.no_grad(), capture(model, list({place.hook for place in source_places})) as captures:
-            last_state(model, tokens)
+        states, _ = batch_states(model, tokens, source_places)
         for i, document in enumerate(batch):
             part = scored(document, opened.tokenizer.bos_id)
-            for place in source_places:
-                states = place.of(captures[place.hook])[i, part].float().cpu().numpy()
-                rows[place][ends[first + i] : ends[first + i + 1]] = states
+            for place, x in states.items():
+                rows[place][ends[first + i] : ends[first + i + 1]] = x[i, part].float().cpu().numpy()
         finished = first + len(batch)
         if finished // TEXTS % SAVED == 0 or finished == len(documents):
             for array in rows.values():
@@ -325,15 +323,18 @@ def tables(options: Dictionaries, data: InstrumentData, estimates: Mapping[str, 
 
 
 KEYS = ("dictionary", "hook", "stream", "seed", "decoder")
+FVU = described(
+    "fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f", sd="documents"
+)
+L0 = described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents")
 COLUMNS = (
     key("dictionary", "dictionary", "its folder"),
     key("hook", "hook", "what it reads", shown=False),
     key("stream", "stream", "stream of the hook", shown=False),
     key("seed", "seed", "seed of the start and of the order", shown=False),
     key("decoder", "decoder", "trained, or frozen at random: the control"),
-    *described("fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
-               sd="documents"),
-    *described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents"),
+    *FVU,
+    *L0,
     number("dead", "dead", "share of latents", "latents that no held-out position has", ".3f"),
     *counts("documents", "independent documents"),
 )  # fmt: skip
