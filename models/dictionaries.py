@@ -30,10 +30,8 @@ from streamscope.models.tensors import read_tensors, weights_digest, write_tenso
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",
                  "jumprelu_skip_transcoder")  # fmt: skip
-FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")
-"""Fields of a folder that must be off: no latents are computed by them here."""
-SAE_LENS = "6.54.0"
-"""The version whose format is written: its loader drops the hook of a file that names none."""
+FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")  # must be off
+SAE_LENS = "6.54.0"  # the version whose format is written: its loader drops the hook of a file that names none
 MAKE_ONE = "give a folder of `streamscope dictionaries`, of SAELens, or hf:ID/FOLDER"
 
 

@@ -21,8 +21,7 @@ from streamscope.models.hooks import Query, capture, match, run
 NAMED = ("token", "context")
 PARALLEL = "streams"
 RESID = "resid"
-CHUNK = 32
-"""Number of prompts whose activations are in memory at once."""
+CHUNK = 32  # prompts whose activations are in memory at once
 
 MASSIVE = 5.0
 """A norm above this multiple of the median is a massive activation. In 20 texts, SmolLM2 has them at the first word and

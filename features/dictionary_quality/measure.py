@@ -38,18 +38,12 @@ from streamscope.models.readout import IGNORE, divergences, token_losses
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, batch_states, places_of
 
-MEASURED = 0.25
-"""Share of the documents to measure on."""
-K = 16
-"""Principal components where there is no dictionary."""
-MOST = 5
-"""Positions at which a latent is shown."""
-BEFORE = 12
-"""Tokens shown before such a position; half as many after it."""
-SAME = 0.9
-"""Cosine above which two latents count as the same."""
-TABLE = 0.01
-"""Variance not explained by the token below which a stream is a table of tokens."""
+MEASURED = 0.25  # share of the documents to measure on
+K = 16  # principal components where there is no dictionary
+MOST = 5  # positions at which a latent is shown
+BEFORE = 12  # tokens shown before such a position; half as many after it
+SAME = 0.9  # cosine above which two latents count as the same
+TABLE = 0.01  # variance not explained by the token below which a stream is a table of tokens
 TOKEN, COMPONENTS, MEAN = "mean per token", "{} principal components", "mean"
 
 
@@ -72,7 +66,6 @@ def dictionaries(options: DictionaryQuality, model: Any) -> tuple[dict[str, Dict
 
 
 def check(options: DictionaryQuality, model: Any) -> None:
-    """Raise `InputError` for dictionaries that are not of this model."""
     need_parts(model, options.name)
     dictionaries(options, model)
 
@@ -149,6 +142,10 @@ def scored(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
     return (targets != IGNORE) & (tokens != model.tokenizer.bos_id)
 
 
+def rebuilt_by(dictionary: Dictionary, x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+    return dictionary.decode(dictionary.encode(x), x)
+
+
 def cells_of(
     by_label: Mapping[str, Dictionary], latents: Mapping[str, Sequence[int]], model: Any, opened: OpenDocuments
 ) -> list[Cell]:
@@ -157,7 +154,7 @@ def cells_of(
     for label, d in by_label.items():
         source, target = (Place(hook, d.stream or RESID, int(hook.split(".")[1])) for hook in (d.hook, d.target))
         values: dict[int, list[Tensor]] = {latent: [] for latent in latents[label]}
-        cells.append(Cell(label, source, target, lambda x, y, ids, d=d: d.decode(d.encode(x), x), d, values))
+        cells.append(Cell(label, source, target, partial(rebuilt_by, d), d, values))
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     n, width, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
@@ -217,8 +214,8 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             kl.append((divergences(unedited_state, h, model.head) * (targets != IGNORE)).sum(1))
             advance(1)
         error, l0, positions = torch.stack([cell.sums(tokens, real, states) for cell in cells], 1)
-        sums = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
-        return {**sums, "error": error, "l0": l0, "positions": positions}
+        of_pass = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
+        return {**of_pass, "error": error, "l0": l0, "positions": positions}
 
     sums, units = measured.sums(model.cfg.device, sums_of)
     advance(0)
@@ -274,7 +271,6 @@ def recovered(total: np.ndarray, size: np.ndarray, axis: int) -> np.ndarray:
 
 
 def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per way to rebuild."""
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
     means, dead, pairs, context_rows = data.extra
     triples = [[0, mean + 1, i + 1] for i, mean in enumerate(means)]

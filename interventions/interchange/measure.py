@@ -4,6 +4,7 @@ delta = P (h_source − h_base)         at one hook, stream and position of the 
 answer = ln Σ p(answers) − ln Σ p(foils) > 0        of the base prompt, with delta added
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,33 +36,24 @@ from streamscope.models.make import untrained
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, places_of
 
-BATCH, PATIENCE = 64, 3
-"""Pairs of a training step, and looks at held-out pairs without an improvement that end it."""
-LEARNING_RATE, EVERY = 3e-3, 10
-"""Of Adam on a basis of unit vectors, and steps between two looks at held-out pairs."""
-DIRECTIONS, ORDERS = 0.35, 100
-"""Share of the prompts that are kept for directions, and the random orders in which they are dealt out."""
+BATCH, LEARNING_RATE = 64, 3e-3  # pairs of a training step, and Adam's rate on a basis of unit vectors
+EVERY, PATIENCE = 10, 3  # steps between two looks at held-out pairs; looks without an improvement that end a training
+DIRECTIONS, ORDERS = 0.35, 100  # share of the prompts for directions; random orders in which prompts are dealt out
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Prompts with a variable of two values."""
+    """Prompts with a variable of two values; `words` are those that no two parts of the prompts may share."""
 
     tokens: list[list[int]]
-    position: np.ndarray
-    """[prompts] where the state is put."""
-    answers: list[tuple[tuple[int, ...], tuple[int, ...]]]
-    """Tokens that are right, and those that are right for the other value."""
-    right: np.ndarray
-    """[prompts] the value of the variable that makes `answers` right: 0 or 1."""
-    value: np.ndarray
-    """[prompts] the value that the prompt has: that of the model's own answer, or `right`."""
+    position: np.ndarray  # [prompts] where the state is put
+    answers: list[tuple[tuple[int, ...], tuple[int, ...]]]  # right ones, and those that the other value makes right
+    right: np.ndarray  # [prompts] 0 or 1: the value of the variable that makes the first of `answers` right
+    value: np.ndarray  # [prompts] the value that the prompt has: that of the model's own answer, or `right`
     words: list[frozenset[str]]
-    """Words that no prompt for directions may share with one that is measured."""
     units: list[tuple[str, ...]]
     names: list[str]
     variable: str
-    """What has two values."""
 
     def own_answer(self, pairs: Int[np.ndarray, "pairs 2"]) -> Bool[np.ndarray, " pairs"]:
         """Whether the source's value calls for the base prompt's `answers`."""
@@ -84,31 +76,28 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     if none has, and for a position that prompts lack."""
     aligned = opened.aligned
     sides = {
-        prompt.id: tokens[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
+        prompt.id: lists[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
         if (prompt.answers or prompt.incoherent) and
-        not isinstance(tokens := answer_tokens(prompt, ids, opened.tokenizer), str)
+        not isinstance(lists := answer_tokens(prompt, ids, opened.tokenizer), str)
     }  # fmt: skip
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
     labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
-    two_lists = len({frozenset(right) for right, _ in sides.values()}) == 2
-    groups: dict[str, list[int]] = {}
+    groups, two_lists = defaultdict[str, list[int]](list), len({frozenset(right) for right, _ in sides.values()}) == 2
     for i, prompt in enumerate(aligned.prompts):
         if prompt.id in sides:
-            groups.setdefault(prompt.category if two_lists else prompt.relation or prompt.category, []).append(i)
+            groups[prompt.category if two_lists else prompt.relation or prompt.category].append(i)
     cases = dict[str, Cases]()
     for group, rows in groups.items():
         prompts, tokens = [aligned.prompts[i] for i in rows], [aligned.tokens[i] for i in rows]
         answers = [sides[prompt.id] for prompt in prompts]
+        roles = [{"last": [len(aligned.tokens[i]) - 1], **aligned.positions[i]} for i in rows]
         variable, value = variable_of(prompts, answers)
-        position = [len(ids) - 1 for ids in tokens]
-        if options.position != "last":
-            position = [aligned.positions[i][options.position][-1] for i in rows]
         if variable:
             cases[group] = Cases(
-                tokens=tokens, position=np.array(position), answers=answers, right=value, value=value,
-                words=[words_of(prompt) for prompt in prompts], units=[labels[i] for i in rows],
-                names=[opened.unit(prompt.id) for prompt in prompts], variable=variable,
+                tokens=tokens, position=np.array([by_role[options.position][-1] for by_role in roles]),
+                answers=answers, right=value, value=value, units=[labels[i] for i in rows], variable=variable,
+                words=[words_of(prompt) for prompt in prompts], names=[opened.unit(prompt.id) for prompt in prompts],
             )  # fmt: skip
     if not cases:
         kinds = "two kinds of nouns or both orders of two nouns, as stories, or with two lists of answers, as pronouns"
@@ -299,9 +288,8 @@ class Search:
 
 def states_at(model: Any, cases: Cases, places: Sequence[Place]) -> dict[Place, Float[Tensor, "prompts D"]]:
     """The state of every prompt at its position, at every place."""
-    names = tuple(dict.fromkeys(place.hook for place in places))
-    positions = [[int(position)] for position in cases.position]
-    states = run(model, Query(tokens=cases.tokens, hooks=names, positions=positions)).hooks
+    hooks, positions = tuple(place.hook for place in places), cases.position[:, None].tolist()
+    states = run(model, Query(tokens=cases.tokens, hooks=hooks, positions=positions)).hooks
     return {place: torch.stack([place.of(x[0]) for x in states[place.hook]]) for place in places}
 
 
@@ -426,22 +414,23 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     if not hits:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
     table = pd.concat(units, ignore_index=True)
-    title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {options.variable} value of "
-    title += f"{', '.join(words)}; position: {options.position}"
     left_out = len(data[Prompts].aligned.prompts) - n_prompts.sum()
-    title += f"; {counted(n_prompts[0], 'prompt')} for directions, {n_prompts[1]} measured, {left_out} left out"
+    title = [
+        f"{title_of(model)} on {data[Prompts].title()}", counted(len(table), "pair"),
+        f"{options.variable} value of {', '.join(words)}", f"position: {options.position}",
+        f"{counted(n_prompts[0], 'prompt')} for directions, {n_prompts[1]} measured, {left_out} left out",
+    ]  # fmt: skip
     for basis in dict.fromkeys(basis for basis, learns_words in trainings if learns_words):
         of_basis = [learns_words for name, learns_words in trainings if name == basis]
-        title += f"; {basis} had no held-out words at {sum(of_basis)} of {counted(len(of_basis), 'place')}"
-    measurements = InstrumentData({}, {}, {"title": title}, arrays)
+        title.append(f"{basis} had no held-out words at {sum(of_basis)} of {counted(len(of_basis), 'place')}")
+    measurements = InstrumentData({}, {}, {"title": "; ".join(title)}, arrays)
     measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
+    cells = pd.DataFrame(labels).assign(cell=range(len(labels)))
     edited = {i: baseline for i, baseline in enumerate(baselines) if i != baseline}
     plain = partial(Contrast, null=None)
     for name, size in {"accuracy": measured, "flips": must_flip, "stays": measured & ~must_flip}.items():
-        measurements.blocks[name] = Observations(
-            measure=HITS, cells=pd.DataFrame(labels).assign(cell=range(len(labels))), units=table,
-            total=np.where(size, total, np.nan), size=size,
-        )  # fmt: skip
+        totals = np.where(size, total, np.nan)
+        measurements.blocks[name] = Observations(measure=HITS, cells=cells, units=table, total=totals, size=size)
         measurements.contrasts[name] = [plain(quantity=name, weights={i: 1.0}, labels=labels[i]) for i in edited]
     for i, baseline in edited.items():
         above, family = {i: 1.0, baseline: -1.0}, labels[i]["basis"]
