@@ -30,7 +30,7 @@ from streamscope.instruments.prompts.suite import units as units_of
 from streamscope.instruments.table import Table, counts, described, key, quantity
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.patch.pairs import answer_tokens
-from streamscope.models.hooks import Query, edit, pad, run
+from streamscope.models.hooks import Edits, Query, edit, pad, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.make import untrained
 from streamscope.models.sweep import prefix_of
@@ -226,6 +226,15 @@ def margins(
     return sums[0] - sums[1]
 
 
+def swap(
+    place: Place, U: Tensor | None, states: Float[Tensor, "prompts D"], base: Any, source: Any, position: Tensor
+) -> Edits:
+    """The edit that adds P (h_source − h_base) to base prompts at their positions: P = U Uᵀ, or 1 without U."""
+    delta = states[source] - states[base]
+    delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
+    return {place.hook: lambda x, hook: place.add(x, delta, position)}
+
+
 class Search:
     """Distributed alignment search at one place: pairs of prompts, and the states before its layer, computed once."""
 
@@ -242,10 +251,8 @@ class Search:
     def loss(self, U: Float[Tensor, "D k"], pairs: Int[np.ndarray, "pairs 2"]) -> Float[Tensor, ""]:
         """Mean of ln(1 + exp(−m)), m the log-odds of the answer that the source's value calls for."""
         base, source = (torch.as_tensor(x, device=self.last.device) for x in pairs.T)
-        difference = self.states[source] - self.states[base]
-        change = partial(self.place.add, delta=difference @ U @ U.T, position=self.position[base])
         rows = torch.arange(len(base), device=base.device)
-        with edit(self.model, {self.place.hook: lambda x, hook: change(x)}):
+        with edit(self.model, swap(self.place, U, self.states, base, source, self.position[base])):
             if self.whole:
                 logits = self.model(self.before[base])[rows, self.last[base]]
             else:
@@ -303,10 +310,10 @@ def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def bases_of(
     options: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any,
-    trainings: list[tuple[str, bool]],
+    trainings: dict[str, list[bool]],
 ) -> Iterator[tuple[Place, str, Tensor | None]]:  # fmt: skip
-    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions; `trainings` are told of each
-    basis that is trained, and whether it had no held-out words."""
+    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions. `trainings` is told of each
+    training of a basis whether it had no held-out words."""
     states = states_at(model, cases, places)
     coin = coin_of(cases.value, np.random.default_rng([options.seed, 2]))
     for i, place in enumerate(places):
@@ -325,7 +332,7 @@ def bases_of(
                 start = first_basis(h, trained.value, options.rank, rng)
                 search = Search(model, trained, place, h)
                 U = search.train(start, options.steps, rng)
-                trainings.append((basis, search.learns_words))
+                trainings[basis].append(search.learns_words)
                 yield place, basis, U
             tick(1)
 
@@ -344,11 +351,7 @@ def answered(
         position = torch.as_tensor(cases.position[base], device=tokens.device)
         last = torch.tensor([[len(cases.tokens[i]) - 1] for i in base], device=tokens.device)
         sweep = list[Any]([{}])
-        for place, _, U in bases:
-            delta = states[place][source] - states[place][base]
-            delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
-            change = partial(place.add, delta=delta, position=position)
-            sweep.append({place.hook: lambda x, hook, change=change: change(x)})
+        sweep += [swap(place, U, states[place], base, source, position) for place, _, U in bases]
         prefix = prefix_of(model, tokens, sweep, **({"at": last} if hasattr(model, "segment") else {}))
         for cell, edits in enumerate(sweep):
             h, _ = prefix.run(edits)
@@ -377,7 +380,7 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
     hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
     words, arrays = list[str](), dict[str, np.ndarray]()
-    trainings, n_prompts = list[tuple[str, bool]](), np.zeros(2, int)  # prompts for directions, and measured
+    trainings, n_prompts = defaultdict[str, list[bool]](list), np.zeros(2, int)  # for directions, and measured
     for relation, cases in groups.items():
         parts = [cases.only(rows) for rows in apart(cases, options.seed)]
         directions, measured_cases = (with_values(options, model, part) for part in parts)
@@ -420,9 +423,9 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
         f"{options.variable} value of {', '.join(words)}", f"position: {options.position}",
         f"{counted(n_prompts[0], 'prompt')} for directions, {n_prompts[1]} measured, {left_out} left out",
     ]  # fmt: skip
-    for basis in dict.fromkeys(basis for basis, learns_words in trainings if learns_words):
-        of_basis = [learns_words for name, learns_words in trainings if name == basis]
-        title.append(f"{basis} had no held-out words at {sum(of_basis)} of {counted(len(of_basis), 'place')}")
+    for basis, learns in trainings.items():
+        if any(learns):
+            title.append(f"{basis} had no held-out words at {sum(learns)} of {counted(len(learns), 'place')}")
     measurements = InstrumentData({}, {}, {"title": "; ".join(title)}, arrays)
     measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
     cells = pd.DataFrame(labels).assign(cell=range(len(labels)))
