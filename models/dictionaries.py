@@ -30,12 +30,10 @@ from streamscope.models.tensors import read_tensors, weights_digest, write_tenso
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",
                  "jumprelu_skip_transcoder")  # fmt: skip
-FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")
-"""Fields of a folder that must be off: no latents are computed by them here."""
+FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")  # must be off
 READ = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "topk_threshold", "W_skip")
 """Arrays of a folder; others, such as a scaling_factor, must be ones, which change nothing."""
-SAE_LENS = "6.54.0"
-"""The version whose format is written: its loader drops the hook of a file that names none."""
+SAE_LENS = "6.54.0"  # the version whose format is written: its loader drops the hook of a file that names none
 MAKE_ONE = "give a folder of `streamscope dictionaries`, of SAELens, or hf:ID/FOLDER"
 
 
@@ -95,8 +93,8 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
         architecture, metadata = str(config["architecture"]), {**config, **(config.get("metadata") or {})}
     if architecture not in ARCHITECTURES:
         raise unknown(f"architecture of the dictionary {spec}", architecture, list(ARCHITECTURES))
-    for name, value in ((name, config.get(name) or "none") for name in FOLDED):
-        if value != "none":
+    for name in FOLDED:
+        if (value := config.get(name) or "none") != "none":
             raise InputError(f"{spec}: {name} {value} is not read: give a dictionary without it")
     activation = config.get("activation_fn_str") or "relu"
     if activation not in ("relu", "topk"):
@@ -118,9 +116,9 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     threshold = W.get("threshold", W.get("topk_threshold"))
     if threshold is None and ("jumprelu" in architecture or architecture == "batchtopk"):
         raise InputError(f"{folder / WEIGHTS} has no threshold, which {architecture} needs: {MAKE_ONE}")
-    threshold = torch.zeros(()) if threshold is None else threshold
     dictionary = Dictionary(
-        W["W_enc"], b_enc, W["W_dec"], W["b_dec"], threshold.expand(len(b_enc)).clone(),
+        W["W_enc"], b_enc, W["W_dec"], W["b_dec"],
+        torch.zeros(len(b_enc)) if threshold is None else threshold.expand(len(b_enc)).clone(),
         W["W_skip"].T.contiguous() if "W_skip" in W else None, k,
         str(metadata.get("hook_name") or ""), str(metadata.get("hook_name_out") or metadata.get("hook_name") or ""),
         str(metadata.get("stream") or ""), metadata,
@@ -150,22 +148,28 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
 
 def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> dict[str, Edit]:
     """Edits that subtract `part_of(z)` [..., D], of the latents z [..., F] at a position, from the stream there."""
-    memory = dict[str, Tensor]()
 
-    @everywhere
-    def read(x: Tensor, hook: Any) -> Tensor:
-        memory["part"] = part_of(dictionary.encode(dictionary.stream_of(x)))
-        return x
-
-    @everywhere
-    def remove(x: Tensor, hook: Any) -> Tensor:
-        if dictionary.target == dictionary.hook:
-            read(x, hook)
-        new = x.clone()
-        dictionary.stream_of(new).sub_(memory.pop("part"))
+    def difference(x: Tensor, y: Tensor) -> Tensor:
+        new = y.clone()
+        dictionary.stream_of(new).sub_(part_of(dictionary.encode(dictionary.stream_of(x))))
         return new
 
-    return {dictionary.hook: read, dictionary.target: remove}
+    edits = target_edits(dictionary.hook, dictionary.target, difference)
+    return {name: everywhere(fn) for name, fn in edits.items()}
+
+
+def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Edit]:
+    """Edits that make y, the activation of `target`, change(x, y); x is that of `source`, perhaps y itself."""
+    memory = dict[str, Tensor]()
+
+    def read(x: Tensor, hook: Any) -> Tensor:
+        memory["x"] = x
+        return x
+
+    def write(y: Tensor, hook: Any) -> Tensor:
+        return change(y if source == target else memory.pop("x"), y)
+
+    return {source: read, target: write}
 
 
 def dictionary_folder(spec: str) -> Path:

@@ -64,8 +64,12 @@ def read_lenses(path: Path, model: Any) -> Lenses:
 
     Raises `InputError` for another file, maps of another width, and other weights; published files of others name none.
     """
-    if path.suffix == ".pt":
-        maps, owner = _published(path)
+    if path.suffix == ".pt":  # published: matrices J by layer, x̂ = J x; a file of ours names the weights as well
+        with reading(path, "give a file with the matrices J of layers"):
+            payload = torch.load(path, map_location="cpu", weights_only=True)
+            matrices = {f"blocks.{int(layer)}.hook_resid_post": J.float() for layer, J in payload["J"].items()}
+            owner = (payload.get("metadata") or {}).get("weights_digest", "")
+        maps = {("jacobian", name): Map(J.T.contiguous(), torch.zeros(len(J))) for name, J in matrices.items()}
     else:
         tensors, metadata = read_tensors(path, MAKE_ONE)
         with reading(path, MAKE_ONE):
@@ -76,11 +80,10 @@ def read_lenses(path: Path, model: Any) -> Lenses:
         maps = {(kind, place): Map(*(tensors[name] for name in names_of(kind, place))) for kind, place in keys}
     if owner and owner != weights_digest(model):
         raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")
+    d = model.cfg.d_model
     for (_, place), lens in maps.items():
-        if lens.A.shape != (model.cfg.d_model, model.cfg.d_model):
-            raise InputError(
-                f"{path}: the lens of {place} maps {len(lens.A)} dimensions, the model has {model.cfg.d_model}"
-            )
+        if lens.A.shape != (d, d):
+            raise InputError(f"{path}: the lens of {place} maps {len(lens.A)} dimensions, the model has {d}")
     return Lenses(maps, str(path))
 
 
@@ -93,16 +96,3 @@ def lenses_of_kind(spec: str, model: Any) -> tuple[Lenses, str]:
     if kind == "untrained":
         raise InputError(f"--lens {spec} reads states of an untrained model: give another kind, such as {path}:tuned")
     return read_lenses(Path(path), model), kind
-
-
-def _published(path: Path) -> tuple[dict[tuple[str, str], Map], str]:
-    """x̂ = J x: matrices `J` by layer; and the digest of the weights, in a file of ours."""
-    with reading(path, "give a file with the matrices J of layers"):
-        payload = torch.load(path, map_location="cpu", weights_only=True)
-        matrices = {int(layer): J.float() for layer, J in payload["J"].items()}
-        owner = (payload.get("metadata") or {}).get("weights_digest", "")
-    maps = {
-        ("jacobian", f"blocks.{layer}.hook_resid_post"): Map(J.T.contiguous(), torch.zeros(len(J)))
-        for layer, J in matrices.items()
-    }
-    return maps, owner

@@ -5,7 +5,7 @@
 "resid" is the input of the head at that point (`blocks.L.hook_resid_post`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -21,8 +21,7 @@ from streamscope.models.hooks import Query, capture, match, run
 NAMED = ("token", "context")
 PARALLEL = "streams"
 RESID = "resid"
-CHUNK = 32
-"""Number of prompts whose activations are in memory at once."""
+CHUNK = 32  # prompts whose activations are in memory at once
 
 MASSIVE = 5.0
 """A norm above this multiple of the median is a massive activation. In 20 texts, SmolLM2 has them at the first word and
@@ -103,16 +102,20 @@ class Place:
 
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
-    """The streams after every layer, or those of named hooks. Raises `InputError` for other hooks."""
+    """The streams after every layer, or those of hooks; of a pattern, those that it names among other hooks. Raises
+    `InputError` for a hook that is none, and a pattern without one."""
     streams, kinds, places = streams_of(model), stream_hooks(model) or (RESID,), list[Place]()
     default = [f"blocks.{layer}.hook_{kind}_post" for layer in range(model.cfg.n_layers) for kind in kinds]
+    examples = " or ".join(default[: len(kinds)])
     for name in match(model, hooks) if hooks else default:
         kind = name.rpartition(".")[2].removeprefix("hook_").rpartition("_")[0]
-        if kind not in kinds:
-            of_kinds = " or ".join(kinds)
-            raise InputError(f"{name} is no stream that can be changed: give hooks as blocks.3.hook_{of_kinds}_post")
-        of_hook = streams if kind == PARALLEL else (kind,)
-        places += [Place(name, stream, int(name.split(".")[1])) for stream in of_hook]
+        if kind in kinds:
+            of_hook = streams if kind == PARALLEL else (kind,)
+            places += [Place(name, stream, int(name.split(".")[1])) for stream in of_hook]
+        elif name in hooks:
+            raise InputError(f"{name} is no stream that can be changed: give hooks as {examples}")
+    if not places:
+        raise InputError(f"{' '.join(hooks)}: no stream that can be changed; give hooks as {examples}")
     return places
 
 
@@ -131,6 +134,17 @@ def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]
     return captures[name]
 
 
+@torch.no_grad()
+def batch_states(
+    model: Any, tokens: Int[Tensor, "B T"], places: Iterable[Place]
+) -> tuple[dict[Place, Float[Tensor, "B T D"]], Float[Tensor, "B T D"]]:
+    """The state at every place and position of a batch, and that after the last layer."""
+    places = list(places)
+    with capture(model, list({place.hook for place in places})) as captures:
+        last = last_state(model, tokens)
+    return {place: place.of(captures[place.hook]) for place in places}, last
+
+
 def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean", *, progress: Any = iter) -> States:
     """Run token ids (BOS first) and pool the streams after every block over positions, in float64.
 
@@ -141,20 +155,18 @@ def stream_states(model: Any, rows: Sequence[Sequence[int]], pool: Pool = "mean"
     if not rows or min(map(len, rows)) < 2:
         raise InputError("every prompt needs a token after BOS")
     streams = streams_of(model)
-    hooks = {kind: [f"blocks.{layer}.hook_{kind}_post" for layer in range(model.cfg.n_layers)]
-             for kind in (*stream_hooks(model), RESID)}  # fmt: skip
-    values: list[np.ndarray] = []
-    left_out = 0
+    kinds, layers = (*stream_hooks(model), RESID), range(model.cfg.n_layers)
+    hooks = [[f"blocks.{layer}.hook_{kind}_post" for layer in layers] for kind in kinds]
+    values, left_out = list[np.ndarray](), 0
     for start in progress(range(0, len(rows), CHUNK)):
-        chunk = [list(row) for row in rows[start : start + CHUNK]]
-        captures = run(model, Query(tokens=chunk, hooks=tuple(chain.from_iterable(hooks.values())))).hooks
+        chunk = rows[start : start + CHUNK]
+        captures = run(model, Query(tokens=chunk, hooks=tuple(chain.from_iterable(hooks)))).hooks
         for i in range(len(chunk)):
-            of_kinds = [torch.stack([captures[name][i] for name in names]) for names in hooks.values()]
+            of_kinds = [torch.stack([captures[name][i] for name in names]) for names in hooks]
             keep = ordinary(of_kinds[-1])
             left_out += int((~keep).sum()) if pool == "mean" else 0
-            x = torch.cat(
-                [x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in of_kinds], 2
-            ).double()  # [L, T, streams, D]
+            # [layers, T, streams, D]
+            x = torch.cat([x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in of_kinds], 2).double()
             values.append((x[:, 1:][:, keep].mean(1) if pool == "mean" else x[:, -1]).cpu().numpy())
     return States(streams if streams == (RESID,) else (*streams, RESID), np.stack(values), left_out)
 

@@ -4,9 +4,9 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,21 +25,15 @@ from streamscope.instruments.open_data import Document, OpenTokens
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
-from streamscope.models.hooks import capture, match, pad
+from streamscope.models.hooks import match, pad
 from streamscope.models.lenses import weights_digest
-from streamscope.probes.stream_states import Place, last_state, places_of
+from streamscope.probes.stream_states import Place, batch_states, places_of
 
-TEXTS = 32
-"""Documents of a pass that harvests states."""
-SAVED = 20
-"""Passes after which the states are written to disk, and a killed command goes on from there."""
-HELD_OUT = 0.1
-"""Share of the positions, from the last documents, that the table is measured on."""
-CALIBRATION = 2**23
-"""Latents of single positions from which the threshold is read at the end of training: k of them per position exceed
-it."""
-DECAY = 0.2
-"""Share of the steps over which the learning rate falls to 0."""
+TEXTS = 32  # documents of a pass that harvests states
+SAVED = 20  # passes after which the states are written to disk, and a killed command goes on from there
+HELD_OUT = 0.1  # share of the positions, from the last documents, that the table is measured on
+CALIBRATION = 2**23  # latents of positions of the last steps; the threshold is what k of them per position exceed
+DECAY = 0.2  # share of the steps over which the learning rate falls to 0
 
 
 # ---- states -----------------------------------------------------------------------------------
@@ -58,7 +52,6 @@ def places(options: Dictionaries, model: Any) -> list[Place]:
 
 
 check = places
-"""Raises `InputError` for hooks that the model lacks."""
 
 
 def scored(document: Document, bos: int | None) -> slice:
@@ -73,11 +66,6 @@ def sizes_of(opened: OpenTokens) -> list[int]:
     return [max(0, part.stop - part.start) for part in parts]
 
 
-def data_of(opened: OpenTokens) -> dict[str, Any]:
-    """Which text is read, with the fingerprint of its source, and how far."""
-    return {**opened.about(), "part": opened.part}
-
-
 def harvest(
     model: Any, opened: OpenTokens, source_places: Sequence[Place], folder: Path, advance: Callable[[int], None]
 ) -> dict[Place, Float[np.ndarray, "N D"]]:
@@ -86,7 +74,8 @@ def harvest(
     documents, ends = list(opened.documents()), np.cumsum([0, *sizes_of(opened)]).tolist()
     folder.mkdir(parents=True, exist_ok=True)
     names = [place.name for place in source_places]
-    about = {"weights": weights_digest(model), "places": names, "data": data_of(opened), "n": ends[-1]}
+    data = {**opened.about(), "part": opened.part}
+    about = {"weights": weights_digest(model), "places": names, "data": data, "n": ends[-1]}
     log, finished = folder / "done.json", 0
     if log.is_file():
         with reading(log, "remove the folder"):
@@ -96,47 +85,39 @@ def harvest(
             raise InputError(f"{folder} holds states of another command: remove it")
         advance(ends[finished])
     mode: Any = "r+" if finished else "w+"
-    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
-    shape = (ends[-1], model.cfg.d_model)
-    rows = {place: np.memmap(file, np.float32, mode, shape=shape) for place, file in files.items()}
+    files = [folder / f"{name.replace(':', '-')}.f32" for name in names]
+    arrays = [np.memmap(file, np.float32, mode, shape=(ends[-1], model.cfg.d_model)) for file in files]
+    rows = dict(zip(source_places, map(np.asarray, arrays), strict=True))
     for first in range(finished, len(documents), TEXTS):
         batch = documents[first : first + TEXTS]
         tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)
-        with torch.no_grad(), capture(model, list({place.hook for place in source_places})) as captures:
-            last_state(model, tokens)
+        states, _ = batch_states(model, tokens, source_places)
         for i, document in enumerate(batch):
             part = scored(document, opened.tokenizer.bos_id)
-            for place in source_places:
-                states = place.of(captures[place.hook])[i, part].float().cpu().numpy()
-                rows[place][ends[first + i] : ends[first + i + 1]] = states
+            for place, x in states.items():
+                rows[place][ends[first + i] : ends[first + i + 1]] = x[i, part].float().cpu().numpy()
         finished = first + len(batch)
         if finished // TEXTS % SAVED == 0 or finished == len(documents):
-            for array in rows.values():
+            for array in arrays:
                 array.flush()
             write_text(log, json.dumps({**about, "documents": finished}))
         advance(ends[finished] - ends[first])
-    return dict(rows)
+    return rows
 
 
 # ---- training ---------------------------------------------------------------------------------
 
 
-@dataclass
 class Scale:
-    """x' = (x − mean) factor has mean 0 and mean square norm D."""
+    """x' = (x − mean) factor has mean 0 and mean square norm D in a sample of states x."""
 
-    mean: Float[Tensor, " D"]
-    factor: float
+    def __init__(self, x: Float[Tensor, "N D"]) -> None:
+        self.mean = x.mean(0)
+        square = float((x - self.mean).square().sum(1).mean())
+        self.factor = (x.shape[1] / square) ** 0.5 if square > 0 else 1.0
 
-    @classmethod
-    def of(cls, x: Float[Tensor, "N D"]) -> "Scale":
-        """From a sample of states."""
-        mean = x.mean(0)
-        square = float((x - mean).square().sum(1).mean())
-        return cls(mean, (x.shape[1] / square) ** 0.5 if square > 0 else 1.0)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return (x - self.mean) * self.factor
+    def __call__(self, rows: np.ndarray) -> Tensor:
+        return (torch.from_numpy(rows) - self.mean) * self.factor
 
 
 def train(
@@ -148,7 +129,7 @@ def train(
     rng, generator = np.random.default_rng([seed, 11]), torch.Generator().manual_seed(seed * 7919 + 11 + frozen)
     n, width, transcoder, y = len(x), options.width, target is not None, x if target is None else target
     sample = np.sort(rng.permutation(n)[:100_000])
-    to_x, to_y = (Scale.of(torch.from_numpy(np.asarray(rows[sample]))) for rows in (x, y))
+    to_x, to_y = (Scale(torch.from_numpy(rows[sample])) for rows in (x, y))
     W_dec = torch.nn.functional.normalize(torch.randn(width, y.shape[1], generator=generator), dim=1)
     start = W_dec if not transcoder else torch.randn(width, x.shape[1], generator=generator)
     W = {"W_enc": torch.nn.functional.normalize(start, dim=1).T.clone(), "b_enc": torch.zeros(width),
@@ -163,8 +144,8 @@ def train(
     sizes = [width // part for part in ((8, 4, 2, 1) if options.matryoshka else (1,))]  # latents that are to rebuild y
     for step in range(steps):
         rows = np.sort(order[step * options.batch : (step + 1) * options.batch])
-        bx = to_x(torch.from_numpy(np.asarray(x[rows])))
-        by = to_y(torch.from_numpy(np.asarray(y[rows]))) if transcoder else bx
+        bx = to_x(x[rows])
+        by = to_y(y[rows]) if transcoder else bx
         pre = torch.relu(bx @ W["W_enc"] + W["b_enc"])
         least = kth_largest(pre.detach(), options.k * len(rows), float(least))
         z = torch.where(pre >= least, pre, 0.0)
@@ -183,7 +164,7 @@ def train(
             W["W_dec"].div_(W["W_dec"].norm(dim=1, keepdim=True))
         advance(len(rows))
     final = {name: p.detach() for name, p in W.items()}
-    last = to_x(torch.from_numpy(np.asarray(x[np.sort(order[-max(options.batch, CALIBRATION // width) :])])))
+    last = to_x(x[np.sort(order[-max(options.batch, CALIBRATION // width) :])])
     pre = torch.relu(last @ final["W_enc"] + final["b_enc"]).flatten()
     threshold = float(pre.kthvalue(max(1, pre.numel() - options.k * len(last))).values)
     return folded(final, threshold, to_x, to_y)
@@ -211,9 +192,8 @@ def folded(W: Mapping[str, Tensor], threshold: float, to_x: Scale, to_y: Scale) 
 # ---- the instrument ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """One dictionary to train."""
+class Wanted(NamedTuple):
+    """One dictionary to train; `name` is its folder: what it reads and, if it rebuilds another hook, that one."""
 
     source: Place
     target: Place
@@ -222,7 +202,6 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """Its folder: what it reads and, if it rebuilds another hook, that one."""
         hooks = "-to-".join(place.name.replace(":", "-") for place in dict.fromkeys((self.source, self.target)))
         return f"{hooks}-s{self.seed}" + "-frozen" * self.frozen
 
@@ -242,15 +221,13 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     held_out = document >= first
     n = int((~held_out).sum())
     if n < options.batch:
-        raise InputError(
-            f"{counted(n, 'position', ',')} to train on: a step needs --batch {options.batch}; give more text"
-        )
+        positions = counted(n, "position", ",")
+        raise InputError(f"{positions} to train on: a step needs --batch {options.batch}; give more text")
     run = getattr(model, "run", None)
     name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
-    about = {"weights_digest": weights_digest(model), "model_name": name, "data": data_of(opened),
-             "documents": int(first), "positions": n,
-             "context_size": model.cfg.n_ctx, "width": options.width, "k": options.k,
-             "batch": options.batch, "lr": options.lr, "matryoshka": options.matryoshka}  # fmt: skip
+    about = {"weights_digest": weights_digest(model), "model_name": name, "documents": int(first), "positions": n,
+             "data": {**opened.about(), "part": opened.part}, "context_size": model.cfg.n_ctx}  # fmt: skip
+    about |= {name: getattr(options, name) for name in ("width", "k", "batch", "lr", "matryoshka")}
     dictionaries = {}
     folders = {} if options.to is None else {spec: options.to / spec.name for spec in specs}
     for spec, path in folders.items():
@@ -264,23 +241,22 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
         advance = ticks(progress, total * (1 + len(specs) - len(dictionaries)))
         states = harvest(model, opened, source_places, folder, advance)
         for spec in (spec for spec in specs if spec not in dictionaries):
-            x, y = states[spec.source][:n], None if spec.source == spec.target else states[spec.target][:n]
-            latents = train(options, x, spec.seed, target=y, frozen=spec.frozen, advance=advance)
-            where = {**about, "frozen": spec.frozen, "seed": spec.seed, "threads": torch.get_num_threads()}
+            source, target, seed, frozen = spec
+            y = None if source == target else states[target][:n]
+            latents = train(options, states[source][:n], seed, target=y, frozen=frozen, advance=advance)
+            meta = {**about, "frozen": frozen, "seed": seed, "threads": torch.get_num_threads()}
             dictionaries[spec] = replace(
-                latents, hook=spec.source.hook, target=spec.target.hook, stream=spec.source.stream, about=where
+                latents, hook=source.hook, target=target.hook, stream=source.stream, about=meta
             )
             if folders:
                 write_dictionary(folders[spec], dictionaries[spec])
-        observations = _observed(
-            {spec: dictionaries[spec] for spec in specs}, {place: x[n:] for place, x in states.items()}, document[n:]
-        )
+        states = {place: x[n:] for place, x in states.items()}
+        observations = _observed({spec: dictionaries[spec] for spec in specs}, states, document[n:])
         advance(0)
         del states
         shutil.rmtree(folder, ignore_errors=True)
-    observations.about["title"] = (
-        f"{title_of(model)}: {opened.title()}; {options.width} latents, trained on {n:,} positions, held out"
-    )
+    title = f"{title_of(model)}: {opened.title()}; {options.width} latents, trained on {n:,} positions, held out"
+    observations.about["title"] = title
     return observations
 
 
@@ -290,13 +266,13 @@ def _observed(
     documents, starts = np.unique(document, return_index=True)
     sums, dead = list[np.ndarray](), list[float]()
     for spec, dictionary in trained_dictionaries.items():
-        mean, alive = torch.from_numpy(np.asarray(rows[spec.target])).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
+        mean, alive = torch.from_numpy(rows[spec.target]).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
         parts = list[Tensor]()
         for part in np.array_split(np.arange(len(document)), max(1, len(document) // 8192)):
-            x, y = (torch.from_numpy(np.asarray(rows[place][part])) for place in (spec.source, spec.target))
+            x, y = (torch.from_numpy(rows[place][part]) for place in (spec.source, spec.target))
             z = dictionary.encode(x)
             alive |= (z > 0).any(0)
-            squares = [(y - state).square().sum(1) for state in (dictionary.decode(z, x), mean)]
+            squares = [(y - rebuilt).square().sum(1) for rebuilt in (dictionary.decode(z, x), mean)]
             parts.append(torch.stack([*squares, (z > 0).sum(1).float(), torch.ones(len(z))]).double())
         sums.append(np.add.reduceat(torch.cat(parts, 1).numpy(), starts, axis=1))
         dead.append(1 - float(alive.float().mean()))
@@ -309,31 +285,31 @@ def _observed(
     observations = InstrumentData({}, {}, extra=dead)
     quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, positions)}
     for name, (unit, total, size) in quantities.items():
-        observations.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf)), cells=cells, units=units,
-            total=total, size=size,
-        )  # fmt: skip
+        measure = Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf))
+        observations.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
         observations.contrasts[name] = each(name, cells, null=None)
     return observations
 
 
 def tables(options: Dictionaries, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per dictionary."""
     frame, missing = joined([estimates["fvu"], estimates["l0"]], KEYS, COLUMNS)
     frame["dead"] = data.extra
     return {"dictionaries": Table(frame, COLUMNS, missing, data.about["title"])}
 
 
 KEYS = ("dictionary", "hook", "stream", "seed", "decoder")
+FVU = described(
+    "fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f", sd="documents"
+)
+L0 = described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents")
 COLUMNS = (
     key("dictionary", "dictionary", "its folder"),
     key("hook", "hook", "what it reads", shown=False),
     key("stream", "stream", "stream of the hook", shown=False),
     key("seed", "seed", "seed of the start and of the order", shown=False),
     key("decoder", "decoder", "trained, or frozen at random: the control"),
-    *described("fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
-               sd="documents"),
-    *described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents"),
+    *FVU,
+    *L0,
     number("dead", "dead", "share of latents", "latents that no held-out position has", ".3f"),
     *counts("documents", "independent documents"),
 )  # fmt: skip

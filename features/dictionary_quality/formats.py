@@ -28,9 +28,8 @@ def export(result: Result, path: Path) -> list[Path]:
     layers = [(f"blocks.{layer}.{source}", f"blocks.{layer}.{target}") for layer in range(len(folders))]
     if not folders or set(layers) != set(transcoders):
         raise InputError("circuit-tracer reads transcoders of one pair of hooks, of every layer from 0 on: give these")
-    files = [path.with_name(f"layer_{layer}.safetensors") for layer in range(len(layers))]
-    for file, hooks in zip(files, layers, strict=True):
-        d = transcoders[hooks]
+    files = {path.with_name(f"layer_{layer}.safetensors"): transcoders[hooks] for layer, hooks in enumerate(layers)}
+    for file, d in files.items():
         skip = {} if d.W_skip is None else {"W_skip": d.W_skip.T}
         write_tensors(file, {"W_enc": d.W_enc.T, "W_dec": d.W_dec, "b_enc": d.b_enc, "b_dec": d.b_dec,
                              "activation_function.threshold": d.threshold, **skip}, {})  # fmt: skip

@@ -1,8 +1,7 @@
 """What rebuilt states cost: by dictionaries, by the token's mean state, by principal components, by the mean."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -17,12 +16,12 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.cli.user_code import latents_in
+from streamscope.features.dictionaries.measure import FVU, L0
 from streamscope.features.dictionary_quality import DictionaryQuality
 from streamscope.features.profile.contexts import Context
 from streamscope.instruments.contract import InstrumentData, Progress, need_parts, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import (
-    Contrast,
     Estimates,
     Measure,
     Observations,
@@ -33,24 +32,18 @@ from streamscope.instruments.observations import (
 )
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
-from streamscope.models.dictionaries import Dictionary, read_dictionary
-from streamscope.models.hooks import Edit, capture, match
+from streamscope.models.dictionaries import Dictionary, read_dictionary, target_edits
+from streamscope.models.hooks import Edit, match
 from streamscope.models.readout import IGNORE, divergences, token_losses
 from streamscope.models.sweep import prefix_of
-from streamscope.probes.stream_states import RESID, Place, last_state, places_of
+from streamscope.probes.stream_states import RESID, Place, batch_states, places_of
 
-MEASURED = 0.25
-"""Share of the documents to measure on."""
-K = 16
-"""Principal components where there is no dictionary."""
-MOST = 5
-"""Positions at which a latent is shown."""
-BEFORE = 12
-"""Tokens shown before such a position; half as many after it."""
-SAME = 0.9
-"""Cosine above which two latents count as the same."""
-TABLE = 0.01
-"""Variance not explained by the token below which a stream is a table of tokens."""
+MEASURED = 0.25  # share of the documents to measure on
+K = 16  # principal components where there is no dictionary
+MOST = 5  # positions at which a latent is shown
+BEFORE = 12  # tokens shown before such a position; half as many after it
+SAME = 0.9  # cosine above which two latents count as the same
+TABLE = 0.01  # variance not explained by the token below which a stream is a table of tokens
 TOKEN, COMPONENTS, MEAN = "mean per token", "{} principal components", "mean"
 
 
@@ -60,7 +53,7 @@ def dictionaries(options: DictionaryQuality, model: Any) -> tuple[dict[str, Dict
     folders = [latents_in(path, complete=True) or (path, []) for path in options.dictionary]
     names = [Path(folder).name for folder, _ in folders]
     labels = options.dictionary if len(set(names)) < len(names) else names
-    by_label = dict[str, Dictionary]()
+    by_label, chosen = dict[str, Dictionary](), dict[str, list[int]]()
     for label, (folder, latents) in zip(labels, folders, strict=True):
         dictionary = read_dictionary(str(folder), model)
         if not dictionary.hook:
@@ -68,12 +61,11 @@ def dictionaries(options: DictionaryQuality, model: Any) -> tuple[dict[str, Dict
         if max(latents, default=0) >= (n := len(dictionary.b_enc)):
             raise InputError(f"{label} has the latents 0 to {n - 1}, not {max(latents)}")
         match(model, [dictionary.hook, dictionary.target])
-        by_label[label] = dictionary.to(model.cfg.device)
-    return by_label, {label: latents for label, (_, latents) in zip(labels, folders, strict=True) if latents}
+        by_label[label], chosen[label] = dictionary.to(model.cfg.device), latents
+    return by_label, chosen
 
 
 def check(options: DictionaryQuality, model: Any) -> None:
-    """Raise `InputError` for dictionaries that are not of this model."""
     need_parts(model, options.name)
     dictionaries(options, model)
 
@@ -83,42 +75,22 @@ def check(options: DictionaryQuality, model: Any) -> None:
 
 Rebuild = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(source [N, D], state [N, D], ids [N]) -> what takes the state's place."""
+States = Mapping[Place, Float[Tensor, "B T D"]]
 
 
-@dataclass
-class Tables:
-    """Sums over positions of a state, by token id, and its second moments."""
-
-    size: Float[Tensor, " V"]
-    total: Float[Tensor, "V D"]
-    square: Any = 0.0
-
-    @property
-    def mean(self) -> Float[Tensor, " D"]:
-        """The mean state."""
-        return (self.total.sum(0) / self.size.sum()).float()
-
-    def add(self, ids: Int[Tensor, " N"], x: Float[Tensor, "N D"]) -> None:
-        """Add positions."""
-        self.size.index_add_(0, ids, torch.ones_like(ids, dtype=torch.float64))
-        self.total.index_add_(0, ids, x.double())
-        self.square = self.square + x.double().T @ x.double()
-
-    def of_token(self, ids: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
-        """The mean state of each token; of one that was not there, the mean."""
-        means = (self.total[ids] / self.size[ids].clamp(min=1)[:, None]).float()
-        return torch.where(self.size[ids][:, None] > 0, means, self.mean)
-
-    def ways(self, k: int) -> dict[str, Rebuild]:
-        """What needs no dictionary, by name; V [D, k] are the first k principal components."""
-        mean = self.mean
-        _, vectors = torch.linalg.eigh(self.square / self.size.sum() - mean.double()[:, None] * mean.double())
-        V = vectors[:, -k:].float()
-        return {
-            TOKEN: lambda x, y, ids: self.of_token(ids),
-            COMPONENTS.format(k): lambda x, y, ids: mean + (y - mean) @ V @ V.T,
-            MEAN: lambda x, y, ids: mean.expand_as(y),
-        }
+def rebuilds(
+    size: Float[Tensor, " V"], total: Float[Tensor, "V D"], square: Float[Tensor, "D D"], k: int
+) -> dict[str, Rebuild]:
+    """What needs no dictionary, by name: W [D, k] are the first k principal components, and a token that was not there
+    has the mean. size: positions of each token; total: the sums of their states; square: Σ x xᵀ over all positions."""
+    mean = (total.sum(0) / size.sum()).float()
+    by_token = torch.where(size[:, None] > 0, (total / size.clamp(min=1)[:, None]).float(), mean)
+    W = torch.linalg.eigh(square / size.sum() - mean.double()[:, None] * mean.double())[1][:, -k:].float()
+    return {
+        TOKEN: lambda x, y, ids: by_token[ids],
+        COMPONENTS.format(W.shape[1]): lambda x, y, ids: mean + (y - mean) @ W @ W.T,
+        MEAN: lambda x, y, ids: mean.expand_as(y),
+    }
 
 
 @dataclass
@@ -130,76 +102,76 @@ class Cell:
     target: Place
     rebuild: Rebuild
     dictionary: Dictionary | None = None
+    values: dict[int, list[Tensor]] = field(default_factory=dict)
+    """Of each latent to show, its values at the positions that are measured."""
     alive: Any = False
     """[F] which latents some position has."""
 
-    def sums(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], captures: Any) -> Float[Tensor, "3 B"]:
+    def sums(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], states: States) -> Float[Tensor, "3 B"]:
         """Σ|y − ŷ|², latents and positions that may have some, of each document of a batch."""
-        x, y = (place.of(captures[place.hook])[real].float() for place in (self.source, self.target))
+        x, y = (states[place][real].float() for place in (self.source, self.target))
         error = (y - self.rebuild(x, y, ids[real])).double().square().sum(-1)
         latents = positions = torch.zeros_like(error)
         if self.dictionary is not None:
-            active = self.dictionary.encode(x) > 0
-            self.alive = self.alive | active.any(0)
-            latents, positions = active.sum(-1).double(), torch.ones_like(error)
+            z = self.dictionary.encode(x)
+            self.alive = self.alive | (z > 0).any(0)
+            latents, positions = (z > 0).sum(-1).double(), torch.ones_like(error)
+            for latent, parts in self.values.items():
+                parts.append(z[:, latent].cpu())
         document = real.nonzero()[:, 0]
         return error.new_zeros(3, len(ids)).index_add(1, document, torch.stack([error, latents, positions]))
 
     def edits(self, ids: Int[Tensor, "B T"], rebuilt: Bool[Tensor, "B T"]) -> dict[str, Edit]:
         """The edits that put the rebuilt state in the place of the state, at these positions."""
-        memory: dict[str, Tensor] = {}
 
-        def source(x: Tensor, hook: Any) -> Tensor:
-            memory["x"] = self.source.of(x)
-            return x
-
-        def replaced(x: Tensor, hook: Any) -> Tensor:
-            out = x.clone()
-            state = self.target.of(out)  # a view
-            read, own = (s[rebuilt].float() for s in (memory.get("x", state), state))
-            state[rebuilt] = self.rebuild(read, own, ids[rebuilt]).to(state)
+        def replaced(x: Tensor, y: Tensor) -> Tensor:
+            out = y.clone()
+            source, state = self.source.of(x), self.target.of(out)  # a view of out
+            new = self.rebuild(source[rebuilt].float(), state[rebuilt].float(), ids[rebuilt])
+            state[rebuilt] = new.to(state)
             return out
 
-        return {self.source.hook: source, self.target.hook: replaced}
+        return target_edits(self.source.hook, self.target.hook, replaced)
 
 
 # ---- measuring --------------------------------------------------------------------------------
 
 
-def read(model: Any, tokens: Tensor, targets: Tensor, places: Iterable[Place]) -> tuple[Bool[Tensor, "B T"], Any]:
-    """The positions of a batch that are scored, without BOS, and the activations."""
-    with torch.no_grad(), capture(model, list({place.hook for place in places})) as captures:
-        last_state(model, tokens)
-    return (targets != IGNORE) & (tokens != model.tokenizer.bos_id), captures
+def scored(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
+    """The positions of a batch whose states are compared: those with a target, without BOS."""
+    return (targets != IGNORE) & (tokens != model.tokenizer.bos_id)
 
 
 def rebuilt_by(dictionary: Dictionary, x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
     return dictionary.decode(dictionary.encode(x), x)
 
 
-def cells_of(by_label: Mapping[str, Dictionary], model: Any, opened: OpenDocuments) -> list[Cell]:
+def cells_of(
+    by_label: Mapping[str, Dictionary], latents: Mapping[str, Sequence[int]], model: Any, opened: OpenDocuments
+) -> list[Cell]:
     """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
     cells = []
-    for label, dictionary in by_label.items():
-        source, target = (
-            Place(hook, dictionary.stream or RESID, int(hook.split(".")[1]))
-            for hook in (dictionary.hook, dictionary.target)
-        )
-        cells.append(Cell(label, source, target, partial(rebuilt_by, dictionary), dictionary))
+    for label, d in by_label.items():
+        source, target = (Place(hook, d.stream or RESID, int(hook.split(".")[1])) for hook in (d.hook, d.target))
+        values: dict[int, list[Tensor]] = {latent: [] for latent in latents[label]}
+        cells.append(Cell(label, source, target, partial(rebuilt_by, d), d, values))
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
-    v, d, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
+    n, width, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
-    by_place = {place: Tables(zeros(v), zeros(v, d)) for place in [cell.target for cell in cells] or middle}
-    for _, tokens, next_tokens in opened.batches():
-        ids = tokens.to(device)
-        real, captures = read(model, ids, next_tokens.to(device), by_place)
-        for place, table in by_place.items():
-            table.add(ids[real], place.of(captures[place.hook])[real].float())
-    for place, table in by_place.items():
+    places = [cell.target for cell in cells] or middle
+    sums = {place: (zeros(n), zeros(n, width), zeros(width, width)) for place in places}
+    for _, tokens, targets in opened.batches():
+        tokens = tokens.to(device)
+        real, (states, _) = scored(model, tokens, targets.to(device)), batch_states(model, tokens, sums)
+        for place, (size, total, square) in sums.items():
+            x = states[place][real].double()
+            size.index_add_(0, tokens[real], torch.ones_like(x[:, 0]))
+            total.index_add_(0, tokens[real], x)
+            square += x.T @ x
+    for place, place_sums in sums.items():
         at_place = [cell.dictionary for cell in cells if cell.dictionary is not None and cell.target == place]
         k = max((int(dictionary.about.get("k") or dictionary.k or K) for dictionary in at_place), default=K)
-        ways = table.ways(min(k, len(table.mean)))
-        cells += [Cell(name, place, place, rebuild) for name, rebuild in ways.items()]
+        cells += [Cell(name, place, place, rebuild) for name, rebuild in rebuilds(*place_sums, k).items()]
     return cells
 
 
@@ -219,14 +191,17 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
     opened, (by_label, chosen_latents) = data[Documents], dictionaries(options, model)
     fitted, measured = opened.split(MEASURED, options.seed)
-    cells = cells_of(by_label, model, fitted)
-    latents = Latents(by_label, chosen_latents)
+    cells = cells_of(by_label, chosen_latents, model, fitted)
+    spots = list[tuple[list[int], int]]()  # the document of each position, and its place there
     advance = ticks(progress, len(list(measured.batches())) * len(cells))
 
     @torch.no_grad()
     def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        real, captures = read(model, tokens, targets, [place for c in cells for place in (c.source, c.target)])
-        latents.add(tokens, real, captures)
+        real = scored(model, tokens, targets)
+        states, _ = batch_states(model, tokens, {place for c in cells for place in (c.source, c.target)})
+        ends = (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
+        documents = [ids[:end].tolist() for ids, end in zip(tokens, ends, strict=True)]
+        spots.extend((documents[i], t) for i, t in real.nonzero().tolist())
         in_context = (targets != IGNORE).flip(1).cumsum(1).flip(1) > 0  # scored, or of the window before
         rebuilt = in_context & (tokens != model.tokenizer.bos_id)
         sweep = [cell.edits(tokens, rebuilt) for cell in cells]
@@ -238,9 +213,9 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             losses.append(token_losses(h, model.head, targets).double().sum(1))
             kl.append((divergences(unedited_state, h, model.head) * (targets != IGNORE)).sum(1))
             advance(1)
-        error, l0, positions = torch.stack([cell.sums(tokens, real, captures) for cell in cells], 1)
-        sums = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
-        return {**sums, "error": error, "l0": l0, "positions": positions}
+        error, l0, positions = torch.stack([cell.sums(tokens, real, states) for cell in cells], 1)
+        of_pass = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
+        return {**of_pass, "error": error, "l0": l0, "positions": positions}
 
     sums, units = measured.sums(model.cfg.device, sums_of)
     advance(0)
@@ -250,7 +225,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     words = [words_of(str(place), values.to_dict()) for place, values in by_place]
     words.append(trained_on(by_label, opened, measured))
     measurements.about["title"] = "; ".join([f"{title_of(model)} on {measured.title()}", *filter(None, words)])
-    measurements.extra = (*measurements.extra, matches(by_label, options.seed), latents.contexts(model.tokenizer))
+    measurements.extra = (*measurements.extra, matches(by_label, options.seed), contexts(cells, spots, model.tokenizer))
     return measurements
 
 
@@ -267,16 +242,13 @@ def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.D
     }
     observations = InstrumentData({}, {})
     for name, (total, size, unit) in blocks.items():
-        observations.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf)),
-            cells=with_unedited if name == "loss" else labels, units=units, total=total, size=size,
-        )  # fmt: skip
+        measure = Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf))
+        keys = with_unedited if name == "loss" else labels
+        observations.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
         missing = ["it has no latents" if name == "l0" and cell.dictionary is None else "" for cell in cells]
         observations.contrasts[name] = each(name, labels, null=None, missing=missing)
-    observations.contrasts["loss"] = [
-        Contrast(quantity="increase", weights={i: 1.0, 0: -1.0}, labels=keys)
-        for i, keys in enumerate(labels.to_dict("records"), 1)
-    ]
+    increases = each("increase", labels, start=1)
+    observations.contrasts["loss"] = [replace(c, weights={**c.weights, 0: -1.0}) for c in increases]
     dead = [float("nan") if cell.dictionary is None else 1 - float(cell.alive.float().mean()) for cell in cells]
     observations.extra = (means, dead)
     return observations
@@ -299,58 +271,34 @@ def recovered(total: np.ndarray, size: np.ndarray, axis: int) -> np.ndarray:
 
 
 def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per way to rebuild."""
     frame, missing = joined([estimates[name] for name in ("loss", "kl", "fvu", "l0")], KEYS, COLUMNS)
     means, dead, pairs, context_rows = data.extra
-    for i, mean in enumerate(means):
-        row, reasons = interval_columns("recovered", bootstrap(data.blocks["loss"], [0, mean + 1, i + 1], recovered))
-        for name, value in row.items():
-            frame.loc[i, name] = value
-        missing |= {(i, name): reason for name, reason in reasons.items()}
-    frame["dead"] = dead
+    triples = [[0, mean + 1, i + 1] for i, mean in enumerate(means)]
+    rows = [interval_columns("recovered", bootstrap(data.blocks["loss"], cells, recovered)) for cells in triples]
+    frame = pd.concat([frame, pd.DataFrame([row for row, _ in rows])], axis=1).assign(dead=dead)
+    missing |= {(i, name): reason for i, (_, reasons) in enumerate(rows) for name, reason in reasons.items()}
     missing |= {(i, "dead"): "it has no latents" for i, value in enumerate(dead) if value != value}
-    quality = {"quality": Table(frame, COLUMNS, missing, data.about["title"])}
-    more = {"matches": (pairs, MATCHES, "latents of one dictionary in another"),
-            "contexts": (context_rows, CONTEXTS, "where latents are largest")}  # fmt: skip
-    return quality | {
-        name: Table(pd.DataFrame(rows), columns, {}, f"{data.about['title']}: {words}")
-        for name, (rows, columns, words) in more.items() if rows
-    }  # fmt: skip
+    title, out = data.about["title"], {"quality": Table(frame, COLUMNS, missing, data.about["title"])}
+    if pairs:
+        out["matches"] = Table(pd.DataFrame(pairs), MATCHES, {}, f"{title}: latents of one dictionary in another")
+    if context_rows:
+        out["contexts"] = Table(pd.DataFrame(context_rows), CONTEXTS, {}, f"{title}: where latents are largest")
+    return out
 
 
-class Latents:
-    """The latents to show, at every position of the documents that are measured."""
-
-    def __init__(self, by_label: Mapping[str, Dictionary], chosen: Mapping[str, Sequence[int]]) -> None:
-        self.by_label, self.chosen = by_label, chosen
-        self.spots = list[tuple[list[int], int]]()
-        """The document of each position, and its place there."""
-        self.values = defaultdict[tuple[str, int], list[Tensor]](list)
-
-    def add(self, tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], captures: Any) -> None:
-        """Add the positions of a batch."""
-        ends = (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
-        documents = [ids[:end].tolist() for ids, end in zip(tokens, ends, strict=True)]
-        self.spots += [(documents[i], t) for i, t in real.nonzero().tolist()]
-        for label, latents in self.chosen.items():
-            dictionary = self.by_label[label]
-            z = dictionary.encode(dictionary.stream_of(captures[dictionary.hook])[real].float()).cpu()
-            for latent in dict.fromkeys(latents):
-                self.values[label, latent].append(z[:, latent])
-
-    def contexts(self, tokenizer: Any) -> list[dict[str, Any]]:
-        """The `MOST` positions at which each latent is largest, in their texts."""
-        rows = list[dict[str, Any]]()
-        for (label, latent), parts in self.values.items():
-            z = torch.cat(parts)
-            share = float((z > 0).float().mean())
-            for value, spot in zip(*(x.tolist() for x in z.topk(min(MOST, len(z)))), strict=True):
-                if value > 0:
-                    ids, t = self.spots[spot]
-                    pieces = (ids[max(0, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
-                    text = Context(*map(tokenizer.decode, pieces)).marked()
-                    rows.append(dict(dictionary=label, latent=latent, share=share, value=value, context=text))
-        return rows
+def contexts(cells: Sequence[Cell], spots: Sequence[tuple[list[int], int]], tokenizer: Any) -> list[dict[str, Any]]:
+    """The `MOST` positions at which each latent to show is largest, in their texts."""
+    rows = list[dict[str, Any]]()
+    for label, latent, parts in ((cell.name, *item) for cell in cells for item in cell.values.items()):
+        z = torch.cat(parts)
+        share = float((z > 0).float().mean())
+        for value, spot in zip(*(x.tolist() for x in z.topk(min(MOST, len(z)))), strict=True):
+            if value > 0:
+                ids, t = spots[spot]
+                pieces = (ids[max(0, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
+                text = Context(*map(tokenizer.decode, pieces)).marked()
+                rows.append(dict(dictionary=label, latent=latent, share=share, value=value, context=text))
+    return rows
 
 
 def matches(by_label: Mapping[str, Dictionary], seed: int) -> list[dict[str, Any]]:
@@ -373,9 +321,8 @@ COLUMNS = (
     key("dictionary", "rebuilt by", "the dictionary, or what needs none"),
     *quantity("increase", "loss increase", "nats/token", "loss with the rebuilt state − loss", format="+.3f",
               sd="documents"),
-    *described("fvu", "variance not explained", "ratio of variances", "Σ|x − x̂|² / Σ|x − mean|²", format=".3f",
-               sd="documents"),
-    *described("l0", "L0", "latents per position", "latents above their thresholds", format=".1f", sd="documents"),
+    *FVU,
+    *L0,
     number("dead", "dead", "share of latents", "latents that no position has", ".3f"),
     *described("kl", "KL", "nats/token", "KL of the model to the model with the rebuilt state", format=".3f",
                sd="documents", shown=False),

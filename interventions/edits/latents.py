@@ -59,26 +59,24 @@ def check_dims(places: Iterable[Place], dims: Iterable[int], config: ModelConfig
                 raise InputError(f"{place.label} has latent dimensions 0 to {widths[place.path] - 1}, not {d}")
 
 
-Change = Callable[[Tensor], Tensor]
+Indices = Sequence[int] | None
 
 
 def clamp_latents(
-    places: Iterable[Place], value: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
+    places: Iterable[Place], value: float, dims: Indices = None, positions: Indices = None
 ) -> dict[str, Edit]:
     """z ← value. The prior is N(0, 1); 0 in every dimension switches the latent path off, because SiLU(0) = 0."""
-    return _edits(places, lambda z: torch.full_like(z, value), dims, positions)
+    return {place.hook: _edit(lambda z: torch.full_like(z, value), dims, positions) for place in places}
 
 
 def scale_latents(
-    places: Iterable[Place], g: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
+    places: Iterable[Place], g: float, dims: Indices = None, positions: Indices = None
 ) -> dict[str, Edit]:
     """z ← g z. g = 1 changes nothing, g = 0 switches the latent path off."""
-    return _edits(places, lambda z: g * z, dims, positions)
+    return {place.hook: _edit(lambda z: g * z, dims, positions) for place in places}
 
 
-def blend_latents(
-    latents: Latents, share: float, dims: Sequence[int] | None = None, positions: Sequence[int] | None = None
-) -> dict[str, Edit]:
+def blend_latents(latents: Latents, share: float, dims: Indices = None, positions: Indices = None) -> dict[str, Edit]:
     """z ← (1 − s) z + s z', between two prompts: s = 1 swaps, s = 0 changes nothing. z' [P, R] goes to the P
     `positions`, in order, of every row of the batch."""
 
@@ -87,15 +85,10 @@ def blend_latents(
         new[:, rows] = (1 - share) * z[:, rows] + share * donor.to(z)
         return new
 
-    edits: dict[str, Edit] = {}
-    for place, donor in latents.items():
-        edits |= _edits([place], partial(blended, donor=donor), dims, positions)
-    return edits
+    return {place.hook: _edit(partial(blended, donor=donor), dims, positions) for place, donor in latents.items()}
 
 
-def _edits(
-    places: Iterable[Place], change: Change, dims: Sequence[int] | None, positions: Sequence[int] | None
-) -> dict[str, Edit]:
+def _edit(change: Callable[[Tensor], Tensor], dims: Indices, positions: Indices) -> Edit:
     def apply(z: Tensor, hook: Any) -> Tensor:
         chosen = zip(z.shape[1:], (positions, dims), strict=True)
         rows, columns = (torch.arange(n)[slice(None) if indices is None else list(indices)] for n, indices in chosen)
@@ -103,4 +96,4 @@ def _edits(
         mask[rows[:, None], columns] = True
         return torch.where(mask, change(z), z)
 
-    return {place.hook: apply for place in places}
+    return apply

@@ -4,10 +4,11 @@ delta = P (h_source − h_base)         at one hook, stream and position of the 
 answer = ln Σ p(answers) − ln Σ p(foils) > 0        of the base prompt, with delta added
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import count, permutations
 from typing import Any
 
 import numpy as np
@@ -29,39 +30,30 @@ from streamscope.instruments.prompts.suite import units as units_of
 from streamscope.instruments.table import Table, counts, described, key, quantity
 from streamscope.interventions.interchange import Interchange
 from streamscope.interventions.patch.pairs import answer_tokens
-from streamscope.models.hooks import Query, edit, pad, run
+from streamscope.models.hooks import Edits, Query, edit, pad, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.make import untrained
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, places_of
 
-BATCH, PATIENCE = 64, 3
-"""Pairs of a training step, and looks at held-out pairs without an improvement that end it."""
-LEARNING_RATE, EVERY = 3e-3, 10
-"""Of Adam on a basis of unit vectors, and steps between two looks at held-out pairs."""
-DIRECTIONS, ORDERS = 0.35, 100
-"""Share of the prompts that are kept for directions, and the random orders in which they are dealt out."""
+BATCH, LEARNING_RATE = 64, 3e-3  # pairs of a training step, and Adam's rate on a basis of unit vectors
+EVERY, PATIENCE = 10, 3  # steps between two looks at held-out pairs; looks without an improvement that end a training
+DIRECTIONS, ORDERS = 0.35, 100  # share of the prompts for directions; random orders in which prompts are dealt out
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Prompts with a variable of two values."""
+    """Prompts with a variable of two values; `words` are those that no two parts of the prompts may share."""
 
     tokens: list[list[int]]
-    position: np.ndarray
-    """[prompts] where the state is put."""
-    answers: list[tuple[tuple[int, ...], tuple[int, ...]]]
-    """Tokens that are right, and those that are right for the other value."""
-    right: np.ndarray
-    """[prompts] the value of the variable that makes `answers` right: 0 or 1."""
-    value: np.ndarray
-    """[prompts] the value that the prompt has: that of the model's own answer, or `right`."""
+    position: np.ndarray  # [prompts] where the state is put
+    answers: list[tuple[tuple[int, ...], tuple[int, ...]]]  # right ones, and those that the other value makes right
+    right: np.ndarray  # [prompts] 0 or 1: the value of the variable that makes the first of `answers` right
+    value: np.ndarray  # [prompts] the value that the prompt has: that of the model's own answer, or `right`
     words: list[frozenset[str]]
-    """Words that no prompt for directions may share with one that is measured."""
     units: list[tuple[str, ...]]
     names: list[str]
     variable: str
-    """What has two values."""
 
     def own_answer(self, pairs: Int[np.ndarray, "pairs 2"]) -> Bool[np.ndarray, " pairs"]:
         """Whether the source's value calls for the base prompt's `answers`."""
@@ -84,31 +76,28 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
     if none has, and for a position that prompts lack."""
     aligned = opened.aligned
     sides = {
-        prompt.id: first_tokens[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
+        prompt.id: lists[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
         if (prompt.answers or prompt.incoherent) and
-        not isinstance(first_tokens := answer_tokens(prompt, ids, opened.tokenizer), str)
+        not isinstance(lists := answer_tokens(prompt, ids, opened.tokenizer), str)
     }  # fmt: skip
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
     labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
-    two_lists = len({frozenset(right) for right, _ in sides.values()}) == 2
-    groups: dict[str, list[int]] = {}
+    groups, two_lists = defaultdict[str, list[int]](list), len({frozenset(right) for right, _ in sides.values()}) == 2
     for i, prompt in enumerate(aligned.prompts):
         if prompt.id in sides:
-            groups.setdefault(prompt.category if two_lists else prompt.relation or prompt.category, []).append(i)
+            groups[prompt.category if two_lists else prompt.relation or prompt.category].append(i)
     cases = dict[str, Cases]()
     for group, rows in groups.items():
         prompts, tokens = [aligned.prompts[i] for i in rows], [aligned.tokens[i] for i in rows]
         answers = [sides[prompt.id] for prompt in prompts]
+        roles = [{"last": [len(aligned.tokens[i]) - 1], **aligned.positions[i]} for i in rows]
         variable, value = variable_of(prompts, answers)
-        position = [len(ids) - 1 for ids in tokens]
-        if options.position != "last":
-            position = [aligned.positions[i][options.position][-1] for i in rows]
         if variable:
             cases[group] = Cases(
-                tokens=tokens, position=np.array(position), answers=answers, right=value, value=value,
-                words=[words_of(prompt) for prompt in prompts], units=[labels[i] for i in rows],
-                names=[opened.unit(prompt.id) for prompt in prompts], variable=variable,
+                tokens=tokens, position=np.array([by_role[options.position][-1] for by_role in roles]),
+                answers=answers, right=value, value=value, units=[labels[i] for i in rows], variable=variable,
+                words=[words_of(prompt) for prompt in prompts], names=[opened.unit(prompt.id) for prompt in prompts],
             )  # fmt: skip
     if not cases:
         kinds = "two kinds of nouns or both orders of two nouns, as stories, or with two lists of answers, as pronouns"
@@ -237,6 +226,15 @@ def margins(
     return sums[0] - sums[1]
 
 
+def swap(
+    place: Place, U: Tensor | None, states: Float[Tensor, "prompts D"], base: Any, source: Any, position: Tensor
+) -> Edits:
+    """The edit that adds P (h_source − h_base) to base prompts at their positions: P = U Uᵀ, or 1 without U."""
+    delta = states[source] - states[base]
+    delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
+    return {place.hook: lambda x, hook: place.add(x, delta, position)}
+
+
 class Search:
     """Distributed alignment search at one place: pairs of prompts, and the states before its layer, computed once."""
 
@@ -253,10 +251,8 @@ class Search:
     def loss(self, U: Float[Tensor, "D k"], pairs: Int[np.ndarray, "pairs 2"]) -> Float[Tensor, ""]:
         """Mean of ln(1 + exp(−m)), m the log-odds of the answer that the source's value calls for."""
         base, source = (torch.as_tensor(x, device=self.last.device) for x in pairs.T)
-        difference = self.states[source] - self.states[base]
-        change = partial(self.place.add, delta=difference @ U @ U.T, position=self.position[base])
         rows = torch.arange(len(base), device=base.device)
-        with edit(self.model, {self.place.hook: lambda x, hook: change(x)}):
+        with edit(self.model, swap(self.place, U, self.states, base, source, self.position[base])):
             if self.whole:
                 logits = self.model(self.before[base])[rows, self.last[base]]
             else:
@@ -299,9 +295,8 @@ class Search:
 
 def states_at(model: Any, cases: Cases, places: Sequence[Place]) -> dict[Place, Float[Tensor, "prompts D"]]:
     """The state of every prompt at its position, at every place."""
-    names = tuple(dict.fromkeys(place.hook for place in places))
-    positions = [[int(position)] for position in cases.position]
-    states = run(model, Query(tokens=cases.tokens, hooks=names, positions=positions)).hooks
+    hooks, positions = tuple(place.hook for place in places), cases.position[:, None].tolist()
+    states = run(model, Query(tokens=cases.tokens, hooks=hooks, positions=positions)).hooks
     return {place: torch.stack([place.of(x[0]) for x in states[place.hook]]) for place in places}
 
 
@@ -315,10 +310,10 @@ def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def bases_of(
     options: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any,
-    trainings: list[tuple[str, bool]],
+    trainings: dict[str, list[bool]],
 ) -> Iterator[tuple[Place, str, Tensor | None]]:  # fmt: skip
-    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions; `trainings` are told of each
-    basis that is trained, and whether it had no held-out words."""
+    """(place, basis, U [D, k]; None for the whole state) from the prompts for directions. `trainings` is told of each
+    training of a basis whether it had no held-out words."""
     states = states_at(model, cases, places)
     coin = coin_of(cases.value, np.random.default_rng([options.seed, 2]))
     for i, place in enumerate(places):
@@ -337,30 +332,28 @@ def bases_of(
                 start = first_basis(h, trained.value, options.rank, rng)
                 search = Search(model, trained, place, h)
                 U = search.train(start, options.steps, rng)
-                trainings.append((basis, search.learns_words))
+                trainings[basis].append(search.learns_words)
                 yield place, basis, U
             tick(1)
 
 
 def answered(
     model: Any, cases: Cases, pairs: Int[np.ndarray, "pairs 2"],
-    bases: Sequence[tuple[Place, str, Tensor | None]], places: Sequence[Place],
+    bases: Sequence[tuple[Place, str, Tensor | None]], places: Sequence[Place], tick: Any = lambda n: None,
 ) -> Bool[np.ndarray, "cells pairs"]:  # fmt: skip
-    """Whether the model prefers the base prompt's own answer: unedited, and under the interchange in each basis."""
+    """Whether the model prefers the base prompt's own answer: unedited, and under the interchange in each basis. `tick`
+    is called as often as there are cells."""
     states = states_at(model, cases, places)
     prefers = np.zeros((1 + len(bases), len(pairs)), bool)
     order = np.argsort([len(cases.tokens[base]) for base, _ in pairs], kind="stable")
-    for rows in np.array_split(order, max(1, len(order) // BATCH)):
+    batches, passes = np.array_split(order, max(1, len(order) // BATCH)), count(1)
+    for rows in batches:
         base, source = pairs[rows].T
         tokens = pad([cases.tokens[i] for i in base]).to(model.cfg.device)
         position = torch.as_tensor(cases.position[base], device=tokens.device)
         last = torch.tensor([[len(cases.tokens[i]) - 1] for i in base], device=tokens.device)
         sweep = list[Any]([{}])
-        for place, _, U in bases:
-            delta = states[place][source] - states[place][base]
-            delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
-            change = partial(place.add, delta=delta, position=position)
-            sweep.append({place.hook: lambda x, hook, change=change: change(x)})
+        sweep += [swap(place, U, states[place], base, source, position) for place, _, U in bases]
         prefix = prefix_of(model, tokens, sweep, **({"at": last} if hasattr(model, "segment") else {}))
         for cell, edits in enumerate(sweep):
             h, _ = prefix.run(edits)
@@ -369,6 +362,8 @@ def answered(
             with torch.no_grad():
                 m = margins(unembed(h[:, 0], model.head), [cases.answers[i] for i in base])
             prefers[cell, rows] = (m > 0).cpu().numpy()
+            if next(passes) % len(batches) == 0:
+                tick(1)
     return prefers
 
 
@@ -381,15 +376,15 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     model is asked for the right answers, because its own answers hardly vary. A relation whose variable has one value
     in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left."""
     places, groups = places_of(model, options.hooks), cases_of(options, data[Prompts])
-    tick = ticks(progress, len(groups) * len(places) * len(options.basis))
     nets: list[tuple[Any, Interchange, tuple[str, ...]]]
     nets = [(model, options, tuple(basis for basis in options.basis if basis != "untrained"))]
     if "untrained" in options.basis:
         nets.append((untrained(model, options.seed), replace(options, variable="right"), ("untrained",)))
+    tick = ticks(progress, len(groups) * (2 * len(places) * len(options.basis) + len(nets)))
     labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
     hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
     words, arrays = list[str](), dict[str, np.ndarray]()
-    trainings, n_prompts = list[tuple[str, bool]](), np.zeros(2, int)  # prompts for directions, and measured
+    trainings, n_prompts = defaultdict[str, list[bool]](list), np.zeros(2, int)  # for directions, and measured
     for relation, cases in groups.items():
         parts = [cases.only(rows) for rows in apart(cases, options.seed)]
         directions, measured_cases = (with_values(options, model, part) for part in parts)
@@ -403,7 +398,7 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
             if net is not model:
                 directions, measured_cases = (with_values(net_options, net, part) for part in parts)
             bases = list(bases_of(net_options, net, directions, places, net_bases, tick, trainings))
-            prefers = answered(net, measured_cases, pairs, bases, places)
+            prefers = answered(net, measured_cases, pairs, bases, places, tick)
             net_hits.append(prefers == measured_cases.own_answer(pairs))
             values = measured_cases.value[pairs]
             net_flips.append(np.broadcast_to(values[:, 0] != values[:, 1], prefers.shape))
@@ -426,22 +421,23 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     if not hits:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
     table = pd.concat(units, ignore_index=True)
-    title = f"{title_of(model)} on {data[Prompts].title()}; {counted(len(table), 'pair')}; {options.variable} value of "
-    title += f"{', '.join(words)}; position: {options.position}"
     left_out = len(data[Prompts].aligned.prompts) - n_prompts.sum()
-    title += f"; {counted(n_prompts[0], 'prompt')} for directions, {n_prompts[1]} measured, {left_out} left out"
-    for basis in dict.fromkeys(basis for basis, learns_words in trainings if learns_words):
-        of_basis = [learns_words for name, learns_words in trainings if name == basis]
-        title += f"; {basis} had no held-out words at {sum(of_basis)} of {counted(len(of_basis), 'place')}"
-    measurements = InstrumentData({}, {}, {"title": title}, arrays)
+    title = [
+        f"{title_of(model)} on {data[Prompts].title()}", counted(len(table), "pair"),
+        f"{options.variable} value of {', '.join(words)}", f"position: {options.position}",
+        f"{counted(n_prompts[0], 'prompt')} for directions, {n_prompts[1]} measured, {left_out} left out",
+    ]  # fmt: skip
+    for basis, learns in trainings.items():
+        if any(learns):
+            title.append(f"{basis} had no held-out words at {sum(learns)} of {counted(len(learns), 'place')}")
+    measurements = InstrumentData({}, {}, {"title": "; ".join(title)}, arrays)
     measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
+    cells = pd.DataFrame(labels).assign(cell=range(len(labels)))
     edited = {i: baseline for i, baseline in enumerate(baselines) if i != baseline}
     plain = partial(Contrast, null=None)
     for name, size in {"accuracy": measured, "flips": must_flip, "stays": measured & ~must_flip}.items():
-        measurements.blocks[name] = Observations(
-            measure=HITS, cells=pd.DataFrame(labels).assign(cell=range(len(labels))), units=table,
-            total=np.where(size, total, np.nan), size=size,
-        )  # fmt: skip
+        totals = np.where(size, total, np.nan)
+        measurements.blocks[name] = Observations(measure=HITS, cells=cells, units=table, total=totals, size=size)
         measurements.contrasts[name] = [plain(quantity=name, weights={i: 1.0}, labels=labels[i]) for i in edited]
     for i, baseline in edited.items():
         above, family = {i: 1.0, baseline: -1.0}, labels[i]["basis"]

@@ -19,9 +19,8 @@ def export(result: Result, path: Path) -> list[Path]:
         if name in result.arrays:
             J[layer] = torch.from_numpy(result.arrays[name]).T.contiguous().half()
     if not J:
-        raise InputError(
-            f"{path} holds jacobian lenses of one model with one stream: write .parquet, or give such a model"
-        )
+        needed = "jacobian lenses of one model with one stream"
+        raise InputError(f"{path} holds {needed}: write .parquet, or give such a model")
     payload = {
         "J": J, "n_prompts": result.about["texts"], "source_layers": sorted(J), "d_model": len(next(iter(J.values()))),
         "metadata": {"weights_digest": result.about["weights_digest"]},

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key
 from streamscope.models.hooks import capture, pad
@@ -24,16 +24,13 @@ from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.logit_lens import measure as logit_lens
-from streamscope.probes.stream_states import RESID, Place, last_hook, last_state, places_of, streams_of
+from streamscope.probes.stream_states import RESID, Place, batch_states, last_hook, last_state, places_of, stream_hooks
 
-MEASURED = 0.25
-"""Share of the documents to measure on."""
-DAMPING = 1e-4
-"""λ of ridge, in units of the mean variance of a dimension."""
-SOURCES = {"ridge": "own", "tuned": "own", "untrained": "untrained"}
-"""Whose states a fitted lens reads."""
-KEPT, BATCH, LEARNING_RATE = 16_384, 1024, 1e-3
-"""Positions that are kept to train tuned, those of a step, and the first learning rate, which falls to 0."""
+MEASURED = 0.25  # share of the documents to measure on
+DAMPING = 1e-4  # λ of ridge, in units of the mean variance of a dimension
+SOURCES = {"ridge": "own", "tuned": "own", "untrained": "untrained"}  # whose states a fitted lens reads
+KEPT, BATCH = 16_384, 1024  # positions that are kept to train tuned, and those of a step
+LEARNING_RATE = 1e-3  # the first, which falls to 0
 
 
 def places(options: Lenses, model: Any) -> list[Place]:
@@ -44,13 +41,7 @@ def places(options: Lenses, model: Any) -> list[Place]:
     return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
 
 
-def is_sum(model: Any, place: Place) -> bool:
-    """Whether a place is the sum of several streams."""
-    return place.stream == RESID and streams_of(model) != (RESID,)
-
-
 def check(options: Lenses, model: Any) -> None:
-    """Raise `InputError` for hooks that are no streams, and for an untrained twin of a foreign architecture."""
     places(options, model)
     if "untrained" in options.kinds:
         untrained(model, options.seed)
@@ -66,16 +57,14 @@ Source = tuple[str, Place]
 """Whose state, the model's ("own") or that of its "untrained" twin, and where."""
 
 
-@torch.no_grad()
 def states_of(
     nets: Mapping[str, Any], read_places: Sequence[Place], tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]
 ) -> tuple[dict[Source, Float[Tensor, "N D"]], Float[Tensor, "N D"]]:
     """The states of the model ("own") and perhaps of its twin at real positions, and the model's last one."""
     states, last = dict[Source, Tensor](), dict[str, Tensor]()
     for net, model in nets.items():
-        with capture(model, list({place.hook for place in read_places})) as captures:
-            last[net] = last_state(model, tokens)
-        states |= {(net, place): place.of(captures[place.hook])[real].float() for place in read_places}
+        by_place, last[net] = batch_states(model, tokens, read_places)
+        states |= {(net, place): x[real].float() for place, x in by_place.items()}
     return states, last["own"][real].float()
 
 
@@ -112,8 +101,7 @@ class Fitted:
     """ln of the mean of the model's probabilities."""
     repeated: Mapping[Source, Place]
     positions: int
-    texts: int
-    """Number of texts that the derivatives are of."""
+    texts: int  # that the derivatives are of
 
     def repeats(self, model: Any, kind: str, place: Place) -> bool:
         """Whether a lens is that of an earlier place; jacobian is not, because it depends on the layers that follow."""
@@ -137,10 +125,10 @@ def fit(
     tick: Callable[[int], None],
 ) -> Fitted:  # fmt: skip
     """The lenses from these documents, of every position that has a next token, BOS too."""
-    model, device, positions, maps = nets["own"], nets["own"].cfg.device, 0, dict[tuple[str, Place], Map]()
+    model, device, maps = nets["own"], nets["own"].cfg.device, dict[tuple[str, Place], Map]()
     head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
     repeated = {(net, p): first[p.stream] for net in nets for p in read_places if p != first[p.stream]}
-    total: Any = 0.0
+    total, positions = torch.zeros(model.cfg.d_vocab, dtype=torch.float64, device=device), 0
     kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(device)
     moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
     for _, tokens, targets in opened.batches():
@@ -157,12 +145,12 @@ def fit(
             samples[source].append(x[rows])
     last = torch.cat(kept_last)
     for place in read_places:
-        for kind in [kind for kind in options.kinds if kind in SOURCES]:
-            source = SOURCES[kind], place
-            if source not in repeated:
+        for kind in options.kinds:
+            source = SOURCES.get(kind, ""), place
+            if source in moments and source not in repeated:
                 ridge = moments[source].ridge()
-                tune = kind != "ridge"
-                maps[kind, place] = tuned(options, head, ridge, torch.cat(samples[source]), last) if tune else ridge
+                fixed = kind == "ridge"
+                maps[kind, place] = ridge if fixed else tuned(options, head, ridge, torch.cat(samples[source]), last)
         tick(1)
     texts = [row for row in islice(opened.rows(), options.texts) if len(row) > 2]
     if "jacobian" in options.kinds:
@@ -202,7 +190,7 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
     Positions are those after BOS that have a next token. One backward pass per dimension of the last state gives a row
     of J for every layer and stream. A sum of several streams is no variable of the model: it has no J of its own.
     """
-    live = [place for place in read_places if not is_sum(model, place)]
+    live = [place for place in read_places if place.stream != RESID or not stream_hooks(model)]
     ids = [list(row)[: model.cfg.n_ctx] for row in rows if len(row) > 2]
     if not ids:
         raise InputError("no text has a position after BOS with a next token: give longer texts")
@@ -225,32 +213,28 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
 # ---- measuring --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One lens of one place: the maps of the states whose sum the head reads; none for the logit lens."""
+Cell = tuple[str, Place, dict[Source, Map]]
+"""One lens of one place: the maps of the states whose sum the head reads; none for the logit lens."""
 
-    lens: str
-    place: Place
-    maps: dict[Source, Map]
 
-    def logits(self, model: Any, states: Mapping[Source, Tensor], rows: Tensor) -> Float[Tensor, "n V"]:
-        """What the lens reads in some rows of the states."""
-        if self.lens == "logit":
-            return head_of(model, self.place.layer)(states["own", self.place][rows])
-        parts = [lens_map.to_last(states[source][rows]) for source, lens_map in self.maps.items()]
-        return head_of(model)(torch.stack(parts).sum(0))
+def logits_of(cell: Cell, model: Any, states: Mapping[Source, Tensor], rows: Tensor) -> Float[Tensor, "n V"]:
+    """What a lens reads in some rows of the states."""
+    kind, place, maps = cell
+    if kind == "logit":
+        return head_of(model, place.layer)(states["own", place][rows])
+    return head_of(model)(torch.stack([maps[source].to_last(states[source][rows]) for source in maps]).sum(0))
 
 
 def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
     """What is compared with the model: the wanted lenses, without those that are an earlier place's."""
     cells = list[Cell]()
-    for kind in options.kinds:
-        for place in (place for place in read_places if not fit_result.repeats(model, kind, place)):
-            parts = [place] if kind != "logit" else []
-            if kind == "jacobian" and is_sum(model, place):
-                parts = [p for p in read_places if p.layer == place.layer and p != place]
-            maps = {(SOURCES.get(kind, "own"), part): fit_result.maps[kind, part] for part in parts}
-            cells.append(Cell(kind, place, maps))
+    for kind, place in product(options.kinds, read_places):
+        if fit_result.repeats(model, kind, place):
+            continue
+        parts = [place] if kind != "logit" else []
+        if kind == "jacobian" and (kind, place) not in fit_result.maps:  # a sum of streams has none of its own
+            parts = [p for p in read_places if p.layer == place.layer and p != place]
+        cells.append((kind, place, {(SOURCES.get(kind, "own"), p): fit_result.maps[kind, p] for p in parts}))
     return cells
 
 
@@ -264,9 +248,7 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     cells = cells_of(options, model, read_places, fit_result)
     sums, units = compare(nets, test_documents, read_places, cells, fit_result.constant)
     tick(0)
-    labels = pd.DataFrame(
-        [(cell.lens, cell.place.stream, cell.place.layer, cell.place.hook) for cell in cells], columns=list(KEYS)
-    )
+    labels = pd.DataFrame([dict(zip(KEYS, (kind, p.stream, p.layer, p.hook), strict=True)) for kind, p, _ in cells])
     title = f"{title_of(model)} on {test_documents.title()}; "
     title += f"fitted on {fit_result.positions:,} positions of other documents"
     if streams := fit_result.unchanged(model, read_places):
@@ -276,20 +258,18 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
              "layers": model.cfg.n_layers}  # fmt: skip
     arrays = {"constant": fit_result.constant.float().cpu().numpy()}
     for (kind, place), lens_map in fit_result.maps.items():
-        A, b = names_of(kind, place.name)
-        arrays |= {A: lens_map.A.cpu().numpy(), b: lens_map.b.cpu().numpy()}
+        arrays |= zip(names_of(kind, place.name), (x.cpu().numpy() for x in (lens_map.A, lens_map.b)), strict=True)
     measurements = InstrumentData({}, {}, about, arrays)
     constant = pd.DataFrame([{"lens": "constant", "stream": "", "layer": -1, "hook": ""}])
-    everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
+    lenses = pd.concat([constant, labels], ignore_index=True)
+    everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant")
     for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
+        measure = Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits)
         measurements.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
-            cells=pd.concat([constant, labels], ignore_index=True), units=units, total=sums[name], size=sums["targets"],
-        )  # fmt: skip
-        measurements.contrasts[name] = each(name, labels, start=1, null=None)
-        measurements.contrasts[name] += [
-            Contrast(quantity=name, weights={0: 1.0}, labels=keys, null=None) for keys in everywhere
-        ]
+            measure=measure, cells=lenses, units=units, total=sums[name], size=sums["targets"]
+        )
+        of_constant = [replace(c, weights={0: 1.0}) for c in each(name, everywhere, null=None)]
+        measurements.contrasts[name] = each(name, labels, start=1, null=None) + of_constant
     return measurements
 
 
@@ -313,7 +293,7 @@ def compare(
             log_p = head(last[rows]).log_softmax(-1)
             p, first = log_p.exp(), log_p.argmax(-1)
             for i, cell in enumerate([None, *cells]):
-                logits = constant.expand_as(log_p) if cell is None else cell.logits(model, states, rows)
+                logits = constant.expand_as(log_p) if cell is None else logits_of(cell, model, states, rows)
                 log_q = logits.to(log_p).log_softmax(-1)
                 kl[i].index_add_(0, document[rows], (p * (log_p - log_q)).sum(-1, dtype=torch.float64))
                 agreement[i].index_add_(0, document[rows], (log_q.argmax(-1) == first).double())
@@ -323,7 +303,6 @@ def compare(
 
 
 def tables(options: Lenses, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per stream, layer and lens."""
     frame, missing = joined([estimates["kl"], estimates["agreement"]], KEYS, COLUMNS)
     return {"lenses": Table(frame, COLUMNS, missing, data.about["title"])}
 

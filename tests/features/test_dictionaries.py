@@ -138,13 +138,13 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     model, how = model_of(), Dictionaries(to=tmp_path / "found", seeds=(0, 1), **SMALL)
     whole = Dictionaries(seeds=(0, 1), **SMALL).measure(model, DATA).table().frame
     passes, trained = [], []
-    run, real = training.last_state, training.train
+    run, real = training.batch_states, training.train
 
-    def killed_pass(model: Any, tokens: Any) -> None:
+    def killed_pass(model: Any, tokens: Any, read: Any) -> Any:
         passes.append(len(tokens))
         if len(passes) == 2:
             raise KeyboardInterrupt
-        run(model, tokens)
+        return run(model, tokens, read)
 
     def killed_training(*given: Any, **named: Any) -> Any:
         trained.append(given[2])
@@ -154,7 +154,7 @@ def test_a_killed_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(training, "TEXTS", 4)
     monkeypatch.setattr(training, "SAVED", 1)
-    monkeypatch.setattr(training, "last_state", killed_pass)
+    monkeypatch.setattr(training, "batch_states", killed_pass)
     monkeypatch.setattr(training, "train", killed_training)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):

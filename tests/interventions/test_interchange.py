@@ -263,14 +263,29 @@ def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
     assert measure.variable_of([*two, prompt("e", "key", "saw")], [*answers, ((4,), (9,))])[0] == ""
 
 
+def test_the_bar_goes_on_while_pairs_are_measured() -> None:
+    """Directions are found at once, the passes of 1,000 pairs take the time: a tick a cell, and one for no edit."""
+    model, ticks = planted(), []
+    cases = measure.with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
+    places = places_of(model, [CONTEXT, TOKEN])
+    pairs = draw_pairs(range(len(cases.tokens)), 200, np.random.default_rng(0))
+    bases = [(place, "whole", None) for place in places]
+    answered(model, cases, pairs, bases, places, ticks.append)
+    assert ticks == [1, 1, 1]
+
+
 def test_what_has_no_variable_and_what_is_no_stream_is_refused() -> None:
     model = load("stories/lfa")
     with refused("interchange needs a variable of two values"):
         Interchange().measure(model, Prompts("induction", n=40))
-    with refused(
-        "blocks.0.hook_attn_out is no stream that can be changed: give hooks as blocks.3.hook_token or context"
-    ):
+    streams = "give hooks as blocks.0.hook_token_post or blocks.0.hook_context_post"
+    with refused(f"blocks.0.hook_attn_out is no stream that can be changed: {streams}"):
         Interchange(hooks=("blocks.0.hook_attn_out",)).measure(model, Prompts("stories", n=60))
+    with refused(f"blocks.*.hook_attn_out: no stream that can be changed; {streams}"):
+        places_of(model, ["blocks.*.hook_attn_out"])
+    assert {place.hook for place in places_of(model, ["blocks.3.*_post"])} == {
+        "blocks.3.hook_token_post", "blocks.3.hook_context_post",
+    }  # fmt: skip
     with refused("has no target: give --position last"):
         Interchange(position="target").measure(model, Prompts("letter-case", n=40))
 
