@@ -142,9 +142,9 @@ def read_point(point: HookPoint, x: Tensor) -> Tensor:
     if point._backward_hooks and torch.is_grad_enabled() and not copy.requires_grad:
         copy.requires_grad_()  # a stream that is still zero also has a gradient
     y = point(copy)
-    if y is copy and not y.requires_grad and _same(copy, x):
+    if y is copy and not y.requires_grad and not torch.compiler.is_exporting() and _same(copy, x):
         return x
-    return y  # edited, or needed for a gradient
+    return y  # edited, needed for a gradient, or a graph, which cannot ask for values
 
 
 def observe(point: ObservePoint, readout: Callable[[], Tensor]) -> None:

@@ -17,6 +17,7 @@ import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.models import load
 from streamscope.models.hooks import OnDemand, Query, capture, edit, edited_at, hooked_at, run
+from streamscope.models.hooks.points import HookPoint, read_point
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
@@ -472,3 +473,20 @@ def test_copies_of_parts_and_shallow_copies_are_not_edited_either() -> None:
     assert not torch.equal(edited, plain)
     assert torch.equal(other(TOKENS), plain)
     assert torch.equal(shallow(TOKENS), plain) and edited_at(shallow) == () == edited_at(model)
+
+
+def test_a_reader_with_a_hook_is_exported() -> None:
+    """A graph cannot ask whether the hook has changed a value: the live page removes latents that a transcoder reads."""
+
+    class Reader(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.point = HookPoint()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * read_point(self.point, x)
+
+    reader, x, seen = Reader(), torch.arange(3.0), list[torch.Tensor]()
+    reader.point.add_hook(lambda value, hook: seen.append(value))
+    graph = torch.export.export(reader, (x,)).module()
+    assert graph(x).tolist() == [0, 2, 4] and seen
