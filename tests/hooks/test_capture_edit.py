@@ -476,7 +476,7 @@ def test_copies_of_parts_and_shallow_copies_are_not_edited_either() -> None:
 
 
 def test_a_reader_with_a_hook_is_exported() -> None:
-    """A graph cannot ask whether the hook has changed a value: the live page removes latents that a transcoder reads."""
+    """A graph cannot ask whether a hook changed a value: the live page removes latents that a transcoder reads."""
 
     class Reader(torch.nn.Module):
         def __init__(self) -> None:
