@@ -8,7 +8,7 @@ from scipy import stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.cross_validation import dealt
 from streamscope.instruments.stats.estimators import read_clusters, sign_flip
-from streamscope.instruments.stats.held_out import RULES, deal, halves, held_out
+from streamscope.instruments.stats.held_out import CHOSEN, RULES, deal, halves, held_out
 from streamscope.instruments.stats.proportions import effective_n, paired_proportions, score_p, wilson
 from tests.instruments.estimates import proportion
 
@@ -136,7 +136,10 @@ def test_held_out_is_a_loop_over_halves(texts: str) -> None:
             d = paired_proportions(one["hit"], one[rule], labels, seed=1)._asdict()
             row = {"halves": name, "head": head, "rule": rule, "top1": d["share"], "rule_share": d["reference"]}
             row |= {"chance": one["chance"].mean(), "difference": d["difference"]}
-            row |= {f"difference_{end}": d[end] for end in ("low", "high", "p")}
+            wider = CHOSEN**0.5 if name == "both" else 1.0  # each half has also chosen a head
+            for end in ("low", "high"):
+                row[f"difference_{end}"] = np.clip(d["difference"] + wider * (d[end] - d["difference"]), -1, 1)
+            row["difference_p"] = 2 * stats.norm.sf(stats.norm.isf(d["p"] / 2) / wider)
             expected.append(row | {"n": d["n"], "clusters": d["clusters"], "apart": apart})
     pd.testing.assert_frame_equal(held_out(table, seed=1), pd.DataFrame(expected))
     pd.testing.assert_frame_equal(held_out(table), held_out(table, seed=0))
