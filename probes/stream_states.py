@@ -102,8 +102,8 @@ class Place:
 
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
-    """The streams after every layer, or those of hooks; of a pattern, those that it names among other hooks. Raises
-    `InputError` for a hook that is none, and a pattern without one."""
+    """The streams after every layer, or at the given hooks. A pattern such as blocks.3.* stands for the streams among
+    the hooks that it matches. Raises `InputError` for the name of a hook without a stream, or if no hook has one."""
     streams, kinds, places = streams_of(model), stream_hooks(model) or (RESID,), list[Place]()
     default = [f"blocks.{layer}.hook_{kind}_post" for layer in range(model.cfg.n_layers) for kind in kinds]
     examples = " or ".join(default[: len(kinds)])

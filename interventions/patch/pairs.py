@@ -172,8 +172,8 @@ def by_token(pairs: Sequence[PatchPair], tokenizer: Tokenizer) -> list[PatchPair
 def answer_tokens(
     prompt: Prompt, ids: Sequence[int], tokenizer: Tokenizer
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool] | str:
-    """(first tokens of the answers, of the foils, whether one of them goes on behind it), or the reason why they cannot
-    be told apart. Tokens that begin an answer and a foil count for neither."""
+    """(first tokens of the answers, those of the foils, whether one of these words has more tokens), or the reason why
+    the two sides cannot be compared. A token that begins both an answer and a foil is left out."""
     sides = (prompt.answers or (str(prompt.coherent),), prompt.foils or (str(prompt.incoherent),))
     rows = tokenizer.encode_batch([prompt.text + continuation for side in sides for continuation in side])
     if not all(row[: len(ids)] == list(ids) and len(row) > len(ids) for row in rows):

@@ -82,7 +82,7 @@ def test_misspelt(model: StreamTransformer, context: Callable[..., Any], name: s
     """A name that does not exist raises before anything runs, and names its neighbours."""
     with pytest.raises(InputError, match=near.replace(".", r"\.")), context(model, name):
         pytest.fail("the block ran")
-    for wrong in ("blocks.*.attn.hook_zz", "blocks.7.attn.hook_z"):  # a layer beyond the last, beside a good name
+    for wrong in ("blocks.*.attn.hook_zz", "blocks.7.attn.hook_z"):  # no such hook; no such layer
         with pytest.raises(InputError, match=f"unknown hook '{re.escape(wrong)}"), capture(model, [Z0, wrong]):
             pytest.fail("the block ran")
     assert no_hooks_left(model)
