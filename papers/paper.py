@@ -231,8 +231,7 @@ def measure_runs(
             "tokens": tokens_of(folder, manifest), "command": command, "weights": manifest["weights"],
         }  # fmt: skip
         tables.append(pd.DataFrame(run.rows).assign(**about))
-    rows = complete(pd.concat(tables, ignore_index=True))
-    return rows.assign(text=rows["text"].mask(rows["grid"] == "differences", SMALL))
+    return complete(pd.concat(tables, ignore_index=True))
 
 
 def tokens_of(folder: Path, manifest: Mapping[str, Any]) -> int:

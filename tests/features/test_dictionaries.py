@@ -61,6 +61,20 @@ def unexplained(found: Dictionary, x: np.ndarray, y: np.ndarray | None = None) -
     return float(error / (wanted - wanted.mean(0)).square().sum())
 
 
+def test_rows_of_the_decoder_are_not_pulled_along_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    along = []
+
+    class Adam(torch.optim.Adam):
+        def step(self, closure: Any = None) -> None:
+            decoder = next(p for p in self.param_groups[0]["params"] if p.shape == (64, 12))
+            along.append(float((decoder.grad * decoder.detach()).sum(1).abs().max() / decoder.grad.norm(dim=1).max()))
+            super().step(closure)
+
+    monkeypatch.setattr(torch.optim, "Adam", Adam)
+    trained(planted(2000, 20, 12)[1])
+    assert len(along) == 7 and max(along) < 1e-4
+
+
 @pytest.mark.parametrize("seed", some((0, 1, 2), fast=(0,)))
 def test_planted_features_are_found(seed: int) -> None:
     """And neither by a decoder that stays random nor by one that is not trained."""

@@ -179,6 +179,13 @@ def test_copies_of_a_document_are_one_cluster(model: Any, text: Path, tmp_path: 
     assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 3
 
 
+def test_a_seed_chooses_the_documents_that_are_held_out(model: Any) -> None:
+    documents = open_data(Documents("stories:1:24"), model)
+    held_out = [tuple(documents.split(0.25, seed)[1].units()["cluster"].unique()) for seed in (0, 0, 1, 2)]
+    assert [len(names) for names in held_out] == [6] * 4
+    assert held_out[0] == held_out[1] and len(set(held_out)) == 3
+
+
 def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -> None:
     """Enough documents are cut; too few are read whole, in no more windows than documents were wanted."""
     cut = open_data(Documents(str(text), max_documents=3), model)

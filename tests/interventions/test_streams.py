@@ -16,7 +16,7 @@ from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
-from streamscope.models.config import FrozenToken
+from streamscope.models.config import MHC, FrozenToken, KromHC
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 from tests.interventions.passes import captured, under
@@ -118,8 +118,9 @@ def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, 
 @pytest.mark.parametrize(
     ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
 )
-def test_hyper_connections_as_in_the_loop(where: Any, reach: str) -> None:
-    model = make("kromhc")
+@pytest.mark.parametrize("residual", [KromHC, MHC])  # matrices that are symmetric, and that are not
+def test_hyper_connections_as_in_the_loop(residual: Any, where: Any, reach: str) -> None:
+    model = make("kromhc", residual=residual(dyn_act="tanh", post_input="mixed", reduce="mean"))
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "_hc" in name and p.ndim == 2:

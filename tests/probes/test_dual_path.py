@@ -119,6 +119,19 @@ def test_draws_that_are_known(run: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert table(model, "model").iloc[0]["delta"] == 0.0
 
 
+def test_every_batch_and_draw_has_latents_of_its_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = load(run), list[float]()
+
+    def noise(like: torch.Tensor) -> torch.Tensor:
+        epsilon = torch.randn_like(like)
+        seen.append(float(epsilon.flatten()[0]))
+        return epsilon
+
+    monkeypatch.setattr(hdpl, "noise", noise)
+    table(model, "model", draws=3)
+    assert len(seen) == len(set(seen)) == len(projections_of(model)) * 2 * 3  # two batches, three draws
+
+
 def test_draws_leave_nothing_behind(run: Path) -> None:
     """Neither the model's mode nor the global generator change; the same seed gives the same loss, another another."""
     model, state = load(run), torch.random.get_rng_state()

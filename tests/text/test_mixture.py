@@ -69,6 +69,13 @@ def test_shares_of_targets_hold_where_windows_are_of_different_length(files, tok
     assert parts_of(windows, drawn)[0] > 1.5 * parts_of(windows, drawn)[1]  # shorter windows, so more of them
 
 
+def test_every_phase_and_block_has_an_order_of_parts_of_its_own(files, tokenizer) -> None:
+    windows = MixedWindows(mixture(files.values(), tokenizer, 1, 1, 1), 16)
+    drawn = [windows.draw(0, block * BLOCK, BLOCK, phase) for phase in (0, 1) for block in (0, 1)]
+    orders = [tuple(np.searchsorted(windows.first, draws, side="right") - 1) for draws in drawn]
+    assert len(set(orders)) == 4
+
+
 def test_a_part_is_read_to_its_end_before_it_is_read_again(files, tokenizer) -> None:
     windows = MixedWindows(mixture(files.values(), tokenizer, 1, 1, 1), 16)
     drawn = windows.draw(0, 0, 3 * BLOCK)
