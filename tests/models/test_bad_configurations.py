@@ -35,6 +35,12 @@ OVERRIDES: list[tuple[str, dict[str, Any], str]] = [
     ("d-cas", {"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: independent mixing needs both widths divisible by the 4"),
     ("d-cas", {"mlp.down": "ind", "mlp.d_mlp": 130}, "mlp.down: independent mixing needs .* got 130 -> 32"),
     ("d-cas", {"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
+    ("std-t", {"d_model": 30, "attention.d_head": 8, "readout.norm": "channel"}, "4 heads do not divide the width 30"),
+    (
+        "d-cas",
+        {"attention.gate": c.Gate(source="value"), "attention.d_head": 16},
+        "gate.source=value reads 8 dimensions per head, but a head has 16",
+    ),
     ("d-cas", {"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),
     ("d-cas", {"n_heads": 0}, "n_heads must be at least 1, got 0"),
     ("hdpl", {"attention.q.rank": 32}, "attn.q: a latent of 32 is not a bottleneck between 32 and 32"),
