@@ -33,9 +33,13 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
 """Names and meanings as in TransformerLens, read from a model."""
 
 
-def check_padding(padding_side: str | None) -> None:
-    if padding_side not in (None, "right"):
-        raise InputError(f"padding_side={padding_side!r}: padding is on the right, where it changes no real position")
+def check_padding(padding_side: str | None, mask: Bool[Tensor, "B T"] | None = None) -> None:
+    """Raise `InputError` for padding on the left, also by an attention mask: it would be read as text."""
+    left = f"padding_side={padding_side!r}" if padding_side not in (None, "right") else ""
+    if mask is not None and bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        left = "attention_mask hides tokens before others"
+    if left:
+        raise InputError(f"{left}: padding is on the right, where it changes no real position")
 
 
 def _one_row(ids: Any, caller: str) -> Tensor:
