@@ -20,6 +20,8 @@ OVERRIDES: list[tuple[str, dict[str, Any], str]] = [
     ("lfa", {"dropout": 1.0}, r"dropout must be below 1, got 1\.0"),
     ("lfa", {"mixing": "kron/dns"}, "mixing 'kron/dns' is not <v>-<o>/<up>-<down>"),
     ("lfa", {"mixing": "kron-krn/dns-dns"}, "unknown mixing 'krn': did you mean kron"),
+    ("lfa", {"mixing": "kron-kron/dns-dns (q-k ind)"}, r"mixing 'kron.*ind\)' is not <v>-<o>/<up>-<down>"),
+    ("lfa", {"positions.stretch": "stretch"}, r"positions\.stretch lacks the field factor"),
     ("lfa", {"init.weight": "normal"}, "unknown field of init 'weight': did you mean weights"),
     ("lfa", {"init.weights": "xavier"}, "unknown kind of init.weights 'xavier'"),
     ("lfa", {"init.weights.gian": "1"}, "unknown field of init.weights 'gian'"),
