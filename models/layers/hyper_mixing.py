@@ -2,10 +2,10 @@
 
     h = Σ_s H_pre,s X_s        X ← H_res X + H_post ⊗ F(h)        X [B, T, N, D], F = norm, attention or FFN
 
-The kinds differ in H_res and in the input of the coefficients. Coefficients and mixing are computed in at least fp32,
-also under autocast and for bf16 parameters, because the streams are the residual stream. The embedding is repeated n
-times. The head reads the sum or mean of the streams, which differ only in scale; a final norm removes it except for
-its ε.
+The kinds differ in H_res and in the input of the coefficients. Coefficients are computed in at least fp32, also under
+autocast and for bf16 parameters, and used in the dtype of the streams, which are the residual stream: fp32 under
+autocast, bf16 in a model that is loaded as bf16. The embedding is repeated n times. The head reads the sum or mean of
+the streams, which differ only in scale; a final norm removes it except for its ε.
 """
 
 import itertools
