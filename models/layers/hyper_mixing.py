@@ -353,10 +353,10 @@ def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor,
 class HyperBlock(Block):
     """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams."""
 
+    spec: c.Hyper
+
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)
-        assert isinstance(config.residual, c.Hyper)
-        self.spec = config.residual
         make = CONNECTIONS[type(self.spec)]
         self.attn_hc = make(self.spec, config.d_model, 2 * layer)
         self.mlp_hc = make(self.spec, config.d_model, 2 * layer + 1)
