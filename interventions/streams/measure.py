@@ -56,11 +56,11 @@ def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict
     return {name: _stream_part(stream, x[0]) for name, x in captures.items()}
 
 
-def random_embeddings(model: StreamTransformer, stream: str, seed: int, draw: int) -> dict[str, Tensor]:
-    """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook. Rows of a
-    learned position table are added: the tokens' meaning is lost, their positions are not."""
+def random_embeddings(model: StreamTransformer, stream: str, d_vocab: int, seed: int, draw: int) -> dict[str, Tensor]:
+    """Embeddings of n_ctx tokens drawn uniformly from the tokenizer's `d_vocab`, [n_ctx, D], the same at every hook.
+    Rows of a learned position table are added: the tokens' meaning is lost, their positions are not."""
     n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
-    ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
+    ids = torch.from_numpy(rng.integers(0, d_vocab, n)).to(model.cfg.device)
     with torch.no_grad():
         x = model.embed(ids[None])[0]
         if model.pos_embed is not None:
@@ -154,7 +154,8 @@ def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: st
     if method == "mean":
         return [e.constant(stream_means(model, stream, document_rows(opened.batches())))]
     if method == "random":
-        return [e.sequence(random_embeddings(model, stream, options.seed, i)) for i in range(options.draws)]
+        draws = range(options.draws)
+        return [e.sequence(random_embeddings(model, stream, opened.shards.d_vocab, options.seed, i)) for i in draws]
     texts = [window(opened.shards, model.config.n_ctx, options.seed, i) for i in range(options.draws)]
     return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 

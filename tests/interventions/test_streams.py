@@ -156,12 +156,13 @@ def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
         found.append(seen["blocks.1.hook_context_mid"][0])
     assert torch.equal(one["blocks.1.hook_context_mid"], found[0])
     torch.testing.assert_close(means["blocks.1.hook_context_mid"], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
-    words = m.random_embeddings(model, "token", 0, 0)["blocks.0.hook_token_pre"]
+    words = m.random_embeddings(model, "token", 40, 0, 0)["blocks.0.hook_token_pre"]
     distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
     assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
-    assert not torch.equal(words, m.random_embeddings(model, "token", 0, 1)["blocks.0.hook_token_pre"])
+    assert distance.indices.max() < 40 < model.config.d_vocab, "none of an id without a token"
+    assert not torch.equal(words, m.random_embeddings(model, "token", 40, 0, 1)["blocks.0.hook_token_pre"])
     nets = (make("cfm", embed_scale=s) for s in (1.0, 4.0))
-    plain, scaled = (m.random_embeddings(net, "token", 0, 0)["blocks.0.hook_token_pre"] for net in nets)
+    plain, scaled = (m.random_embeddings(net, "token", 256, 0, 0)["blocks.0.hook_token_pre"] for net in nets)
     assert torch.equal(scaled, 4 * plain), "random words are scaled as the embedding is"
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     for draw in range(50):
