@@ -24,6 +24,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     **{name: attrgetter(f"config.{name}") for name in FLAT},
     "model_name": attrgetter("config.name"),
     "positional_embedding_type": lambda model: POSITION_NAMES.get(type(model.config.positions), "none"),
+    "parallel_attn_mlp": lambda model: getattr(model.config.residual, "order", "") == "parallel",
     "gated_mlp": lambda model: model.config.mlp.gate is not None,
     "use_attn_result": lambda model: any(point.wanted or bool(point.asked) for point in model.result_points()),
     "n_key_value_heads": lambda model: model.config.kv_heads if model.config.kv_heads < model.config.n_heads else None,
