@@ -24,7 +24,7 @@ from streamscope.interventions.edits.streams import EVERYWHERE, HEAD, Replacemen
 from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Query, run
+from streamscope.models.hooks import Query, edited_at, hooked_at, run
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards
@@ -88,13 +88,15 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
 def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     opened, change_list = data[Documents], list[changes.Change]()
     places = parse_places(options.where, options.reach, model.config.n_layers)
+    changed = bool(edited_at(model) or hooked_at(model))  # then x_e may be written before layer 0
     for stream in chosen_streams(model, options.streams):
         for method in dict.fromkeys(options.method):
             if (stream, method) == ("context", "random"):  # it does not begin as embeddings
                 continue
             drawn = replacements(options, model, opened, stream, method)
             for where, reach in places:
-                empty_start = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+                first_read = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+                empty = stream == "context" and where == 0 and first_read and not changed
                 labels = {
                     "stream": stream, "definition": f"{SYMBOL.get(stream, stream)} → {TARGET[method]}",
                     "method": method, "where": f"L{where}" if isinstance(where, int) else where, "reach": reach,
@@ -102,7 +104,7 @@ def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> c
                 }  # fmt: skip
                 change_list.append(changes.Change(
                     labels, [e.replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
-                    missing=EMPTY if stream == "context" and where == 0 and empty_start else "",
+                    missing=EMPTY if empty else "",
                     family=f"{stream}, {method}",
                     undrawn="" if method in DRAWN else "the replacement is not random",
                 ))  # fmt: skip

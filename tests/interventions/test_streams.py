@@ -17,6 +17,7 @@ from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
 from streamscope.models.config import FrozenToken
+from streamscope.models.hooks import edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 from tests.interventions.passes import captured, under
@@ -213,6 +214,13 @@ def test_an_interrupted_command_has_the_spread_of_draws(tmp_path: Path, monkeypa
     main([*argv, "--max-documents", "4", "--batch-size", "2", "--out", str(tmp_path / "four.parquet")])
     part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
     assert part == pytest.approx(four, rel=1e-4) and part > 0
+
+
+def test_a_context_stream_that_an_edit_writes_before_layer_0_is_measured(tiny_run: Path) -> None:
+    model, options = load(tiny_run), Streams(streams=("context",), method=("zero",), where=("0",), reach=("onwards",))
+    with edit(model, {"blocks.0.hook_context_pre": lambda x, hook: x + torch.arange(x.shape[-1])}):
+        (row,) = options.measure(model, Documents(max_documents=4)).table().frame.to_dict("records")
+    assert abs(row["delta"]) > 1e-4
 
 
 def test_places_and_streams_by_default() -> None:
