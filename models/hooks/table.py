@@ -178,7 +178,7 @@ def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
         second = isinstance(norm, ChannelLayerNorm)
     elif "canon_d" in name:
         second = config.mlp.gate is not None
-    sizes = {
+    sizes: dict[str, int | None] = {
         "D": config.d_model, "H": config.n_heads, "G": config.kv_heads, "K": config.d_head, "M": config.d_mlp,
         "3D": config.canon_widths().get("b"), "2M": 2 * config.d_mlp,
         "N": config.residual.n if isinstance(config.residual, Hyper) else 1,
