@@ -119,7 +119,7 @@ class Decoder(nn.Module):
         x = self.readout(state)
         if logits_at is None:
             x = self.ln_final(x)
-        elif self.ln_final.listening:  # its hooks see every position
+        elif self.ln_final.listening or self.ln_final._forward_hooks:  # its hooks see every position
             x = gather_positions(self.ln_final(x), logits_at)
         else:
             x = self.ln_final(gather_positions(x, logits_at))

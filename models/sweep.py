@@ -10,9 +10,11 @@ edited. {} is the unedited pass. With positions `at`, the last layer computes ke
 else only at `at`. The exceptions are a block that is not `positionwise`, and an edit, a capture or a hook of that layer
 that has to see every position. Results are those of one whole pass per edit, up to rounding.
 
-Hooks that the caller attached to hook points fire in the layers that run; those on modules do not.
+Hooks that the caller attached to hook points and to modules fire in the layers that run. Those on modules that a sweep
+takes apart are refused: the model, its layers, their attention, and the unembedding.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -33,6 +35,7 @@ from streamscope.models.hooks import (
     capture,
     crop,
     edit,
+    hooked_at,
     is_finite,
     match,
     not_finite,
@@ -47,9 +50,8 @@ from streamscope.models.layers.head import unembed
 from streamscope.models.layers.residual import State, map_state
 from streamscope.models.transformer import StreamTransformer
 
-TOKENS_AT_ONCE = {"cpu": 4096}
-"""Tokens of a batch by device: a larger one is no faster on a CPU."""
-ELSEWHERE = 2**17
+TOKENS_AT_ONCE, ELSEWHERE = 4096, 2**17
+"""Tokens of a batch on a CPU, where a larger one is no faster, and on other devices."""
 WIDEST = 384
 """Widest FFN for which a batch on a CPU has all its tokens; a wider one has as many fewer. A sweep of SmolLM2 (1,536)
 takes 1.1 GB with 1,024 tokens and 1.8 with 4,096, in equal time."""
@@ -79,9 +81,10 @@ def first_start(model: Any, edits: Edits) -> Start:
 
 def chunk_tokens(model: Any, device: str) -> int:
     """Tokens of a batch, at least 256."""
-    tokens = TOKENS_AT_ONCE.get(device, ELSEWHERE)
+    if device != "cpu":
+        return ELSEWHERE
     width = model.config.d_mlp if hasattr(model, "segment") else 4 * model.config.d_model
-    return tokens if device != "cpu" else max(256, tokens * WIDEST // max(WIDEST, width))
+    return max(256, TOKENS_AT_ONCE * WIDEST // max(WIDEST, width))
 
 
 def pass_shares(model: Any, sweep: Sequence[Edits]) -> Float[np.ndarray, " edits"]:
@@ -102,7 +105,8 @@ class Prefix:
     at [B, P]: the wanted positions; None: all. names: hooks to capture, whose values are kept by `keep`. Without
     `streams` there is no h, and passes end with the layer of the last captured hook.
 
-    Raises `InputError` in training mode, for unknown or observe-only hooks, and for values that are not finite.
+    Raises `InputError` in training mode, for unknown or observe-only hooks, for a caller's hook on a module that is
+    taken apart, and for values that are not finite.
     """
 
     def __init__(
@@ -112,6 +116,13 @@ class Prefix:
     ) -> None:  # fmt: skip
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
+        hooked = hooked_at(model)
+        apart = rf"blocks\.\d+(\.attn)?|unembed|{type(model).__name__}"
+        if skipped := [name for name in hooked if re.fullmatch(apart, name)]:
+            raise InputError(
+                f"the hook of yours at {skipped[0]} would not act, because a sweep of edits takes this module apart: "
+                "attach it to a hook point, as model.add_hook('blocks.2.hook_attn_out', hook)"
+            )
         model.check_tokens(tokens)
         self.model, self.tokens, self.keep, self.streams = model, tokens, keep, streams
         self.blocks: list[Any] = list(model.blocks)
@@ -123,7 +134,10 @@ class Prefix:
         self.last = n if streams or not all(map(row_of, self.starts)) else shown
         """The last layer that runs, or n_layers: the final norm."""
         late = [point for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1]
-        self.short = at is not None and all(map(quiet, late)) and shown < n - 1 and bool(self.blocks[-1].positionwise)
+        self.hooked_late = any(name.startswith((f"blocks.{n - 1}.", "ln_final")) for name in hooked)
+        """Whether a hook of the caller, perhaps on a module, has to see every position of the last layer or norm."""
+        is_quiet = not self.hooked_late and all(map(quiet, late))
+        self.short = at is not None and is_quiet and shown < n - 1 and bool(self.blocks[-1].positionwise)
         """Whether the last layer may run at the positions only."""
         starting = {first_start(model, edits) for edits in sweep if edits}
         self.starting, self.starting_at_z = {layer for layer, _ in starting}, {layer for layer, z in starting if z}
@@ -203,7 +217,8 @@ class Prefix:
         x = self.residual.readout(state)
         if self.at is None or short:
             return self.norm(x)
-        return pick(self.norm(x), self.at) if self.norm.listening else self.norm(pick(x, self.at))
+        whole = self.norm.listening or self.hooked_late
+        return pick(self.norm(x), self.at) if whole else self.norm(pick(x, self.at))
 
     def _capture(self, name: str, captured: dict[str, Any], finite: list[bool], x: Tensor, hook: Any) -> None:
         finite.append(is_finite(x, name))

@@ -86,14 +86,15 @@ class StreamTransformer(LensMixin, Decoder, CleanCopies, HookedRootModule):
         excludes padding, as target and as the token before one; texts are padded on the right and have their own mask.
         `stop_at_layer` k returns the residual stream [B, T, D] that enters layer k (with several streams, their
         readout); negative k counts from the end. `start_at_layer` takes that stream instead of tokens. `input` and
-        `attention_mask` are TransformerLens' names of tokens and mask; `padding_side` must be right.
+        `attention_mask` are TransformerLens' names of tokens and mask. Padding must be on the right.
 
-        Raises `InputError` for tokens outside the vocabulary, sequences longer than the context, unknown return types,
-        layers that do not exist, and `start_at_layer` with several streams.
+        Raises `InputError` for tokens outside the vocabulary, sequences longer than the context, padding on the left,
+        unknown return types, layers that do not exist, and `start_at_layer` with several streams.
         """
         tokens = input if tokens is None else tokens
-        mask = attention_mask.bool() if mask is None and attention_mask is not None else mask
-        check_padding(padding_side)
+        attention_mask = None if attention_mask is None else attention_mask.bool()
+        check_padding(padding_side, attention_mask)
+        mask = attention_mask if mask is None else mask
         if isinstance(logits_at, str):
             raise InputError(f"name the return type: model(tokens, return_type={logits_at!r})")
         if return_type not in ("logits", "loss", "both", None):

@@ -51,9 +51,9 @@ def trapezoid(x: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame) -> Observations:
     """A cell for each kind and axis. Areas are ratios of sums over documents; that of perplexity is linearised. alphas:
-    ascending from 1. losses: summed loss in nats, [alphas, documents]. tokens: targets per document. units: the
-    documents."""
-    a, y, n = np.asarray(alphas, float), np.asarray(losses, float), np.asarray(tokens, float)
+    ascending from 1. losses: summed loss in nats, [alphas, documents], NaN of a document that was not measured. tokens:
+    targets per document. units: the documents."""
+    a, y, n = np.asarray(alphas, float), np.nan_to_num(losses), np.asarray(tokens, float)
     mean = y.sum(1) / n.sum()
     rows, totals, sizes = [], [], []
     for kind in KINDS:
@@ -84,19 +84,20 @@ def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> E
         for alpha, edits in zip(alphas, sweep, strict=True)
     ]
     effects = measure_changes(model, opened, changes, progress=progress)
-    rows, units = list(document_rows(opened.batches())), opened.units()
-    order = np.concatenate([index for index, *_ in opened.batches()])[[len(row) > 1 for row in rows]]
-    patterns = pattern_sums(model, rows, alphas, heads, progress=progress)
+    units, block, index = opened.units(), effects.blocks["loss"], np.concatenate([i for i, *_ in opened.batches()])
+    rows = zip(index.tolist(), document_rows(opened.batches()), strict=True)
+    measured = {i: row for i, row in rows if len(row) > 1 and block.inside[0, i]}  # after an interruption some are not
+    patterns = pattern_sums(model, measured.values(), alphas, heads, progress=progress)
     scope = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{counted(len(heads), 'head')}"
     effects.about["title"] = f"{title_of(model)}: softmax(α · scores) in {scope}; {effects.documents}"
-    effects.extra, block, contrasts = {}, effects.blocks["loss"], effects.contrasts["loss"]
+    effects.extra, contrasts = {}, effects.contrasts["loss"]
     effects.blocks["delta"] = block  # a control has a table of the losses, and one of their changes
     effects.contrasts["loss"] = [c for c in contrasts if c.quantity == "loss"]
     effects.contrasts["delta"] = [c for c in contrasts if c.quantity != "loss"]
     if len(up := [i for i, alpha in enumerate(alphas, 1) if alpha >= 1]) > 1:
         effects.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
         effects.contrasts["areas"] = each("area", effects.blocks["areas"].cells, null=None)
-    add_attention(effects, alphas, patterns, units.iloc[order].reset_index(drop=True), heads)
+    add_attention(effects, alphas, patterns, units.iloc[list(measured)].reset_index(drop=True), heads)
     if options.prompt:
         samples = continuations(model, options.prompt, sweep, tokens=options.sample_tokens, seed=options.seed)
         effects.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})

@@ -24,7 +24,7 @@ from streamscope.interventions.edits.streams import EVERYWHERE, HEAD, Replacemen
 from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Query, run
+from streamscope.models.hooks import Query, edited_at, hooked_at, run
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards
@@ -56,11 +56,11 @@ def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict
     return {name: _stream_part(stream, x[0]) for name, x in captures.items()}
 
 
-def random_embeddings(model: StreamTransformer, stream: str, seed: int, draw: int) -> dict[str, Tensor]:
-    """Embeddings of n_ctx tokens drawn uniformly from the vocabulary, [n_ctx, D], the same at every hook. Rows of a
-    learned position table are added: the tokens' meaning is lost, their positions are not."""
+def random_embeddings(model: StreamTransformer, stream: str, d_vocab: int, seed: int, draw: int) -> dict[str, Tensor]:
+    """Embeddings of n_ctx tokens drawn uniformly from the tokenizer's `d_vocab`, [n_ctx, D], the same at every hook.
+    Rows of a learned position table are added: the tokens' meaning is lost, their positions are not."""
     n, rng = model.config.n_ctx, np.random.default_rng([seed, draw])
-    ids = torch.from_numpy(rng.integers(0, model.config.d_vocab, n)).to(model.cfg.device)
+    ids = torch.from_numpy(rng.integers(0, d_vocab, n)).to(model.cfg.device)
     with torch.no_grad():
         x = model.embed(ids[None])[0]
         if model.pos_embed is not None:
@@ -88,13 +88,15 @@ def window(shards: TokenShards, n_ctx: int, seed: int, draw: int) -> list[int]:
 def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> changes.Effects:
     opened, change_list = data[Documents], list[changes.Change]()
     places = parse_places(options.where, options.reach, model.config.n_layers)
+    changed = bool(edited_at(model) or hooked_at(model))  # then x_e may be written before layer 0
     for stream in chosen_streams(model, options.streams):
         for method in dict.fromkeys(options.method):
             if (stream, method) == ("context", "random"):  # it does not begin as embeddings
                 continue
             drawn = replacements(options, model, opened, stream, method)
             for where, reach in places:
-                empty_start = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+                first_read = reach == "onwards" or not isinstance(model.config.residual, FrozenToken)
+                empty = stream == "context" and where == 0 and first_read and not changed
                 labels = {
                     "stream": stream, "definition": f"{SYMBOL.get(stream, stream)} → {TARGET[method]}",
                     "method": method, "where": f"L{where}" if isinstance(where, int) else where, "reach": reach,
@@ -102,7 +104,7 @@ def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> c
                 }  # fmt: skip
                 change_list.append(changes.Change(
                     labels, [e.replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
-                    missing=EMPTY if stream == "context" and where == 0 and empty_start else "",
+                    missing=EMPTY if empty else "",
                     family=f"{stream}, {method}",
                     undrawn="" if method in DRAWN else "the replacement is not random",
                 ))  # fmt: skip
@@ -154,7 +156,8 @@ def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: st
     if method == "mean":
         return [e.constant(stream_means(model, stream, document_rows(opened.batches())))]
     if method == "random":
-        return [e.sequence(random_embeddings(model, stream, options.seed, i)) for i in range(options.draws)]
+        draws = range(options.draws)
+        return [e.sequence(random_embeddings(model, stream, opened.shards.d_vocab, options.seed, i)) for i in draws]
     texts = [window(opened.shards, model.config.n_ctx, options.seed, i) for i in range(options.draws)]
     return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
 

@@ -609,10 +609,16 @@ class ModelConfig:
         attention = self.attention
         if attention.kv_heads and self.n_heads % attention.kv_heads:
             raise InputError(f"{attention.kv_heads} key-value heads do not divide the {self.n_heads} heads")
-        if self.d_model % self.n_heads and (not attention.d_head or attention.gate or self.norm.kind == "channel"):
+        channels = "channel" in (self.norm.kind, self.readout.norm.kind)
+        if self.d_model % self.n_heads and (not attention.d_head or attention.gate or channels):
             raise InputError(
                 f"{self.n_heads} heads do not divide the width {self.d_model}; "
                 f"the nearest width that fits is {max(1, round(self.d_model / self.n_heads)) * self.n_heads}"
+            )
+        if attention.gate and attention.gate.source == "value" and self.d_head * self.n_heads != self.d_model:
+            raise InputError(
+                f"attention.gate.source=value reads {self.d_model // self.n_heads} dimensions per head, but a head has "
+                f"{self.d_head}: leave out attention.d_head, or choose another source"
             )
         for name, width in (("d_head", self.d_head), ("d_mlp", self.d_mlp)):
             if width > WIDEST:

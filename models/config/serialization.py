@@ -81,7 +81,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         shorts = {k.short: k for k in names.values() if issubclass(k, c.Projection)}  # `kron` is `kronecker`
         if value not in (names | shorts):
             raise unknown(f"kind of {where}", value, sorted(names))
-        return (names | shorts)[value]()
+        return from_dict(hint, {"kind": (names | shorts)[value].kind}, where)
     return _scalar(hint, value, where)
 
 
@@ -149,18 +149,17 @@ def _keep_shared_fields(old: Any, value: Any, new: Any) -> Any:
 
 def parse_mixing(signature: str) -> dict[str, str]:
     """Translate `kron-kron/dns-dns` into overrides of v, o, up, down (DST §2.7)."""
-    signature, _, qk = signature.removesuffix(")").partition(" (q-k ")
-    groups = [group.split("-") for group in signature.split("/")]
+    plain, _, qk = signature.removesuffix(")").partition(" (q-k ")
+    groups = [group.split("-") for group in (*plain.split("/"), *([qk] if qk else []))]
     shorts = sorted(k.short for k in kinds(c.Projection).values() if issubclass(k, c.Projection))
-    if [len(g) for g in groups] != [2, 2]:
-        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, for example kron-kron/dns-dns")
-    query_key = qk.split("-") if qk else []
-    for word in groups[0] + groups[1] + query_key:
-        if word not in shorts:
-            raise unknown("mixing", word, shorts)
-    (v, o), (up, down) = groups
-    extra = dict(zip(("attention.q", "attention.k"), query_key, strict=bool(query_key)))
-    return {"attention.v": v, "attention.o": o, "mlp.up": up, "mlp.down": down, **extra}
+    if [len(g) for g in groups] != [2] * (3 if qk else 2):
+        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, for example kron-kron/dns-dns, "
+                         "perhaps with ' (q-k <q>-<k>)'")  # fmt: skip
+    words = [word for group in groups for word in group]
+    if more := [word for word in words if word not in shorts]:
+        raise unknown("mixing", more[0], shorts)
+    places = ("attention.v", "attention.o", "mlp.up", "mlp.down", "attention.q", "attention.k")
+    return dict(zip(places, words, strict=False))
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, str]:

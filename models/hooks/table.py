@@ -171,26 +171,22 @@ def row_of(name: str) -> Hook | None:
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     """The row's shape in this model, with numbers for all letters except B and T."""
     options, second = row.shape.split(" | "), False
-    if name.endswith("_mix"):
-        _, _, part, hook = name.split(".")
-        owner = config.attention if part == "attn" else config.mlp
-        second = getattr(owner, hook.removeprefix("hook_").removesuffix("_mix")).mix == options[1]
-    elif name.endswith("hook_gate") and config.attention.gate is not None:
+    if name.endswith("hook_gate") and config.attention.gate is not None:
         second = config.attention.gate.shape == "scalar"
     elif name.endswith("hook_scale"):
         norm = config.readout.norm if name.startswith("ln_final") else config.norm
         second = isinstance(norm, ChannelLayerNorm)
     elif "canon_d" in name:
         second = config.mlp.gate is not None
-    wide = config.d_mlp // config.n_heads if ".mlp." in name else config.d_head
-    sizes = {
+    sizes: dict[str, int | None] = {
         "D": config.d_model, "H": config.n_heads, "G": config.kv_heads, "K": config.d_head, "M": config.d_mlp,
-        "3D": 3 * config.d_model, "2M": 2 * config.d_mlp,
+        "3D": config.canon_widths().get("b"), "2M": 2 * config.d_mlp,
         "N": config.residual.n if isinstance(config.residual, Hyper) else 1,
-        "in": wide if name.endswith("hook_down_mix") else config.d_head,
-        "out": config.d_head if name.endswith("hook_down_mix") else wide,
     }  # fmt: skip
     for path, spec, d_in, d_out in config.projections():
-        if f".{path}." in name and isinstance(spec, Hdpl):
-            sizes["R"] = spec.latent_width(d_in, d_out)
+        if name.endswith(f".{path.replace('.', '.hook_')}_mix"):
+            second = spec.mix == options[1]
+            sizes |= {"in": d_in // config.n_heads, "out": d_out // config.n_heads}
+        elif f".{path}." in name and isinstance(spec, Hdpl):
+            sizes |= {"R": spec.latent_width(d_in, d_out), "D": d_out, "M": d_out}
     return " ".join(str(sizes.get(letter, letter)) for letter in options[second].split())

@@ -24,6 +24,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     **{name: attrgetter(f"config.{name}") for name in FLAT},
     "model_name": attrgetter("config.name"),
     "positional_embedding_type": lambda model: POSITION_NAMES.get(type(model.config.positions), "none"),
+    "parallel_attn_mlp": lambda model: getattr(model.config.residual, "order", "") == "parallel",
     "gated_mlp": lambda model: model.config.mlp.gate is not None,
     "use_attn_result": lambda model: any(point.wanted or bool(point.asked) for point in model.result_points()),
     "n_key_value_heads": lambda model: model.config.kv_heads if model.config.kv_heads < model.config.n_heads else None,
@@ -33,9 +34,13 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
 """Names and meanings as in TransformerLens, read from a model."""
 
 
-def check_padding(padding_side: str | None) -> None:
-    if padding_side not in (None, "right"):
-        raise InputError(f"padding_side={padding_side!r}: padding is on the right, where it changes no real position")
+def check_padding(padding_side: str | None, mask: Bool[Tensor, "B T"] | None = None) -> None:
+    """Raise `InputError` for padding on the left, also by an attention mask: it would be read as text."""
+    left = f"padding_side={padding_side!r}" if padding_side not in (None, "right") else ""
+    if mask is not None and bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        left = "attention_mask hides tokens before others"
+    if left:
+        raise InputError(f"{left}: padding is on the right, where it changes no real position")
 
 
 def _one_row(ids: Any, caller: str) -> Tensor:

@@ -2,10 +2,10 @@
 
     h = Σ_s H_pre,s X_s        X ← H_res X + H_post ⊗ F(h)        X [B, T, N, D], F = norm, attention or FFN
 
-The kinds differ in H_res and in the input of the coefficients. Coefficients and mixing are computed in at least fp32,
-also under autocast and for bf16 parameters, because the streams are the residual stream. The embedding is repeated n
-times. The head reads the sum or mean of the streams, which differ only in scale; a final norm removes it except for
-its ε.
+The kinds differ in H_res and in the input of the coefficients. Coefficients are computed in at least fp32, also under
+autocast and for bf16 parameters, and used in the dtype of the streams, which are the residual stream: fp32 under
+autocast, bf16 in a model that is loaded as bf16. The embedding is repeated n times. The head reads the sum or mean of
+the streams, which differ only in scale; a final norm removes it except for its ε.
 """
 
 import itertools
@@ -353,10 +353,10 @@ def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor,
 class HyperBlock(Block):
     """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams."""
 
+    spec: c.Hyper
+
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__(config, layer)
-        assert isinstance(config.residual, c.Hyper)
-        self.spec = config.residual
         make = CONNECTIONS[type(self.spec)]
         self.attn_hc = make(self.spec, config.d_model, 2 * layer)
         self.mlp_hc = make(self.spec, config.d_model, 2 * layer + 1)

@@ -117,11 +117,11 @@ class Block(nn.Module):
 
     def __init__(self, config: c.ModelConfig, layer: int) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.spec = layer, config.residual
         self.positionwise = not set(config.canon_widths()) - {"a"}
         """Whether positions only mix in attention and before its projections. Then a layer's output at some positions
         needs keys and values everywhere, and everything else only there."""
-        spec, d, heads = config.residual, config.d_model, config.n_heads
+        spec, d, heads = self.spec, config.d_model, config.n_heads
         for place in ("pre", "mid", "post"):
             for stream in spec.streams:
                 self.add_module(f"hook_{stream}_{place}", HookPoint())
@@ -207,14 +207,12 @@ class MidStream(NamedTuple):
 class SingleBlock(Block):
     """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
 
-    def __init__(self, config: c.ModelConfig, layer: int) -> None:
-        super().__init__(config, layer)
-        self.parallel = isinstance(config.residual, c.Single) and config.residual.order == "parallel"
+    spec: c.Single
 
     def around_attn(self, x: Tensor, attn: AttentionBranch) -> Tensor | MidStream:
         x = read_point(self.hook_resid_pre, x)
         mid = self.hook_resid_mid(x + attn(x, x))
-        return MidStream(mid, x) if self.parallel else mid
+        return MidStream(mid, x) if self.spec.order == "parallel" else mid
 
     def around_mlp(self, state: Tensor | MidStream, mlp: MlpBranch) -> Tensor:
         x, x_ffn = state if isinstance(state, MidStream) else (state, state)
@@ -253,10 +251,7 @@ class DualStreamBlock(Block):
     """A layer whose branches read x_t + x_e. Attention writes to x_t (token-factor) or x_e (frozen token), the FFN to
     x_e."""
 
-    def __init__(self, config: c.ModelConfig, layer: int) -> None:
-        super().__init__(config, layer)
-        assert isinstance(config.residual, c.DualStream)
-        self.spec = config.residual
+    spec: c.DualStream
 
     def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
         """Run lines 4–12 of DST Algorithm 1; with a frozen token stream LFA Eq. 18–20."""

@@ -13,7 +13,8 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import each, estimate
-from streamscope.interventions.amplify import Amplify
+from streamscope.instruments.result import Result
+from streamscope.interventions.amplify import Amplify, main
 from streamscope.interventions.amplify.measure import areas, trapezoid
 from streamscope.interventions.edits.amplification import amplification, amplify_heads, pattern_sums
 from streamscope.models import build, load
@@ -24,6 +25,7 @@ from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst.tables import PAPER_ALPHAS, TABLE5
 from streamscope.text.shards import document_batches
 from tests.interventions.passes import captured, under
+from tests.interventions.test_ablate import interrupt_pass
 from tests.probes import planted
 from tests.tiny import randomise, some
 
@@ -223,3 +225,15 @@ def test_intervals_of_shares_and_of_entropy_end_where_their_values_do() -> None:
     for name in ("peak", "unchanged"):
         assert not ((frame[f"{name}_low"] < 0) | (frame[f"{name}_high"] > 1)).any()
     assert (frame["peak_high"] > 0.99).any() and (frame["entropy_low"] >= 0).all()
+
+
+def test_an_interrupted_command_has_losses_areas_and_attention_of_the_same_documents(tmp_path, monkeypatch) -> None:
+    argv = ["lfa", "--alpha", "8", "--prompt", "", "--text", "", "--batch-size", "2"]
+    interrupt_pass(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, "--max-documents", "8", "--out", str(tmp_path / "part.parquet")])
+    monkeypatch.undo()
+    main([*argv, "--max-documents", "4", "--out", str(tmp_path / "four.parquet")])
+    part, four = (Result.load(tmp_path / f"{name}.parquet") for name in ("part", "four"))
+    for name in ("amplify", "areas", "heads"):
+        pd.testing.assert_frame_equal(part.table(name).frame, four.table(name).frame, atol=1e-5)

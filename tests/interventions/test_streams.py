@@ -17,6 +17,7 @@ from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
 from streamscope.models.config import MHC, FrozenToken, KromHC
+from streamscope.models.hooks import edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
 from tests.interventions.passes import captured, under
@@ -157,12 +158,13 @@ def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
         found.append(seen["blocks.1.hook_context_mid"][0])
     assert torch.equal(one["blocks.1.hook_context_mid"], found[0])
     torch.testing.assert_close(means["blocks.1.hook_context_mid"], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
-    words = m.random_embeddings(model, "token", 0, 0)["blocks.0.hook_token_pre"]
+    words = m.random_embeddings(model, "token", 40, 0, 0)["blocks.0.hook_token_pre"]
     distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
     assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
-    assert not torch.equal(words, m.random_embeddings(model, "token", 0, 1)["blocks.0.hook_token_pre"])
+    assert distance.indices.max() < 40 < model.config.d_vocab, "none of an id without a token"
+    assert not torch.equal(words, m.random_embeddings(model, "token", 40, 0, 1)["blocks.0.hook_token_pre"])
     nets = (make("cfm", embed_scale=s) for s in (1.0, 4.0))
-    plain, scaled = (m.random_embeddings(net, "token", 0, 0)["blocks.0.hook_token_pre"] for net in nets)
+    plain, scaled = (m.random_embeddings(net, "token", 256, 0, 0)["blocks.0.hook_token_pre"] for net in nets)
     assert torch.equal(scaled, 4 * plain), "random words are scaled as the embedding is"
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     for draw in range(50):
@@ -213,6 +215,13 @@ def test_an_interrupted_command_has_the_spread_of_draws(tmp_path: Path, monkeypa
     main([*argv, "--max-documents", "4", "--batch-size", "2", "--out", str(tmp_path / "four.parquet")])
     part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
     assert part == pytest.approx(four, rel=1e-4) and part > 0
+
+
+def test_a_context_stream_that_an_edit_writes_before_layer_0_is_measured(tiny_run: Path) -> None:
+    model, options = load(tiny_run), Streams(streams=("context",), method=("zero",), where=("0",), reach=("onwards",))
+    with edit(model, {"blocks.0.hook_context_pre": lambda x, hook: x + torch.arange(x.shape[-1])}):
+        (row,) = options.measure(model, Documents(max_documents=4)).table().frame.to_dict("records")
+    assert abs(row["delta"]) > 1e-4
 
 
 def test_places_and_streams_by_default() -> None:

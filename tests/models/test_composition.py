@@ -99,14 +99,28 @@ def check(seed: int) -> None:
         optimizer.zero_grad()
     assert {name for name, _ in model.named_parameters()} - trained <= without_gradient(model)
 
-    model.eval()
+    check_hooks(model.eval(), tokens[:, :-1])
+
+
+def check_hooks(model: StreamTransformer, tokens: torch.Tensor) -> None:
     expected = list(expected_hooks(model.config))
     with capture(model, "*") as found, torch.no_grad():
-        model(tokens[:, :-1])
+        model(tokens)
     assert list(model.hook_dict) != [] and list(found) == [name for name, _ in expected]
     for name, row in expected:
         shape = concrete_shape(row, name, model.config).split()
         assert [str(n) for n in found[name].shape] == [{"B": str(B), "T": str(T)}.get(s, s) for s in shape], name
+
+
+SHARED_KEYS = {"attention.kv_heads": 2, "canon": "canon", "attention.d_head": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("hdpl", SHARED_KEYS), ("llama", {**SHARED_KEYS, "attention.v": "ind"}), ("lfa", {"attention.d_head": 16})],
+)
+def test_shapes_where_heads_share_keys_or_are_not_the_width_over_the_heads(name: str, changes: dict[str, Any]) -> None:
+    check_hooks(build(name, "tiny", **changes).eval(), torch.randint(256, (B, T)))
 
 
 @pytest.mark.parametrize("seed", range(14))

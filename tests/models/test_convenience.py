@@ -150,6 +150,8 @@ def test_text_as_users_of_transformer_lens_write_it(model) -> None:
     for call in (model.to_tokens, model.to_str_tokens, model):
         with pytest.raises(InputError, match="padding_side='left': padding is on the right"):
             call(TEXTS[0], padding_side="left")
+    with pytest.raises(InputError, match="attention_mask hides tokens before others: padding is on the right"):
+        model(tokens, attention_mask=mask.flip(1).long())
     with pytest.raises(InputError, match="to_string takes ids of tokens or lists of them, not 'Lily'"):
         model.to_string("Lily")
     with pytest.raises(InputError, match=r"no option 'return_type': .* model.to_string\(ids\)"):

@@ -137,6 +137,8 @@ def test_native_classes_and_their_tokenizer(name: str, tokenizer: Tokenizer, tmp
     model = made(name, tokenizer)
     folder = exported(model, tmp_path, native=True)
     assert not list(folder.glob("*.py"))
+    fields = json.loads((folder / "config.json").read_text())
+    assert name != "llama" or fields["rope_theta"] == 500_000, "the library before 5 reads no rope_parameters"
     peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert type(peer).__name__ == {"std-t": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[name]
     with torch.no_grad():

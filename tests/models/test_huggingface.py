@@ -229,6 +229,7 @@ def test_hooks_have_the_shapes_of_the_table_and_segments_agree(kind: str, tmp_pa
     assert found["blocks.1.attn.hook_k"].shape == (1, 12, c.kv_heads, c.d_head)
     assert found["blocks.1.attn.hook_z"].shape == (1, 12, c.n_heads, c.d_head)
     assert model.cfg.n_key_value_heads == (None if kind == "pythia" else 2)
+    assert model.cfg.parallel_attn_mlp == (kind == "pythia")
     assert model.blocks[0].attn.W_K.shape == model.blocks[0].attn.W_Q.shape == (c.n_heads, c.d_model, c.d_head)
     whole = model(tokens)
     state = model.segment(model.embed_tokens(tokens), 0, 1)

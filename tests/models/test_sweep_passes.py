@@ -131,6 +131,30 @@ def test_rounding_in_float32(case: str) -> None:
         assert_same(model, sweep, 1e-5, at=at)
 
 
+@pytest.mark.parametrize("name", ["blocks.0.mlp", "blocks.2.attn.q", "blocks.2.ln2", "blocks.2.mlp", "ln_final"])
+def test_a_hook_on_a_module_acts_at_its_positions(name: str) -> None:
+    """torch's own hook, which depends on the position, in every pass and whatever positions are wanted."""
+    model = make("std-t")
+    plain = alone(model, {}, at=AT)
+    model.get_submodule(name).register_forward_hook(lambda module, inputs, x: mixed(x, None))
+    hooked = alone(model, {}, at=AT)
+    assert (hooked - plain).abs().max() > 1e-9
+    torch.testing.assert_close(model(TOKENS, logits_at=AT).log_softmax(-1), hooked)
+    for at in (None, AT):
+        assert_same(model, [{}, *SINGLES], at=at)
+
+
+@pytest.mark.parametrize("name", ["", "blocks.1", "blocks.1.attn", "unembed"])
+def test_a_hook_on_a_module_that_is_taken_apart_is_refused(name: str) -> None:
+    """Its instrument would say that it measures the model with the hook, which never acted."""
+    model = make("std-t")
+    handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, x: x * 2)
+    with pytest.raises(InputError, match=f"hook of yours at {name or 'StreamTransformer'} would not act"):
+        Prefix(model, TOKENS, [{}])
+    handle.remove()
+    Prefix(model, TOKENS, [{}])
+
+
 def test_edits_of_several_places_at_once() -> None:
     model = make("lfa")
     z, out, token = "blocks.{}.attn.hook_z", "blocks.{}.hook_mlp_out", "blocks.{}.hook_token_post"

@@ -107,7 +107,8 @@ def their_activation(config: ModelConfig) -> str:
 
 
 def sizes(config: ModelConfig) -> dict[str, Any]:
-    """The fields that families with rotary positions share."""
+    """The fields that families with rotary positions share; `rope_theta` and `rope_scaling` are those of the library
+    before version 5, which ignores `rope_parameters`."""
     turn = config.positions if isinstance(config.positions, Rope) else Rope()
     rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base}
     if (to := turn.stretch) is not None:
@@ -119,6 +120,7 @@ def sizes(config: ModelConfig) -> dict[str, Any]:
         "num_hidden_layers": config.n_layers, "hidden_size": config.d_model, "num_attention_heads": config.n_heads,
         "vocab_size": config.d_vocab, "max_position_embeddings": config.n_ctx, "intermediate_size": config.d_mlp,
         "hidden_act": their_activation(config), "rope_parameters": rule, "tie_word_embeddings": config.readout.tied,
+        "rope_theta": turn.base, **({} if turn.stretch is None else {"rope_scaling": rule}),
     }  # fmt: skip
 
 
@@ -224,6 +226,7 @@ def as_neox(config: ModelConfig) -> dict[str, Any]:
     fields = sizes(config)
     if isinstance(config.positions, Rope):
         fields["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
+        fields |= {"rotary_emb_base": config.positions.base, "rotary_pct": config.positions.fraction}
     return {
         **fields, "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
         "use_parallel_residual": getattr(config.residual, "order", "") == "parallel",
