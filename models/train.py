@@ -90,6 +90,8 @@ def _start(options: Options, out: Path) -> None:
 def _resume(out: Path) -> None:
     from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
     from streamscope.models.checkpoint import model_config, whole_run
+    from streamscope.models.derived import unchanged_parent
+    from streamscope.models.training.checkpoints import none_yet
 
     folder = whole_run(out)
     config = model_config(folder)
@@ -105,7 +107,9 @@ def _resume(out: Path) -> None:
             raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
     if manifest["data"]["tokenizer"]["sha256"] != data.tokenizer.sha256:
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or train a new run")
-    trainer = _trainer(config, training, data, folder, None, group, device)
+    starts_again = "parent" in manifest and none_yet(folder, training.checkpoint_every)
+    start = str(unchanged_parent(manifest)) if starts_again else None
+    trainer = _trainer(config, training, data, folder, None, group, device, start)
     trainer.resume()
     _fit(trainer, data)
 

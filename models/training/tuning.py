@@ -14,7 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
 from streamscope.models.config.serialization import to_dict
-from streamscope.models.derived import inherited, parent_of
+from streamscope.models.derived import inherited, parent_of, unchanged_parent
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.generation import read_eos, read_generation
 from streamscope.models.training.checkpoints import none_yet
@@ -76,9 +76,7 @@ def resume(out: Path) -> None:
     saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
     training = saved_training(saved["training"], model_config(folder).d_model)
     restarts = none_yet(folder, training.checkpoint_every)
-    start = run_folder(manifest["parent"]["run"]) if restarts else folder
-    if restarts and parent_of(start)["sha256"] != manifest["parent"]["sha256"]:
-        raise InputError(f"the weights of {start} changed since the fine-tuning began: start it again")
+    start = unchanged_parent(manifest) if restarts else folder
     trainer, counts = _trainer(start, folder, saved["sft"], training, load_weights=restarts)
     if counts["tokenizer"] != manifest["sft"].get("tokenizer", counts["tokenizer"]):
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or tune a new run")

@@ -251,7 +251,7 @@ def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp
     assert run(case.module, argv, tmp_path / "log", 5) == KILLED
     assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
     shutil.copy(cases["sft"][1] / "checkpoint.safetensors", parent / "model.safetensors")
-    with pytest.raises(InputError, match="the weights of .* changed since the fine-tuning began: start it again"):
+    with pytest.raises(InputError, match="the weights of .* changed since the run began from them: start it again"):
         tune(["--resume", "--out", str(tmp_path / "tuned")])
 
 
