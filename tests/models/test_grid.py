@@ -83,6 +83,27 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
     assert begin([same], tmp_path) == [one]
 
 
+def test_what_a_grid_did_not_start_is_neither_counted_nor_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of that name may be another training; one that was killed early goes on in its folder."""
+    cell, words_seen = Cell("lfa-s0", ("lfa", "--seed", "0")), list[str]()
+    (folder := tmp_path / "lfa-s0").mkdir()
+    (folder / "manifest.json").write_text('{"outcome": "completed"}')
+    with pytest.raises(InputError, match="lfa-s0 is not of this grid: move it, or choose another --out"):
+        begin([cell], tmp_path)
+
+    def child(words: list[str], **_: Any) -> None:
+        words_seen.extend(words)
+        raise InterruptedError
+
+    monkeypatch.setattr(grid, "child", child)
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(InterruptedError):
+        grid.train(cell, tmp_path, threads=1)
+    assert words_seen[-3:] == ["--resume", "--out", str(folder)] and (folder / "manifest.json").exists()
+
+
 GRIDS = sorted(path for path in (ROOT / "papers").rglob("*.toml") if "\n[train]\n" in path.read_text())
 
 
