@@ -62,6 +62,7 @@ def start(options: Any, out: Path) -> None:
     manifest = {"preset": trainer.model.config.name, "scale": "", **manifest}
     manifest |= {
         "seed": training.seed, "parameters": counts.pop("parameters"), "parent": parent_of(folder), "sft": counts,
+        "step": 0, "steps": trainer.steps,
         **provenance(training.device),
     }  # fmt: skip
     trainer.run = Run.create(out, saved, trainer.model.tokenizer, manifest, read_generation(folder))
