@@ -303,5 +303,6 @@ def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> 
     os.utime(left, (1, 1))
     (living := left.with_name(".table.parquet.0123abcd.part")).write_text("of a process that writes now")
     (stranger := tmp_path / ".notes.part").write_text("of somebody else")
+    (gone := living.with_name(".table.parquet.4567cdef.part")).symlink_to("like one that is renamed meanwhile")
     write_text(tmp_path / "table.parquet", "whole")
-    assert {*tmp_path.iterdir()} == {tmp_path / "table.parquet", living, stranger}
+    assert {*tmp_path.iterdir()} == {tmp_path / "table.parquet", living, stranger, gone}
