@@ -178,7 +178,7 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from streamscope.models.training.data import repeated_documents
+    from streamscope.models.training.data import parts_not_held_out, repeated_documents
     from streamscope.models.training.loop import run_to_end
     from streamscope.text.shards import document_count
 
@@ -198,6 +198,9 @@ def _fit(trainer: Any, data: Any) -> None:
         if data.source["valid"] is not None and (repeated := repeated_documents(data)):
             print(f"{repeated:,} of {data.valid.n_documents:,} validation documents are also in the training text: "
                   "their loss says nothing of unseen text", file=sys.stderr)  # fmt: skip
+        if unread := parts_not_held_out(data):
+            print(f"no document of {visible(' and '.join(unread))} is held out, so validation does not read it: give "
+                  "--valid-blocks 10 to hold out parts of documents", file=sys.stderr)  # fmt: skip
         steps = trainer.training.snapshots.split(",")
         if lost := [step for step in steps if step.isdecimal() and int(step) > trainer.steps]:
             print(f"--snapshots: no step {', '.join(lost)}, the run ends at {trainer.steps}", file=sys.stderr)
