@@ -24,7 +24,7 @@ from streamscope.models.training.lora import add_lora
 from streamscope.models.training.run import Run, check_startable
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.chat import read_template
-from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, read_pairs
+from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, prompt_of, read_pairs
 from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
@@ -104,6 +104,10 @@ def _trainer(
     """(trainer, counts of the pairs) for the model of `start`, with or without its weights."""
     pairs, valid_file = read_pairs(Path(sft["data"])), sft["valid"]
     train, valid = hold_out(pairs, VALID_FRACTION) if valid_file is None else (pairs, read_pairs(Path(valid_file)))
+    prompts = set(map(prompt_of, train))
+    if repeated := sum(prompt_of(row) in prompts for row in valid):
+        print(f"{repeated:,} of {len(valid):,} validation pairs have a prompt of the training pairs: their loss says "
+              "nothing of unseen prompts", file=sys.stderr)  # fmt: skip
     torch.manual_seed(training.seeds["noise"])
     if load_weights:
         model = load(start)
