@@ -235,6 +235,8 @@ def _training(options: Mapping[str, Any]) -> Training:
     for name in options:
         if name not in OPTIONS:
             raise unknown("option of a grid", name, sorted(OPTIONS))
+    if isinstance(options.get("compile"), bool):  # in runs of older versions
+        raise InputError(f'compile of a grid is "off", "blocks" or "step", got {options["compile"]}')
     return from_dict(Training, {name: value for name, value in options.items() if name in TRAINING}, "train")
 
 
@@ -281,13 +283,10 @@ def _identity(cell: Cell) -> str:
 def _words(options: Mapping[str, Any]) -> list[str]:
     """Options of `models.train` as command-line words, checked by name and type."""
     _training(options)
-    of_recipe = {field.name for field in fields(Training) if field.default is None}  # these take True and False
     words: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool) and name not in of_recipe:
-            words += [flag] * value
-        elif isinstance(value, list):
+        if isinstance(value, list):
             words += [word for item in value for word in (flag, str(item))]
         elif isinstance(value, str | int | float):
             words += [flag, str(value)]
@@ -311,8 +310,7 @@ def with_options(cell: Cell, words: Sequence[str]) -> Cell:
         new, flag = _words(_merged({key: value})), f"--{key.replace('_', '-')}"
         if flag in argv:
             index = argv.index(flag)
-            alone = argv[index + 1].startswith("--")  # true
-            del argv[index : index + (1 if alone else 2)]
+            del argv[index : index + 2]
         argv[1:1] = new
     return Cell(cell.name, tuple(argv))
 
