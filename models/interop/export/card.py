@@ -86,7 +86,8 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
     training = saved.get("training", {})
     if step is not None and "batch_size" in training:
         of = f" of {manifest['of_steps']:,}" if manifest.get("of_steps") else ""
-        seen = f", {tokens_seen(training, config.n_ctx, step):,} tokens seen, including repetitions"
+        padding = " and padding" if training.get("packing") == "document" else ""
+        seen = f", {tokens_seen(training, config.n_ctx, step):,} tokens seen, including repetitions{padding}"
         lines.append(f"{step:,} steps{of}{'' if 'sft' in saved else seen}.")
     commit = str(manifest.get("commit") or "unknown")[:12]
     device = manifest.get("device", "device unknown")
