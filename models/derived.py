@@ -10,7 +10,7 @@ from typing import Any
 from streamscope.cli.disk import Config, read_json, sha256, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import provenance
-from streamscope.models.checkpoint import read_manifest, run_label
+from streamscope.models.checkpoint import read_manifest, run_folder, run_label
 from streamscope.models.tensors import FORMAT, save
 
 
@@ -26,6 +26,15 @@ def parent_of(folder: Path) -> dict[str, Any]:
     """A derived run's record of its parent: name, sha256 of the weights, preset and step if known."""
     entries = _recorded(folder, "preset", "step", "parent")
     return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **entries}
+
+
+def unchanged_parent(manifest: dict[str, Any]) -> Path:
+    """The folder of the parent, for a run that starts again from its weights. Raises `InputError` if they changed."""
+    parent = manifest["parent"]
+    folder = run_folder(parent["run"])
+    if sha256(folder / "model.safetensors") != parent.get("sha256"):
+        raise InputError(f"the weights of {folder} changed since the run began from them: start it again")
+    return folder
 
 
 def _recorded(folder: Path, *names: str) -> dict[str, Any]:

@@ -41,14 +41,19 @@ def flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[st
 
 
 def training_flops_per_token(model: "StreamTransformer", n: int | None = None) -> dict[str, int]:
-    """FLOPs of a training step per token, by part: three times the forward pass (one product forward, two backward).
+    """FLOPs of a training step per token, by part: three times the forward pass (one product forward, two backward, one
+    of them for the gradient of the weight, which a frozen one does not need).
 
     The head counts once per supervised layer. HDPL's log σ² is only computed in training. The constant permutation
     matrices of mHC-lite need no gradient.
     """
     c = model.config
     out = {part: 3 * flops for part, flops in flops_per_token(model, n).items()}
+    frozen = [m for m in model.modules() if not any(p.requires_grad and p.ndim > 1 for p in m.parameters())]
+    out["projections"] -= sum(m.flops() for m in frozen if isinstance(m, Projection))
     supervision = c.readout.supervision
+    if not model.unembed.weight.requires_grad:
+        out["head"] -= out["head"] // 3
     out["head"] *= 1 + (len(supervision.layer_weights(c.n_layers)) if supervision is not None else 0)
     out["projections"] += sum(3 * 2 * m.d_in * m.rank for m in model.modules() if isinstance(m, HdplProjection))
     for m in model.modules():

@@ -30,7 +30,6 @@ the work. A training that two grids contain is run once, under its first name.
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -236,6 +235,8 @@ def _training(options: Mapping[str, Any]) -> Training:
     for name in options:
         if name not in OPTIONS:
             raise unknown("option of a grid", name, sorted(OPTIONS))
+    if isinstance(options.get("compile"), bool):  # in runs of older versions
+        raise InputError(f'compile of a grid is "off", "blocks" or "step", got {options["compile"]}')
     return from_dict(Training, {name: value for name, value in options.items() if name in TRAINING}, "train")
 
 
@@ -282,13 +283,10 @@ def _identity(cell: Cell) -> str:
 def _words(options: Mapping[str, Any]) -> list[str]:
     """Options of `models.train` as command-line words, checked by name and type."""
     _training(options)
-    of_recipe = {field.name for field in fields(Training) if field.default is None}  # these take True and False
     words: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool) and name not in of_recipe:
-            words += [flag] * value
-        elif isinstance(value, list):
+        if isinstance(value, list):
             words += [word for item in value for word in (flag, str(item))]
         elif isinstance(value, str | int | float):
             words += [flag, str(value)]
@@ -312,8 +310,7 @@ def with_options(cell: Cell, words: Sequence[str]) -> Cell:
         new, flag = _words(_merged({key: value})), f"--{key.replace('_', '-')}"
         if flag in argv:
             index = argv.index(flag)
-            alone = argv[index + 1].startswith("--")  # true
-            del argv[index : index + (1 if alone else 2)]
+            del argv[index : index + 2]
         argv[1:1] = new
     return Cell(cell.name, tuple(argv))
 
@@ -340,7 +337,8 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     """Add the cells to those in `out`, and return them under the names that `out` uses.
 
     A training is in a folder once: if it is already there, under another name or with its options in another order,
-    that cell is used. Raises `InputError` if `out` has another training of a name, or cannot be created.
+    that cell is used. Raises `InputError` if `out` has another training or anything else of a name, or cannot be
+    created.
     """
     with locked(out / ".grid.lock") if write else contextlib.nullcontext():  # commands see each other's cells
         existing_cells, matched = _read_cells(out), list[Cell]()
@@ -351,6 +349,8 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
         arguments = {cell.name: cell.argv for cell in existing_cells}
         for cell in cells:
             first_cell = by_identity.setdefault(_identity(cell), cell)
+            if first_cell is cell and cell.name not in arguments and (out / cell.name).exists():
+                raise InputError(f"{out / cell.name} is not of this grid: move it, or choose another --out")
             if first_cell is cell and cell.argv != (started := arguments.setdefault(cell.name, cell.argv)):
                 raise InputError(
                     f"{out / cell.name} was started with other options ({' '.join(started)}): choose another --out"
@@ -367,10 +367,7 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
     folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     if not _completed(folder):
-        resumable = any(folder.glob("checkpoint*"))
-        if folder.exists() and not resumable:  # killed before the first checkpoint
-            shutil.rmtree(folder)
-        argv = ["--resume"] if resumable else cell.argv
+        argv = ["--resume"] if (folder / "manifest.json").is_file() else cell.argv
         env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         env = ALLOCATOR | env | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         words = [sys.executable, "-m", "streamscope.models.train", *argv, "--out", str(folder)]

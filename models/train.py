@@ -90,6 +90,8 @@ def _start(options: Options, out: Path) -> None:
 def _resume(out: Path) -> None:
     from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
     from streamscope.models.checkpoint import model_config, whole_run
+    from streamscope.models.derived import unchanged_parent
+    from streamscope.models.training.checkpoints import none_yet
 
     folder = whole_run(out)
     config = model_config(folder)
@@ -105,7 +107,9 @@ def _resume(out: Path) -> None:
             raise InputError(f"the {part} data changed since the run began: a resumed run would not be the same run")
     if manifest["data"]["tokenizer"]["sha256"] != data.tokenizer.sha256:
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or train a new run")
-    trainer = _trainer(config, training, data, folder, None, group, device)
+    starts_again = "parent" in manifest and none_yet(folder, training.checkpoint_every)
+    start = str(unchanged_parent(manifest)) if starts_again else None
+    trainer = _trainer(config, training, data, folder, None, group, device, start)
     trainer.resume()
     _fit(trainer, data)
 
@@ -174,7 +178,7 @@ def _same_model(start: str, config: ModelConfig, tokenizer: Any) -> Any:
 
 
 def _fit(trainer: Any, data: Any) -> None:
-    from streamscope.models.training.data import repeated_documents
+    from streamscope.models.training.data import parts_not_held_out, repeated_documents
     from streamscope.models.training.loop import run_to_end
     from streamscope.text.shards import document_count
 
@@ -194,6 +198,9 @@ def _fit(trainer: Any, data: Any) -> None:
         if data.source["valid"] is not None and (repeated := repeated_documents(data)):
             print(f"{repeated:,} of {data.valid.n_documents:,} validation documents are also in the training text: "
                   "their loss says nothing of unseen text", file=sys.stderr)  # fmt: skip
+        if unread := parts_not_held_out(data):
+            print(f"no document of {visible(' and '.join(unread))} is held out, so validation does not read it: give "
+                  "--valid-blocks 10 to hold out parts of documents", file=sys.stderr)  # fmt: skip
         steps = trainer.training.snapshots.split(",")
         if lost := [step for step in steps if step.isdecimal() and int(step) > trainer.steps]:
             print(f"--snapshots: no step {', '.join(lost)}, the run ends at {trainer.steps}", file=sys.stderr)

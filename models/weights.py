@@ -87,8 +87,8 @@ class WeightsMixin:
 
     @property
     def QK(self) -> FactoredMatrix:
-        """W_Q W_K^T of every head [L, H, D, D]: without biases, scores are x QK x'^T / sqrt(d_h) of normed inputs x,
-        x'.
+        """W_Q W_K^T of every head [L, H, D, D]: without biases and a cap, scores are x QK x'^T / sqrt(d_h) of normed
+        inputs x, x'; with `attention.scale_width` w they are x QK x'^T / sqrt(w).
 
         With rotary positions this holds for a query and a key at the same position, as in TransformerLens. Raises
         `Undefined` if something else acts between the weights and the scores.

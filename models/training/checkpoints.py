@@ -37,8 +37,8 @@ def save_checkpoint(
     for i, values in moments.items():
         tensors |= {f"optimizer.{i}.{k}": torch.as_tensor(v) for k, v in values.items()}
     tensors["rng.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["rng.cuda"] = torch.cuda.get_rng_state()
+    if (device := next(model.parameters()).device).type == "cuda":
+        tensors["rng.cuda"] = torch.cuda.get_rng_state(device)
     meta = {"step": str(step), "config": _config(folder), "state": json.dumps(state)}
     meta["machine"] = json.dumps(machine(model))
     write_tensors(folder / LAST, tensors, meta, keep=folder / BEFORE)
@@ -78,8 +78,8 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: Optimizers)
             moments.setdefault(int(index), {})[key] = moment
         optimizer.load_state(moments)
         torch.set_rng_state(tensors["rng.cpu"])
-    if torch.cuda.is_available() and "rng.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["rng.cuda"])
+    if (device := next(model.parameters()).device).type == "cuda" and "rng.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["rng.cuda"], device)
     this_machine = machine(model)
     for name, value in parse(meta.get("machine", "{}"), dict[str, Any], f"machine of {path}").items():
         if value != this_machine[name] and not (name == "threads" and this_machine["device"] != "cpu"):

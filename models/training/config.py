@@ -227,7 +227,7 @@ def saved_training(data: dict[str, Any], d_model: int) -> Training:
 
 def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
     """Training tokens after `step` steps, Σ sequences × tokens per sequence, of the training in a config.json and its
-    model's context."""
+    model's context; padding (packing "document") counts."""
     phases = phases_of(training.get("phases"))
     if not phases:
         return int(step * training["batch_size"] * n_ctx)

@@ -83,6 +83,18 @@ def repeated_documents(data: Data) -> int:
     return sum(value in train_hashes for value in hashes(data.valid))
 
 
+def parts_not_held_out(data: Data) -> list[str]:
+    """The sources of the parts of a mixture of which no document is held out, so validation never reads them."""
+    source = data.source
+    names = ("text_field", "max_documents", "split_at")
+    corpus = open_corpus(source["data"], **{name: source[name] for name in names})
+    if not isinstance(corpus, MixtureCorpus) or (source["valid"], source["valid_blocks"]) != (None, None):
+        return []
+    fraction = VALID_FRACTION if source["valid_fraction"] is None else source["valid_fraction"]
+    texts = {part.source: part.documents() for part in corpus.parts}
+    return [name for name, documents in texts.items() if not any(in_validation(text, fraction) for text in documents)]
+
+
 def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: int | None) -> TokenShards | Mixture:
     options: dict[str, Any] = {"part": part, "valid_fraction": fraction, "valid_blocks": blocks}
     if isinstance(corpus, MixtureCorpus):

@@ -238,7 +238,8 @@ class Trainer:
             for name, value in {"loss": loss.detach(), **scaled}.items():
                 sums[name] = sums.get(name, 0.0) + value
         sums, norm = self.ranks.mean(sums), self.ranks.clip(t.clip or math.inf)
-        due = 0 in ((self.step + 1) % t.log_every, (self.step + 1) % t.checkpoint_every)
+        step = self.step + 1
+        due = step in {self.steps, *self.snapshots} or 0 in (step % t.log_every, step % t.checkpoint_every)
         if (due or self.device.type == "cpu") and not torch.isfinite(sums["loss"]) & torch.isfinite(norm):
             raise Stopped(self._nan_message(float(sums["loss"]), float(norm)))
         self.optimizer.step()

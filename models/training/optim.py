@@ -20,13 +20,12 @@ from streamscope.cli.errors import InputError
 from streamscope.models.decoder import Embedding
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.hyper_mixing import DTYPES, HyperConnection
-from streamscope.models.layers.positions import PositionTable
 from streamscope.models.training.config import Training
 
 
 def roles(model: nn.Module) -> dict[str, str]:
     """The roles of the trainable parameters by name: "hyper", "matrix", "kernel" or "rest"."""
-    kinds = {HyperConnection: "hyper", CanonLayer: "kernel", Embedding: "rest", PositionTable: "rest"}
+    kinds = {HyperConnection: "hyper", CanonLayer: "kernel", Embedding: "rest"}  # both tables are embeddings
     inside = {
         p: role
         for module in model.modules()

@@ -14,7 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
 from streamscope.models.config.serialization import to_dict
-from streamscope.models.derived import inherited, parent_of
+from streamscope.models.derived import inherited, parent_of, unchanged_parent
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.generation import read_eos, read_generation
 from streamscope.models.training.checkpoints import none_yet
@@ -24,7 +24,7 @@ from streamscope.models.training.lora import add_lora
 from streamscope.models.training.run import Run, check_startable
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.chat import read_template
-from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, read_pairs
+from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, prompt_of, read_pairs
 from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05
@@ -62,6 +62,7 @@ def start(options: Any, out: Path) -> None:
     manifest = {"preset": trainer.model.config.name, "scale": "", **manifest}
     manifest |= {
         "seed": training.seed, "parameters": counts.pop("parameters"), "parent": parent_of(folder), "sft": counts,
+        "step": 0, "steps": trainer.steps,
         **provenance(training.device),
     }  # fmt: skip
     trainer.run = Run.create(out, saved, trainer.model.tokenizer, manifest, read_generation(folder))
@@ -76,9 +77,7 @@ def resume(out: Path) -> None:
     saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
     training = saved_training(saved["training"], model_config(folder).d_model)
     restarts = none_yet(folder, training.checkpoint_every)
-    start = run_folder(manifest["parent"]["run"]) if restarts else folder
-    if restarts and parent_of(start)["sha256"] != manifest["parent"]["sha256"]:
-        raise InputError(f"the weights of {start} changed since the fine-tuning began: start it again")
+    start = unchanged_parent(manifest) if restarts else folder
     trainer, counts = _trainer(start, folder, saved["sft"], training, load_weights=restarts)
     if counts["tokenizer"] != manifest["sft"].get("tokenizer", counts["tokenizer"]):
         raise InputError(f"{folder / 'tokenizer.json'} changed since the run began: restore it, or tune a new run")
@@ -105,6 +104,10 @@ def _trainer(
     """(trainer, counts of the pairs) for the model of `start`, with or without its weights."""
     pairs, valid_file = read_pairs(Path(sft["data"])), sft["valid"]
     train, valid = hold_out(pairs, VALID_FRACTION) if valid_file is None else (pairs, read_pairs(Path(valid_file)))
+    prompts = set(map(prompt_of, train))
+    if repeated := sum(prompt_of(row) in prompts for row in valid):
+        print(f"{repeated:,} of {len(valid):,} validation pairs have a prompt of the training pairs: their loss says "
+              "nothing of unseen prompts", file=sys.stderr)  # fmt: skip
     torch.manual_seed(training.seeds["noise"])
     if load_weights:
         model = load(start)

@@ -249,8 +249,9 @@ def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | N
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for stale in path.parent.glob(f".{glob.escape(path.name[:190])}.*.part"):  # left by a killed process
-            if time.time() - stale.stat().st_mtime > STALE:
-                stale.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process has given it its name
+                if time.time() - stale.stat().st_mtime > STALE:
+                    stale.unlink()
         part.touch()
         mode = stat.S_IMODE(part.stat().st_mode)
         write(part)

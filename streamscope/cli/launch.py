@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from streamscope.cli.bounds import Count, Only, Positive
@@ -108,7 +107,7 @@ def _as_worker(argv: Sequence[str]) -> list[str]:
     return [*arguments, "--launch", "worker"]
 
 
-def _run(command: Sequence[str], log: str, cwd: str, environment: Mapping[str, str] = MappingProxyType({})) -> int:
+def _run(command: Sequence[str], log: str, cwd: str, environment: Mapping[str, str]) -> int:
     """Run one worker with its output in a file; returns its exit code."""
     with open(log, "w") as file:
         env = {**environment, **os.environ}
@@ -142,7 +141,7 @@ def _submitit(options: LaunchOptions, calls: Sequence[Any]) -> list[int]:
     executor.update_parameters(timeout_min=max(1, round(60 * options.hours)), name="streamscope")
     if options.partition is not None:
         executor.update_parameters(slurm_partition=options.partition)
-    jobs = [executor.submit(_run, *call) for call in calls]
+    jobs = [executor.submit(_run, *call, {}) for call in calls]
     return [-1 if job.exception() else job.result() for job in jobs]
 
 

@@ -73,9 +73,9 @@ class MixedWindows:
                 f"weights {'/'.join(f'{w:g}' for w in shares)}: give one number from 0 for each of the "
                 f"{len(self.windows)} parts of the data, not all of them 0"
             )
-        targets = [(p.n_tokens - p.n_documents) / len(w) for p, w in zip(mixture.parts, self.windows, strict=True)]
-        if packing == "document":
-            shares = shares / targets
+        if packing == "document":  # by the mean number of targets of a window
+            parts = zip(mixture.parts, self.windows, strict=True)
+            shares = shares / [(part.n_tokens - part.n_documents) / len(windows) for part, windows in parts]
         self.counts = round_to_block(shares)
 
     def at(self, n_ctx: int, weights: Sequence[float] | None = None) -> "MixedWindows":

@@ -41,6 +41,17 @@ def test_flops_equal_what_torch_counts(name: str) -> None:
         assert counter.get_total_flops() == tokens.numel() * sum(flops(model, 16).values())
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_frozen_weight_needs_no_gradient(tied: bool) -> None:
+    """As most of them in a fine-tuning with LoRA."""
+    model, tokens = build("pls", "tiny", **{"readout.tied": tied}), torch.zeros(3, 16, dtype=torch.long)
+    for weight in (model.blocks[1].attn.o.weight, model.blocks[1].mlp.up.weight, model.unembed.weight):
+        weight.requires_grad_(False)
+    with FlopCounterMode(display=False) as step, model.explicit_attention():
+        model.train().loss(tokens, tokens)[0].backward()
+    assert step.get_total_flops() == tokens.numel() * sum(training_flops_per_token(model, 16).values())
+
+
 def test_supervision_costs_heads() -> None:
     """PLS at paper scale: five heads more, 6 · 384 · 50,257 FLOPs each; the rest as C2."""
     c2, pls = (training_flops_per_token(build(name)) for name in ("c2", "pls"))

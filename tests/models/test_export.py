@@ -242,6 +242,18 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
         with pytest.raises(InputError, match=line):
             main(argv)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+    (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8, "packing": "document"}}))
+    main([str(run), "--out", str(tmp_path / "padded")])
+    assert "10,240 tokens seen, including repetitions and padding." in (tmp_path / "padded/README.md").read_text()
+    # of a fine-tuning, whose manifest has the data of its parent: neither its tokens nor its loss are of these
+    sft = {"data": "pairs.jsonl", "valid": None}
+    (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8}, "sft": sft}))
+    manifest |= {"parent": {"run": "runs/lfa"}, "sft": {}}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    main([str(run), "--out", str(tmp_path / "tuned")])
+    card = (tmp_path / "tuned" / "README.md").read_text()
+    assert "Fine-tuned on `pairs.jsonl`, from `runs/lfa`" in card and "\n40 steps.\n" in card
+    assert "640 tokens of `held-out pairs of pairs.jsonl`" in card
 
 
 @pytest.mark.slow

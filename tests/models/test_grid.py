@@ -27,11 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_cells_by_hand(tmp_path: Path) -> None:
     grid = {"presets": ["lfa", "pls"], "seeds": [0, 3], "train": {"data": "stories", "set": ["n_layers=4"]}}
-    grid["settings"] = {"fast": {"lr": 2e-3, "compile": True}, "wide": {"set": ["d_model=60"], "compile": False}}
+    grid["settings"] = {"fast": {"lr": 2e-3, "compile": "blocks"}, "wide": {"set": ["d_model=60"]}}
     cells = cells_of(grid)
     names = ["lfa-fast-s0", "lfa-fast-s3", "lfa-wide-s0", "lfa-wide-s3"]
     assert [cell.name for cell in cells] == names + [name.replace("lfa", "pls") for name in names]
-    fast = "lfa --data stories --set n_layers=4 --lr 0.002 --compile --seed 0"
+    fast = "lfa --data stories --set n_layers=4 --lr 0.002 --compile blocks --seed 0"
     wide = "lfa --data stories --set n_layers=4 --set d_model=60 --seed 3"
     assert (" ".join(cells[0].argv), " ".join(cells[3].argv)) == (fast, wide)
     assert cells_of({"presets": ["lfa"]})[0].name == "lfa-s0"
@@ -83,6 +83,27 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
     assert begin([same], tmp_path) == [one]
 
 
+def test_what_a_grid_did_not_start_is_neither_counted_nor_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of that name may be another training; one that was killed early goes on in its folder."""
+    cell, words_seen = Cell("lfa-s0", ("lfa", "--seed", "0")), list[str]()
+    (folder := tmp_path / "lfa-s0").mkdir()
+    (folder / "manifest.json").write_text('{"outcome": "completed"}')
+    with pytest.raises(InputError, match="lfa-s0 is not of this grid: move it, or choose another --out"):
+        begin([cell], tmp_path)
+
+    def child(words: list[str], **_: Any) -> None:
+        words_seen.extend(words)
+        raise InterruptedError
+
+    monkeypatch.setattr(grid, "child", child)
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(InterruptedError):
+        grid.train(cell, tmp_path, threads=1)
+    assert words_seen[-3:] == ["--resume", "--out", str(folder)] and (folder / "manifest.json").exists()
+
+
 GRIDS = sorted(path for path in (ROOT / "papers").rglob("*.toml") if "\n[train]\n" in path.read_text())
 
 
@@ -114,6 +135,7 @@ def test_every_run_of_our_grids_can_be_trained(path: Path) -> None:
         ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
         ({"presets": ["lfa"], "train": {"out": "x"}}, "unknown option of a grid 'out'"),
         ({"presets": ["lfa"], "train": {"steps": "many"}}, "train.steps must be int, got 'many'"),
+        ({"presets": ["lfa"], "train": {"compile": True}}, 'compile of a grid is "off", "blocks" or "step", got True'),
         ({"presets": ["lfa"], "settings": {"a": 3}}, r"\[settings.a\] of a grid is a table"),
         ({"presets": ["lfa"], "train": {"set": 3}}, "set of a grid is a list of texts"),
         ({"presets": ["lfa"], "train": {"set": [3]}}, "set of a grid is a list of texts"),

@@ -166,6 +166,14 @@ def test_gain_is_the_information_that_was_planted():
     assert nothing.low < 0 < nothing.high and nothing.nats == pytest.approx(0, abs=0.02) and nothing.bias > 0
 
 
+def test_the_interval_of_few_stories_is_wide_and_one_story_has_none():
+    """Of two stories one tells all and one nothing, so they lie as far from their mean as it is from 0."""
+    told = [Clue("a", f"n{i % 2}", f"w{i % 2}", 0) for i in range(50)]
+    found = gain(told + [Clue("b", "n", "w", 1) for _ in range(50)])
+    assert found.high - found.nats == pytest.approx(12.7062 * found.nats)
+    assert found.nats == pytest.approx(gain(told).nats / 2, rel=0.05) and math.isnan(gain(told).low)
+
+
 def test_the_world_pays_in_every_category():
     found = clues(passages_of_stories([*TALES, *labelled(1, 1400)]))
     for category in CATEGORIES:

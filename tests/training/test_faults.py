@@ -251,7 +251,7 @@ def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp
     assert run(case.module, argv, tmp_path / "log", 5) == KILLED
     assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
     shutil.copy(cases["sft"][1] / "checkpoint.safetensors", parent / "model.safetensors")
-    with pytest.raises(InputError, match="the weights of .* changed since the fine-tuning began: start it again"):
+    with pytest.raises(InputError, match="the weights of .* changed since the run began from them: start it again"):
         tune(["--resume", "--out", str(tmp_path / "tuned")])
 
 
@@ -303,5 +303,6 @@ def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> 
     os.utime(left, (1, 1))
     (living := left.with_name(".table.parquet.0123abcd.part")).write_text("of a process that writes now")
     (stranger := tmp_path / ".notes.part").write_text("of somebody else")
+    (gone := living.with_name(".table.parquet.4567cdef.part")).symlink_to("like one that is renamed meanwhile")
     write_text(tmp_path / "table.parquet", "whole")
-    assert {*tmp_path.iterdir()} == {tmp_path / "table.parquet", living, stranger}
+    assert {*tmp_path.iterdir()} == {tmp_path / "table.parquet", living, stranger, gone}

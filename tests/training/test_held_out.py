@@ -13,7 +13,7 @@ from streamscope.models.training.data import evaluation_shards, prepare
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import Windows, in_validation, pack, pieces
 from streamscope.text.tokenizer import Tokenizer
-from tests.tiny import WORDS, arguments, refused
+from tests.tiny import WORDS, arguments, refused, with_options
 
 BOS = 0
 
@@ -80,6 +80,17 @@ def test_a_book_trains_without_a_separator(book: Path, tmp_path: Path, capsys: p
     assert shards.n_documents == 10 and shards.n_tokens == manifest["data"]["valid"]["n_tokens"]
     train(["--resume", "--out", str(out)])
     assert "the run is complete" in capsys.readouterr().err
+
+
+def test_a_part_of_a_mixture_that_validation_does_not_read_is_named(
+    book: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = arguments((Path(f"{corpus[0]}*1 + {book}*1"), book), tmp_path / "a")
+    at = argv.index("--valid")
+    train(with_options([*argv[:at], *argv[at + 2 :]], ["--steps", "1"]))
+    assert f"no document of {book} is held out, so validation does not read it" in capsys.readouterr().err
+    train(arguments((Path(f"{corpus[0]}*1 + {book}*1"), book), tmp_path / "b", "--steps", "1"))
+    assert "is held out" not in capsys.readouterr().err
 
 
 def test_paragraphs_are_held_out_as_documents(book: Path) -> None:

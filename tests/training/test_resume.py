@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.models.train import main
+from streamscope.models.training.checkpoints import load_checkpoint, save_checkpoint
+from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
 from tests.tiny import arguments
 from tests.training.runs import cut, rows, same_weights
@@ -93,3 +97,21 @@ def test_a_torn_row_is_repaired(tiny_run: Path, tmp_path: Path) -> None:
 def test_resume_takes_no_other_arguments(tiny_run: Path) -> None:
     with pytest.raises(InputError, match="leave out PRESET, --lr, --steps, or begin .* with --start"):
         main(["std-t", "--resume", "--out", str(tiny_run), "--lr", "1", "--steps", "99"])
+
+
+class OnSecondDevice(torch.nn.Module):
+    def parameters(self, recurse: bool = True) -> Iterator[Any]:
+        return iter([SimpleNamespace(device=torch.device("cuda:1"))])
+
+
+def test_the_random_state_is_that_of_the_models_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of cuda:1, while the current device is cuda:0."""
+    states = {f"cuda:{i}": torch.full((16,), i, dtype=torch.uint8) for i in range(2)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device="cuda:0": states[str(device)])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda x, device="cuda:0": states.update({str(device): x}))
+    (tmp_path / "config.json").write_text('{"format": 1, "model": {}}')
+    save_checkpoint(tmp_path, OnSecondDevice(), {}, 3, {})
+    states["cuda:1"] = torch.zeros(16, dtype=torch.uint8)
+    load_checkpoint(tmp_path, OnSecondDevice(), Optimizers([]))
+    assert [int(x[0]) for x in states.values()] == [0, 1]

@@ -180,13 +180,23 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, capsys)
         main(["--resume", "--out", str(out)])
 
 
-def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
+def test_a_tuning_that_has_begun_is_not_at_the_step_of_its_parent(
+    tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "run_to_end", lambda trainer: None)
+    main([str(tiny_run), "--data", str(pairs), "--steps", "8", "--batch-size", "4", "--out", str(tmp_path / "run")])
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["step"], manifest["steps"], manifest["parent"]["step"]) == (0, 8, 12)
+
+
+def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "fit"
     argv = ["--data", str(pairs), "--valid", str(pairs), "--steps", "40", "--lr", "5e-3", "--packing", "stream"]
     main([str(tiny_run), *argv, "--batch-size", "4", "--out", str(out), "--unmasked"])
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if row["kind"] == "train"]
     assert losses[-1] < 0.7 * losses[0]
+    assert "60 of 60 validation pairs have a prompt of the training pairs" in capsys.readouterr().err
 
 
 def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(

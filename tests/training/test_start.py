@@ -12,6 +12,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main
 from tests.tiny import arguments, corpus_text
+from tests.training.runs import cut, same_weights
 
 
 def test_begins_with_the_weights_of_a_run(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path) -> None:
@@ -26,6 +27,17 @@ def test_begins_with_the_weights_of_a_run(corpus: tuple[Path, Path], tiny_run: P
     again = tmp_path / "again"
     main(arguments(corpus, again, "--start", f"{out}@4"))
     assert json.loads((again / "manifest.json").read_text())["parent"]["step"] == 4
+
+
+def test_killed_before_its_first_checkpoint_it_begins_again_with_those_weights(
+    corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "cut"
+    start = ("--start", str(tiny_run), "--checkpoint-every", "12")
+    main(arguments(corpus, whole, *start))
+    cut(3, main, arguments(corpus, out, *start), killed=True)
+    main(["--resume", "--out", str(out)])
+    assert same_weights(whole, out)
 
 
 def test_another_model_is_refused(corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path) -> None:

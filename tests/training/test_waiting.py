@@ -1,5 +1,6 @@
 """A step does not wait for the device, batches come in order from their thread, speed leaves evaluations out."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.config.serialization import from_dict, to_dict
 from streamscope.models.training import loop
 from streamscope.models.training.config import Training
-from streamscope.models.training.loop import Trainer, gather_ahead
+from streamscope.models.training.loop import Stopped, Trainer, gather_ahead
 from streamscope.models.training.run import read_metrics
 from tests.tiny import some
 from tests.training import test_loop
@@ -55,12 +56,16 @@ class Gpu(Trainer):
         return {}
 
 
+def gpu(t: Trainer) -> Trainer:
+    t.__class__, t.device = Gpu, torch.device("cuda")
+    return t
+
+
 @pytest.mark.parametrize("preset", some(["lfa", "pls", "hdpl", "kromcanon"], ["pls"]))
 def test_nothing_is_read_from_the_device_between_log_steps(
     corpus: Any, tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    t = trainer(corpus, tmp_path / "a", preset, log_every=4, checkpoint_every=6)
-    t.__class__, t.device = Gpu, torch.device("cuda")
+    t = gpu(trainer(corpus, tmp_path / "a", preset, log_every=4, checkpoint_every=6, snapshots="9"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     t.run.open_metrics(0)
     moved: Counter[str] = Counter()
@@ -82,8 +87,22 @@ def test_nothing_is_read_from_the_device_between_log_steps(
             if reads.count or moved:
                 waited.append(t.step)
     t.run.finish("done", 0.0)
-    assert waited == [4, 6, 8, 12], "the rows, and the check before a checkpoint"
+    assert waited == [4, 6, 8, 9, 12], "the rows, and the check before a checkpoint and a snapshot"
     assert t.pending == []
+
+
+def test_the_last_step_is_checked_too(corpus: Any, tmp_path: Path) -> None:
+    """On a GPU, which checks few steps; the weights after it are those of the run."""
+    t = gpu(trainer(corpus, tmp_path / "a", log_every=5, checkpoint_every=50, snapshots="none"))
+    t.step, loss = 11, t.loss
+
+    def broken(*batch: torch.Tensor) -> Any:
+        total, parts = loss(*batch)
+        return total * math.nan, parts
+
+    t.loss = broken
+    with pytest.raises(Stopped, match="step 12: loss nan"):
+        t.update()
 
 
 def test_the_log_is_the_mean_of_its_steps(corpus: Any, tmp_path: Path) -> None:

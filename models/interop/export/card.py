@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamscope.cli.disk import Config, read_json
+from streamscope.cli.disk import Config, TunedManifest, read_json
 from streamscope.cli.terminal import cell, code, visible, without_html, yaml
 from streamscope.models.checkpoint import read_manifest, run_folder, snapshot_step
 from streamscope.models.config import ModelConfig
@@ -72,19 +72,23 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
         if source := manifest.get("source"):
             return f"Not trained here; converted from {code(Path(source).name)}."
         return "Its training is unknown."
-    lines = []
+    lines, saved = list[str](), read_json(folder / "config.json", Config)
     train, step = manifest.get("data", {}).get("train"), manifest.get("step")
+    if "sft" in saved:
+        parent = read_manifest(folder, TunedManifest)["parent"]["run"]
+        lines.append(f"Fine-tuned on {code(saved['sft']['data'])}, from {code(parent)}, whose data come next.")
     if train is not None:
         documents = document_count(train["n_documents"], manifest["data"]["valid"])
         lines.append(
             f"Data: {code(train['source']['source'])}, {documents}, {train['n_tokens']:,} tokens, "
             f"fingerprint {code(train['corpus'][:12])}."
         )
-    training = read_json(folder / "config.json", Config).get("training", {})
-    if step is not None and "batch_size" in training and "pairs" not in training:
+    training = saved.get("training", {})
+    if step is not None and "batch_size" in training:
         of = f" of {manifest['of_steps']:,}" if manifest.get("of_steps") else ""
-        tokens = tokens_seen(training, config.n_ctx, step)
-        lines.append(f"{step:,} steps{of}, {tokens:,} tokens seen, including repetitions.")
+        padding = " and padding" if training.get("packing") == "document" else ""
+        seen = f", {tokens_seen(training, config.n_ctx, step):,} tokens seen, including repetitions{padding}"
+        lines.append(f"{step:,} steps{of}{'' if 'sft' in saved else seen}.")
     commit = str(manifest.get("commit") or "unknown")[:12]
     device = manifest.get("device", "device unknown")
     lines.append(f"Seed {manifest.get('seed')}, commit {cell(commit)}, {cell(device)}.")
@@ -100,6 +104,8 @@ def _measured(folder: Path, run: str) -> str:
         last = losses[-1]
         manifest = read_manifest(folder)
         valid = manifest.get("data", {}).get("valid", {}).get("source", {}).get("source", "its validation data")
+        if sft := read_json(folder / "config.json", dict[str, Any]).get("sft"):
+            valid = sft["valid"] or f"held-out pairs of {sft['data']}"
         over = f"{int(last['tokens']):,} tokens of " if "tokens" in last else ""
         where = (f"{over}{code(valid)}", f"{run}, step {last['step']:,}")
         loss, perplexity = f"{last['loss']:.4f}", f"{last['perplexity']:.3f}"

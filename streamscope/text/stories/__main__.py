@@ -11,10 +11,11 @@ control is shuffled antecedents within a group of equal category, pronoun and pr
 too small by at most this, because there are few cases.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from streamscope.cli.bounds import Count, Only, Seed
 from streamscope.cli.errors import InputError
@@ -60,8 +61,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"| category | cases | {' | '.join(PLACES)} | bias |\n|---|---|{'---|' * len(PLACES)}---|")
     for category, rows in sorted(clues_at["pronoun"].items()):
         gains = {place: gain(clues_at[place][category]) for place in PLACES if clues_at[place].get(category)}
-        cells = [f"{g.nats:.2f} ({g.low:.2f} to {g.high:.2f})" if (g := gains.get(place)) else "–" for place in PLACES]
+        cells = [_cell(gains[place]) if place in gains else "–" for place in PLACES]
         print(f"| {category} | {len(rows)} | {' | '.join(cells)} | {gains['pronoun'].bias:.2f} |")
+
+
+def _cell(gain: Any) -> str:
+    interval = "of one story" if math.isnan(gain.low) else f"{gain.low:.2f} to {gain.high:.2f}"
+    return f"{gain.nats:.2f} ({interval})"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from scipy.special import stdtrit
+
 from streamscope.cli.errors import InputError
 from streamscope.text.readers import json_lines, strings
 
@@ -53,7 +55,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Gain:
-    """Nats that the antecedents tell about the next word, with a 95 % interval over stories."""
+    """Nats that the antecedents tell about the next word, with a 95 % interval over stories; NaN for a single one."""
 
     n: int
     nats: float
@@ -155,7 +157,9 @@ def gain(rows: Sequence[Clue]) -> Gain:
     mean, n = sum(differences) / len(rows), len(rows)
     for row, difference in zip(rows, differences, strict=True):
         by_story[row.story] += difference - mean
-    half = 1.96 * math.sqrt(sum(x * x for x in by_story.values())) / n
+    stories = len(by_story)
+    variance = sum(x * x for x in by_story.values()) * stories / max(1, stories - 1) / n**2
+    half = float(stdtrit(stories - 1, 0.975)) * math.sqrt(variance) if stories > 1 else math.nan
     return Gain(n, mean, mean - half, mean + half, (sum(group_surprise) - sum(shuffled)) / n)
 
 
