@@ -161,15 +161,14 @@ class Page:
 
     def dose(self, place: str) -> str:
         """Seeds, tokens, parameters and text of what a place shows."""
-        rows = self.rows[self.rows["grid"] == self.grid(place)]
-        arms = {arm for cell in self.at(place)["arm"] for arm in cell.replace(" / ", " − ").split(" − ")}
+        rows, cells = self.rows[self.rows["grid"] == self.grid(place)], self.at(place)
+        arms = {arm for cell in cells["arm"] for arm in cell.replace(" / ", " − ").split(" − ")}
         rows = rows[rows["arm"].isin(arms)] if arms - {""} else rows
-        seeds, tokens = rows.groupby("arm")["seed"].nunique(), rows["tokens"].dropna() / MILLION
-        size, text = rows["parameters"].dropna() / MILLION, ", ".join(t for t in dict.fromkeys(rows["text"]) if t)
-        parts = [
-            f"{_span(seeds, '{:.0f}')} training seed{'s' if seeds.max() > 1 else ''}",
-            f"{_span(tokens, '{:.1f}')} M tokens of {text}",
-        ]
+        shown = rows[rows["quantity"].isin(set(cells["quantity"]) - {"parameters"})]
+        seeds = (shown if len(shown) else rows.assign(quantity="")).groupby(["arm", "quantity"])["seed"].nunique()
+        tokens, size = (rows[name].dropna() / MILLION for name in ("tokens", "parameters"))
+        parts = [f"{_span(seeds, '{:.0f}')} training seed{'s' if seeds.max() > 1 else ''}"]
+        parts += [f"{_span(tokens, '{:.1f}')} M tokens of {', '.join(filter(None, dict.fromkeys(rows['text'])))}"]
         return ", ".join([*parts, *([f"{_span(size, '{:.2f}')} M parameters"] if len(size) else [])])
 
     def figure(self, place: str) -> str:

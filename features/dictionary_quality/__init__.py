@@ -1,4 +1,4 @@
-"""Say what a model loses by the states that a dictionary rebuilds, beside simpler ways to do it.
+"""Measure what a model loses by the states that a dictionary rebuilds, against simpler ways.
 
     python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0
     python -m features.dictionary_quality stories/lfa --dictionary found/blocks.3.hook_context_post-s0:17-20
@@ -12,13 +12,13 @@ dead the share of latents that no position has. recovered is (loss with the mean
 loss): it flatters, as its value for the frozen decoder shows. Intervals are over documents, ratios of sums; seeds are
 dictionaries of their own.
 
-Beside the dictionaries stand, at the same hook: the mean of the state per token id, what a table of tokens would give;
-the first k principal components, k that of the dictionary; and the mean state. These are found on three of four
+They are compared, at the same hook, with the mean of the state per token id (what a table of tokens would give), with
+the first k principal components (k that of the dictionary) and with the mean state. These are found on three of four
 documents, and all are measured on the others. The title says where a stream holds only a table of tokens, and where the
 token tells more of the state than the dictionary, and how many measured documents a dictionary was trained on. Of
 several dictionaries the table `matches` says how many latents of one are in another, by the cosine of what they write,
-beside shuffled ones. With --out FOLDER/config.yaml transcoders, one for each layer, are written in circuit-tracer's
-format.
+compared with shuffled ones. With --out FOLDER/config.yaml transcoders, one for each layer, are written in
+circuit-tracer's format.
 """
 
 from types import ModuleType

@@ -22,10 +22,10 @@ NOTE = (
     "and little else.",
 )
 INDEX_NOTE = (
-    "Each folder is a run with a card, which says how it was trained. Values of the competence gate (`python -m",
-    "probes.phenomena`) on the rounded weights, in bold where the whole 95 % interval lies above the limit in the",
-    "heading; nothing is corrected for the number of cells, and every model is one seed. The loss is that of the",
-    "documents that each was validated on: where these differ, as the cards say, losses do not compare.",
+    "Each folder is a run with a card, which says how it was trained. The columns are phenomena, which `python -m",
+    "probes.phenomena --help` explains, on the rounded weights. Bold: the whole 95 % interval lies above the limit",
+    "in the heading; nothing is corrected for the number of cells, and every model is one seed. The loss is that of",
+    "the documents that each was validated on: where these differ, as the cards say, losses do not compare.",
 )
 
 

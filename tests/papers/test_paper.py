@@ -94,7 +94,10 @@ def test_a_table_shows_the_planted_cell_beside_the_printed_one() -> None:
     frame = page.frame("Table 4").set_index(["row", "column"])
     assert frame.loc[("CFM", "Max L5 PDS"), "measured"] == pytest.approx(np.mean(VALUES["cfm"]))
     assert frame.loc[("CFM", "Max L5 PDS"), "n"] == "3" and frame.loc[("CFM", "Avg PDS"), "why"] == "not measured"
-    assert page.dose("Figure 7") == "4 training seeds, 2.0 M tokens of stories, 1.00 M parameters"
+    assert page.dose("Table 1") == "4 training seeds, 2.0 M tokens of stories, 1.00 M parameters"
+    assert page.dose("Table 4") == "3 to 4 training seeds, 2.0 M tokens of stories, 1.00 M parameters"
+    more = complete(pd.concat([planted("pds.mean", part="").query("seed < 2"), planted()]))
+    assert Page("lfa", more).dose("Figure 4").startswith("2 training seeds"), "other quantities have more"
     with pytest.raises(InputError, match="did you mean Table 4"):
         page.table("Tabel 4")
     with pytest.raises(InputError, match="no rows of"):
