@@ -267,7 +267,8 @@ def parts_table(
     for (name, unit), totals in zip(QUANTITIES.items(), values, strict=True):
         measure, labelled = Measure(name=name, unit=unit, resolution=1e-9), partial(Contrast, labels={"of": name})
         cells = pd.DataFrame({"way": names})
-        blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=1.0)
+        size = np.isfinite(totals)  # a part without clusters has no `ari_clustered`
+        blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=size)
         contrasts[name] = [labelled(quantity=way, weights={w: 1.0}, null=None) for w, way in enumerate(names)]
         if len(ways) > 1:
             contrasts[name].append(labelled(quantity="difference", weights={0: 1.0, 1: -1.0}, family="parts"))
