@@ -20,6 +20,7 @@ from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import (
     agreement_table,
+    fitted_copy,
     other_way,
     parts_table,
     raw_rows_of,
@@ -67,7 +68,7 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     if options.fitted is None:
         _check_size(options, x)
         raw = raw_rows_of(options.raw, opened.files) if options.raw else None
-        modes = clusterer(options).fit(x)
+        modes = fitted_copy(clusterer(options), x, "feature vectors")
         labels = labels_of(features, modes.labels_, modes.probabilities_)
     else:
         modes = read_modes(options.fitted, opened)
@@ -132,7 +133,7 @@ def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
     norm = np.linalg.norm(raw.astype(np.float64), axis=1)
     keep = norm <= MASSIVE * np.median(norm)
     labels = np.full(len(raw), -1)
-    labels[keep] = clusterer(options).fit(raw[keep]).labels_
+    labels[keep] = fitted_copy(clusterer(options), raw[keep], "raw activations").labels_
     return labels, int((~keep).sum())
 
 
@@ -175,8 +176,6 @@ def _check_size(options: Cluster, x: pd.DataFrame) -> None:
         )
     if options.min_samples >= n:
         raise InputError(f"--min-samples {options.min_samples}: a token has {n - 1} others; give fewer or extract more")
-    if options.method == "kmeans" and (distinct := len(x.drop_duplicates())) < options.clusters:
-        raise InputError(f"{distinct} distinct feature vectors are fewer than --clusters {options.clusters}")
 
 
 def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
