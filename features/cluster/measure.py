@@ -66,7 +66,8 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     advance = ticks(progress, 2 + options.umap)
     raw = None
     if options.fitted is None:
-        _check_size(options, x)
+        if options.method == "hdbscan":
+            _check_size(options, len(x))
         raw = raw_rows_of(options.raw, opened.files) if options.raw else None
         modes = fitted_copy(clusterer(options), x, "feature vectors")
         labels = labels_of(features, modes.labels_, modes.probabilities_)
@@ -167,10 +168,9 @@ def varying_features(features: Features) -> tuple[pd.DataFrame, list[str]]:
     return x.drop(columns=constant), constant
 
 
-def _check_size(options: Cluster, x: pd.DataFrame) -> None:
-    """Raise `InputError` if there are too few tokens for the options."""
-    n = len(x)
-    if n < max(options.min_cluster_size, 2):
+def _check_size(options: Cluster, n: int) -> None:
+    """Raise `InputError` for fewer tokens than hdbscan's options need."""
+    if n < options.min_cluster_size:
         raise InputError(
             f"{counted(n, 'token')}, fewer than --min-cluster-size {options.min_cluster_size}; extract more"
         )

@@ -122,6 +122,11 @@ def test_kmeans_of_fewer_vectors_than_clusters_says_where(tmp_path: Path) -> Non
             clustered(path, method="kmeans", clusters=200, **how)
 
 
+def test_kmeans_takes_fewer_tokens_than_a_cluster_of_hdbscan(tmp_path: Path) -> None:
+    result = clustered(planted_file(tmp_path / "f.parquet", table=planted(6)), method="kmeans", clusters=3)
+    assert result.table().frame["n"].tolist() == [3, 2, 1]
+
+
 def test_tables_of_two_corpora_are_clustered_together(tmp_path: Path) -> None:
     tables = [planted(), planted().assign(token_id=lambda t: t["token_id"] + 1000)]
     names = [("a", "b")[i] for i in range(2)]
