@@ -61,11 +61,11 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
         raise InputError(
             f"--raw: {counted(len(options.raw), 'file')} for {len(opened.files)} tables; give one file per table"
         )
-    x, constant = varying_features(features)
     umap = _umap(options.seed) if options.umap else None
     advance = ticks(progress, 2 + options.umap)
     raw = None
     if options.fitted is None:
+        x, constant = varying_features(features)
         if options.method == "hdbscan":
             _check_size(options, len(x))
         raw = raw_rows_of(options.raw, opened.files) if options.raw else None
@@ -74,6 +74,7 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     else:
         modes = read_modes(options.fitted, opened)
         x = features.table[list(modes.feature_names_in_)]
+        constant = [c.name for c in features.columns if not c.constant and c.name not in x]
         labels = labels_of(features, *modes.predict_soft(x))
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
     advance(1)
@@ -387,7 +388,8 @@ SUMMARY = (
     number("distinct", "distinct", "distinct vectors", "distinct vectors in the space of the clusters", ",.0f", False),
     number("columns", "columns used", "columns", "feature columns that were clustered", ",.0f"),
     number("zero", "zero columns", "columns", "columns that are zero by construction, left out", ",.0f", False),
-    number("constant", "constant columns", "columns", "other columns with one value in all rows, left out", ",.0f"),
+    number("constant", "constant columns", "columns", "other columns with one value in all rows of the fit, left out",
+           ",.0f"),
     number("clusters", "clusters", "clusters", "number of clusters", ",.0f"),
     *described("coverage", "coverage", "share of tokens", "tokens that are in a cluster", format=".3f", sd="documents"),
     number("components", "components", "principal components", "principal components used for clustering", ",.0f",

@@ -165,6 +165,10 @@ def test_new_tokens_get_the_labels_of_their_kind(tmp_path: Path) -> None:
     assert result.about["clusters"]["parameters"] == first.about["clusters"]["parameters"]
     for name, array in first.arrays.items():
         np.testing.assert_array_equal(result.arrays[name], array)
+    one = clustered(planted_file(tmp_path / "one.parquet", table=new.iloc[:1]), fitted=out)
+    for fitted in (result, one):  # what does not vary among new tokens is not left out
+        columns = fitted.table("summary").frame[["columns", "constant", "zero"]]
+        assert columns.equals(first.table("summary").frame[["columns", "constant", "zero"]])
     again = clustered(tmp_path / "f.parquet", fitted=out).table("labels").frame
     assert (again["cluster"] == first.table("labels").frame["cluster"]).all()
     for bad in ({"stability": 1}, {"raw": (out,)}, {"parts": 2}):
