@@ -25,7 +25,7 @@ from streamscope.instruments.open_data import Document, OpenTokens
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
-from streamscope.models.hooks import match, pad
+from streamscope.models.hooks import layer_of, match, pad, row_of
 from streamscope.models.lenses import weights_digest
 from streamscope.probes.stream_states import Place, batch_states, places_of
 
@@ -33,6 +33,7 @@ TEXTS = 32  # documents of a pass that harvests states
 SAVED = 20  # passes after which the states are written to disk, and a killed command goes on from there
 HELD_OUT = 0.1  # share of the positions, from the last documents, that the table is measured on
 CALIBRATION = 2**23  # latents of positions of the last steps; the threshold is what k of them per position exceed
+STATE = "B T D"  # shape of the hooks that a transcoder reads and rebuilds
 DECAY = 0.2  # share of the steps over which the learning rate falls to 0
 
 
@@ -41,14 +42,16 @@ DECAY = 0.2  # share of the steps over which the learning rate falls to 0
 
 def places(options: Dictionaries, model: Any) -> list[Place]:
     """The streams to read, with --target the hook to read and the one to rebuild. Raises `InputError` for hooks that
-    are no streams, and for a target with several hooks that are read."""
+    are no streams, and for a target with several hooks that are read, or hooks of other shapes."""
     if not options.target:
         live = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
         return places_of(model, options.hooks or live[-1:])
     names = match(model, [*options.hooks, options.target])
     if len(names) != 2 or options.target not in names:
         raise InputError(f"--target {options.target} is rebuilt from one hook: give it as --hooks")
-    return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == options.target)]
+    if wrong := [name for name in names if getattr(row_of(name), "shape", STATE) != STATE]:
+        raise InputError(f"{wrong[0]} holds no states [B, T, D]: give hooks such as blocks.0.hook_mlp_in")
+    return [Place(name, "", layer_of(name)) for name in sorted(names, key=lambda name: name == options.target)]
 
 
 check = places

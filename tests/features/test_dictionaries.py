@@ -352,6 +352,11 @@ def test_bad_input(tmp_path: Path) -> None:
         Dictionaries(batch=4096).measure(model, DATA)
     with pytest.raises(InputError, match="give it as --hooks"):
         Dictionaries(target="blocks.0.hook_mlp_out").measure(model, DATA)
+    for hook in ("blocks.0.mlp.hook_post", "blocks.0.attn.hook_z"):
+        with pytest.raises(InputError, match=rf"{hook} holds no states \[B, T, D\]"):
+            places(Dictionaries(hooks=(hook,), target="blocks.0.hook_mlp_out"), model)
+    read = places(Dictionaries(hooks=("hook_embed",), target="blocks.0.hook_mlp_out"), model)
+    assert [(place.hook, place.layer) for place in read] == [("hook_embed", -1), ("blocks.0.hook_mlp_out", 0)]
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match="other things than dictionaries"):
         Dictionaries(to=tmp_path).check_sources()
