@@ -23,7 +23,7 @@ from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.dictionaries import read_dictionary
-from streamscope.models.hooks import Captures, Query, match, row_of, run
+from streamscope.models.hooks import Captures, Query, layer_of, match, row_of, run
 from streamscope.probes.linear import Linear
 
 NOTHING = "no word recurs across groups"
@@ -62,7 +62,7 @@ def activations(options: Linear, model: Any, query: Query, progress: Progress) -
         hooks[spec] = [z[:, latents[spec][1] or slice(None)] for z in all_latents]
         if (n := hooks[spec][0].shape[1]) < (options.latents or 1):
             raise InputError(f"--latents {options.latents}: {spec} has {counted(n, 'latent')}; give no more")
-    return Captures(hooks, None), {spec: int(d.hook.split(".")[1]) for spec, d in dictionaries.items()}
+    return Captures(hooks, None), {spec: layer_of(d.hook) for spec, d in dictionaries.items()}
 
 
 def read(
@@ -91,7 +91,7 @@ def read(
     parts = []
     for hook in progress(list(captures.hooks)):
         x = features(hook, captures.hooks[hook])
-        layer = (layers or {}).get(hook, int(hook.split(".")[1]) if hook.startswith("blocks.") else -1)
+        layer = (layers or {}).get(hook, layer_of(hook))
         for task, draw, truth in tasks:
             predicted = held_out(x, truth, splits, options.c, None if row_of(hook) else options.latents)
             case = {"hook": hook, "layer": layer, "task": task, "draw": draw, "example": table.index}

@@ -254,9 +254,10 @@ def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
         how.measure(other, Documents("stories:1:4"))
     write_dictionary(tmp_path / "pre", replace(found, hook="blocks.1.hook_resid_pre", target="blocks.1.hook_resid_pre"))
     assert read_direction(f"{tmp_path / 'pre'}:17").layer == 0, "the state before layer 1 is that after layer 0"
-    write_dictionary(tmp_path / "pre", replace(found, hook="blocks.0.hook_resid_pre", target="blocks.0.hook_resid_pre"))
-    with pytest.raises(InputError, match="a state before layer 0"):
-        read_direction(f"{tmp_path / 'pre'}:17")
+    for hook in ("blocks.0.hook_resid_pre", "hook_embed"):
+        write_dictionary(tmp_path / "pre", replace(found, hook=hook, target=hook))
+        with pytest.raises(InputError, match="a state before layer 0"):
+            read_direction(f"{tmp_path / 'pre'}:17")
     with pytest.raises(InputError, match="reads 16 dimensions|reads 32 dimensions|dimensions, the model has"):
         read_dictionary(str(folder), load("stories/lfa"))
 

@@ -50,6 +50,7 @@ def drawn(folder: Path, model: Any, hook: str, target: str = "", stream: str = "
         ("lfa", "blocks.1.hook_context_post", "", "context"),
         ("kromcanon", "blocks.0.hook_streams_post", "", "s1"),
         ("std-t", "blocks.1.hook_mlp_in", "blocks.1.hook_mlp_out", ""),
+        ("std-t", "hook_embed", "", ""),
     ],
 )
 def test_equals_plain_passes(name: str, hook: str, target: str, stream: str, tmp_path: Path) -> None:

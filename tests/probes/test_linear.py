@@ -81,6 +81,7 @@ def test_planted_label() -> None:
 
 @pytest.mark.parametrize(("preset", "hook", "stream"), [
     ("lfa", "blocks.1.hook_context_post", "context"), ("kromhc", "blocks.0.hook_streams_post", "s2"),
+    ("std-t", "hook_embed", ""),
 ])  # fmt: skip
 def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, tmp_path: Path) -> None:
     model, generator = randomise(build(preset, "tiny")), torch.Generator().manual_seed(2)
@@ -92,7 +93,8 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
     probe = Linear(hooks=(str(folder), "hook_embed", f"{folder}:3,17-18"), latents=2)
     captures, layers = linear.activations(probe, model, query, iter)
     hooks = captures.hooks
-    assert {*hooks} == {*probe.hooks} and layers == dict.fromkeys((probe.hooks[0], probe.hooks[2]), int(hook[7]))
+    layer = -1 if hook == "hook_embed" else int(hook[7])
+    assert {*hooks} == {*probe.hooks} and layers == dict.fromkeys((probe.hooks[0], probe.hooks[2]), layer)
     for row, positions, *values in zip(tokens, query.positions, *(hooks[name] for name in probe.hooks), strict=True):
         with torch.no_grad(), capture(model, [hook, "hook_embed"]) as captures:
             model(torch.tensor([row]))
