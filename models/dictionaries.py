@@ -159,7 +159,8 @@ def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> 
 
 
 def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Edit]:
-    """Edits that make y, the activation of `target`, change(x, y); x is that of `source`, perhaps y itself."""
+    """Edits that make y, the activation of `target`, change(x, y); x is that of `source`, perhaps y itself. They raise
+    `InputError` in a pass where `source` comes later."""
     memory = dict[str, Tensor]()
 
     def read(x: Tensor, hook: Any) -> Tensor:
@@ -167,6 +168,8 @@ def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Te
         return x
 
     def write(y: Tensor, hook: Any) -> Tensor:
+        if source != target and not memory:
+            raise InputError(f"{target} comes before {source}: of what is read later, nothing can be rebuilt there")
         return change(y if source == target else memory.pop("x"), y)
 
     return {source: read, target: write}

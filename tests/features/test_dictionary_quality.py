@@ -259,7 +259,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     drawn(tmp_path / "other", model, "blocks.0.hook_resid_post", weights_digest="0")
     drawn(tmp_path / "lost", model, "blocks.7.hook_resid_post")
     drawn(tmp_path / "none", model, "")
-    for name, line in (("other", "trained on other weights"), ("lost", r"blocks\.7"), ("none", "names no hook")):
+    drawn(tmp_path / "late", model, "blocks.1.hook_mlp_out", "blocks.1.hook_mlp_in")
+    for name, line in (("other", "trained on other weights"), ("lost", r"blocks\.7"), ("none", "names no hook"),
+                       ("late", r"blocks\.1\.hook_mlp_in comes before blocks\.1\.hook_mlp_out")):  # fmt: skip
         with refused(line):
             DictionaryQuality(dictionary=(str(tmp_path / name),)).measure(model, DATA)
     with refused("give 3, not 2"):
