@@ -48,7 +48,8 @@ def plan(options: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: in
 
 def activations(options: Linear, model: Any, query: Query, progress: Progress) -> tuple[Captures, dict[str, int]]:
     """The activations of hooks, and the latents of dictionaries [positions, F] under the name that was given; and the
-    layers of these. Raises `InputError` for --latents without a dictionary, or with one that has fewer."""
+    layers of these. Raises `InputError` for --latents without a dictionary, or with one that has fewer, and for latents
+    that a dictionary lacks."""
     latents = {spec: chosen for spec in options.hooks if (chosen := latents_in(spec, complete=True)) is not None}
     if options.latents and not latents:
         raise InputError("--latents chooses among those of a dictionary: give one in --hooks")
@@ -58,6 +59,8 @@ def activations(options: Linear, model: Any, query: Query, progress: Progress) -
     captures = run(model, replace(query, hooks=tuple(all_hooks)), progress=progress)
     hooks = {name: captures.hooks[name] for name in hook_names}
     for spec, dictionary in dictionaries.items():
+        if max(latents[spec][1], default=0) >= (size := len(dictionary.b_enc)):
+            raise InputError(f"{spec}: give latents from 0 to {size - 1}, which the dictionary has")
         all_latents = map(dictionary.encode, map(dictionary.stream_of, captures.hooks[dictionary.hook]))
         hooks[spec] = [z[:, latents[spec][1] or slice(None)] for z in all_latents]
         if (n := hooks[spec][0].shape[1]) < (options.latents or 1):

@@ -105,6 +105,8 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
             torch.testing.assert_close(value, expected)
     with refused("has 2 latents; give no more"):
         linear.activations(Linear(hooks=(f"{folder}:3,7",), latents=3), model, query, iter)
+    with refused("give latents from 0 to 19"):
+        linear.activations(Linear(hooks=(f"{folder}:3,20",)), model, query, iter)
     with refused("give one in --hooks"):
         linear.activations(Linear(latents=2), model, query, iter)
 
