@@ -105,7 +105,13 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
         raise InputError(f"{folder / WEIGHTS} has no {', '.join(sorted(missing))}")
     if unread := sorted(name for name, x in W.items() if name not in READ and not (x == 1).all()):
         raise InputError(f"{folder / WEIGHTS}: {', '.join(unread)} is not read: give a dictionary without it")
-    b_enc = W.get("b_enc", torch.zeros(W["W_enc"].shape[1]))
+    D, F, out = *(*W["W_enc"].shape, 0)[:2], W["b_dec"].numel()
+    sizes = {"W_enc": (D, F), "b_enc": (F,), "W_dec": (F, out), "b_dec": (out,), "W_skip": (out, D)}
+    if wrong := [name for name, size in sizes.items() if name in W and W[name].shape != size]:
+        raise InputError(
+            f"{folder / WEIGHTS}: {wrong[0]} has the shape {[*W[wrong[0]].shape]}, not {[*sizes[wrong[0]]]}"
+        )
+    b_enc = W.get("b_enc", torch.zeros(F))
     if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
         b_enc = b_enc - W["b_dec"] @ W["W_enc"]
     k = 0

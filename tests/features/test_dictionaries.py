@@ -345,6 +345,20 @@ def test_arrays_that_are_not_read_are_refused_where_they_change_something(tmp_pa
         read_dictionary(str(tmp_path))
 
 
+@pytest.mark.parametrize(("name", "size"), [("W_enc", (8,)), ("W_dec", (15, 8)), ("b_dec", (7,)), ("b_enc", (9,))])
+def test_arrays_that_do_not_fit_are_refused(name: str, size: tuple[int, ...], tmp_path: Path) -> None:
+    weights = {
+        "W_enc": torch.randn(8, 16),
+        "W_dec": torch.randn(16, 8),
+        "b_dec": torch.zeros(8),
+        "b_enc": torch.ones(16),
+    }
+    (tmp_path / "cfg.json").write_text(json.dumps({"architecture": "standard"}))
+    save_file({**weights, name: torch.ones(size)}, tmp_path / "sae_weights.safetensors")
+    with pytest.raises(InputError, match="has the shape"):
+        read_dictionary(str(tmp_path))
+
+
 def test_bad_input(tmp_path: Path) -> None:
     model = model_of()
     with pytest.raises(InputError, match="fewer than the 48 latents"):
