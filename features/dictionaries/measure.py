@@ -216,7 +216,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     kinds = (False, True) if options.controls else (False,)
     specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in options.seeds for frozen in kinds]
     sizes = sizes_of(opened)
-    total, document = sum(sizes), np.repeat([document.document for document in opened.documents()], sizes)
+    places_read = [document.document for document in opened.documents()]
+    total, document = sum(sizes), np.repeat(places_read, sizes)
     names, counts_of = np.unique(document, return_counts=True)
     if len(names) < 3:
         raise InputError(f"some documents are trained on and two others held out: give 3, not {len(names)}")
@@ -254,7 +255,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
             if folders:
                 write_dictionary(folders[spec], dictionaries[spec])
         states = {place: x[n:] for place, x in states.items()}
-        observations = _observed({spec: dictionaries[spec] for spec in specs}, states, document[n:])
+        copies = dict(zip(places_read, opened.units()["cluster"], strict=True))  # copies of a document are no others
+        observations = _observed({spec: dictionaries[spec] for spec in specs}, states, document[n:], copies)
         advance(0)
         del states
         shutil.rmtree(folder, ignore_errors=True)
@@ -264,8 +266,9 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
 
 
 def _observed(
-    trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
-) -> InstrumentData:
+    trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray,
+    copies: Mapping[int, str],
+) -> InstrumentData:  # fmt: skip
     documents, starts = np.unique(document, return_index=True)
     sums, dead = list[np.ndarray](), list[float]()
     for spec, dictionary in trained_dictionaries.items():
@@ -284,7 +287,7 @@ def _observed(
         {"hook": spec.source.hook, "stream": spec.source.stream, "seed": spec.seed,
          "decoder": "frozen" if spec.frozen else "trained", "dictionary": spec.name} for spec in trained_dictionaries
     ])  # fmt: skip
-    units = pd.DataFrame(dict.fromkeys(("unit", "cluster"), documents.astype(str)))
+    units = pd.DataFrame({"unit": documents.astype(str), "cluster": [copies[i] for i in documents.tolist()]})
     observations = InstrumentData({}, {}, extra=dead)
     quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, positions)}
     for name, (unit, total, size) in quantities.items():

@@ -219,6 +219,9 @@ def test_windows_of_a_document_are_on_one_side(tmp_path: Path) -> None:
     about = read_dictionary(str(tmp_path / "found" / "blocks.1.hook_context_post-s0")).about
     positions = sum(n for n, i in zip(training.sizes_of(opened), windows, strict=True) if i < 2)
     assert (about["positions"], about["documents"]) == (positions, 2)
+    path.write_text("\n".join(json.dumps({"text": text}) for text in (*texts[:2], texts[2], texts[2])))
+    frame = Dictionaries(controls=False, **SMALL).measure(model, Tokens(str(path))).table().frame
+    assert (frame["n"].tolist(), frame["clusters"].tolist()) == ([2], [1]), "copies are one independent document"
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts[:2]))
     with pytest.raises(InputError, match="give 3, not 2"):
         Dictionaries(**SMALL).measure(model, Tokens(str(path)))
