@@ -183,8 +183,8 @@ def tables(options: Linear, data: InstrumentData, estimates: Mapping[str, Estima
     """One row per hook."""
     frame, missing = joined([estimates["accuracy"], estimates["selectivity"]], ["hook", "layer"], LINEAR)
     frame = frame.assign(**data.extra)
-    frame.insert(2, "place", ["*".join(hook.split(str(layer), 1)) if layer >= 0 else hook
-                              for hook, layer in zip(frame["hook"], frame["layer"], strict=True)])  # fmt: skip
+    hooks = zip(frame["hook"], frame["layer"], strict=True)
+    frame.insert(2, "place", [hook.replace(f"blocks.{layer}.", "blocks.*.") for hook, layer in hooks])
     return {"linear": Table(frame, LINEAR, missing, data.about.get("title", "linear probes"))}
 
 
