@@ -378,6 +378,10 @@ def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match="other things than dictionaries"):
         Dictionaries(to=tmp_path).check_sources()
+    (tmp_path / "notes.txt").unlink()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "sae_weights.safetensors").touch()
+    Dictionaries(to=tmp_path).check_sources()  # killed before cfg.json, which comes last: goes on
     first = next(open_data(DATA, model).documents())
     assert scored(first, first.ids[0]) == slice(1, len(first.ids) - 1), "BOS has no state of its own"
     assert scored(first, None) == slice(0, len(first.ids) - 1), "without BOS every position has one"
