@@ -73,7 +73,7 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
             of_cluster(quantity="distance", weights={i: 1.0}),
             of_cluster(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, missing=missing),
         ]
-    contexts = Contexts(features.table)
+    contexts = Contexts.of(features)
     tokens = labels[[column.name for column in TOKENS if column.name in labels]]
     tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
     return InstrumentData(

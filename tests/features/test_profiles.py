@@ -30,7 +30,7 @@ from streamscope.features.profile.profiles import (
     standardised,
 )
 from streamscope.features.profile.token_kinds import enrichment, kinds
-from streamscope.features.store import read_features
+from streamscope.features.store import Features, read_features
 from streamscope.features.tables import FeatureTables
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import LongTable, Table, key
@@ -67,6 +67,16 @@ def test_contexts_are_the_text_around_a_token() -> None:
         p, d = table["position"][row], table["document"][row]
         known = p - 1 in (range(1, 12) if d == 0 else (3, 4, 7))
         assert (before[row], after[row]) == (TEXT[p - 1] if known else "", TEXT[p + 1])
+
+
+def test_contexts_of_targets_that_are_two_tokens_on() -> None:
+    """With --logits-row next, and the token after the last row is not known."""
+    table = rows(0, range(11)).assign(target=TEXT[2:]).sample(frac=1, random_state=1).reset_index(drop=True)
+    contexts = Contexts.of(Features(table, (), {"options": {"logits_row": "next"}}))
+    _, after = contexts.neighbours()
+    for row, p in enumerate(table["position"]):
+        assert after[row] == (TEXT[p + 1] if p < 10 else "")
+        assert contexts.at(row, after=3).right == "".join(TEXT[p + 1 : min(p + 4, 11)]) + "…"
 
 
 def test_kinds_of_tokens() -> None:
