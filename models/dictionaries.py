@@ -194,7 +194,12 @@ def dictionary_folder(spec: str) -> Path:
 
 
 def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
-    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection."""
+    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection.
+
+    Raises `InputError` for a dictionary that keeps the k largest latents, which neither can say.
+    """
+    if dictionary.k:
+        raise InputError(f"{folder}: a dictionary of the {dictionary.k} largest latents is not written: thresholds are")
     transcoder = dictionary.target != dictionary.hook
     skip = "skip_" if dictionary.W_skip is not None else ""
     config = {

@@ -304,8 +304,11 @@ def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
         (tmp_path / str(i)).mkdir()
         (tmp_path / str(i) / "cfg.json").write_text(json.dumps(fields))
         save_file({**weights, **more}, tmp_path / str(i) / "sae_weights.safetensors")
-        z = read_dictionary(str(tmp_path / str(i))).encode(x)
-        torch.testing.assert_close(z, torch.as_tensor(latents), atol=1e-6, rtol=1e-6)
+        found = read_dictionary(str(tmp_path / str(i)))
+        torch.testing.assert_close(found.encode(x), torch.as_tensor(latents), atol=1e-6, rtol=1e-6)
+        if found.k:
+            with pytest.raises(InputError, match=f"of the {found.k} largest latents is not written"):
+                write_dictionary(tmp_path / "again", found)
 
 
 @pytest.mark.parametrize(
