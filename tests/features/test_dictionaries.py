@@ -17,12 +17,12 @@ from streamscope.features.dictionaries.measure import harvest, kth_largest, plac
 from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.interventions.steer import Steer
-from streamscope.models import build, load
+from streamscope.models import load
 from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions.choice import read_direction
-from tests.tiny import randomise, some
+from tests.tiny import model_of, some
 
 DATA = Tokens("stories:1:40", max_tokens=1500)
 SMALL: dict[str, Any] = {"width": 48, "k": 4, "batch": 128}
@@ -109,12 +109,6 @@ def test_nested_latents_rebuild_too() -> None:
         z[:, 8:] = 0
         rest.append(float((rows - found.decode(z, rows)).square().sum()))
     assert rest[1] < 0.95 * rest[0]
-
-
-def model_of(name: str = "lfa") -> Any:
-    tokenizer = load("stories/lfa").tokenizer
-    assert tokenizer is not None
-    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab))
 
 
 @pytest.mark.parametrize("name", ["std-t", "lfa", "kromcanon"])

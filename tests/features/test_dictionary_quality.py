@@ -16,20 +16,13 @@ from streamscope.features.dictionaries import Dictionaries
 from streamscope.features.dictionary_quality import DictionaryQuality, measure
 from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
-from streamscope.models import build, load
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import weights_digest
 from streamscope.models.readout import IGNORE
-from tests.tiny import randomise, refused
+from tests.tiny import model_of, refused
 
 DATA = Documents("stories:1:24", max_documents=24)
-
-
-def model_of(name: str) -> Any:
-    tokenizer = load("stories/lfa").tokenizer
-    assert tokenizer is not None
-    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab))
 
 
 def drawn(folder: Path, model: Any, hook: str, target: str = "", stream: str = "", **about: Any) -> Dictionary:
