@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.features.store import Features
+from streamscope.text import is_bos
 
 BREAK = "…"
 
@@ -52,13 +53,14 @@ class Contexts:
         self.following = table["target"].to_numpy()[self.order]  # per place, the next token; "" if unknown
         if logits_row == "next":
             self.following = np.where(np.append(joined[1:], False), np.append(self.tokens[1:], ""), "")
-        self.first = p == 0  # per place, whether it starts its document
+        self.begins = p == 0  # per place, whether it starts its document, and whether it is BOS
+        self.bos = np.array([is_bos(str(token), int(i)) for token, i in zip(self.tokens, p, strict=True)], bool)
 
     def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
         """The tokens before and after each row; "" for unknown or special ones."""
         same_run = np.append(False, self.run[1:] == self.run[:-1])
         left_tokens = np.where(same_run, np.append("", self.tokens[:-1]), "")
-        left_tokens[np.append(False, self.first[:-1]) & same_run] = ""
+        left_tokens[np.append(False, self.bos[:-1]) & same_run] = ""
         return left_tokens[self.place], self.following[self.place]
 
     def at(self, row: int, before: int = 12, after: int = 6) -> Context:
@@ -67,9 +69,9 @@ class Contexts:
         run = self.run[i]
         start, stop = np.searchsorted(self.run, run), np.searchsorted(self.run, run, side="right")
         low, high = max(int(start), i - before), min(int(stop), i + after + 1)
-        left_tokens = [token for j, token in enumerate(self.tokens[low:i], low) if not self.first[j]]
+        left_tokens = [token for j, token in enumerate(self.tokens[low:i], low) if not self.bos[j]]
         right_tokens = [*self.tokens[i + 1 : high]]
         if high == stop and len(right_tokens) < after:
             right_tokens.append(self.following[high - 1])
-        start_text = "" if self.first[start] and low <= start + 1 else BREAK
+        start_text = "" if self.begins[start] and low <= start + self.bos[start] else BREAK
         return Context(start_text + "".join(left_tokens), str(self.tokens[i]), "".join(right_tokens) + BREAK)

@@ -79,6 +79,16 @@ def test_contexts_of_targets_that_are_two_tokens_on() -> None:
         assert contexts.at(row, after=3).right == "".join(TEXT[p + 1 : min(p + 4, 11)]) + "…"
 
 
+def test_a_first_token_that_is_no_bos_is_a_word_of_the_text() -> None:
+    table = pd.DataFrame({"document": 0, "position": range(11), "token": TEXT[1:12], "target": TEXT[2:13]})
+    contexts = Contexts(table)
+    assert contexts.at(4).marked() == "Lily had 3 ⟦red⟧ balls.⏎She saw it…" and contexts.at(4, before=3).left[0] == "…"
+    before, after = contexts.neighbours()
+    assert before[:3].tolist() == ["", "Lil", "y"]
+    found = kinds(TEXT[1:12], before, after, np.arange(11) == 0)
+    assert [np.flatnonzero(found[kind]).tolist() for kind in ("start", "capitalised", "piece")] == [[0], [0, 8], [0, 1]]
+
+
 def test_kinds_of_tokens() -> None:
     expected = {
         "start": [0], "newline": [8], "punctuation": [7, 12], "digit": [4], "capitalised": [1, 9], "piece": [1, 2],
