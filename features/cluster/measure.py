@@ -252,14 +252,21 @@ def _place(umap: Any, labels: pd.DataFrame, z: np.ndarray, vector: np.ndarray) -
     return note
 
 
+def units_of(labels: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+    """Units (documents; copies of one are a cluster, named by the first), and the unit of each token."""
+    documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
+    texts, first = labels.sort_values(KEY).groupby("document")["token_id"].agg(tuple), dict[tuple[int, ...], int]()
+    clusters = [first.setdefault(text, document) for document, text in texts.items()]
+    return pd.DataFrame({"unit": documents.astype(str), "cluster": clusters}), of
+
+
 def shares(labels: pd.DataFrame, cells: Iterable[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Observations:
     """Shares per document, from (keys, tokens [n] in the denominator, tokens [n] in the numerator)."""
-    documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
+    units, of = units_of(labels)
     keys, inside, hits = zip(*cells, strict=True)
-    count = partial(np.bincount, minlength=len(documents))
+    count = partial(np.bincount, minlength=len(units))
     return Observations(
-        measure=SHARE, cells=pd.DataFrame(keys),
-        units=pd.DataFrame({"unit": documents.astype(str), "cluster": documents}),
+        measure=SHARE, cells=pd.DataFrame(keys), units=units,
         total=np.stack([count(of[tokens & hit]) for tokens, hit in zip(inside, hits, strict=True)]),
         size=np.stack([count(of[tokens]) for tokens in inside]),
     )  # fmt: skip

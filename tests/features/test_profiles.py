@@ -174,7 +174,8 @@ def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
     rng = np.random.default_rng(0)
     table = pd.concat([rows(d, range(12)) for d in range(n // 12)], ignore_index=True)
     ids = {name: [TEXT.index(t) for t in table[name]] for name in ("token", "target")}
-    table = table.assign(token_id=ids["token"], target_id=ids["target"], prediction_id=10, prediction=" saw")
+    own = np.where(table["position"] == 11, 100 + table["document"], 0)  # no document is another's copy
+    table = table.assign(token_id=ids["token"] + own, target_id=ids["target"], prediction_id=10, prediction=" saw")
     cluster = np.select([table["token"] == ".", table["token"] == "She"], [0, 1], -1)
     features = pd.DataFrame(rng.random((n, len(NAMES))), columns=NAMES) + 5 * (cluster[:, None] == 1)
     features["k_star"] = np.select([cluster == 0, cluster == 1], [0.0, 2.0], rng.integers(0, 3, n))
