@@ -32,8 +32,6 @@ INDEX = {
     "target": "string", "prediction_id": "int32", "prediction": "string",
 }  # fmt: skip
 """Index columns and their Arrow types."""
-WINDOWS = ("window", "offset")
-"""Index columns of documents that were read in windows."""
 KEY = ["document", "position"]
 """Columns that identify a row."""
 

@@ -105,7 +105,13 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
         raise InputError(f"{folder / WEIGHTS} has no {', '.join(sorted(missing))}")
     if unread := sorted(name for name, x in W.items() if name not in READ and not (x == 1).all()):
         raise InputError(f"{folder / WEIGHTS}: {', '.join(unread)} is not read: give a dictionary without it")
-    b_enc = W.get("b_enc", torch.zeros(W["W_enc"].shape[1]))
+    D, F, out = *(*W["W_enc"].shape, 0)[:2], W["b_dec"].numel()
+    sizes = {"W_enc": (D, F), "b_enc": (F,), "W_dec": (F, out), "b_dec": (out,), "W_skip": (out, D)}
+    if wrong := [name for name, size in sizes.items() if name in W and W[name].shape != size]:
+        raise InputError(
+            f"{folder / WEIGHTS}: {wrong[0]} has the shape {[*W[wrong[0]].shape]}, not {[*sizes[wrong[0]]]}"
+        )
+    b_enc = W.get("b_enc", torch.zeros(F))
     if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
         b_enc = b_enc - W["b_dec"] @ W["W_enc"]
     k = 0
@@ -159,7 +165,8 @@ def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> 
 
 
 def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Edit]:
-    """Edits that make y, the activation of `target`, change(x, y); x is that of `source`, perhaps y itself."""
+    """Edits that make y, the activation of `target`, change(x, y); x is that of `source`, perhaps y itself. They raise
+    `InputError` in a pass where `source` comes later."""
     memory = dict[str, Tensor]()
 
     def read(x: Tensor, hook: Any) -> Tensor:
@@ -167,6 +174,8 @@ def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Te
         return x
 
     def write(y: Tensor, hook: Any) -> Tensor:
+        if source != target and not memory:
+            raise InputError(f"{target} comes before {source}: of what is read later, nothing can be rebuilt there")
         return change(y if source == target else memory.pop("x"), y)
 
     return {source: read, target: write}
@@ -185,7 +194,12 @@ def dictionary_folder(spec: str) -> Path:
 
 
 def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
-    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection."""
+    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection.
+
+    Raises `InputError` for a dictionary that keeps the k largest latents, which neither can say.
+    """
+    if dictionary.k:
+        raise InputError(f"{folder}: a dictionary of the {dictionary.k} largest latents is not written: thresholds are")
     transcoder = dictionary.target != dictionary.hook
     skip = "skip_" if dictionary.W_skip is not None else ""
     config = {

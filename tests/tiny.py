@@ -49,6 +49,15 @@ def randomise(model: Any, std: float = 0.3, seed: int = 0) -> Any:
     return model
 
 
+def model_of(name: str = "lfa", **changes: Any) -> Any:
+    """A tiny model of random weights, with the tokenizer of the bundled stories."""
+    from streamscope.models import build, load
+
+    tokenizer = load("stories/lfa").tokenizer
+    assert tokenizer is not None
+    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, **changes))
+
+
 def assert_gradients(ours: Any, theirs: Any, inputs: Sequence[Any], atol: float = 1e-12, rtol: float = 0.0) -> None:
     """Two results have the same gradients at all inputs, for random weights of their numbers."""
     import torch

@@ -44,6 +44,7 @@ LEFT_OUT = 0.2
 LIKENESS = "1: same clusters, 0: chance level"
 QUANTITIES = {"clusters": "clusters", "coverage": "share of tokens", "ari": LIKENESS, "ari_clustered": LIKENESS}
 """Quantity -> unit."""
+VECTORS_OF_PART = "feature vectors in a part of the documents"
 GROUPS = 20
 """Groups of documents for the jackknife."""
 
@@ -139,6 +140,14 @@ def _same_label_counts(*labels: np.ndarray) -> np.ndarray:
     return n[row.ravel()]
 
 
+def fitted_copy(modes: ComputationalModes, x: pd.DataFrame | np.ndarray, rows: str) -> ComputationalModes:
+    """A copy of unfitted modes, fitted to rows x [n, d]. Raises `InputError` for k-means with fewer distinct rows than
+    clusters."""
+    if modes.method == "kmeans" and (distinct := len(np.unique(x, axis=0))) < modes.n_clusters:
+        raise InputError(f"{distinct} distinct {rows} are fewer than --clusters {modes.n_clusters}")
+    return clone(modes).fit(x)
+
+
 def stability_table(
     modes: ComputationalModes, X: pd.DataFrame, documents: np.ndarray, runs: int, *,
     progress: Progress = iter,
@@ -154,7 +163,7 @@ def stability_table(
         if kind == "documents":
             order = np.random.default_rng([modes.seed, run]).permutation(len(names))
             inside, seed = np.isin(of, order[: max(1, round(0.8 * len(names)))]), modes.seed
-        b = clone(modes).set_params(seed=seed).fit(X[inside]).labels_
+        b = fitted_copy(clone(modes).set_params(seed=seed), X[inside], VECTORS_OF_PART).labels_
         ari, inner = refit_agreement(modes.labels_[inside], b)
         row = {"kind": kind, "run": run, "n": int(inside.sum()), "clusters": int(b.max()) + 1}
         rows.append(row | {"coverage": (b >= 0).mean(), "ari": ari, "ari_clustered": inner})
@@ -259,15 +268,16 @@ def parts_table(
         again = ~np.isin(of[inside], out)
         for w, (modes, features) in enumerate(ways):
             x = features.iloc[inside]
-            labels = clone(modes).fit(x).labels_
-            agreement = refit_agreement(labels[again], clone(modes).fit(x[again]).labels_)
+            labels, refit = (fitted_copy(modes, rows, VECTORS_OF_PART).labels_ for rows in (x, x[again]))
+            agreement = refit_agreement(labels[again], refit)
             values[:, w, part] = (labels.max() + 1, (labels >= 0).mean(), *agreement)
     names, blocks, contrasts = ("own", "against")[: len(ways)], dict[str, Observations](), dict[str, list[Contrast]]()
     units = pd.DataFrame({"unit": [str(i) for i in range(parts)], "cluster": range(parts)})
     for (name, unit), totals in zip(QUANTITIES.items(), values, strict=True):
         measure, labelled = Measure(name=name, unit=unit, resolution=1e-9), partial(Contrast, labels={"of": name})
         cells = pd.DataFrame({"way": names})
-        blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=1.0)
+        size = np.isfinite(totals)  # a part without clusters has no `ari_clustered`
+        blocks[name] = Observations(measure=measure, cells=cells, units=units, total=totals, size=size)
         contrasts[name] = [labelled(quantity=way, weights={w: 1.0}, null=None) for w, way in enumerate(names)]
         if len(ways) > 1:
             contrasts[name].append(labelled(quantity="difference", weights={0: 1.0, 1: -1.0}, family="parts"))

@@ -20,6 +20,7 @@ from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.checks import (
     agreement_table,
+    fitted_copy,
     other_way,
     parts_table,
     raw_rows_of,
@@ -60,18 +61,20 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
         raise InputError(
             f"--raw: {counted(len(options.raw), 'file')} for {len(opened.files)} tables; give one file per table"
         )
-    x, constant = varying_features(features)
     umap = _umap(options.seed) if options.umap else None
     advance = ticks(progress, 2 + options.umap)
     raw = None
     if options.fitted is None:
-        _check_size(options, x)
+        x, constant = varying_features(features)
+        if options.method == "hdbscan":
+            _check_size(options, len(x))
         raw = raw_rows_of(options.raw, opened.files) if options.raw else None
-        modes = clusterer(options).fit(x)
+        modes = fitted_copy(clusterer(options), x, "feature vectors")
         labels = labels_of(features, modes.labels_, modes.probabilities_)
     else:
         modes = read_modes(options.fitted, opened)
         x = features.table[list(modes.feature_names_in_)]
+        constant = [c.name for c in features.columns if not c.constant and c.name not in x]
         labels = labels_of(features, *modes.predict_soft(x))
     z, vector = np.unique(modes.transform(x), axis=0, return_inverse=True)
     advance(1)
@@ -132,7 +135,7 @@ def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
     norm = np.linalg.norm(raw.astype(np.float64), axis=1)
     keep = norm <= MASSIVE * np.median(norm)
     labels = np.full(len(raw), -1)
-    labels[keep] = clusterer(options).fit(raw[keep]).labels_
+    labels[keep] = fitted_copy(clusterer(options), raw[keep], "raw activations").labels_
     return labels, int((~keep).sum())
 
 
@@ -166,17 +169,14 @@ def varying_features(features: Features) -> tuple[pd.DataFrame, list[str]]:
     return x.drop(columns=constant), constant
 
 
-def _check_size(options: Cluster, x: pd.DataFrame) -> None:
-    """Raise `InputError` if there are too few tokens for the options."""
-    n = len(x)
-    if n < max(options.min_cluster_size, 2):
+def _check_size(options: Cluster, n: int) -> None:
+    """Raise `InputError` for fewer tokens than hdbscan's options need."""
+    if n < options.min_cluster_size:
         raise InputError(
             f"{counted(n, 'token')}, fewer than --min-cluster-size {options.min_cluster_size}; extract more"
         )
     if options.min_samples >= n:
         raise InputError(f"--min-samples {options.min_samples}: a token has {n - 1} others; give fewer or extract more")
-    if options.method == "kmeans" and (distinct := len(x.drop_duplicates())) < options.clusters:
-        raise InputError(f"{distinct} distinct feature vectors are fewer than --clusters {options.clusters}")
 
 
 def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
@@ -252,14 +252,21 @@ def _place(umap: Any, labels: pd.DataFrame, z: np.ndarray, vector: np.ndarray) -
     return note
 
 
+def units_of(labels: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+    """Units (documents; copies of one are a cluster, named by the first), and the unit of each token."""
+    documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
+    texts, first = labels.sort_values(KEY).groupby("document")["token_id"].agg(tuple), dict[tuple[int, ...], int]()
+    clusters = [first.setdefault(text, document) for document, text in texts.items()]
+    return pd.DataFrame({"unit": documents.astype(str), "cluster": clusters}), of
+
+
 def shares(labels: pd.DataFrame, cells: Iterable[tuple[dict[str, Any], np.ndarray, np.ndarray]]) -> Observations:
     """Shares per document, from (keys, tokens [n] in the denominator, tokens [n] in the numerator)."""
-    documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
+    units, of = units_of(labels)
     keys, inside, hits = zip(*cells, strict=True)
-    count = partial(np.bincount, minlength=len(documents))
+    count = partial(np.bincount, minlength=len(units))
     return Observations(
-        measure=SHARE, cells=pd.DataFrame(keys),
-        units=pd.DataFrame({"unit": documents.astype(str), "cluster": documents}),
+        measure=SHARE, cells=pd.DataFrame(keys), units=units,
         total=np.stack([count(of[tokens & hit]) for tokens, hit in zip(inside, hits, strict=True)]),
         size=np.stack([count(of[tokens]) for tokens in inside]),
     )  # fmt: skip
@@ -388,7 +395,8 @@ SUMMARY = (
     number("distinct", "distinct", "distinct vectors", "distinct vectors in the space of the clusters", ",.0f", False),
     number("columns", "columns used", "columns", "feature columns that were clustered", ",.0f"),
     number("zero", "zero columns", "columns", "columns that are zero by construction, left out", ",.0f", False),
-    number("constant", "constant columns", "columns", "other columns with one value in all rows, left out", ",.0f"),
+    number("constant", "constant columns", "columns", "other columns with one value in all rows of the fit, left out",
+           ",.0f"),
     number("clusters", "clusters", "clusters", "number of clusters", ",.0f"),
     *described("coverage", "coverage", "share of tokens", "tokens that are in a cluster", format=".3f", sd="documents"),
     number("components", "components", "principal components", "principal components used for clustering", ",.0f",

@@ -70,7 +70,7 @@ class Dictionaries(Instrument):
     def check_sources(self) -> None:
         """Raise `InputError` for a folder that holds other things than dictionaries."""
         inside = list(self.to.iterdir()) if self.to is not None and self.to.is_dir() else []
-        if not all((path / "cfg.json").is_file() or path.name == STATES for path in inside):
+        if not all((path / "sae_weights.safetensors").is_file() or path.name == STATES for path in inside):
             raise InputError(f"{self.to} holds other things than dictionaries: choose another folder")
 
     @staticmethod

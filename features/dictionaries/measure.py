@@ -25,7 +25,7 @@ from streamscope.instruments.open_data import Document, OpenTokens
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
-from streamscope.models.hooks import match, pad
+from streamscope.models.hooks import layer_of, match, pad, row_of
 from streamscope.models.lenses import weights_digest
 from streamscope.probes.stream_states import Place, batch_states, places_of
 
@@ -33,6 +33,7 @@ TEXTS = 32  # documents of a pass that harvests states
 SAVED = 20  # passes after which the states are written to disk, and a killed command goes on from there
 HELD_OUT = 0.1  # share of the positions, from the last documents, that the table is measured on
 CALIBRATION = 2**23  # latents of positions of the last steps; the threshold is what k of them per position exceed
+STATE = "B T D"  # shape of the hooks that a transcoder reads and rebuilds
 DECAY = 0.2  # share of the steps over which the learning rate falls to 0
 
 
@@ -41,14 +42,16 @@ DECAY = 0.2  # share of the steps over which the learning rate falls to 0
 
 def places(options: Dictionaries, model: Any) -> list[Place]:
     """The streams to read, with --target the hook to read and the one to rebuild. Raises `InputError` for hooks that
-    are no streams, and for a target with several hooks that are read."""
+    are no streams, and for a target with several hooks that are read, or hooks of other shapes."""
     if not options.target:
         live = [place.hook for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
         return places_of(model, options.hooks or live[-1:])
     names = match(model, [*options.hooks, options.target])
     if len(names) != 2 or options.target not in names:
         raise InputError(f"--target {options.target} is rebuilt from one hook: give it as --hooks")
-    return [Place(name, "", int(name.split(".")[1])) for name in sorted(names, key=lambda name: name == options.target)]
+    if wrong := [name for name in names if getattr(row_of(name), "shape", STATE) != STATE]:
+        raise InputError(f"{wrong[0]} holds no states [B, T, D]: give hooks such as blocks.0.hook_mlp_in")
+    return [Place(name, "", layer_of(name)) for name in sorted(names, key=lambda name: name == options.target)]
 
 
 check = places
@@ -213,7 +216,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     kinds = (False, True) if options.controls else (False,)
     specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in options.seeds for frozen in kinds]
     sizes = sizes_of(opened)
-    total, document = sum(sizes), np.repeat([document.document for document in opened.documents()], sizes)
+    places_read = [document.document for document in opened.documents()]
+    total, document = sum(sizes), np.repeat(places_read, sizes)
     names, counts_of = np.unique(document, return_counts=True)
     if len(names) < 3:
         raise InputError(f"some documents are trained on and two others held out: give 3, not {len(names)}")
@@ -251,7 +255,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
             if folders:
                 write_dictionary(folders[spec], dictionaries[spec])
         states = {place: x[n:] for place, x in states.items()}
-        observations = _observed({spec: dictionaries[spec] for spec in specs}, states, document[n:])
+        copies = dict(zip(places_read, opened.units()["cluster"], strict=True))  # copies of a document are no others
+        observations = _observed({spec: dictionaries[spec] for spec in specs}, states, document[n:], copies)
         advance(0)
         del states
         shutil.rmtree(folder, ignore_errors=True)
@@ -261,8 +266,9 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
 
 
 def _observed(
-    trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray
-) -> InstrumentData:
+    trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray,
+    copies: Mapping[int, str],
+) -> InstrumentData:  # fmt: skip
     documents, starts = np.unique(document, return_index=True)
     sums, dead = list[np.ndarray](), list[float]()
     for spec, dictionary in trained_dictionaries.items():
@@ -281,7 +287,7 @@ def _observed(
         {"hook": spec.source.hook, "stream": spec.source.stream, "seed": spec.seed,
          "decoder": "frozen" if spec.frozen else "trained", "dictionary": spec.name} for spec in trained_dictionaries
     ])  # fmt: skip
-    units = pd.DataFrame(dict.fromkeys(("unit", "cluster"), documents.astype(str)))
+    units = pd.DataFrame({"unit": documents.astype(str), "cluster": [copies[i] for i in documents.tolist()]})
     observations = InstrumentData({}, {}, extra=dead)
     quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, positions)}
     for name, (unit, total, size) in quantities.items():

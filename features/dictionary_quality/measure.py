@@ -33,7 +33,7 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.dictionaries import Dictionary, read_dictionary, target_edits
-from streamscope.models.hooks import Edit, match
+from streamscope.models.hooks import Edit, layer_of, match
 from streamscope.models.readout import IGNORE, divergences, token_losses
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, batch_states, places_of
@@ -142,19 +142,15 @@ def scored(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
     return (targets != IGNORE) & (tokens != model.tokenizer.bos_id)
 
 
-def rebuilt_by(dictionary: Dictionary, x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
-    return dictionary.decode(dictionary.encode(x), x)
-
-
 def cells_of(
     by_label: Mapping[str, Dictionary], latents: Mapping[str, Sequence[int]], model: Any, opened: OpenDocuments
 ) -> list[Cell]:
     """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
     cells = []
     for label, d in by_label.items():
-        source, target = (Place(hook, d.stream or RESID, int(hook.split(".")[1])) for hook in (d.hook, d.target))
+        source, target = (Place(hook, d.stream or RESID, layer_of(hook)) for hook in (d.hook, d.target))
         values: dict[int, list[Tensor]] = {latent: [] for latent in latents[label]}
-        cells.append(Cell(label, source, target, partial(rebuilt_by, d), d, values))
+        cells.append(Cell(label, source, target, lambda x, y, ids, d=d: d.decode(d.encode(x), x), d, values))
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     n, width, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)

@@ -70,7 +70,8 @@ class Extract(Instrument):
     kappa_target: Literal["truth", "final"] = "truth"
     """The token whose hits κ counts: κ is the longest run of consecutive layers that predict it."""
     logits_row: Literal["query", "next"] = "query"
-    """Read logits at the query t_q, or one position later as in the author's code."""
+    """Read logits at the query t_q, or one position later as in the author's code; the target is then the token after
+    the next."""
     theta_entropy: Share = 0.1
     """Set entropy to 0 if the largest weight of the effective attention is below this."""
     theta_gate: Annotated[Share, Only("tier", "topk")] = 0.1

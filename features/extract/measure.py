@@ -227,13 +227,14 @@ def pieces_of(model: Any) -> np.ndarray:
     return np.array([*pieces, *(str(i) for i in range(len(pieces), n))], dtype=object)
 
 
+TARGET = "the next token; with --logits-row next, the one after it"
 TOKEN = (
     key("document", "document", "number of the document in the data, from 0", "document", "d"),
     key("position", "position", "position of the query in the document, from 0", "tokens", "d"),
     number("token_id", "token id", "token id", "token at the position", "d", False),
     key("token", "token", "token at the query position", "text"),
-    number("target_id", "target's id", "token id", "the next token", "d", False),
-    key("target", "target", "the next token", "text"),
+    number("target_id", "target's id", "token id", TARGET, "d", False),
+    key("target", "target", TARGET, "text"),
     number("prediction_id", "prediction's id", "token id", "argmax of the final layer", "d", False),
     key("prediction", "prediction", "argmax of the final layer", "text"),
 )  # fmt: skip

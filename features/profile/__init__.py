@@ -35,7 +35,7 @@ class Profile(Instrument):
     labels: Path | None = None
     """Your own clusters instead: parquet with document, position, label. With --clusters, its map is used."""
     umap: bool = True
-    """Draw the map of tokens where --clusters brings none."""
+    """Draw the map of tokens without --clusters, whose own map is used if it has one."""
     representative: Count = 8
     """Number of tokens nearest to the centre, per cluster."""
     diverse: Count = 15

@@ -14,7 +14,7 @@ from streamscope.cli.disk import sha256
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.measure import PLACE, TABLE, fingerprint, unclustered_labels
+from streamscope.features.cluster.measure import PLACE, TABLE, fingerprint, unclustered_labels, units_of
 from streamscope.features.extract import Feature
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.profile import Profile
@@ -73,7 +73,7 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
             of_cluster(quantity="distance", weights={i: 1.0}),
             of_cluster(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, missing=missing),
         ]
-    contexts = Contexts(features.table)
+    contexts = Contexts.of(features)
     tokens = labels[[column.name for column in TOKENS if column.name in labels]]
     tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
     return InstrumentData(
@@ -126,12 +126,12 @@ def read_clusters(path: Path, opened: OpenFeatures) -> Result:
 
 def _sums(labels: pd.DataFrame, clusters: pd.Series, values: np.ndarray) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
     """Units (documents), and Σ values and counts [clusters, documents] over the tokens of each cluster and document."""
-    documents, of = np.unique(labels["document"].to_numpy(), return_inverse=True)
+    units, of = units_of(labels)
     index = (pd.Index(clusters).get_indexer(labels["cluster"]), of)
-    total, size = np.zeros((2, len(clusters), len(documents)))
+    total, size = np.zeros((2, len(clusters), len(units)))
     np.add.at(total, index, values)
     np.add.at(size, index, 1)
-    return pd.DataFrame({"unit": documents.astype(str), "cluster": documents}), total, size
+    return units, total, size
 
 
 def distances(labels: pd.DataFrame, far: np.ndarray, clusters: pd.Series) -> Observations:

@@ -27,6 +27,7 @@ from scipy.stats import hypergeom
 
 from streamscope.instruments.prompts.word_classes import FUNCTION, PRONOUNS
 from streamscope.instruments.stats.estimators import holm
+from streamscope.text import is_bos
 
 NAMES = {
     "start": "starts of documents", "newline": "line breaks", "punctuation": "punctuation", "digit": "digits",
@@ -41,12 +42,13 @@ def kinds(
     tokens: Sequence[str], previous_tokens: Sequence[str], next_tokens: Sequence[str], start: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """Kind -> [n], from tokens with leading spaces and their neighbours ("" for none). `start` marks the first tokens
-    of documents, which have no other kind."""
+    of documents; BOS has no other kind."""
     once = cache(_kinds)
     rows = [once(*three) for three in zip(tokens, previous_tokens, next_tokens, strict=True)]
     table = np.array(rows, bool).reshape(len(rows), len(KINDS) - 1)
     first = np.zeros(len(rows), bool) if start is None else start
-    return {"start": first} | {kind: table[:, i] & ~first for i, kind in enumerate(KINDS[1:])}
+    bos = first & np.array([is_bos(token, 0) for token in tokens], bool)
+    return {"start": first} | {kind: table[:, i] & ~bos for i, kind in enumerate(KINDS[1:])}
 
 
 def _kinds(token: str, previous_token: str, next_token: str) -> tuple[bool, ...]:

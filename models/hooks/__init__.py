@@ -44,7 +44,7 @@ from streamscope.models.hooks.points import (
     read_point,
     resid_point,
 )
-from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, row_of
+from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, layer_of, row_of
 
 Edit = Callable[[Tensor, Any], Tensor]
 """function(activation, hook) -> new activation of the same shape; it must not change its argument."""

@@ -168,6 +168,11 @@ def row_of(name: str) -> Hook | None:
     return _BY_NAME.get(re.sub(r"^blocks\.[^.]*", "blocks.L", name))
 
 
+def layer_of(name: str) -> int:
+    """The layer of a full hook name; −1 outside the blocks."""
+    return int(name.split(".")[1]) if name.startswith("blocks.") else -1
+
+
 def concrete_shape(row: Hook, name: str, config: ModelConfig) -> str:
     """The row's shape in this model, with numbers for all letters except B and T."""
     options, second = row.shape.split(" | "), False

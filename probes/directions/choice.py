@@ -14,6 +14,7 @@ from streamscope.cli.terminal import counted
 from streamscope.instruments.data import Opened, Sets
 from streamscope.models.checkpoint import run_label
 from streamscope.models.dictionaries import read_dictionary
+from streamscope.models.hooks import layer_of
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions import CHOICES, MAKE_ONE, NO_FILE, Directions, file_of, in_model
 from streamscope.probes.stream_states import RESID, streams_of
@@ -76,7 +77,7 @@ def read_direction(spec: str, stream: str = "resid", method: str = "mean", model
 def _latent(folder: Path, latent: int, model: Any) -> Direction:
     """The row of a dictionary's decoder, as a unit vector, after the layer of its hook, or that before a `_pre`."""
     dictionary = read_dictionary(str(folder), model)
-    layer = int(dictionary.target.split(".")[1]) - dictionary.target.endswith("_pre")
+    layer = layer_of(dictionary.target) - dictionary.target.endswith("_pre")
     if layer < 0:
         raise InputError(f"{folder} is of a state before layer 0: give a dictionary of a later hook")
     if latent >= len(dictionary.W_dec):

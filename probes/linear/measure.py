@@ -23,7 +23,7 @@ from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.dictionaries import read_dictionary
-from streamscope.models.hooks import Captures, Query, match, row_of, run
+from streamscope.models.hooks import Captures, Query, layer_of, match, row_of, run
 from streamscope.probes.linear import Linear
 
 NOTHING = "no word recurs across groups"
@@ -48,7 +48,8 @@ def plan(options: Linear, examples: Sequence[Example], tokenizer: Any, n_ctx: in
 
 def activations(options: Linear, model: Any, query: Query, progress: Progress) -> tuple[Captures, dict[str, int]]:
     """The activations of hooks, and the latents of dictionaries [positions, F] under the name that was given; and the
-    layers of these. Raises `InputError` for --latents without a dictionary, or with one that has fewer."""
+    layers of these. Raises `InputError` for --latents without a dictionary, or with one that has fewer, and for latents
+    that a dictionary lacks."""
     latents = {spec: chosen for spec in options.hooks if (chosen := latents_in(spec, complete=True)) is not None}
     if options.latents and not latents:
         raise InputError("--latents chooses among those of a dictionary: give one in --hooks")
@@ -58,11 +59,13 @@ def activations(options: Linear, model: Any, query: Query, progress: Progress) -
     captures = run(model, replace(query, hooks=tuple(all_hooks)), progress=progress)
     hooks = {name: captures.hooks[name] for name in hook_names}
     for spec, dictionary in dictionaries.items():
+        if max(latents[spec][1], default=0) >= (size := len(dictionary.b_enc)):
+            raise InputError(f"{spec}: give latents from 0 to {size - 1}, which the dictionary has")
         all_latents = map(dictionary.encode, map(dictionary.stream_of, captures.hooks[dictionary.hook]))
         hooks[spec] = [z[:, latents[spec][1] or slice(None)] for z in all_latents]
         if (n := hooks[spec][0].shape[1]) < (options.latents or 1):
             raise InputError(f"--latents {options.latents}: {spec} has {counted(n, 'latent')}; give no more")
-    return Captures(hooks, None), {spec: int(d.hook.split(".")[1]) for spec, d in dictionaries.items()}
+    return Captures(hooks, None), {spec: layer_of(d.hook) for spec, d in dictionaries.items()}
 
 
 def read(
@@ -91,7 +94,7 @@ def read(
     parts = []
     for hook in progress(list(captures.hooks)):
         x = features(hook, captures.hooks[hook])
-        layer = (layers or {}).get(hook, int(hook.split(".")[1]) if hook.startswith("blocks.") else -1)
+        layer = (layers or {}).get(hook, layer_of(hook))
         for task, draw, truth in tasks:
             predicted = held_out(x, truth, splits, options.c, None if row_of(hook) else options.latents)
             case = {"hook": hook, "layer": layer, "task": task, "draw": draw, "example": table.index}
@@ -180,8 +183,8 @@ def tables(options: Linear, data: InstrumentData, estimates: Mapping[str, Estima
     """One row per hook."""
     frame, missing = joined([estimates["accuracy"], estimates["selectivity"]], ["hook", "layer"], LINEAR)
     frame = frame.assign(**data.extra)
-    frame.insert(2, "place", ["*".join(hook.split(str(layer), 1)) if layer >= 0 else hook
-                              for hook, layer in zip(frame["hook"], frame["layer"], strict=True)])  # fmt: skip
+    hooks = zip(frame["hook"], frame["layer"], strict=True)
+    frame.insert(2, "place", [hook.replace(f"blocks.{layer}.", "blocks.*.") for hook, layer in hooks])
     return {"linear": Table(frame, LINEAR, missing, data.about.get("title", "linear probes"))}
 
 

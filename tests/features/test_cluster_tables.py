@@ -82,6 +82,7 @@ def test_tables_against_counting() -> None:
     rng = np.random.default_rng(0)
     labels = pd.DataFrame({"document": rng.integers(9, size=300), "k_star": rng.integers(0, 7, 300)})
     labels["cluster"], labels["probability"] = rng.integers(-1, 4, 300), rng.random(300)
+    labels["token_id"] = labels["position"] = np.arange(300)
     vector = rng.integers(40, size=300)
     table = cluster_table(labels, vector, 6)
     for row in table.to_dict("records"):
@@ -101,6 +102,19 @@ def test_tables_against_counting() -> None:
     spread = depth_spread(labels)
     held = table["n"] @ table["k_star_sd"] / table["n"].sum()
     assert spread["sd"] == pytest.approx(held) and spread["dealt"] == pytest.approx(2, abs=0.15)
+
+
+def test_copies_of_a_document_are_one_independent_document() -> None:
+    """Each of nine texts twice, the second time in another order of rows: the same interval as of each once."""
+    rng = np.random.default_rng(0)
+    once = pd.DataFrame({"document": np.repeat(np.arange(9), 20), "position": np.tile(np.arange(20), 9)})
+    once = once.assign(token_id=rng.integers(99, size=180), k_star=rng.integers(0, 7, 180), cluster=0)
+    twice = pd.concat([once, once.assign(document=once["document"] + 9).sample(frac=1, random_state=0)])
+    numbers = []
+    for labels in (once, twice):
+        frame = estimate(block := depths(labels, 6), each("share", block.cells, null=None)).frame
+        numbers.append(frame[["value", "low", "high", "clusters"]])
+    pd.testing.assert_frame_equal(*numbers)
 
 
 def test_spread_of_depth_against_dealing_by_hand() -> None:
@@ -174,6 +188,15 @@ def test_parts_are_those_of_plain_fits() -> None:
         assert frame.loc[name, "difference"] == pytest.approx(moved.mean())
         half = stats.t.ppf(0.975, 2) * moved.std(ddof=1) / np.sqrt(3)
         assert frame.loc[name, "difference_high"] == pytest.approx(moved.mean() + half)
+
+
+def test_parts_without_clusters_have_no_agreement_in_clusters() -> None:
+    """Fifteen tokens a part are no cluster of twenty."""
+    x, documents = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3))), np.repeat(np.arange(20), 3)
+    table = parts_table([(ComputationalModes(min_cluster_size=20), x)], documents, 4, 0, iter)
+    frame = table.frame.set_index("of")
+    assert frame.loc[["clusters", "coverage", "ari"], "own"].tolist() == [0, 0, 1]
+    assert frame.loc["ari_clustered", "n"] == 0 and table.missing[3, "own"]
 
 
 def test_one_token_in_different_clusters_against_pairs() -> None:

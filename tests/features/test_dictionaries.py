@@ -17,12 +17,12 @@ from streamscope.features.dictionaries.measure import harvest, kth_largest, plac
 from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
 from streamscope.interventions.steer import Steer
-from streamscope.models import build, load
+from streamscope.models import load
 from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture
 from streamscope.models.tensors import read_tensors
 from streamscope.probes.directions.choice import read_direction
-from tests.tiny import randomise, some
+from tests.tiny import model_of, some
 
 DATA = Tokens("stories:1:40", max_tokens=1500)
 SMALL: dict[str, Any] = {"width": 48, "k": 4, "batch": 128}
@@ -123,12 +123,6 @@ def test_nested_latents_rebuild_too() -> None:
         z[:, 8:] = 0
         rest.append(float((rows - found.decode(z, rows)).square().sum()))
     assert rest[1] < 0.95 * rest[0]
-
-
-def model_of(name: str = "lfa") -> Any:
-    tokenizer = load("stories/lfa").tokenizer
-    assert tokenizer is not None
-    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab))
 
 
 @pytest.mark.parametrize("name", ["std-t", "lfa", "kromcanon"])
@@ -233,6 +227,9 @@ def test_windows_of_a_document_are_on_one_side(tmp_path: Path) -> None:
     about = read_dictionary(str(tmp_path / "found" / "blocks.1.hook_context_post-s0")).about
     positions = sum(n for n, i in zip(training.sizes_of(opened), windows, strict=True) if i < 2)
     assert (about["positions"], about["documents"]) == (positions, 2)
+    path.write_text("\n".join(json.dumps({"text": text}) for text in (*texts[:2], texts[2], texts[2])))
+    frame = Dictionaries(controls=False, **SMALL).measure(model, Tokens(str(path))).table().frame
+    assert (frame["n"].tolist(), frame["clusters"].tolist()) == ([2], [1]), "copies are one independent document"
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts[:2]))
     with pytest.raises(InputError, match="give 3, not 2"):
         Dictionaries(**SMALL).measure(model, Tokens(str(path)))
@@ -268,9 +265,10 @@ def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
         how.measure(other, Documents("stories:1:4"))
     write_dictionary(tmp_path / "pre", replace(found, hook="blocks.1.hook_resid_pre", target="blocks.1.hook_resid_pre"))
     assert read_direction(f"{tmp_path / 'pre'}:17").layer == 0, "the state before layer 1 is that after layer 0"
-    write_dictionary(tmp_path / "pre", replace(found, hook="blocks.0.hook_resid_pre", target="blocks.0.hook_resid_pre"))
-    with pytest.raises(InputError, match="a state before layer 0"):
-        read_direction(f"{tmp_path / 'pre'}:17")
+    for hook in ("blocks.0.hook_resid_pre", "hook_embed"):
+        write_dictionary(tmp_path / "pre", replace(found, hook=hook, target=hook))
+        with pytest.raises(InputError, match="a state before layer 0"):
+            read_direction(f"{tmp_path / 'pre'}:17")
     with pytest.raises(InputError, match="reads 16 dimensions|reads 32 dimensions|dimensions, the model has"):
         read_dictionary(str(folder), load("stories/lfa"))
 
@@ -314,8 +312,11 @@ def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
         (tmp_path / str(i)).mkdir()
         (tmp_path / str(i) / "cfg.json").write_text(json.dumps(fields))
         save_file({**weights, **more}, tmp_path / str(i) / "sae_weights.safetensors")
-        z = read_dictionary(str(tmp_path / str(i))).encode(x)
-        torch.testing.assert_close(z, torch.as_tensor(latents), atol=1e-6, rtol=1e-6)
+        found = read_dictionary(str(tmp_path / str(i)))
+        torch.testing.assert_close(found.encode(x), torch.as_tensor(latents), atol=1e-6, rtol=1e-6)
+        if found.k:
+            with pytest.raises(InputError, match=f"of the {found.k} largest latents is not written"):
+                write_dictionary(tmp_path / "again", found)
 
 
 @pytest.mark.parametrize(
@@ -358,6 +359,20 @@ def test_arrays_that_are_not_read_are_refused_where_they_change_something(tmp_pa
         read_dictionary(str(tmp_path))
 
 
+@pytest.mark.parametrize(("name", "size"), [("W_enc", (8,)), ("W_dec", (15, 8)), ("b_dec", (7,)), ("b_enc", (9,))])
+def test_arrays_that_do_not_fit_are_refused(name: str, size: tuple[int, ...], tmp_path: Path) -> None:
+    weights = {
+        "W_enc": torch.randn(8, 16),
+        "W_dec": torch.randn(16, 8),
+        "b_dec": torch.zeros(8),
+        "b_enc": torch.ones(16),
+    }
+    (tmp_path / "cfg.json").write_text(json.dumps({"architecture": "standard"}))
+    save_file({**weights, name: torch.ones(size)}, tmp_path / "sae_weights.safetensors")
+    with pytest.raises(InputError, match="has the shape"):
+        read_dictionary(str(tmp_path))
+
+
 def test_bad_input(tmp_path: Path) -> None:
     model = model_of()
     with pytest.raises(InputError, match="fewer than the 48 latents"):
@@ -366,9 +381,18 @@ def test_bad_input(tmp_path: Path) -> None:
         Dictionaries(batch=4096).measure(model, DATA)
     with pytest.raises(InputError, match="give it as --hooks"):
         Dictionaries(target="blocks.0.hook_mlp_out").measure(model, DATA)
+    for hook in ("blocks.0.mlp.hook_post", "blocks.0.attn.hook_z"):
+        with pytest.raises(InputError, match=rf"{hook} holds no states \[B, T, D\]"):
+            places(Dictionaries(hooks=(hook,), target="blocks.0.hook_mlp_out"), model)
+    read = places(Dictionaries(hooks=("hook_embed",), target="blocks.0.hook_mlp_out"), model)
+    assert [(place.hook, place.layer) for place in read] == [("hook_embed", -1), ("blocks.0.hook_mlp_out", 0)]
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match="other things than dictionaries"):
         Dictionaries(to=tmp_path).check_sources()
+    (tmp_path / "notes.txt").unlink()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "sae_weights.safetensors").touch()
+    Dictionaries(to=tmp_path).check_sources()  # killed before cfg.json, which comes last: goes on
     first = next(open_data(DATA, model).documents())
     assert scored(first, first.ids[0]) == slice(1, len(first.ids) - 1), "BOS has no state of its own"
     assert scored(first, None) == slice(0, len(first.ids) - 1), "without BOS every position has one"

@@ -16,20 +16,13 @@ from streamscope.features.dictionaries import Dictionaries
 from streamscope.features.dictionary_quality import DictionaryQuality, measure
 from streamscope.instruments.data import Documents, Tokens
 from streamscope.instruments.open_data import open_data
-from streamscope.models import build, load
 from streamscope.models.dictionaries import CONFIG, Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import weights_digest
 from streamscope.models.readout import IGNORE
-from tests.tiny import randomise, refused
+from tests.tiny import model_of, refused
 
 DATA = Documents("stories:1:24", max_documents=24)
-
-
-def model_of(name: str) -> Any:
-    tokenizer = load("stories/lfa").tokenizer
-    assert tokenizer is not None
-    return randomise(build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab))
 
 
 def drawn(folder: Path, model: Any, hook: str, target: str = "", stream: str = "", **about: Any) -> Dictionary:
@@ -50,6 +43,7 @@ def drawn(folder: Path, model: Any, hook: str, target: str = "", stream: str = "
         ("lfa", "blocks.1.hook_context_post", "", "context"),
         ("kromcanon", "blocks.0.hook_streams_post", "", "s1"),
         ("std-t", "blocks.1.hook_mlp_in", "blocks.1.hook_mlp_out", ""),
+        ("std-t", "hook_embed", "", ""),
     ],
 )
 def test_equals_plain_passes(name: str, hook: str, target: str, stream: str, tmp_path: Path) -> None:
@@ -258,7 +252,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     drawn(tmp_path / "other", model, "blocks.0.hook_resid_post", weights_digest="0")
     drawn(tmp_path / "lost", model, "blocks.7.hook_resid_post")
     drawn(tmp_path / "none", model, "")
-    for name, line in (("other", "trained on other weights"), ("lost", r"blocks\.7"), ("none", "names no hook")):
+    drawn(tmp_path / "late", model, "blocks.1.hook_mlp_out", "blocks.1.hook_mlp_in")
+    for name, line in (("other", "trained on other weights"), ("lost", r"blocks\.7"), ("none", "names no hook"),
+                       ("late", r"blocks\.1\.hook_mlp_in comes before blocks\.1\.hook_mlp_out")):  # fmt: skip
         with refused(line):
             DictionaryQuality(dictionary=(str(tmp_path / name),)).measure(model, DATA)
     with refused("give 3, not 2"):

@@ -30,7 +30,7 @@ from streamscope.features.profile.profiles import (
     standardised,
 )
 from streamscope.features.profile.token_kinds import enrichment, kinds
-from streamscope.features.store import read_features
+from streamscope.features.store import Features, read_features
 from streamscope.features.tables import FeatureTables
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import LongTable, Table, key
@@ -67,6 +67,26 @@ def test_contexts_are_the_text_around_a_token() -> None:
         p, d = table["position"][row], table["document"][row]
         known = p - 1 in (range(1, 12) if d == 0 else (3, 4, 7))
         assert (before[row], after[row]) == (TEXT[p - 1] if known else "", TEXT[p + 1])
+
+
+def test_contexts_of_targets_that_are_two_tokens_on() -> None:
+    """With --logits-row next, and the token after the last row is not known."""
+    table = rows(0, range(11)).assign(target=TEXT[2:]).sample(frac=1, random_state=1).reset_index(drop=True)
+    contexts = Contexts.of(Features(table, (), {"options": {"logits_row": "next"}}))
+    _, after = contexts.neighbours()
+    for row, p in enumerate(table["position"]):
+        assert after[row] == (TEXT[p + 1] if p < 10 else "")
+        assert contexts.at(row, after=3).right == "".join(TEXT[p + 1 : min(p + 4, 11)]) + "…"
+
+
+def test_a_first_token_that_is_no_bos_is_a_word_of_the_text() -> None:
+    table = pd.DataFrame({"document": 0, "position": range(11), "token": TEXT[1:12], "target": TEXT[2:13]})
+    contexts = Contexts(table)
+    assert contexts.at(4).marked() == "Lily had 3 ⟦red⟧ balls.⏎She saw it…" and contexts.at(4, before=3).left[0] == "…"
+    before, after = contexts.neighbours()
+    assert before[:3].tolist() == ["", "Lil", "y"]
+    found = kinds(TEXT[1:12], before, after, np.arange(11) == 0)
+    assert [np.flatnonzero(found[kind]).tolist() for kind in ("start", "capitalised", "piece")] == [[0], [0, 8], [0, 1]]
 
 
 def test_kinds_of_tokens() -> None:
@@ -154,7 +174,8 @@ def planted(folder: Path, n: int = 240, **more: Any) -> tuple[Path, Path]:
     rng = np.random.default_rng(0)
     table = pd.concat([rows(d, range(12)) for d in range(n // 12)], ignore_index=True)
     ids = {name: [TEXT.index(t) for t in table[name]] for name in ("token", "target")}
-    table = table.assign(token_id=ids["token"], target_id=ids["target"], prediction_id=10, prediction=" saw")
+    own = np.where(table["position"] == 11, 100 + table["document"], 0)  # no document is another's copy
+    table = table.assign(token_id=ids["token"] + own, target_id=ids["target"], prediction_id=10, prediction=" saw")
     cluster = np.select([table["token"] == ".", table["token"] == "She"], [0, 1], -1)
     features = pd.DataFrame(rng.random((n, len(NAMES))), columns=NAMES) + 5 * (cluster[:, None] == 1)
     features["k_star"] = np.select([cluster == 0, cluster == 1], [0.0, 2.0], rng.integers(0, 3, n))

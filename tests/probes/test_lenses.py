@@ -21,17 +21,10 @@ from streamscope.probes.lenses.measure import Moments, check, jacobians, places,
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.stream_states import Place, last_hook, last_state
 from tests.probes.bridges import gpt2_and_bridge
-from tests.tiny import randomise, some
+from tests.tiny import model_of, some
 
 TOPOLOGIES = ("std-t", "lfa", "dst-kron", "kromcanon", "pls")
 DATA = Documents("stories:1:24", max_documents=24)
-
-
-def model_of(name: str, **changes: Any) -> Any:
-    tokenizer = load("stories/lfa").tokenizer
-    assert tokenizer is not None
-    model = build(name, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, **changes)
-    return randomise(model)
 
 
 def test_a_known_map_is_found() -> None:

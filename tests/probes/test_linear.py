@@ -81,6 +81,7 @@ def test_planted_label() -> None:
 
 @pytest.mark.parametrize(("preset", "hook", "stream"), [
     ("lfa", "blocks.1.hook_context_post", "context"), ("kromhc", "blocks.0.hook_streams_post", "s2"),
+    ("std-t", "hook_embed", ""),
 ])  # fmt: skip
 def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, tmp_path: Path) -> None:
     model, generator = randomise(build(preset, "tiny")), torch.Generator().manual_seed(2)
@@ -92,7 +93,8 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
     probe = Linear(hooks=(str(folder), "hook_embed", f"{folder}:3,17-18"), latents=2)
     captures, layers = linear.activations(probe, model, query, iter)
     hooks = captures.hooks
-    assert {*hooks} == {*probe.hooks} and layers == dict.fromkeys((probe.hooks[0], probe.hooks[2]), int(hook[7]))
+    layer = -1 if hook == "hook_embed" else int(hook[7])
+    assert {*hooks} == {*probe.hooks} and layers == dict.fromkeys((probe.hooks[0], probe.hooks[2]), layer)
     for row, positions, *values in zip(tokens, query.positions, *(hooks[name] for name in probe.hooks), strict=True):
         with torch.no_grad(), capture(model, [hook, "hook_embed"]) as captures:
             model(torch.tensor([row]))
@@ -103,8 +105,21 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
             torch.testing.assert_close(value, expected)
     with refused("has 2 latents; give no more"):
         linear.activations(Linear(hooks=(f"{folder}:3,7",), latents=3), model, query, iter)
+    with refused("give latents from 0 to 19"):
+        linear.activations(Linear(hooks=(f"{folder}:3,20",)), model, query, iter)
     with refused("give one in --hooks"):
         linear.activations(Linear(latents=2), model, query, iter)
+
+
+def test_the_place_of_a_dictionary_is_one_in_all_layers() -> None:
+    """Whatever digits are in its folder, and also of a transcoder, whose name has the layer twice."""
+    examples, how, places = made(60, groups=20), Linear(controls=1, folds=3), set[str]()
+    for layer in (2, 3):
+        hook = f"runs/gpt2/blocks.{layer}.hook_mlp_in-to-blocks.{layer}.hook_mlp_out-s0"
+        rows = list(torch.as_tensor(noise(60)).float().split(10))
+        table = linear.read(how, Captures({hook: rows}, None), examples, layers={hook: layer})
+        places.update(summary(how, table, examples).frame["place"])
+    assert places == {"runs/gpt2/blocks.*.hook_mlp_in-to-blocks.*.hook_mlp_out-s0"}
 
 
 def test_the_best_latent_is_chosen_in_the_training_folds() -> None:
