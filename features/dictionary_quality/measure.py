@@ -142,6 +142,10 @@ def scored(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
     return (targets != IGNORE) & (tokens != model.tokenizer.bos_id)
 
 
+def rebuilt_by(dictionary: Dictionary, x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
+    return dictionary.decode(dictionary.encode(x), x)
+
+
 def cells_of(
     by_label: Mapping[str, Dictionary], latents: Mapping[str, Sequence[int]], model: Any, opened: OpenDocuments
 ) -> list[Cell]:
@@ -150,7 +154,7 @@ def cells_of(
     for label, d in by_label.items():
         source, target = (Place(hook, d.stream or RESID, layer_of(hook)) for hook in (d.hook, d.target))
         values: dict[int, list[Tensor]] = {latent: [] for latent in latents[label]}
-        cells.append(Cell(label, source, target, lambda x, y, ids, d=d: d.decode(d.encode(x), x), d, values))
+        cells.append(Cell(label, source, target, partial(rebuilt_by, d), d, values))
     middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     n, width, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
