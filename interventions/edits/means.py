@@ -26,7 +26,7 @@ def hook_means(
     """Mean of each hook [...], or of a `part` of it [T, ...], over all positions (BOS included) of rows, in float32.
     Sums run in float64 over `chunk` rows at a time, so memory does not grow."""
     sums, n = dict[str, Tensor](), 0
-    for batch in chunks(rows, chunk):
+    for batch in chunks((row for row in rows if len(row)), chunk):  # a document without a target has none
         n += sum(map(len, batch))
         for name, values in run(model, Query(tokens=batch, hooks=tuple(names))).hooks.items():
             total = torch.stack([part(x).double().sum(0) for x in values]).sum(0)

@@ -46,10 +46,8 @@ def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -
     blocks = blocks_of(cases, groups, sweep)
     if "loss" in options.measures:
         documents = data[Documents]
-        limits = {"max_documents": documents.spec.max_documents, "progress": progress}
-        losses = observe_loss(model, sweep.edits, documents.shards, **limits)
-        units = documents.units()[: len(losses.cases)]
-        blocks |= blocks_of({"documents": ({"loss": losses}, units)}, groups, sweep)
+        losses = observe_loss(model, sweep.edits, documents.shards, **documents.limits, progress=progress)
+        blocks |= blocks_of({"documents": ({"loss": losses}, documents.units())}, groups, sweep)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
     for name, block in list(blocks.items()):

@@ -77,6 +77,9 @@ class Suppress(Instrument):
         super().__post_init__()
         if len(set(self.gates)) < len(self.gates) or set(self.gates) <= {1.0}:
             raise InputError(f"gates {list(self.gates)}: give different finite numbers, not only 1")
+        if min(self.gates) == 1:
+            least = "random sets and parts are measured at the smallest, which changes nothing at 1"
+            raise InputError(f"gates {list(self.gates)}: {least}; give one below 1")
 
     @staticmethod
     def body() -> ModuleType:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -94,7 +93,6 @@ def _score(a: Tensor, score: str, n: int, bos: int) -> Tensor:
 def observe(options: Heads, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """Cells: kind of prompt × score × head, and uniform attention. Units: random sequences and texts."""
     n_ctx, tokenizer = model.cfg.n_ctx, check_tokenizer(model)
-    options = replace(options, text_tokens=min(options.text_tokens, n_ctx))
     if 2 * options.length + 1 > n_ctx:
         raise InputError(f"--length {options.length}: BOS + r + r must fit {n_ctx} tokens; use {(n_ctx - 1) // 2}")
     names = [f"random {i}" for i in range(options.sequences)]
@@ -102,7 +100,7 @@ def observe(options: Heads, model: Any, data: Opened, progress: Any = iter) -> I
     if options.texts:
         documents = list(data[Documents].rows())
         long = [len(ids) > 2 for ids in documents]
-        texts = [ids for ids in documents if len(ids) > 2]
+        texts = [ids[:n_ctx] for ids in documents if len(ids) > 2]
         units = pd.concat([units, data[Documents].units()[["unit", "cluster"]][long]], ignore_index=True)
     pool = trained_words(tokenizer, data[Documents].rows()) if options.pool == "trained" else None
     query = plan(options, texts, tokenizer, pool)

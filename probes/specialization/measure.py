@@ -94,12 +94,15 @@ def observe(options: Specialization, model: Any, data: Opened, progress: Any = i
     if options.length > model.cfg.n_ctx:
         raise InputError(f"--length {options.length} is longer than the context of {model.cfg.n_ctx}")
     opened = data[Documents]
-    samples = list(islice((ids for ids in opened.rows() if len(ids) >= options.length), options.samples))
-    samples = [ids[: options.length] for ids in samples]
-    if opened.units()["cluster"].duplicated().any():
-        samples = blocks_of_neighbours(samples, options.blocks)
+    documents = opened.units()["cluster"]
+    rows = (row for row in zip(opened.rows(), documents, strict=True) if len(row[0]) >= options.length)
+    chosen = [(ids[: options.length], document) for ids, document in islice(rows, options.samples)]
+    if documents.duplicated().any():
+        chosen = blocks_of_neighbours(chosen, options.blocks)
+    samples = [ids for ids, _ in chosen]
     sums = stream(model, options, samples, progress=progress)
-    measurements = observed(sums, samples, has_bos=getattr(opened.tokenizer, "adds_bos", True))
+    has_bos = getattr(opened.tokenizer, "adds_bos", True)
+    measurements = observed(sums, samples, [document for _, document in chosen], has_bos=has_bos)
     even, n = lgamma(options.length + 1) / options.length, model.cfg.n_layers * model.cfg.n_heads
     title = f"{title_of(model)}: {counted(len(samples), 'sample')} of {options.length} tokens ({opened.title()}); "
     title += f"uniform attention has entropy {even:.4f}{sinks_sentence(measurements.about['sinks'], n)}"
@@ -114,20 +117,24 @@ def blocks_of_neighbours(samples: Sequence[Any], blocks: int) -> list[Any]:
     return [samples[runs[j % blocks][j // blocks]] for j in range(len(samples))]
 
 
-def observed(sums: Sums, samples: Sequence[Sequence[int]] = (), *, has_bos: bool = True) -> InstrumentData:
+def observed(
+    sums: Sums, samples: Sequence[Sequence[int]] = (), documents: Sequence[str] = (), *, has_bos: bool = True
+) -> InstrumentData:
     """The jackknife as observations: with θ over all blocks and θ_g without block g of G, the value of block g is
 
         θ + (G − 1)(θ̄ − θ_g)
 
     whose mean is θ and whose standard error is the jackknife's, se² = (G − 1)/G · Σ (θ_g − θ̄)²; for a mean these are
-    the block means (Efron & Tibshirani 1993, §11).
+    the block means (Efron & Tibshirani 1993, §11). Of fewer `documents` (of each sample, copies by one name) than
+    blocks, the blocks of one document are no independent cases.
     """
     nonempty = [b for b, count in enumerate(sums.counts) if count]
     means = [sums.means(), *(sums.means(b) for b in (nonempty if len(nonempty) > 1 else []))]
     distances, entropies = (np.stack(x) for x in zip(*means, strict=True))  # [1 + G, L·H, L·H] and [1 + G, L, H]
     names = [hashlib.sha1(str(samples[b :: len(sums.counts)]).encode()).hexdigest()[:10] for b in nonempty]
     units = pd.DataFrame({"unit": [f"{b}:{name}" for b, name in zip(nonempty, names, strict=True)]})
-    units["cluster"] = units["unit"]
+    few = 0 < len({*documents}) < len(nonempty)
+    units["cluster"] = [documents[b] for b in nonempty] if few else units["unit"]
     # without BOS the first token is a word, and no head a sink
     to_bos, extra = sums.to_bos() * has_bos, {"samples": sum(sums.counts), "distances": distances[0]}
     measurements = InstrumentData({}, {}, {"title": "specialization", "sinks": sink_names(to_bos)}, extra=extra)

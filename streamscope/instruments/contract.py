@@ -26,7 +26,7 @@ import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -372,10 +372,13 @@ def bos_of(model: Any) -> str | None:
 def recipe_of(model: Any) -> dict[str, Any]:
     """What runs that are seeds of one recipe share; of a snapshot of a training its `step`, `training` and `tokens`.
 
-    `recipe` is a digest of configuration and tokenizer, and of a run's training and data (`config.seeds_share`).
+    `recipe` is a digest of configuration and tokenizer, and of a run's training and data (`config.seeds_share`); of a
+    model in a bridge its family, sizes and tokenizer.
     """
     if not hasattr(model, "to_dict"):
-        return {"recipe": type(model).__name__, "step": None}
+        shape = astuple(model.config) if is_dataclass(getattr(model, "config", None)) else ()  # family and sizes
+        words = getattr(getattr(model, "tokenizer", None), "sha256", "")
+        return {"recipe": " ".join(filter(None, map(str, (type(model).__name__, *shape, words)))), "step": None}
     from streamscope.cli.disk import Config, read_json
     from streamscope.models.checkpoint import run_label, snapshot_step
     from streamscope.models.training.config import seeds_share, tokens_seen

@@ -109,16 +109,17 @@ def pool_results(results: Sequence[Result]) -> Result:
     snapshot_labels = [_at(result, results) if has_steps else {} for result in results]
     labels = [{"run": name, **place} for name, place in zip(names, snapshot_labels, strict=True)]
     first, runs = results[0], list(dict.fromkeys(names))
-    several = f" of {len(runs)} runs: {', '.join(runs)}" if len(runs) > 1 else f" of {runs[0]}"
-    several += f", {counted(len(set(steps)), 'snapshot')}" if has_steps else ""
+    snapshots = f", {counted(len(set(steps)), 'snapshot')}" if has_steps else ""
     tables: dict[str, Table] = {}
-    for name in first.tables:
-        labelled = zip(labels, results, strict=True)
-        parts = [(label, result.tables[name]) for label, result in labelled if name in result.tables]
-        if isinstance(parts[0][1], LongTable):  # what reads these reads them of one model
-            tables |= {f"{name}-run{i}": part for i, (_, part) in enumerate(parts)}
-        else:
-            tables[name] = _joined(parts, f"{name}{several}")
+    for name in dict.fromkeys(name for result in results for name in result.tables):
+        parts = {i: result.tables[name] for i, result in enumerate(results) if name in result.tables}
+        if any(isinstance(part, LongTable) for part in parts.values()):  # what reads these reads them of one model
+            tables |= {f"{name}-run{i}": part for i, part in parts.items()}
+            continue
+        having = list(dict.fromkeys(names[i] for i in parts))
+        share = f"{len(having)} of " if len(having) < len(runs) else ""
+        several = f" of {share}{len(runs)} runs: {', '.join(having)}" if len(runs) > 1 else f" of {runs[0]}"
+        tables[name] = _joined([(labels[i], part) for i, part in parts.items()], f"{name}{several}{snapshots}")
     blocks = {f"run{i}-{name}": b for i, result in enumerate(results) for name, b in result.blocks.items()}
     contrasts = {f"run{i}-{name}": c for i, result in enumerate(results) for name, c in result.contrasts.items()}
     groups = [[result for result in results if result.about.get("step") == step] for step in dict.fromkeys(steps)]

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
@@ -376,6 +376,20 @@ def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> N
     one.run = SnapshotPath(f"{trained}@8")
     found = {"step": 8, "training": str(trained), "tokens": 8 * 4 * one.config.n_ctx}
     assert recipe_of(one) == {**recipe_of(one), **found} and recipe_of(one)["recipe"] != recipe["recipe"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    name: str
+    n_layers: int
+
+
+def test_models_in_a_bridge_are_seeds_where_family_sizes_and_words_agree() -> None:
+    def recipe(name: str = "bloom", n_layers: int = 2, words: str = "ab") -> str:
+        model = SimpleNamespace(config=Sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words))
+        return str(recipe_of(model)["recipe"])
+
+    assert recipe() == recipe() and len({recipe(), recipe("opt"), recipe(n_layers=3), recipe(words="cd")}) == 4
 
 
 def test_runs_that_were_trained_differently_are_other_recipes(tmp_path: Path) -> None:

@@ -68,6 +68,15 @@ def test_what_is_missing_in_the_run_or_its_control_is_missing_beside_it_and_in_t
         assert np.isfinite(means.frame["value_difference"][0]) and np.isnan(means.frame["value_difference"][1])
 
 
+def test_a_table_that_only_some_runs_have_is_kept_in_any_order() -> None:
+    """As that of gates, which only a gated model has."""
+    plain, gated = result(1.0, "a"), result(2.0, "b")
+    gated = replace(gated, tables={**gated.tables, "gates": gated.tables["size"]})
+    for runs in ([plain, gated], [gated, plain]):
+        gates = pool_results(runs).tables["gates"]
+        assert gates.frame["run"].tolist() == ["b", "b"] and gates.title == "gates of 1 of 2 runs: b"
+
+
 def test_means_over_snapshots_are_of_what_every_step_has() -> None:
     def at(name: str, step: int, *, ranked: bool = False) -> Result:
         one = result(1.0 + step, f"{name} (runs/{name}@{step})", step=step)

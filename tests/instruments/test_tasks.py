@@ -21,6 +21,7 @@ from streamscope.instruments.prompts import TASKS, load_suite
 from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs, winobias_pairs, wsc273_pairs
 from streamscope.instruments.prompts.suite import Prompt, Suite, units
 from streamscope.instruments.prompts.tasks import (
+    FIRST,
     LONG,
     MERGED,
     NONE,
@@ -211,6 +212,9 @@ def test_sentences_that_are_too_long_or_equal_are_counted(bpe: Tokenizer) -> Non
     task = sentence_task(SentencePairs("s", made, "here"), bpe, 20)
     assert task.cases["id"].tolist() == ["a"]
     assert dict(task.filtered) == {"b": LONG, "c": SAME}
+    two = (made[0], replace(made[0], id="d", good="He ran."))
+    bare = sentence_task(SentencePairs("s", two, "here"), bpe.with_bos("no"))
+    assert bare.cases["id"].tolist() == ["a"] and dict(bare.filtered) == {"d": FIRST}, "nothing predicts a first token"
 
 
 def test_schemas_are_filled_with_either_mention(tmp_path: Path) -> None:

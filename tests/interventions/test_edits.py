@@ -11,7 +11,7 @@ from streamscope.instruments.data import Documents
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.edits.means import document_rows, mean_outputs
-from streamscope.models import load
+from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
@@ -77,6 +77,12 @@ def test_means_are_those_of_all_real_positions(tiny_run: Path) -> None:
         naive += [z[2] for z in found["blocks.1.attn.hook_z"][0]]
     torch.testing.assert_close(means[Head(1, 2)], torch.stack(naive).mean(0), rtol=1e-4, atol=1e-6)
     assert len(means) == model.config.n_layers * model.config.n_heads
+
+
+def test_a_document_without_a_target_adds_nothing_to_a_mean() -> None:
+    model, rows = build("std-t", "tiny", init_std=0.3), [[1, 2, 3], [4, 5]]
+    means, expected = mean_outputs(model, [rows[0], [], rows[1]]), mean_outputs(model, rows)
+    assert all(torch.equal(means[head], z) for head, z in expected.items())
 
 
 def test_edits_act_in_the_model(tiny_run: Path) -> None:

@@ -308,3 +308,8 @@ def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
     assert bottom[()] == {(sink,)} and (sink,) not in bottom[(sink,)]
     with pytest.raises(InputError, match="8 of 10 heads are BOS sinks, and the other 2 are too few to suppress 2 "):
         design(scores, {"top2": rank_heads(scores, 2)}, GATES, draws=2, sinks=sorted(scores)[:8])
+
+
+def test_the_smallest_gate_changes_something() -> None:
+    with pytest.raises(InputError, match=r"gates \[1.0, 2.0\]: random sets .* give one below 1"):
+        Suppress(gates=(1.0, 2.0))

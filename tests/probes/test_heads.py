@@ -17,6 +17,8 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
+from streamscope.rooms import folder_of
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
 
 torch.set_num_threads(1)
@@ -155,6 +157,13 @@ def test_bad_input() -> None:
         Heads(length=40).plan([], Ids(30))
     with pytest.raises(InputError, match="text 0 has 2 tokens"):
         Heads().plan([[0, 1]], Ids(300))
+
+
+def test_a_context_below_the_length_of_texts() -> None:
+    tokenizer = Tokenizer.load(folder_of("models") / "zoo" / "lfa")
+    model = build("std-t", "tiny", n_ctx=20, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
+    found = Heads(sequences=2, length=N, texts=False).measure(model, progress=iter).table().frame
+    assert set(found["kind"]) == {"random"} and found["mean"].notna().all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

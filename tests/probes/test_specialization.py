@@ -2,6 +2,7 @@
 
 import re
 from math import lgamma, log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import compare, estimate_all
 from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
@@ -19,6 +21,8 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.roles import sinks_sentence
 from streamscope.probes.specialization import Specialization, measure
 from streamscope.probes.specialization.measure import Sums, distances, observed, stream, tables
+from streamscope.rooms import folder_of
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
 
 torch.set_num_threads(1)
@@ -206,6 +210,20 @@ def test_few_samples_and_one_head(model: StreamTransformer) -> None:
     assert np.isnan(alone.loc[("HSS", "layers"), "value"])
     assert "no other" in alone.loc[("HSS", "layers"), "undefined"]
     assert alone.loc[("HSS", "all"), "value"] == pytest.approx(0, abs=1e-12)
+
+
+def test_windows_of_one_document_are_one_independent_case(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(folder_of("models") / "zoo" / "lfa")
+    model = build("std-t", "tiny", init_std=0.5, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
+    texts = ["The cat saw a dog and ran. " * 40, "A bird sang to us. " * 50]
+    for n in (1, 2):
+        path = tmp_path / f"{n}.txt"
+        path.write_text("\n<|endoftext|>\n".join(texts[:n]))
+        found = Specialization(length=T, blocks=5).measure(model, Documents(str(path)), progress=iter)
+        hss = found.table("hss")
+        assert hss.frame["blocks"].eq(5).all() and hss.frame["hss"].notna().all()
+        assert found.blocks["hss"].units["cluster"].nunique() == n and hss.frame["hss_low"].isna().all() == (n == 1)
+        assert (n == 1) == ("one independent case" in hss.missing.values())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

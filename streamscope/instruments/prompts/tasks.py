@@ -37,6 +37,7 @@ Rule = Literal["token", "sentence"]
 Filtered = list[tuple[str, str]]
 MERGED = "a continuation does not start a new token"
 SAME = "answer and foil differ in no token"
+FIRST = "the sentences differ in their first token, and no BOS stands before it"
 NONE = "no answer and foil"
 
 
@@ -170,8 +171,9 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
     for i, pair in enumerate(pairs.pairs):
         good, bad = rows[2 * i : 2 * i + 2]
         n = common_prefix(good, bad)
-        if n >= max(len(good), len(bad)) or (n_ctx is not None and max(len(good), len(bad)) > n_ctx):
-            filtered.append((pair.id, SAME if n >= max(len(good), len(bad)) else LONG))
+        longest = max(len(good), len(bad))
+        if n >= longest or not n or (n_ctx is not None and longest > n_ctx):
+            filtered.append((pair.id, SAME if n >= longest else LONG if n else FIRST))
             continue
         for sentence, sides in ((good, (True, False)), (bad, (False, True))):
             ends = range(n, len(sentence))
