@@ -61,8 +61,8 @@ def test_streams_are_switched_off_as_by_the_interventions(models: dict[str, Any]
             got = logits(model, edits_of({"streams": {stream: reader}}, model))
             assert torch.allclose(got, logits(model, edits), atol=1e-5), (name, reader)
             assert (got - logits(model, {})).abs().max() > 1e-2
-    both = edits_of({"streams": {"token": "everywhere", "context": "unembedding"}}, models["lfa"])
-    expected = replace_everywhere("token", zero, 2) | replace_for_head("context", zero, 2)
+    both = edits_of({"streams": {"context": "everywhere", "token": "unembedding"}}, models["lfa"])
+    expected = replace_everywhere("context", zero, 2) | replace_for_head("token", zero, 2)
     assert torch.allclose(logits(models["lfa"], both), logits(models["lfa"], expected), atol=1e-5)
 
 
