@@ -178,6 +178,8 @@ def test_gates_set_by_hand() -> None:
     assert values(rows, "gate_mean") == pytest.approx([0.5, 0.5, 0.05, 0.5])
     assert values(rows, "gate_sd") == pytest.approx([0.0] * 4, abs=1e-6)
     assert values(rows, "gate_low") == [0.0, 0.0, 1.0, 0.0]
+    rows = list(mixing._gate("gate", torch.tensor([[[[0.05], [0.3]], [[0.45], [0.3]]]])))  # two tokens, two heads
+    assert values(rows, "gate_sd") == pytest.approx([0.2, 0.0], abs=1e-6) and values(rows, "gate_low") == [0.5, 0.0]
 
 
 def test_routing_set_by_hand() -> None:

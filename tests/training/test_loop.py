@@ -34,9 +34,10 @@ def trainer(corpus, out: Path, preset: str = "lfa", **changes) -> Trainer:
     return Trainer(model, training, windows(data.train, 32), windows(data.valid, 32), run, "cpu")
 
 
-@pytest.mark.parametrize("preset", ["lfa", "hdpl"])
-def test_evaluation_is_the_mean_over_tokens(preset: str, corpus, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("preset", "packing"), [("lfa", "stream"), ("hdpl", "document")])
+def test_evaluation_is_the_mean_over_tokens(preset: str, packing: str, corpus, tmp_path: Path) -> None:
     t = trainer(corpus, tmp_path / "a", preset)
+    t.valid = windows(t.valid.shards, 32, packing)
     tokens, targets = t.valid.batch(range(len(t.valid)))
     with torch.no_grad():
         logits = t.model.eval()(tokens)

@@ -96,6 +96,14 @@ def test_packing_keeps_pairs_whole_and_their_targets(tiny_run: Path) -> None:
     assert len(ends) > 1 and (inputs[0, ends[:-1] + 1] == model.tokenizer.bos_id).all()
 
 
+def test_pairs_that_fit_exactly_are_packed(tiny_run: Path) -> None:
+    tokenizer = load(tiny_run).tokenizer
+    found = encode_pairs([("the", "cat")] * 4, tokenizer, 24)
+    inputs = len(found.rows[0][0]) - 1
+    packed = [PairWindows(found, n, tokenizer.pad_id, packing="stream") for n in (2 * inputs - 1, 2 * inputs)]
+    assert [len(one) for one in packed] == [4, 2]
+
+
 def test_truncated_and_dropped_pairs_are_counted(tiny_run: Path) -> None:
     tokenizer = load(tiny_run).tokenizer
     some = [("the", "cat"), ("the", "cat " * 50), ("the " * 50, "cat")]
