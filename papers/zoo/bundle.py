@@ -29,7 +29,8 @@ from streamscope.probes.phenomena import Phenomena
 
 LIMIT = 4_000_000
 """Bytes of a bundled model, its history and card included."""
-LARGE = dict.fromkeys(("llama", "hdpl", "kromcanon", "lfa-192", "std-t-rope-192"), 6_000_000)
+LARGE = dict.fromkeys(("llama", "hdpl", "kromcanon"), 6_000_000)
+LARGE |= dict.fromkeys(("lfa-192", "std-t-rope-192"), 6_500_000)
 """Presets with a table of their own for the head, or with many streams to log, take more; so do the flagships."""
 SNAPSHOTS = 12_500_000
 """Bytes of the snapshots of a bundled model; two models have some."""
