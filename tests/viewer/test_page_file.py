@@ -82,7 +82,7 @@ def every_control(model: Any) -> list[dict[str, Any]]:
     labels = {one["name"]: one["labels"] for one in about["inputs"]}
     head = {"scale": [-0.5, 0], "alpha": [4], "gate": ["open", "shut"]}
     found: list[dict[str, Any]] = [{}]
-    found += [{"heads": {"L1.H5": {name: x}}} for name, values in head.items() if name in have for x in values]
+    found += [{"heads": {"L1.H3": {name: x}}} for name, values in head.items() if name in have for x in values]
     if "streams" in have:
         found += [{"streams": {name: x}} for name in labels["stream_all"][0] for x in ("unembedding", "everywhere")]
     for name in {"mixing", "h_res", "canon"} & have:
