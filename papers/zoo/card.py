@@ -9,6 +9,7 @@ import pandas as pd
 from streamscope.cli.disk import TrainedConfig, TrainedManifest, read_json
 from streamscope.cli.terminal import cell, code, visible
 from streamscope.instruments.table import Table
+from streamscope.models.checkpoint import NAMES as BUNDLED
 from streamscope.models.training.config import tokens_seen
 from streamscope.probes.phenomena import NAMES
 
@@ -34,10 +35,11 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
     manifest = read_json(folder / "manifest.json", TrainedManifest)
     config = read_json(folder / "config.json", TrainedConfig)
     data, total = manifest["data"], tokens_seen(config["training"], config["model"]["n_ctx"], manifest["steps"])
+    run, kind = (f"stories/{name}", "bundled model") if name in BUNDLED else (f"{folder.parent}/{name}", "flagship")
     lines = [
-        f"# {cell(name)}, bundled model",
+        f"# {cell(name)}, {kind}",
         "",
-        f"`load('stories/{name}')` in Python, `stories/{name}` wherever a command takes a run. {row['parameters']:,}",
+        f"`load('{run}')` in Python, `{run}` wherever a command takes a run. {row['parameters']:,}",
         "parameters, trained by",
         "",
         f"    {visible(shlex.join(manifest['argv']))}",
@@ -62,9 +64,7 @@ def card(name: str, folder: Path, row: dict[str, Any]) -> str:
             f"| {entry['phenomenon']} | {entry['value']:.3f} | {interval} | {limit} | {entry['verdict']} | "
             f"{entry['unit']} | {entry['head'] or '–'} | {entry['n']} | {entry['clusters']} |"
         )
-    return "\n".join(
-        [*lines, "", f"    python -m probes.phenomena stories/{name}", "", *NOTE, "", f"Licence: {LICENCE}", ""]
-    )
+    return "\n".join([*lines, "", f"    python -m probes.phenomena {run}", "", *NOTE, "", f"Licence: {LICENCE}", ""])
 
 
 def lines_of(table: Table) -> list[dict[str, Any]]:

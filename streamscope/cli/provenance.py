@@ -76,7 +76,7 @@ def provenance(device: str) -> dict[str, Any]:
     return {
         "argv": ["python", *sys.orig_argv[1:]],
         **code(),
-        "device": torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name(device) if cuda else f"cpu, {torch.get_num_threads()} threads",
         "cores": os.cpu_count(),
         "started": now(),
     }

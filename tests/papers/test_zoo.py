@@ -56,6 +56,18 @@ def test_bundled_model_is_small_and_complete(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("name", ["lfa-192", "std-t-rope-192"])
+def test_a_flagship_opens_by_the_path_on_its_card(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ZOO.parents[1])
+    folder = Path("models/flagships") / name
+    row = json.loads((folder / zoo.SCORES).read_text())
+    assert (folder / "README.md").read_text() == card(name, folder, row) and f"load('{folder}')" in card(
+        name, folder, row
+    )
+    assert load(folder).n_params() == row["parameters"]
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= zoo.limit_of(name)
+
+
 @pytest.mark.parametrize("name", some(NAMES, ["pls"]))
 def test_the_card_says_what_the_model_does(name: str) -> None:
     """The depth of the card is measured again, and the card is what its scores.json says.

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from streamscope import __version__
-from streamscope.cli.provenance import CHANGES, code, commit
+from streamscope.cli.provenance import CHANGES, code, commit, provenance
 from streamscope.probes import Heads
 
 
@@ -35,6 +36,11 @@ def test_changed_code_is_a_change_and_a_written_page_is_not(tmp_path: Path, git:
     assert git(*CHANGES) == ""
     code.write_text("2")
     assert "code.py" in git(*CHANGES) and "page.md" not in git(*CHANGES)
+
+
+def test_the_device_is_the_one_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device="cuda:0": f"name of {device}")
+    assert provenance("cuda:1")["device"] == "name of cuda:1"
 
 
 def test_the_commit_is_that_of_the_clone_and_not_of_a_repository_around_it(
