@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 READ = {".toml", ".csv", ".j2", ".css", ".js", ".json", ".jsonl"}
-APART = {ROOT / "models" / "zoo"}
-"""Bundled models: the package carries the default one."""
+APART = {ROOT / "models" / "zoo", ROOT / "models" / "flagships"}
+"""Bundled models, of which the package carries the default one, and flagships, which lie in the clone alone."""
 
 
 def test_data_files_are_in_the_wheel() -> None:
