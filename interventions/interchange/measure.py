@@ -5,8 +5,7 @@ answer = ln Σ p(answers) − ln Σ p(foils) > 0        of the base prompt, with
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, permutations
 from typing import Any
@@ -41,68 +40,54 @@ EVERY, PATIENCE = 10, 3  # steps between two looks at held-out pairs; looks with
 DIRECTIONS, ORDERS = 0.35, 100  # share of the prompts for directions; random orders in which prompts are dealt out
 
 
-@dataclass(frozen=True)
-class Cases:
-    """Prompts with a variable of two values; `words` are those that no two parts of the prompts may share."""
-
-    tokens: list[list[int]]
-    position: np.ndarray  # [prompts] where the state is put
-    answers: list[tuple[tuple[int, ...], tuple[int, ...]]]  # right ones, and those that the other value makes right
-    right: np.ndarray  # [prompts] 0 or 1: the value of the variable that makes the first of `answers` right
-    value: np.ndarray  # [prompts] the value that the prompt has: that of the model's own answer, or `right`
-    words: list[frozenset[str]]
-    units: list[tuple[str, ...]]
-    names: list[str]
-    variable: str
-
-    def own_answer(self, pairs: Int[np.ndarray, "pairs 2"]) -> Bool[np.ndarray, " pairs"]:
-        """Whether the source's value calls for the base prompt's `answers`."""
-        return np.asarray(self.value[pairs[:, 1]] == self.right[pairs[:, 0]])
-
-    def only(self, rows: Sequence[int]) -> "Cases":
-        chosen: dict[str, Any] = {
-            name: x[rows] if isinstance(x, np.ndarray) else [x[i] for i in rows]
-            for name, x in vars(self).items() if name != "variable"
-        }  # fmt: skip
-        return replace(self, **chosen)
-
-
 def check(options: Interchange, model: Any) -> None:
     places_of(model, options.hooks)
 
 
-def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, Cases]:
-    """The prompts of each relation (or category) that has a variable of two values (`variable_of`). Raises `InputError`
-    if none has, and for a position that prompts lack."""
-    aligned = opened.aligned
-    sides = {
-        prompt.id: lists[:2] for prompt, ids in zip(aligned.prompts, aligned.tokens, strict=True)
-        if (prompt.answers or prompt.incoherent) and
-        not isinstance(lists := answer_tokens(prompt, ids, opened.tokenizer), str)
-    }  # fmt: skip
+def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, pd.DataFrame]:
+    """The prompts, a row each, of each relation (or category) that has a variable of two values (`variable_of`).
+
+    position: where the state is put. answers: the right ones, and those that the other value makes right. right: the
+    value, 0 or 1, that makes the first of `answers` right. value: that of the model's own answer, or `right`. words:
+    those that no two parts of the prompts may share. Raises `InputError` if no relation has a variable, and for a
+    position that prompts lack.
+    """
+    aligned, groups = opened.aligned, defaultdict[str, list[dict[str, Any]]](list)
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
-    labels = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
-    groups, two_lists = defaultdict[str, list[int]](list), len({frozenset(right) for right, _ in sides.values()}) == 2
-    for i, prompt in enumerate(aligned.prompts):
-        if prompt.id in sides:
-            groups[prompt.category if two_lists else prompt.relation or prompt.category].append(i)
-    cases = dict[str, Cases]()
-    for group, rows in groups.items():
-        prompts, tokens = [aligned.prompts[i] for i in rows], [aligned.tokens[i] for i in rows]
-        answers = [sides[prompt.id] for prompt in prompts]
-        roles = [{"last": [len(aligned.tokens[i]) - 1], **aligned.positions[i]} for i in rows]
-        variable, value = variable_of(prompts, answers)
+    rows = list[dict[str, Any]]()
+    for prompt, ids, roles, unit in zip(
+        aligned.prompts, aligned.tokens, aligned.positions, units_of(aligned.prompts), strict=True
+    ):
+        lists = answer_tokens(prompt, ids, opened.tokenizer) if prompt.answers or prompt.incoherent else ""
+        if not isinstance(lists, str):
+            position = len(ids) - 1 if options.position == "last" else roles[options.position][-1]
+            rows.append({"prompt": prompt, "tokens": ids, "position": position, "answers": lists[:2],
+                         "words": words_of(prompt), "unit": unit if isinstance(unit, tuple) else (unit,),
+                         "name": opened.unit(prompt.id)})  # fmt: skip
+    two_lists = len({frozenset(row["answers"][0]) for row in rows}) == 2
+    for row in rows:
+        groups[row["prompt"].category if two_lists else row["prompt"].relation or row["prompt"].category].append(row)
+    cases = dict[str, pd.DataFrame]()
+    for group, of_group in groups.items():
+        table = pd.DataFrame(of_group)
+        variable, value = variable_of(table["prompt"].tolist(), table["answers"].tolist())
         if variable:
-            cases[group] = Cases(
-                tokens=tokens, position=np.array([by_role[options.position][-1] for by_role in roles]),
-                answers=answers, right=value, value=value, units=[labels[i] for i in rows], variable=variable,
-                words=[words_of(prompt) for prompt in prompts], names=[opened.unit(prompt.id) for prompt in prompts],
-            )  # fmt: skip
+            cases[group] = table.assign(right=value, value=value, variable=variable)
     if not cases:
         kinds = "two kinds of nouns or both orders of two nouns, as stories, or with two lists of answers, as pronouns"
         raise InputError(f"interchange needs a variable of two values: prompts with {kinds} or agreement")
     return cases
+
+
+def part_of(cases: pd.DataFrame, rows: Sequence[int]) -> pd.DataFrame:
+    return cases.iloc[rows].reset_index(drop=True)
+
+
+def own_answer(cases: pd.DataFrame, pairs: Int[np.ndarray, "pairs 2"]) -> Bool[np.ndarray, " pairs"]:
+    """Whether the source's value calls for the base prompt's `answers`."""
+    value, right = (cases[name].to_numpy() for name in ("value", "right"))
+    return np.asarray(value[pairs[:, 1]] == right[pairs[:, 0]])
 
 
 def words_of(prompt: Prompt) -> frozenset[str]:
@@ -151,7 +136,7 @@ def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
     return kind if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in differ) else {}
 
 
-def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
+def apart(cases: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
     """Two groups of prompts that share no word: for directions, about `DIRECTIONS` of each right value, and to measure.
 
     In a random order, one whose words are on a side goes there, one of new words where its value is too rare; a prompt
@@ -162,8 +147,8 @@ def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
         words: tuple[set[str], set[str]] = (set(), set())
         rows: tuple[list[int], list[int]] = ([], [])
         sizes = np.zeros((2, 2))
-        for i in rng.permutation(len(cases.words)):
-            prompt_words, value = cases.words[i] or frozenset(cases.units[i]), int(cases.right[i])
+        for i in rng.permutation(len(cases)):
+            prompt_words, value = cases["words"][i] or frozenset(cases["unit"][i]), int(cases["right"][i])
             sides = [side for side in (0, 1) if prompt_words & words[side]]
             if len(sides) == 2:
                 continue
@@ -176,14 +161,15 @@ def apart(cases: Cases, seed: int) -> tuple[list[int], list[int]]:
     return sorted(best[0]), sorted(best[1])
 
 
-def with_values(options: Interchange, model: Any, cases: Cases) -> Cases:
-    """The prompts with the value of the model's own answer, or of the right one."""
-    if options.variable == "right":
-        return replace(cases, value=cases.right)
-    logits = run(model, Query(tokens=cases.tokens, logits=[[len(ids) - 1] for ids in cases.tokens])).logits
+def with_values(variable: str, model: Any, cases: pd.DataFrame) -> pd.DataFrame:
+    """The prompts with the value of the model's own answer (chosen), or of the right one."""
+    if variable == "right":
+        return cases.assign(value=cases["right"])
+    tokens = cases["tokens"].tolist()
+    logits = run(model, Query(tokens=tokens, logits=[[len(ids) - 1] for ids in tokens])).logits
     assert logits is not None
-    chosen = (margins(torch.cat(logits), cases.answers) > 0).cpu().numpy()
-    return replace(cases, value=np.where(chosen, cases.right, 1 - cases.right))
+    chosen = (margins(torch.cat(logits), cases["answers"]) > 0).cpu().numpy()
+    return cases.assign(value=np.where(chosen, cases["right"], 1 - cases["right"]))
 
 
 def draw_pairs(prompts: Sequence[int], n: int, rng: np.random.Generator) -> Int[np.ndarray, "pairs 2"]:
@@ -215,7 +201,7 @@ def first_basis(
 
 
 def margins(
-    logits: Float[Tensor, "B V"], answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+    logits: Float[Tensor, "B V"], answers: Iterable[tuple[Sequence[int], Sequence[int]]]
 ) -> Float[Tensor, " B"]:
     """ln Σ p(answers) − ln Σ p(foils), in nats."""
     sums = list[Tensor]()
@@ -238,39 +224,38 @@ def swap(
 class Search:
     """Distributed alignment search at one place: pairs of prompts, and the states before its layer, computed once."""
 
-    def __init__(self, model: Any, cases: Cases, place: Place, states: Float[Tensor, "prompts D"]) -> None:
+    def __init__(self, model: Any, cases: pd.DataFrame, place: Place, states: Float[Tensor, "prompts D"]) -> None:
         self.model, self.cases, self.place, self.states = model, cases, place, states
-        tokens = pad(cases.tokens).to(model.cfg.device)
-        self.last = torch.tensor([len(ids) - 1 for ids in cases.tokens], device=tokens.device)
-        self.position = torch.as_tensor(cases.position, device=tokens.device)
-        self.whole, self.learns_words = not hasattr(model, "segment"), False
-        """Whether the model runs as a whole, and whether the last training had no held-out words."""
-        with torch.no_grad():
-            self.before = tokens if self.whole else model.segment(model.embed_tokens(tokens), 0, place.layer)
+        self.tokens, self.position, self.last = tensors_of(model, cases, range(len(cases)))
+        self.learns_words = False
+        """Whether the last training had no held-out words."""
+        if hasattr(model, "segment"):
+            with torch.no_grad():
+                self.before = model.segment(model.embed_tokens(self.tokens), 0, place.layer)
 
     def loss(self, U: Float[Tensor, "D k"], pairs: Int[np.ndarray, "pairs 2"]) -> Float[Tensor, ""]:
         """Mean of ln(1 + exp(−m)), m the log-odds of the answer that the source's value calls for."""
         base, source = (torch.as_tensor(x, device=self.last.device) for x in pairs.T)
         rows = torch.arange(len(base), device=base.device)
         with edit(self.model, swap(self.place, U, self.states, base, source, self.position[base])):
-            if self.whole:
-                logits = self.model(self.before[base])[rows, self.last[base]]
-            else:
+            if hasattr(self.model, "segment"):
                 state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x[base], self.before)
                 h = self.model.readout(self.model.segment(state, self.place.layer))
                 logits = unembed(self.model.ln_final(h[rows, self.last[base]][:, None])[:, 0], self.model.head)
-        m = margins(logits, [self.cases.answers[i] for i in pairs[:, 0]])
-        own_answer = torch.as_tensor(self.cases.own_answer(pairs), device=m.device)
-        return functional.softplus(torch.where(own_answer, -m, m)).mean()
+            else:
+                logits = self.model(self.tokens[base])[rows, self.last[base]]
+        m = margins(logits, self.cases["answers"][pairs[:, 0]])
+        own = torch.as_tensor(own_answer(self.cases, pairs), device=m.device)
+        return functional.softplus(torch.where(own, -m, m)).mean()
 
     def train(self, start: Float[Tensor, "D k"], steps: int, rng: np.random.Generator) -> Float[Tensor, "D k"]:
         """The basis with the least loss on held-out pairs, from `start` on. Held-out pairs have words of their own
         where both groups of prompts have both values: with few words a basis soon learns the words instead of the
         variable."""
         held_out, trained = apart(self.cases, int(rng.integers(2**31)))
-        self.learns_words = min(len(set(self.cases.value[rows])) for rows in (held_out, trained)) < 2
+        self.learns_words = min(self.cases["value"][rows].nunique() for rows in (held_out, trained)) < 2
         if self.learns_words:
-            held_out = trained = list(range(len(self.cases.tokens)))
+            held_out = trained = list(range(len(self.cases)))
         validation_pairs, train_pairs = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
         W = start.clone().requires_grad_()
         optimizer = torch.optim.Adam([W], lr=LEARNING_RATE)
@@ -293,10 +278,18 @@ class Search:
 # ---- measuring --------------------------------------------------------------------------------
 
 
-def states_at(model: Any, cases: Cases, places: Sequence[Place]) -> dict[Place, Float[Tensor, "prompts D"]]:
+def tensors_of(model: Any, cases: pd.DataFrame, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some prompts the padded tokens [B, T], the positions where the state is put, and the last ones [B]."""
+    ids = [cases["tokens"][i] for i in rows]
+    tokens = pad(ids).to(model.cfg.device)
+    places = (cases["position"][rows].tolist(), [len(row) - 1 for row in ids])
+    return tokens, *(torch.tensor(x, device=tokens.device) for x in places)
+
+
+def states_at(model: Any, cases: pd.DataFrame, places: Sequence[Place]) -> dict[Place, Float[Tensor, "prompts D"]]:
     """The state of every prompt at its position, at every place."""
-    hooks, positions = tuple(place.hook for place in places), cases.position[:, None].tolist()
-    states = run(model, Query(tokens=cases.tokens, hooks=hooks, positions=positions)).hooks
+    hooks, positions = tuple(place.hook for place in places), [[position] for position in cases["position"]]
+    states = run(model, Query(tokens=cases["tokens"].tolist(), hooks=hooks, positions=positions)).hooks
     return {place: torch.stack([place.of(x[0]) for x in states[place.hook]]) for place in places}
 
 
@@ -309,58 +302,52 @@ def coin_of(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def bases_of(
-    options: Interchange, model: Any, cases: Cases, places: Sequence[Place], bases: Sequence[str], tick: Any,
+    options: Interchange, model: Any, cases: pd.DataFrame, places: Sequence[Place], bases: Sequence[str], tick: Any,
     trainings: dict[str, list[bool]],
 ) -> Iterator[tuple[Place, str, Tensor | None]]:  # fmt: skip
     """(place, basis, U [D, k]; None for the whole state) from the prompts for directions. `trainings` is told of each
     training of a basis whether it had no held-out words."""
-    states = states_at(model, cases, places)
-    coin = coin_of(cases.value, np.random.default_rng([options.seed, 2]))
+    states, value = states_at(model, cases, places), cases["value"].to_numpy()
+    coin = coin_of(value, np.random.default_rng([options.seed, 2]))
     for i, place in enumerate(places):
         rng = np.random.default_rng([options.seed, 3, i])
         h = states[place].to(torch.float32)
         for basis in bases:
-            if basis == "whole":
-                yield place, basis, None
-            elif basis == "means":
-                yield place, basis, first_basis(h, cases.value, 1, rng)
+            U: Tensor | None = None  # whole
+            if basis == "means":
+                U = first_basis(h, value, 1, rng)
             elif basis == "random":
-                drawn = torch.as_tensor(rng.standard_normal((h.shape[1], options.rank))).to(h)
-                yield place, basis, torch.linalg.qr(drawn).Q
-            else:
-                trained = replace(cases, value=coin, right=coin) if basis == "arbitrary" else cases
-                start = first_basis(h, trained.value, options.rank, rng)
+                U = torch.linalg.qr(torch.as_tensor(rng.standard_normal((h.shape[1], options.rank))).to(h)).Q
+            elif basis != "whole":
+                trained = cases.assign(value=coin, right=coin) if basis == "arbitrary" else cases
+                start = first_basis(h, trained["value"].to_numpy(), options.rank, rng)
                 search = Search(model, trained, place, h)
                 U = search.train(start, options.steps, rng)
                 trainings[basis].append(search.learns_words)
-                yield place, basis, U
+            yield place, basis, U
             tick(1)
 
 
 def answered(
-    model: Any, cases: Cases, pairs: Int[np.ndarray, "pairs 2"],
+    model: Any, cases: pd.DataFrame, pairs: Int[np.ndarray, "pairs 2"],
     bases: Sequence[tuple[Place, str, Tensor | None]], places: Sequence[Place], tick: Any = lambda n: None,
 ) -> Bool[np.ndarray, "cells pairs"]:  # fmt: skip
     """Whether the model prefers the base prompt's own answer: unedited, and under the interchange in each basis. `tick`
     is called as often as there are cells."""
     states = states_at(model, cases, places)
     prefers = np.zeros((1 + len(bases), len(pairs)), bool)
-    order = np.argsort([len(cases.tokens[base]) for base, _ in pairs], kind="stable")
+    order = np.argsort(cases["tokens"].map(len).to_numpy()[pairs[:, 0]], kind="stable")
     batches, passes = np.array_split(order, max(1, len(order) // BATCH)), count(1)
     for rows in batches:
         base, source = pairs[rows].T
-        tokens = pad([cases.tokens[i] for i in base]).to(model.cfg.device)
-        position = torch.as_tensor(cases.position[base], device=tokens.device)
-        last = torch.tensor([[len(cases.tokens[i]) - 1] for i in base], device=tokens.device)
-        sweep = list[Any]([{}])
-        sweep += [swap(place, U, states[place], base, source, position) for place, _, U in bases]
-        prefix = prefix_of(model, tokens, sweep, **({"at": last} if hasattr(model, "segment") else {}))
+        tokens, position, last = tensors_of(model, cases, base)
+        sweep = [{}, *(swap(place, U, states[place], base, source, position) for place, _, U in bases)]
+        prefix = prefix_of(model, tokens, sweep, **({"at": last[:, None]} if hasattr(model, "segment") else {}))
         for cell, edits in enumerate(sweep):
             h, _ = prefix.run(edits)
-            if not hasattr(model, "segment"):
-                h = h[torch.arange(len(rows)), last[:, 0]][:, None]
+            h = h[:, 0] if hasattr(model, "segment") else h[torch.arange(len(rows)), last]
             with torch.no_grad():
-                m = margins(unembed(h[:, 0], model.head), [cases.answers[i] for i in base])
+                m = margins(unembed(h, model.head), cases["answers"][base])
             prefers[cell, rows] = (m > 0).cpu().numpy()
             if next(passes) % len(batches) == 0:
                 tick(1)
@@ -376,47 +363,43 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     model is asked for the right answers, because its own answers hardly vary. A relation whose variable has one value
     in all prompts of a part is left out, and the title says so. Raises `InputError` if none is left."""
     places, groups = places_of(model, options.hooks), cases_of(options, data[Prompts])
-    nets: list[tuple[Any, Interchange, tuple[str, ...]]]
-    nets = [(model, options, tuple(basis for basis in options.basis if basis != "untrained"))]
+    nets: list[tuple[Any, str, list[str]]] = [(model, options.variable, [b for b in options.basis if b != "untrained"])]
     if "untrained" in options.basis:
-        nets.append((untrained(model, options.seed), replace(options, variable="right"), ("untrained",)))
+        nets.append((untrained(model, options.seed), "right", ["untrained"]))
     tick = ticks(progress, len(groups) * (2 * len(places) * len(options.basis) + len(nets)))
     labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
     hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
     words, arrays = list[str](), dict[str, np.ndarray]()
     trainings, n_prompts = defaultdict[str, list[bool]](list), np.zeros(2, int)  # for directions, and measured
     for relation, cases in groups.items():
-        parts = [cases.only(rows) for rows in apart(cases, options.seed)]
-        directions, measured_cases = (with_values(options, model, part) for part in parts)
-        if min(len(set(part.value)) for part in (directions, measured_cases)) < 2:
-            words.append(f"{relation} left out: the {cases.variable} has one value in all prompts of a part")
+        parts = [part_of(cases, rows) for rows in apart(cases, options.seed)]
+        of_nets = [[with_values(variable, net, part) for part in parts] for net, variable, _ in nets]
+        variable, size = cases["variable"][0], len(parts[1])
+        if min(part["value"].nunique() for part in of_nets[0]) < 2:
+            words.append(f"{relation} left out: the {variable} has one value in all prompts of a part")
             continue
-        n_prompts += [len(part.tokens) for part in parts]
-        pairs = draw_pairs(range(len(measured_cases.tokens)), options.pairs, np.random.default_rng([options.seed, 4]))
+        n_prompts += [len(part) for part in parts]
+        pairs = draw_pairs(range(size), options.pairs, np.random.default_rng([options.seed, 4]))
         net_hits, net_flips = list[np.ndarray](), list[np.ndarray]()
-        for net, net_options, net_bases in nets:
-            if net is not model:
-                directions, measured_cases = (with_values(net_options, net, part) for part in parts)
-            bases = list(bases_of(net_options, net, directions, places, net_bases, tick, trainings))
+        for (net, _, net_bases), (directions, measured_cases) in zip(nets, of_nets, strict=True):
+            bases = list(bases_of(options, net, directions, places, net_bases, tick, trainings))
             prefers = answered(net, measured_cases, pairs, bases, places, tick)
-            net_hits.append(prefers == measured_cases.own_answer(pairs))
-            values = measured_cases.value[pairs]
-            net_flips.append(np.broadcast_to(values[:, 0] != values[:, 1], prefers.shape))
+            net_hits.append(prefers == own_answer(measured_cases, pairs))
+            base_value, source_value = measured_cases["value"].to_numpy()[pairs].T
+            net_flips.append(np.broadcast_to(base_value != source_value, prefers.shape))
             baselines += [len(labels)] * len(prefers)
-            names = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
-            labels += [dict(zip(KEYS, (relation, *keys), strict=True)) for keys in names]
+            keys = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
+            labels += [dict(zip(KEYS, (relation, *of_cell), strict=True)) for of_cell in keys]
             arrays |= {
                 f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
                 for place, basis, U in bases if U is not None
             }  # fmt: skip
-        words.append(f"{relation} by {cases.variable} ({net_flips[0][0].mean():.3f} must flip)")
+        words.append(f"{relation} by {variable} ({net_flips[0][0].mean():.3f} must flip)")
         hits.append(np.concatenate(net_hits))
         flips.append(np.concatenate(net_flips))
-        clusters = [(*measured_cases.units[base], *measured_cases.units[source]) for base, source in pairs]
-        units.append(pd.DataFrame({
-            "unit": [f"{measured_cases.names[base]} ← {measured_cases.names[source]}" for base, source in pairs],
-            "cluster": pd.Series(clusters, dtype=object),
-        }))  # fmt: skip
+        base, source = (part_of(parts[1], rows) for rows in pairs.T)
+        names = base["name"] + " ← " + source["name"]
+        units.append(pd.DataFrame({"unit": names, "cluster": base["unit"] + source["unit"]}))
     tick(0)
     if not hits:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")

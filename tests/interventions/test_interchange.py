@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -93,14 +94,14 @@ def test_a_planted_direction_decides() -> None:
 
 def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
     model, place = planted(), Place(CONTEXT, "context", 0)
-    cases = measure.with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
+    cases = measure.with_values("chosen", model, cases_of(Interchange(), opened(model))["c"])
     states = states_at(model, cases, [place])[place]
     rng = np.random.default_rng(0)
     start = torch.linalg.qr(torch.as_tensor(rng.standard_normal((states.shape[1], 1))).float())[0]
     found = measure.Search(model, cases, place, states).train(start, 400, rng)
-    pairs = draw_pairs(range(len(cases.tokens)), 200, rng)
+    pairs = draw_pairs(range(len(cases)), 200, rng)
     prefers = answered(model, cases, pairs, [(place, "random", start), (place, "das", found)], [place])
-    of_start, of_das = (prefers == cases.own_answer(pairs)).mean(1)[1:]
+    of_start, of_das = (prefers == measure.own_answer(cases, pairs)).mean(1)[1:]
     assert of_start < 0.7 and of_das == 1.0
 
 
@@ -113,8 +114,8 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
     how = Interchange(variable="right")
     cases = cases_of(how, opened(model))["c"]
     place = places_of(model, ())[-1] if preset == "std-t" else places_of(model, ())[0]
-    pairs = draw_pairs(range(len(cases.tokens)), 12, np.random.default_rng(0))
-    U = measure.first_basis(states_at(model, cases, [place])[place], cases.value, 2, np.random.default_rng(1))
+    pairs = draw_pairs(range(len(cases)), 12, np.random.default_rng(0))
+    U = measure.first_basis(states_at(model, cases, [place])[place], cases.value.to_numpy(), 2, np.random.default_rng(1))
     prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])
     for k, (base, source) in enumerate(pairs):
         rows = [torch.tensor([cases.tokens[i]]) for i in (base, source)]
@@ -141,11 +142,11 @@ def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
     model, how = load("stories/lfa"), Interchange()
     groups = cases_of(how, open_data(Prompts("stories"), model))
     for relation, cases in groups.items():
-        assert cases.variable == ("order" if relation == "state" else "kind of noun")
+        assert cases.variable[0] == ("order" if relation == "state" else "kind of noun")
     for suite in ("agreement", "ioi"):
         groups |= cases_of(how, open_data(Prompts(suite), model))
     for relation, cases in groups.items():
-        directions, measured = map(cases.only, apart(cases, 0))
+        directions, measured = (measure.part_of(cases, rows) for rows in apart(cases, 0))
         assert not set().union(*directions.words) & set().union(*measured.words)
         for value in (0, 1):
             sizes = [(part.right == value).sum() for part in (directions, measured)]
@@ -164,7 +165,7 @@ def test_a_corrupted_text_is_not_run_so_its_length_does_not_matter() -> None:
     for change, kept in zip(changes, (1, 1, 0), strict=True):
         changed = Suite("planted", (replace(prompts[0], **change), *prompts[3:]), "by hand")
         of = OpenPrompts(align(changed, model.tokenizer, model.config.n_ctx), model.tokenizer, changed)
-        assert len(cases_of(Interchange(), of)["c"].tokens) == len(prompts) - 3 + kept
+        assert len(cases_of(Interchange(), of)["c"]) == len(prompts) - 3 + kept
 
 
 def test_the_title_counts_prompts_and_trainings_without_held_out_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,13 +173,13 @@ def test_the_title_counts_prompts_and_trainings_without_held_out_words(monkeypat
     (cases,) = cases_of(how, open_data(data, model)).values()
     directions, measured = apart(cases, how.seed)
     left_out = len(open_data(data, model).aligned.prompts) - len(directions) - len(measured)
-    assert left_out > len(cases.tokens) - len(directions) - len(measured) > 0
+    assert left_out > len(cases) - len(directions) - len(measured) > 0
     counts = f"{len(directions)} prompts for directions, {len(measured)} measured, {left_out} left out"
     title = how.measure(model, data).table().title
     assert counts in title and "held-out words" not in title
-    first = len(cases_of(how, opened(planted()))["c"].tokens)
-    monkeypatch.setattr(measure, "apart", lambda cases, seed: apart(cases, seed) if len(cases.tokens) == first
-                        else ([], list(range(len(cases.tokens)))))  # fmt: skip
+    first = len(cases_of(how, opened(planted()))["c"])
+    monkeypatch.setattr(measure, "apart", lambda cases, seed: apart(cases, seed) if len(cases) == first
+                        else ([], list(range(len(cases)))))  # fmt: skip
     how = Interchange(hooks=(CONTEXT, TOKEN), basis=("means", "das"), pairs=20, steps=2)
     assert "das had no held-out words at 2 of 2 places" in how.measure(planted(), opened(planted())).table().title
 
@@ -208,8 +209,8 @@ def test_a_coin_says_nothing_of_the_value() -> None:
 
 def test_the_answer_follows_the_value_of_the_source_where_the_model_is_wrong() -> None:
     (cases,) = cases_of(Interchange(), opened(planted())).values()
-    cases = replace(cases.only([0, 1, 2]), value=np.array([0, 1, 1]), right=np.array([1, 1, 0]))
-    assert cases.own_answer(np.array([[0, 1], [1, 0], [2, 0], [0, 2]])).tolist() == [True, False, True, True]
+    cases = cases[:3].assign(value=[0, 1, 1], right=[1, 1, 0])
+    assert measure.own_answer(cases, np.array([[0, 1], [1, 0], [2, 0], [0, 2]])).tolist() == [True, False, True, True]
 
 
 def test_margins_are_log_odds_of_lists_of_any_length() -> None:
@@ -245,8 +246,8 @@ def test_the_value_is_that_of_the_models_own_answer_or_the_right_one() -> None:
     with torch.no_grad():
         model.head.neg_()  # it answers the other way round
     cases = cases_of(Interchange(), opened(model))["c"]
-    assert (measure.with_values(Interchange(), model, cases).value == 1 - cases.right).all()
-    assert (measure.with_values(Interchange(variable="right"), model, cases).value == cases.right).all()
+    assert (measure.with_values("chosen", model, cases).value == 1 - cases.right).all()
+    assert (measure.with_values("right", model, cases).value == cases.right).all()
 
 
 def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
@@ -266,9 +267,9 @@ def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
 def test_the_bar_goes_on_while_pairs_are_measured() -> None:
     """Directions are found at once, the passes of 1,000 pairs take the time: a tick a cell, and one for no edit."""
     model, ticks = planted(), []
-    cases = measure.with_values(Interchange(), model, cases_of(Interchange(), opened(model))["c"])
+    cases = measure.with_values("chosen", model, cases_of(Interchange(), opened(model))["c"])
     places = places_of(model, [CONTEXT, TOKEN])
-    pairs = draw_pairs(range(len(cases.tokens)), 200, np.random.default_rng(0))
+    pairs = draw_pairs(range(len(cases)), 200, np.random.default_rng(0))
     bases = [(place, "whole", None) for place in places]
     answered(model, cases, pairs, bases, places, ticks.append)
     assert ticks == [1, 1, 1]
@@ -298,19 +299,21 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
 
     model, how = load("stories/lfa"), Interchange()
     cases = cases_of(how, open_data(Prompts("stories"), model))[relation]
-    directions, measured = (measure.with_values(how, model, cases.only(rows)) for rows in apart(cases, 0))
+    directions, measured = (
+        measure.with_values("chosen", model, measure.part_of(cases, rows)) for rows in apart(cases, 0)
+    )
     place = places_of(model, ["blocks.3.hook_context_post"])[0]
     rng = np.random.default_rng(0)
     pairs = draw_pairs(range(len(measured.tokens)), 1000, rng)
     states = states_at(model, directions, [place])[place]
     began = time.perf_counter()
-    start = measure.first_basis(states, directions.value, 1, rng)
+    start = measure.first_basis(states, directions.value.to_numpy(), 1, rng)
     U = measure.Search(model, directions, place, states).train(start, how.steps, rng)
     seconds = time.perf_counter() - began
     prefers = answered(model, measured, pairs, [(place, "das", U)], [place])
-    ours = (prefers[1] == measured.own_answer(pairs)).mean()
+    ours = (prefers[1] == measure.own_answer(measured, pairs)).mean()
 
-    def run_of(part: measure.Cases) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    def run_of(part: pd.DataFrame) -> tuple[torch.Tensor, torch.Tensor, Any]:
         tokens = pad(part.tokens)
         index = {tuple(row): i for i, row in enumerate(tokens.tolist())}
 
@@ -324,7 +327,7 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
 
     tokens, position, task_logits = run_of(directions)
     base, source = draw_pairs(range(len(tokens)), 50 * 64, rng).T
-    targets = torch.as_tensor(~directions.own_answer(np.stack([base, source], 1)), dtype=torch.long)
+    targets = torch.as_tensor(~measure.own_answer(directions, np.stack([base, source], 1)), dtype=torch.long)
     began = time.perf_counter()
     theirs = fit_das(
         model, place.hook, tokens[base], tokens[source], targets, task_logits, rank=1, batch_size=64,
@@ -336,6 +339,6 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
         model, place.hook, SubspaceInterchange(theirs.subspace), tokens[pairs[:, 0]],
         states_at(model, measured, [place])[place][pairs[:, 1]], task_logits, positions=position[pairs[:, 0]],
     )  # fmt: skip
-    their_share = ((logits.argmax(1) == 0).numpy() == measured.own_answer(pairs)).mean()
+    their_share = ((logits.argmax(1) == 0).numpy() == measure.own_answer(measured, pairs)).mean()
     print(f"{relation}: {ours:.3f} in {seconds:.1f} s; fit_das {their_share:.3f} in {their_seconds:.1f} s")
     assert ours > their_share - 0.03
