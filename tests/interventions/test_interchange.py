@@ -115,7 +115,8 @@ def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
     cases = cases_of(how, opened(model))["c"]
     place = places_of(model, ())[-1] if preset == "std-t" else places_of(model, ())[0]
     pairs = draw_pairs(range(len(cases)), 12, np.random.default_rng(0))
-    U = measure.first_basis(states_at(model, cases, [place])[place], cases.value.to_numpy(), 2, np.random.default_rng(1))
+    all_states = states_at(model, cases, [place])[place]
+    U = measure.first_basis(all_states, cases.value.to_numpy(), 2, np.random.default_rng(1))
     prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])
     for k, (base, source) in enumerate(pairs):
         rows = [torch.tensor([cases.tokens[i]]) for i in (base, source)]
