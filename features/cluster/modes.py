@@ -164,16 +164,25 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         z = self.transform(X)
         if self.method == "kmeans":
             return nearest(z, self.centers_, 1)[1][:, 0], np.ones(len(z))
-        z = np.round(z, DIGITS)
-        distance, index = nearest(z, self.rows_, 2 * self.min_samples)
+        row, reach = self._nearest_row(np.round(z, DIGITS), 2 * self.min_samples)
+        level = 1 / np.maximum(reach, RESOLUTION)
+        cluster = self.owner_[attach(self.tree_, row, level)]
+        return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)
+
+    def _nearest_row(self, z: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest fitted row [n] in d_mr and the distance [n]: among the k rows nearest by |x − row|, or among
+        twice as many where a further one may be nearer."""
+        distance, index = nearest(z, self.rows_, k)
         rank = (np.cumsum(self.weights_[index], axis=1) >= self.min_samples).argmax(1)  # of the min_samples-th token
-        core = distance[np.arange(len(rank)), rank]
+        points = np.arange(len(z))
+        core = distance[points, rank]
         reach = np.maximum(np.maximum(distance, self.core_[index]), core[:, None])
         tied = reach <= reach.min(1, keepdims=True) + TIED
         choice = np.where(tied, index, len(self.rows_)).argmin(1)  # first of the equally near rows
-        level = 1 / np.maximum(reach[np.arange(len(z)), choice], RESOLUTION)
-        cluster = self.owner_[attach(self.tree_, index[np.arange(len(z)), choice], level)]
-        return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)
+        row, least = index[points, choice], reach[points, choice]
+        if k < len(self.rows_) and (is_open := distance[:, -1] < least).any():
+            row[is_open], least[is_open] = self._nearest_row(z[is_open], 2 * k)
+        return row, least
 
     def _check(self) -> None:
         if self.method not in ("hdbscan", "kmeans") or self.selection not in ("eom", "leaf"):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from streamscope.cli.errors import InputError
 from streamscope.features.cluster import Cluster
@@ -259,6 +259,16 @@ def test_the_level_is_that_of_few_documents(monkeypatch: pytest.MonkeyPatch) -> 
     adjusted_rand_interval(a, b, np.repeat(np.arange(8), 30), resamples=2)
     outside = stats.norm.sf(np.sqrt(8 / 7) * stats.t(7).ppf(0.975))
     assert asked == pytest.approx([outside, 1 - outside]) and outside < 0.006
+
+
+def test_the_interval_of_mutual_information_is_that_of_leaving_documents_out() -> None:
+    """Of nine documents each is a group: Student's t, and the standard error of a jackknife over them."""
+    a, b = two_clusterings(180, 6, 0.5)
+    documents = np.random.default_rng(1).integers(9, size=180)
+    scores = [adjusted_mutual_info_score(a[documents != d], b[documents != d]) for d in range(9)]
+    half = stats.t.ppf(0.975, 8) * (8 / 9 * sum((x - np.mean(scores)) ** 2 for x in scores)) ** 0.5
+    value = adjusted_mutual_info_score(a, b)
+    assert adjusted_mutual_information_interval(a, b, documents) == pytest.approx((value - half, value + half))
 
 
 @pytest.mark.slow

@@ -88,6 +88,7 @@ def test_planted_features_are_found(seed: int) -> None:
     assert 2.5 < (found.encode(torch.from_numpy(x[:4000])) > 0).sum(1).float().mean() < 3.5
     start = trained(x[:600], seed, **how, lr=0.0)
     assert similarity(V, frozen).mean() <= 0.3 and similarity(V, start).mean() <= 0.3
+    assert torch.cosine_similarity(start.W_dec, frozen.W_dec).max() < 0.9, "it starts elsewhere"
     assert unexplained(found, x[:4000]) < 0.15 < unexplained(frozen, x[:4000])
 
 

@@ -193,10 +193,10 @@ def test_prediction_is_joining_the_tree(min_samples: int) -> None:
     z, tree = modes.transform(x).round(5), modes.tree_
     row = {tuple(one): i for i, one in enumerate(modes.rows_)}
     at = [row[tuple(one)] for one in z]
-    labels = modes.predict(new)
+    labels, probabilities = modes.predict_soft(new)
     d = np.sqrt(((z[:, None] - z) ** 2).sum(-1))
     core = np.sort(d, axis=1)[:, min_samples]
-    for point, label in zip(modes.transform(new).round(5), labels, strict=True):
+    for point, label, probability in zip(modes.transform(new).round(5), labels, probabilities, strict=True):
         gap = np.sqrt(((z - point) ** 2).sum(-1))
         reach = np.maximum(np.maximum(gap, core), np.sort(gap)[min_samples - 1])
         joins, lam = at[int(reach.argmin())], 1 / reach.min()
@@ -204,12 +204,12 @@ def test_prediction_is_joining_the_tree(min_samples: int) -> None:
         if lam < tree.level[joins]:
             while cluster > 0 and tree.birth[cluster] >= lam:
                 cluster = tree.parent[cluster]
-        expected = -1
+        expected, share = -1, 0.0
         while cluster > 0 and expected < 0:
             if modes.owner_[cluster] == cluster:
-                expected = modes.numbers_[cluster]
+                expected, share = modes.numbers_[cluster], min(lam / tree.death[cluster], 1.0)
             cluster = tree.parent[cluster]
-        assert label == expected
+        assert label == expected and probability == pytest.approx(share, rel=1e-9)
 
 
 def test_prediction_is_nearly_the_packages() -> None:

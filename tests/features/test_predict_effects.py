@@ -51,6 +51,8 @@ def test_a_known_share_of_variance_is_found() -> None:
     assert (found["r2_high"] - found["r2_low"] < 0.2).all()
     assert (found["n"] == N).all() and (found["documents"] == DOCUMENTS).all()
     assert (found["spearman"] > 0.2).all() and (found["baselines"].abs() < 0.02).all()
+    np.testing.assert_allclose(found["gain"], found["both"] - found["baselines"].clip(lower=0), atol=1e-12)
+    assert found["baselines"].min() < -1e-4, "worse than the mean"
 
 
 def test_no_relation_is_not_found() -> None:
@@ -305,6 +307,16 @@ def test_leakage_across_documents_is_caught_by_grouping() -> None:
     rows = folds_of(np.arange(len(y)), 5, seed=0)
     assert r2(y[:, :1], boosting(x, y[:, :1], rows, steps=40))[0] > 0.95
     assert r2(y[:, :1], boosting(x, y[:, :1], folds_of(documents, 5, seed=0), steps=40))[0] < 0.1
+
+
+def test_the_effects_of_a_fold_do_not_choose_its_trees() -> None:
+    rng = np.random.default_rng(0)
+    x, folds = rng.normal(size=(150, 2)), np.repeat([0, 1, 2], 50)
+    y = x[:, :1] + rng.normal(size=(150, 1))
+    turned = np.where(folds[:, None] == 1, -y, y)
+    fits = [boosting(x, effects, folds, steps=30) for effects in (y, turned)]
+    assert fits[0].chosen[1] == fits[1].chosen[1] != fits[0].chosen[0]
+    np.testing.assert_array_equal(*(fit.predicted[folds == 1] for fit in fits))
 
 
 @pytest.mark.slow  # ridge is quick

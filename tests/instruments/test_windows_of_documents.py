@@ -199,6 +199,8 @@ def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -
     assert few.units()["document"].nunique() == 3  # spread over all of the text
     every = open_data(Documents(str(text), stride=16), model)
     assert len(every.units()) == every.shards.possible > 9 and "not read" not in every.title()
+    first = open_data(Documents(str(text), max_documents=2, stride=16), model).units()
+    assert first.equals(every.units().query("document < 2"))
     short = tmp_path / "short.txt"
     short.write_text("the cat sat\n<|endoftext|>\non the tree")
     assert open_data(Documents(str(short)), model).title() == "2 documents, 0 cut at 32 tokens"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.controls import IDENTITY, NO_DRAWS, plan
@@ -38,6 +39,8 @@ def test_random_sets_are_as_large_and_others() -> None:
     for controls in sweep.controls:
         assert len({drawn for drawn, _ in controls}) == 6
         assert all(len(drawn) == 3 and drawn != tuple(HEADS[:3]) for drawn, _ in controls)
+    for (_, g), controls in zip(sweep.cells, sweep.controls, strict=True):  # they are edited as the cell is
+        assert all(fn(torch.ones(1, 1, 4, 1), None).min() == g for _, i in controls for fn in sweep.edits[i].values())
     same, other = (plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=seed) for seed in (3, 4))
     assert same.controls == sweep.controls != other.controls
 

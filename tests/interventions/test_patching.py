@@ -1,5 +1,6 @@
 """Patches where the answer is known on paper, against TransformerLens, and put together number by number."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,8 @@ def test_only_the_planted_head_moves_the_answer() -> None:
     paths = result.table("paths").frame.set_index(["sender", "reader"])
     assert paths.loc[("L0.H1", "head"), "recovery"] == pytest.approx(1, abs=1e-9)
     assert paths.drop(("L0.H1", "head"))["effect"].abs().max() < 1e-9
+    noised = replace(how, direction=("noise",), hooks=("attn_out",)).measure(model, prompts).table("paths").frame
+    assert set(noised["sender"]) == {"L0.H1", "L0 mlp"}, "the head that matters recovers least there"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -237,6 +237,8 @@ def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(fou
     assert row["above"] == row["selected"] == pytest.approx(-shift(1), abs=1e-5)
     assert row["p_rank"] == row["p_rank_min"] == pytest.approx(2 / 10)
     assert rows(controls, selection="semantic", measure="sps")["draws"].item() == 4  # those of layer 0
+    others = rows(controls, selection="top1", measure="coherence")  # one of nine writes, and is gated fully
+    assert others["random"].item() == pytest.approx(-shift(1) / 9, abs=1e-5)
 
 
 def test_curves_and_asymmetry(found: tuple) -> None:

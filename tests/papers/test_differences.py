@@ -9,14 +9,19 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.stats.held_out import halves
+from streamscope.interventions.edits import scale_heads
 from streamscope.models.checkpoint import run_folder
 from streamscope.models.grid import cells_of, read_grid
+from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture
 from streamscope.papers import differences
 from streamscope.papers import paper as measuring
 from streamscope.papers.differences import _held_out_best, coreference, main, position
 from streamscope.papers.paper import Run
 from streamscope.papers.primary import PAPERS, registered
+from streamscope.probes.coherence.measure import rows as coherence_rows
+from streamscope.probes.pds import Pds
 
 
 def test_the_grid_trains_every_arm_that_a_claim_compares() -> None:
@@ -77,6 +82,25 @@ def test_quantities_are_those_of_plain_loops(measured: tuple[Run, dict[str, floa
     sizes = pd.Series({place: abs(sum(values) / len(values)) for place, values in moved.items()})
     assert found["pds.over075"] == (sizes > 0.075).sum()
     assert found["pds.over_own"] == (sizes > sizes.mean() + sizes.std()).sum()
+
+
+def test_suppressed_heads_are_measured_on_pairs_that_did_not_rank_them(measured: tuple[Run, dict[str, float]]) -> None:
+    run, found = measured
+    pds = run.probe(Pds()).query("category == 'competing-nouns'")
+    pds = pds.assign(side=halves(pds, 0)[0])
+
+    def preferences(heads: list[Head]) -> pd.Series:
+        rows = coherence_rows(run.model, run.pairs, None, run.tokenizer, scale_heads(heads, 0.0))
+        return rows.set_index("id")["log_odds"]
+
+    changes = []
+    for ranked, tested in ((0, 1), (1, 0)):
+        scores = pds[pds["side"] == ranked].groupby(["layer", "index"])["difference"].mean()
+        heads = [Head(*place) for place in scores.abs().nlargest(3).index]
+        pairs = set(pds[pds["side"] == tested]["pair"])
+        ids = [prompt.id for prompt in run.pairs.prompts if prompt.pair in pairs]
+        changes.append((preferences(heads) - preferences([]))[ids].mean())
+    assert found["suppress.top3.preference"] == pytest.approx(sum(changes) / 2, abs=1e-6)
 
 
 def test_every_category_has_its_rows(measured: tuple[Run, dict[str, float]]) -> None:

@@ -135,8 +135,10 @@ def test_other_seeds_do_not_count_and_few_raise() -> None:
 
 def test_holm_is_over_the_papers_claims() -> None:
     claims = [claim(id="one"), claim(id="two", arms=["a", "c"]), claim(id="three", arms=["b", "c"])]
-    table = judge(claims, runs(a=(2, 1, 8), b=(0.9, 1, 8), c=(0, 1, 8)), range(20, 28))
+    table = judge(claims, runs(a=(2, 1, 8), b=(0.8, 1, 8), c=(0, 1, 8)), range(20, 28))
     assert (table["p_holm"] >= table["p"]).all() and table["p_holm"].min() == pytest.approx(3 * table["p"].min())
+    assert table["p"][0] < 0.05 < table["p_holm"][0] == pytest.approx(2 * table["p"][0])
+    assert table["verdict"].tolist() == ["inconclusive", "reproduced", "inconclusive"]
 
 
 def test_endpoints_are_the_same_contrast_with_every_arms_mean() -> None:

@@ -93,6 +93,8 @@ def test_the_head_of_one_category_is_found_where_the_pooled_one_is_not(results: 
     log_odds = results["Coherence"].table().frame
     assert log_odds["category"].tolist() == ["all", "gender", "things", "agent-patient", "tool-container"]
     assert log_odds["n"].tolist() == [44, 16, 28, 14, 14]
+    p, corrected = log_odds["log_odds_p"].to_numpy(), log_odds["log_odds_p_holm"].to_numpy()
+    assert corrected[0] == p[0] and corrected[1:].min() == 4 * p[1:].min() < 1, "four categories are a family"
 
 
 def test_a_head_is_scored_on_cases_that_did_not_choose_it() -> None:

@@ -320,6 +320,14 @@ def test_built_in_and_bad_sets(tmp_path: Path) -> None:
         encode(read_set("happy"), None, 32, "{text}{text}")
 
 
+def test_texts_are_left_out_only_if_longer_than_the_context() -> None:
+    prompts, tokenizer = read_set("happy"), load("stories/lfa").tokenizer
+    lengths = [len(tokenizer.encode(text)) for text in prompts.texts]
+    n_ctx = sorted(lengths)[len(lengths) // 2]
+    rows = encode(prompts, tokenizer, n_ctx)
+    assert rows.texts == [text for text, n in zip(prompts.texts, lengths, strict=True) if n <= n_ctx] != prompts.texts
+
+
 def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_machine(tmp_path: Path) -> None:
     table, arrays = tmp_path / "found.parquet", tmp_path / "found.safetensors"
     Directions(draws=0).measure("stories/lfa").save(table)

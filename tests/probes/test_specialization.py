@@ -119,7 +119,8 @@ def test_bos_sinks_are_counted_and_left_out_of_one_scope() -> None:
     assert sinks_sentence(["L0.H1", "L0.H3"], 4) == "; 2 of 4 heads are BOS sinks (at least 90% of attention to BOS)"
     assert sinks_sentence([], 4) == ""
     sums = Sums(10)
-    sums.add(shown(SELF, SINK, SINK))
+    sums.add(shown(SELF, SINK, 0.89 * SINK + 0.11 * SELF))
+    assert observed(sums, [[0]] * 3).about["sinks"] == ["L0.H1"], "the attention of BOS to itself does not count"
     assert observed(sums, [[0]] * 3, has_bos=False).about["sinks"] == [], "the first token is a word then"
     seen = []
     for heads in ((SELF, EVEN, SINK), (SELF, EVEN, EVEN)):
