@@ -103,18 +103,6 @@ def check_on_demand_in_a_cache() -> None:
     torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-9)
 
 
-def check_explicit() -> None:
-    """Inside explicit() the same values are computed in every pass, and nothing is left of it afterwards."""
-    for preset, names in ON_DEMAND:
-        model, sight, tokens = _setup(preset)
-        with model.explicit():
-            found, _ = _read(sight, tokens, names)
-            _, cache = model.run_with_cache(tokens, names_filter=names)
-        for name in names:
-            assert torch.equal(found[name], cache[name]), name
-        assert not any(getattr(p, "wanted", False) for p in model.hook_dict.values())
-
-
 def check_out_of_order() -> None:
     """A pattern asked for after what is computed from it is nnsight's own error, never a stale or an empty value."""
     from nnsight.intervention.interleaver import OutOfOrderError
@@ -186,24 +174,6 @@ def check_setting() -> None:
             assert torch.equal(out_of_place, halved), (preset, name)
             assert torch.equal(in_place, wiped), (preset, name)
             assert not torch.equal(halved, model(tokens)), (preset, name)
-
-
-def check_in_place_at_a_reader() -> None:
-    """output[:] = 0 at hook_mlp_in silences the FFN's input and leaves the streams as they were."""
-    for preset, model, sight, tokens in _each():
-        if "streams" in model.config.residual.streams:
-            continue  # the FFN's update passes H_post
-        stream = "context" if model.config.residual.streams else "resid"
-        before, mlp, after = (f"blocks.1.hook_{n}" for n in (f"{stream}_mid", "mlp_out", f"{stream}_post"))
-        _, cache = model.run_with_cache(tokens, names_filter=[before])
-        with torch.no_grad(), sight.trace(tokens):
-            x_mid = sight.get(before).output.save()
-            sight.blocks[1].hook_mlp_in.output[:] = 0
-            update = sight.get(mlp).output.save()
-            x_post = sight.get(after).output.save()
-        assert torch.equal(x_mid, cache[before]), preset
-        assert torch.equal(x_post, x_mid + update), preset
-        assert torch.equal(update, model.blocks[1].mlp(model.blocks[1].ln2(torch.zeros(2, 6, 32)))), preset
 
 
 def check_setting_the_readout() -> None:

@@ -57,31 +57,24 @@ def test_run_with_cache(model: StreamTransformer) -> None:
     assert type(plain) is dict
 
 
-def test_accumulated_resid(model: StreamTransformer) -> None:
-    """The residual states, computed by segments; with the final norm the last one gives the logits."""
-    logits, cache = model.run_with_cache(CLEAN)
-    states = [model.embed_tokens(CLEAN)]
-    for layer in range(model.config.n_layers):
-        states.append(model.segment(states[-1], layer, layer + 1))
-    stack, labels = cache.accumulated_resid(return_labels=True)
-    assert labels == ["0_pre", "1_pre", "final_post"]
-    torch.testing.assert_close(stack, torch.stack([model.readout(s) for s in states]), **TIGHT)
-    normed = cache.accumulated_resid(apply_ln=True)
-    torch.testing.assert_close(normed[-1] @ model.W_U, logits, **TIGHT)
-    layers = model.layer_logits(CLEAN, torch.arange(5).expand(2, -1))
-    torch.testing.assert_close(normed[1:] @ model.W_U, layers.movedim(2, 0), **TIGHT)
+GROUPED = {"attention.o": "dense", "attention.o.bias": True, "attention.kv_heads": 2}
 
 
-def test_hook_result(model: StreamTransformer) -> None:
-    """What each head adds: z through W_O; an edit of one head's result is the edit of its z; a choice, not a rule."""
+@pytest.mark.parametrize(
+    ("name", "overrides"), [("lfa", {}), ("dst-kron", {}), ("pls", {}), ("kromcanon", {}), ("std-t", GROUPED)]
+)
+def test_hook_result(name: str, overrides: dict[str, Any]) -> None:
+    """What each head adds: z through W_O, without the bias; an edit of one head's result is the edit of its z."""
+    model = make(name, **overrides)
     _, cache = model.run_with_cache(CLEAN, names_filter=["*hook_result", "*hook_z", "*hook_attn_out"])
     for layer in range(2):
         attn = model.blocks[layer].attn
+        assert not overrides or attn.b_O.abs().min() > 0
         each = torch.einsum("bthk,hkd->bthd", cache["z", layer], attn.W_O)
         torch.testing.assert_close(cache["result", layer], each, **TIGHT)
         torch.testing.assert_close(cache["result", layer].sum(2) + attn.b_O, cache["attn_out", layer], **TIGHT)
     off = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None].double()
-    with edit(model, {"blocks.0.attn.hook_result": lambda x, hook: x * off}):
+    with edit(model, {"blocks.0.attn.hook_result": lambda x, hook: x * off}):  # computed head by head
         by_result = model(CLEAN)
     with edit(model, {"blocks.0.attn.hook_z": lambda z, hook: z * off}):
         torch.testing.assert_close(by_result, model(CLEAN), **TIGHT)
@@ -89,20 +82,6 @@ def test_hook_result(model: StreamTransformer) -> None:
     assert model.cfg.use_attn_result and set(model.run_with_cache(CLEAN)[1].keys()) == set(model.hook_dict)
     model.set_use_attn_result(False)
     assert not model.cfg.use_attn_result
-
-
-def test_results_are_without_the_bias_of_the_output() -> None:
-    model = make("std-t", **{"attention.o": "dense", "attention.o.bias": True, "attention.kv_heads": 2})
-    _, cache = model.run_with_cache(CLEAN, names_filter=["*hook_result", "*hook_z", "*hook_attn_out"])
-    for layer in range(2):
-        attn = model.blocks[layer].attn
-        assert attn.b_O.abs().min() > 0 and model.config.kv_heads == 2 != model.config.n_heads
-        each = torch.einsum("bthk,hkd->bthd", cache["z", layer], attn.W_O)
-        torch.testing.assert_close(cache["result", layer], each, **TIGHT)
-        torch.testing.assert_close(each.sum(2) + attn.b_O, cache["attn_out", layer], **TIGHT)
-    with edit(model, {"blocks.*.attn.hook_result": lambda x, hook: x * 1}):  # computed head by head
-        by_result = model(CLEAN)
-    torch.testing.assert_close(by_result, model(CLEAN), **TIGHT)
 
 
 def test_a_result_sees_the_mixing_matrix_in_use() -> None:
@@ -185,9 +164,8 @@ def test_patching(model: StreamTransformer, sweep: str, hook: str, index: tuple[
         with pytest.raises(InputError, match=streams), torch.no_grad():
             getattr(patching, sweep)(model, CORRUPTED, clean, metric)
         return
-    with torch.no_grad():
-        result = getattr(patching, sweep)(model, CORRUPTED, clean, metric)
-        plain = metric(model(CORRUPTED))
+    result = getattr(patching, sweep)(model, CORRUPTED, clean, metric)  # with gradients on: nothing is shared
+    plain = metric(model(CORRUPTED))
     assert list(result.shape) == [2, 5 if index[1:] == (3,) and "attn.hook" not in hook else 4]
     name = f"blocks.1.{hook}"
     expected = patched(model, name, index, clean[name])
@@ -195,14 +173,6 @@ def test_patching(model: StreamTransformer, sweep: str, hook: str, index: tuple[
     assert (result - plain).abs().max() > 1e-4
     for n, p in model.named_parameters():
         assert torch.equal(p, before[n])
-
-
-def test_patching_with_gradients_on(model: StreamTransformer) -> None:
-    """The same sweep without no_grad: TransformerLens clones, our taps clone, nothing is shared."""
-    _, clean = model.run_with_cache(CLEAN)
-    result = patching.get_act_patch_attn_head_out_by_pos(model, CORRUPTED, clean, metric)
-    expected = patched(model, "blocks.0.attn.hook_z", (ALL, 2, 1), clean["z", 0])
-    torch.testing.assert_close(result[0, 2, 1].double(), expected, rtol=1e-5, atol=1e-6)
 
 
 # ---- backward ----------------------------------------------------------------------------------

@@ -1,16 +1,13 @@
 """Canon layers against loops over positions, and what a causal depthwise kernel must keep."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
-from streamscope.models.make import build
 from tests.tiny import assert_gradients
 
 OPTIONS = [
@@ -49,44 +46,6 @@ def loop(x: Tensor, w: Tensor, spec: c.Canon) -> Tensor:
 def test_equals_the_loop(spec: c.Canon) -> None:
     made, x = layer(spec), torch.randn(2, 7, 6, dtype=torch.float64)
     torch.testing.assert_close(made(x), loop(x, made.weight, spec), rtol=0, atol=1e-10)
-
-
-@torch.no_grad()
-def test_a_zero_kernel_is_the_identity() -> None:
-    """Alone, and in a model: canon with zero kernels is gpt2 with the same weights, bit for bit."""
-    made, x = layer(c.Canon()), torch.randn(2, 5, 6, dtype=torch.float64)
-    made.weight.zero_()
-    assert torch.equal(made(x), x)
-    canon, plain = build("canon", "tiny"), build("gpt2", "tiny")
-    for name, p in canon.named_parameters():
-        if "canon" in name:
-            p.zero_()
-    plain.load_state_dict({n: p for n, p in canon.state_dict().items() if "canon" not in n})
-    tokens = torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(canon(tokens), plain(tokens))
-
-
-@pytest.mark.parametrize(
-    ("residual", "reaches"),
-    [
-        ({}, True),
-        ({"residual": "token_factor"}, False),
-        ({"residual": "frozen_token", "residual.value_norm": False}, False),
-        ({"residual": "token_factor", "residual.values": "combined"}, True),
-    ],
-    ids=["single", "own norm", "raw", "combined"],
-)
-@torch.no_grad()
-def test_canon_a_reaches_the_values_that_share_its_norm(residual: dict[str, Any], reaches: bool) -> None:
-    model = build("gpt2", "tiny", **residual, **{"canon": "canon", "canon.places": "A"})
-    tokens = torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(0))
-    names = [f"blocks.0.attn.hook_{letter}" for letter in "qkv"]
-    with capture(model, names) as before:
-        model(tokens)
-    with edit(model, {"blocks.0.canon_a.hook_out": lambda x, hook: x * 2}), capture(model, names) as after:
-        model(tokens)
-    moved = {n[-1]: not torch.equal(before[n], after[n]) for n in names}
-    assert moved == {"q": True, "k": True, "v": reaches}
 
 
 def test_initialisation() -> None:
