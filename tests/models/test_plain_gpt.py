@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from streamscope.models.make import build
 
@@ -34,56 +34,6 @@ def shaken(name: str, **overrides: Any) -> Any:
 
 
 # ---- a plain GPT -------------------------------------------------------------------------------
-
-
-class PlainBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(D), nn.LayerNorm(D)
-        self.q, self.k, self.v, self.o = (nn.Linear(D, D, bias=False) for _ in range(4))
-        self.fc, self.proj = nn.Linear(D, 4 * D, bias=False), nn.Linear(4 * D, D, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, t = x.shape[:2]
-        h = self.ln_1(x)
-        q, k, v = (p(h).view(n, t, H, K).permute(0, 2, 1, 3) for p in (self.q, self.k, self.v))
-        scores = q @ k.transpose(-1, -2) / K**0.5 + torch.full((t, t), -math.inf).triu(1)
-        z = (torch.softmax(scores, -1) @ v).permute(0, 2, 1, 3).reshape(n, t, D)
-        x = x + self.o(z)
-        return x + self.proj(nn.GELU()(self.fc(self.ln_2(x))))
-
-
-class PlainGPT(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(V, D), nn.Embedding(32, D)
-        self.h = nn.ModuleList(PlainBlock() for _ in range(LAYERS))
-        self.ln_f = nn.LayerNorm(D)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-        for block in self.h:
-            x = block(x)
-        return self.ln_f(x) @ self.wte.weight.T
-
-
-def plain_names(name: str) -> str:
-    """Our parameter names as those of `PlainGPT`."""
-    pairs = "pos_embed>wpe embed>wte blocks.>h. ln_final>ln_f .ln1>.ln_1 .ln2>.ln_2 .attn> .mlp.up>.fc .mlp.down>.proj"
-    for pair in pairs.split():
-        name = name.replace(*pair.split(">"))
-    return name
-
-
-def test_std_t_is_a_plain_gpt() -> None:
-    model, plain = shaken("std-t"), PlainGPT().double()
-    plain.load_state_dict({plain_names(n): p for n, p in model.named_parameters()})  # strict: all are copied
-    torch.testing.assert_close(model(TOKENS), plain(TOKENS), rtol=0, atol=1e-10)
-    model.loss(TOKENS, TOKENS)[0].backward()
-    F.cross_entropy(plain(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
-    theirs = dict(plain.named_parameters())
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(p.grad, theirs[plain_names(name)].grad, rtol=1e-9, atol=1e-11, msg=name)
 
 
 # ---- DST Algorithm 1, loop by loop -------------------------------------------------------------
