@@ -4,8 +4,11 @@ The checks run in a process of their own: under test the rooms are wrapped by th
 compiler can trace. Each `check_*` function is a test, and this file is also the script that runs them.
 """
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,38 +208,6 @@ def check_a_hook_at_the_first_compiled_call_does_not_stay() -> None:
     assert len(seen) == 1 and bool(seen[0].any())
 
 
-def _doubling() -> tuple[Any, list[Any]]:
-    """A compiled x → 2 x, and the graphs that were compiled for it."""
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    return torch.compile(lambda x: x * 2, backend=backend), graphs
-
-
-def check_blocks_of_hooks_end_in_any_order() -> None:
-    """A block of capture that ends inside one of model.hooks leaves it eager; after both, callables compile again."""
-    model, tokens = _make("lfa")
-    double, graphs = _doubling()
-    for first, second in [
-        (capture(model, Z), model.hooks([(Z, _zero)])),
-        (model.hooks([(Z, _zero)]), capture(model, Z)),
-    ]:
-        graphs.clear()
-        torch.compiler.reset()
-        first.__enter__()
-        second.__enter__()
-        model(tokens)
-        first.__exit__(None, None, None)
-        double(tokens)
-        assert not graphs, "compiled although a block is open"
-        second.__exit__(None, None, None)
-        double(tokens)
-        assert len(graphs) == 1, "still eager although no block is open"
-
-
 # ---- the tests ---------------------------------------------------------------------------------
 
 
@@ -245,19 +216,50 @@ CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """Check -> error, "" for none."""
     return outcomes_of(__file__)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS)
 def test_compile(check: str, outcomes: dict[str, str]) -> None:
-    """One check; its docstring says what."""
     assert outcomes[check] == ""
 
 
+SCRIPT = """
+import sys
+import torch
+from streamscope.models.hooks import edit
+from streamscope.models.make import build
+from tests.tiny import randomise
+
+model = randomise(build("std-t", "tiny", n_layers=1, init_std=0.2)).eval()
+tokens = torch.arange(6)[None]
+with torch.no_grad():
+    state, plain = model.embed_tokens(tokens), model(tokens)
+    assert "torch._dynamo" not in sys.modules
+    with edit(model, {"blocks.0.attn.hook_z": lambda z, hook: z * 0}):
+        expected = model.blocks[0](state)
+        compiled = torch.compile(model.blocks[0].forward, backend="eager")
+        assert torch.equal(compiled(state), expected), "the edit has no effect"
+    assert torch.equal(compiled(state), model.blocks[0](state)), "the edit stays"
+    assert not torch.equal(compiled(state), expected)
+    whole = torch.compile(model, backend="eager")
+    torch.testing.assert_close(whole(tokens), plain)
+    with edit(model, {"blocks.0.attn.hook_z": lambda z, hook: z * 0}):
+        assert not torch.equal(whole(tokens), plain), "the edit has no effect on the whole model"
+    torch.testing.assert_close(whole(tokens), plain)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_compiled_first_inside_an_edit_forgets_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def main() -> None:
-    """Run every check and print the outcomes as JSON."""
     torch.set_num_threads(1)
     # torch's compiler itself looks at the gradient of tensors that are no leaves
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")

@@ -14,7 +14,6 @@ from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import PARTS, randomise, some
 
-torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
 VALUE_PATHS = {"own": {}, "shared": {"residual.values": "combined"}, "raw": {"residual.value_norm": False}}
 IDENTITY = {"attention.v": "id", "attention.o": "id"}
@@ -57,9 +56,6 @@ def last_layer(model: StreamTransformer) -> list[str]:
 
 def on_demand(model: StreamTransformer) -> set[str]:
     return {name for name, row in expected_hooks(model.config) if row.on_demand}
-
-
-# ---- readers -----------------------------------------------------------------------------------
 
 
 def normed(x: Tensor, model: StreamTransformer, norm: torch.nn.Module) -> Tensor:
@@ -128,9 +124,6 @@ def test_readers(name: str, reader: str, grad: bool) -> None:
     torch.testing.assert_close(x["hook_resid_mid"], updated, rtol=0, atol=1e-12)
 
 
-# ---- every hook --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", some(MODELS, {*PARTS, "identity-ffn", "parallel"}))
 def test_every_editable_hook_is_live(name: str) -> None:
     """Zero there changes the logits (a scale is doubled; a context that is zero so far becomes a ramp)."""
@@ -156,7 +149,6 @@ def test_every_editable_hook_is_live(name: str) -> None:
     some(["std-t", "lfa", "dst-kron", "pls", "alibi-rms", "identity-lfa", "kromcanon"], ["lfa", "pls", "kromcanon"]),
 )
 def test_writing_the_same_value_back(name: str, grad: bool) -> None:
-    """Bit-equal logits; for on-demand points bit-equal to a run that only listens."""
     model = make(name)
     with torch.set_grad_enabled(grad):
         plain = model(TOKENS)
@@ -220,9 +212,6 @@ def test_in_place_is_the_same_as_out_of_place(name: str) -> None:
             assert torch.equal(*logits), hook
 
 
-# ---- gradients ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["std-t", "dst-kron", "lfa", "pls", "hdpl", "kromcanon"])
 def test_a_gradient_does_not_depend_on_who_else_watches(name: str) -> None:
     """The same gradient when a hook is captured alone and among all.
@@ -264,7 +253,6 @@ def test_gradients_agree_with_edits(name: str, hook: str) -> None:
 
 
 def test_gradients_without_trainable_weights() -> None:
-    """Frozen weights do not take the gradients of activations away."""
     model = make("std-t").requires_grad_(False)
     with capture(model, "blocks.0.hook_resid_pre", grad=True) as found:
         loss = model(TOKENS, return_type="loss")

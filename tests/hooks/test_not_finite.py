@@ -15,7 +15,6 @@ from streamscope.models.make import build
 from streamscope.models.sweep import Prefix, run_sweep
 from streamscope.models.transformer import StreamTransformer
 
-torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
 ROWS = TOKENS.tolist()
 MLP, SCORES = "blocks.0.hook_mlp_out", "blocks.0.attn.hook_attn_scores"

@@ -12,7 +12,6 @@ from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
 
-torch.set_num_threads(1)
 LENGTHS = [5, 1, 12, 5, 3, 20, 2]
 _generator = torch.Generator().manual_seed(3)
 PROMPTS = [torch.randint(256, (n,), generator=_generator).tolist() for n in LENGTHS]
@@ -54,7 +53,6 @@ def one_by_one(model: Any, names: tuple[str, ...], edits: Any = None) -> tuple[l
 @pytest.mark.parametrize("batch_tokens", [1, 40, 8192])
 @pytest.mark.parametrize("edits", [None, {"blocks.0.attn.hook_z": halve, "blocks.*.hook_mlp_out": halve}])
 def test_run_equals_one_by_one(model: StreamTransformer, edits: Any, batch_tokens: int) -> None:
-    """Hooks at all positions and logits at some, for every budget, with and without edits."""
     result = run(model, Query(tokens=PROMPTS, hooks=HOOKS, logits=LOGITS), edits, batch_tokens=batch_tokens)
     found, logits = one_by_one(model, HOOKS, edits)
     assert set(result.hooks) == set(found[0])
@@ -88,8 +86,6 @@ def test_mixing_matrices_have_no_position_axis() -> None:
 
 
 def test_edits_of_the_final_norm_with_logits_at(model: StreamTransformer) -> None:
-    """An edit at a position of the final norm edits that position also when logits are wanted elsewhere."""
-
     def at_two(x: Tensor, hook: Any) -> Tensor:
         x = x.clone()
         x[:, 2] = 0
@@ -104,7 +100,6 @@ def test_edits_of_the_final_norm_with_logits_at(model: StreamTransformer) -> Non
 
 
 def test_captures_are_independent(model: StreamTransformer) -> None:
-    """Changing what one prompt got does not change what another got, or a second run."""
     query = Query(tokens=PROMPTS, hooks=("blocks.0.hook_resid_post",), logits=[[0]] * len(PROMPTS))
     result, again = run(model, query), run(model, query)
     for x in [*result.hooks["blocks.0.hook_resid_post"][1:], *result.logits[1:]]:  # type: ignore[index]

@@ -14,7 +14,6 @@ from tests.models import test_invariants as invariants
 from tests.models.test_composition import B, T, check_hooks
 from tests.tiny import some
 
-torch.set_num_threads(1)
 SHARED_KEYS = {"attention.kv_heads": 2, "canon": "canon", "attention.d_head": 16}
 QKVO = ("attention.q", "attention.k", "attention.v", "attention.o")
 
@@ -71,7 +70,6 @@ def test_names_order_shapes_and_kinds_of_points(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["std-t", "lfa", "pls", "dst-kron", "kromcanon", "hc, dynamic True"])
 def test_rows_of_a_batch_are_independent(variant: str) -> None:
-    """The first axis is the batch: permuting the prompts permutes every activation, mixing matrices too."""
     model = make(variant).double()
     t, order = tokens(model), torch.tensor([2, 0, 1])
     _, straight = model.run_with_cache(t, return_cache_object=False)
@@ -81,7 +79,6 @@ def test_rows_of_a_batch_are_independent(variant: str) -> None:
 
 
 def test_every_row_is_used() -> None:
-    """No row of the table is dead: some variant above has it."""
     configs = (preset(name, "tiny", **overrides) for name, overrides in VARIANTS.values())
     assert {row.name for row in HOOKS} == {row.name for config in configs for _, row in expected_hooks(config)}
 

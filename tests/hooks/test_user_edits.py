@@ -15,7 +15,6 @@ from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise, refused
 
-torch.set_num_threads(1)
 Z = "blocks.1.attn.hook_z"
 TOKENS = torch.randint(256, (3, 6), generator=torch.Generator().manual_seed(1))
 CODE = """
