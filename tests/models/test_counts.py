@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.make import build
 
@@ -148,20 +147,6 @@ def test_hdpl_at_other_scales_keeps_a_block_per_head_and_a_rank_of_a_quarter(sca
     assert hybrid < plain
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("shape", ["scalar", "vector"])
-@pytest.mark.parametrize("source", ["query", "normed", "value"])
-def test_gate(tied: bool, shape: str, source: str) -> None:
-    """A gate reads d_h numbers per head, or from the normed input all D of them."""
-    d, heads, vocab, layers = 32, 4, 256, 2
-    bare = build("d-cas", "tiny", **{"readout.tied": tied}).n_params()
-    gate = c.Gate(shape=shape, source=source, bias=True)  # type: ignore[arg-type]
-    gated = build("d-cas", "tiny", **{"readout.tied": tied, "attention.gate": gate}).n_params()
-    out = d // heads if shape == "vector" else 1
-    assert gated - bare == layers * heads * out * ((d if source == "normed" else d // heads) + 1)
-    assert bare == expected(Shape(d=d, heads=heads, vocab=vocab, layers=layers, tied=tied))
-
-
 @pytest.mark.parametrize("scale", ["small", "zoo", "tiny"])
 @pytest.mark.parametrize("name", ["lfa", "dst-kron", "pls", "gpt2", "kromcanon"])
 def test_other_scales(name: str, scale: str) -> None:
@@ -174,7 +159,6 @@ def test_other_scales(name: str, scale: str) -> None:
 
 
 def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale() -> None:
-    """`d_mlp` follows the width at every scale alike."""
     with torch.device("meta"):
         paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
     assert paper.config.d_mlp == small.config.d_mlp == 4 * 96

@@ -21,7 +21,6 @@ stochastic = pytest.mark.parametrize("kind", STOCHASTIC)
 
 
 def connection(spec: c.Hyper, module: int = 1, seed: int = 3) -> HyperConnection:
-    """A connection in float64 with every parameter moved away from its start."""
     made = CONNECTIONS[type(spec)](spec, D, module).double()
     generator = torch.Generator().manual_seed(seed)
     made.init_weights(0.02, generator)
@@ -41,16 +40,11 @@ def streams(n: int, seed: int = 0) -> Tensor:
     return torch.randn(2, 3, n, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+MIXED = {"post_input": "mixed", "dyn_act": "tanh"}
 CASES: list[tuple[str, dict[str, Any]]] = [
     (kind, {"n": 4, **options})
     for kind in KINDS
-    for options in (
-        {},
-        {"dynamic": False},
-        {"post_input": "mixed", "dyn_act": "tanh"},
-        {"dyn_act": "none"},
-        {"freeze_res": True},
-    )
+    for options in ({}, {"dynamic": False}, MIXED, {"dyn_act": "none"}, {"freeze_res": True})
 ]
 CASES += [("kromhc", {"n": 2}), ("kromhc", {"n": 8}), ("mhc", {"n": 3, "iterations": 2}), ("mhc_lite", {"n": 3})]
 CASES += [("hc", {"n": 1}), ("hc", {"norm": "layer"}), ("mhc", {"n": 1})]
@@ -62,9 +56,6 @@ def test_equals_the_loop(kind: str, fields: dict[str, Any]) -> None:
     spec = KINDS[kind](**fields)
     made, X = connection(spec), streams(spec.n)
     torch.testing.assert_close(made(X, branch), reference(made, X), **TIGHT)
-
-
-# ---- what the mixing matrices are -----------------------------------------------------------------
 
 
 @stochastic
@@ -94,7 +85,6 @@ TOKENS = torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(0))
 
 
 def pair(kind: str, **options: Any) -> tuple[Any, Any]:
-    """A plain model and a hyper-connected one with the same weights, in float64."""
     plain = build("gpt2", "tiny", init_std=0.2).double()
     fields = {f"residual.{name}": value for name, value in options.items()}
     hyper = build("gpt2", "tiny", init_std=0.2, residual=kind, **fields).double()

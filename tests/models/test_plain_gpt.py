@@ -1,7 +1,7 @@
-"""The models against plain implementations that share no code with them: equal in float64.
+"""The models against a plain implementation that shares no code with them: equal in float64.
 
-`PlainGPT` is a GPT of `nn.Linear`s. `algorithm` is DST Algorithm 1 with one loop per layer, position and
-head, written from the papers' equations; it knows the models only through their `state_dict`.
+`algorithm` is DST Algorithm 1 with one loop per layer, position and head, written from the papers' equations; it knows
+the models only through their `state_dict`. A plain GPT is the library's (`test_huggingface`).
 """
 
 import math
@@ -33,12 +33,6 @@ def shaken(name: str, **overrides: Any) -> Any:
     return model
 
 
-# ---- a plain GPT -------------------------------------------------------------------------------
-
-
-# ---- DST Algorithm 1, loop by loop -------------------------------------------------------------
-
-
 def normed(kind: str, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     """LN over D, or DST Eq. 13 head by head. x [D]."""
     parts = [x] if kind == "layer" else [x[h * K : (h + 1) * K] for h in range(H)]
@@ -60,14 +54,6 @@ def mixed(kind: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
     return y if b is None else y + b
 
 
-def turned(x: Tensor, t: int) -> Tensor:
-    """RoPE of one head's vector at position t, as complex numbers."""
-    z = torch.complex(x[: K // 2], x[K // 2 :])
-    angle = torch.tensor([t * 10_000.0 ** (-2 * i / K) for i in range(K // 2)], dtype=torch.float64)
-    z = z * torch.polar(torch.ones_like(angle), angle)
-    return torch.cat([z.real, z.imag])
-
-
 def algorithm(
     p: dict[str, Tensor],
     mixing: tuple[str, ...],
@@ -76,7 +62,6 @@ def algorithm(
     values: str,
     order: str = "sequential",
     norm: str = "channel",
-    rotary: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """(logits [B, T, V], the combined stream after each layer). `values`: normed token, token, combined."""
     out, streams = [], [[] for _ in range(LAYERS)]  # type: ignore[var-annotated]
@@ -101,9 +86,8 @@ def algorithm(
             for t in range(len(row)):
                 heads = []
                 for h in range(H):
-                    here = turned(q[t][h], t) if rotary else q[t][h]
-                    keys = [turned(k[s][h], s) if rotary else k[s][h] for s in range(t + 1)]
-                    a = torch.softmax(torch.stack([here @ key for key in keys]) / math.sqrt(K), 0)  # 10
+                    scores = torch.stack([q[t][h] @ k[s][h] for s in range(t + 1)])
+                    a = torch.softmax(scores / math.sqrt(K), 0)  # 10
                     z = sum(a[s] * v_[s][h] for s in range(t + 1))
                     gate = w("attn.gate.weight")
                     if gate is not None:  # PLS A.4.2
@@ -153,7 +137,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
 @torch.no_grad()
 def test_equal_to_the_papers_equations(case: str) -> None:
     name, overrides, mixing, how = CASES[case]
-    model = shaken(name, positions="none", **overrides)  # rotary ones apart, at the precision of their tables
+    model = shaken(name, positions="none", **overrides)
     want, streams = algorithm(model.state_dict(), mixing, **how)
     torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-10)
     everywhere = torch.arange(TOKENS.shape[1]).expand(len(TOKENS), -1)
@@ -161,15 +145,3 @@ def test_equal_to_the_papers_equations(case: str) -> None:
     for layer, x in enumerate(streams):  # PLS A.5.1: the shared head on every layer's combined stream
         z = F.layer_norm(x, (D,), model.ln_final.weight, model.ln_final.bias, EPS)
         torch.testing.assert_close(lens[:, :, layer], z @ model.head.T, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("case", ["DST Algorithm 1, kronecker", "LFA, independent", "PLS"])
-@torch.no_grad()
-def test_equal_with_rotary_positions(case: str) -> None:
-    """The presets as they are: RoPE, with tables in fp32."""
-    name, _, mixing, how = CASES[case]
-    model = shaken(name)
-    assert model.config.positions.kind == "rope"
-    want, _ = algorithm(model.state_dict(), mixing, rotary=True, **how)
-    torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-6)
-    assert (algorithm(model.state_dict(), mixing, rotary=False, **how)[0] - want).abs().max() > 1e-3
