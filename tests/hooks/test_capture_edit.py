@@ -50,9 +50,6 @@ def no_hooks_left(model: StreamTransformer) -> bool:
     return sum(raw) == 0 and model.context_level == 0
 
 
-# ---- names -------------------------------------------------------------------------------------
-
-
 def test_misspelt(model: StreamTransformer) -> None:
     wrong = {"blocks.0.attn.hook_zz": Z0, "blocks.*.attn.hook_zz": "", "blocks.7.attn.hook_z": ""}
     for name, near in wrong.items():
@@ -81,9 +78,6 @@ def test_did_not_fire(model: StreamTransformer) -> None:
     assert no_hooks_left(model)
     with capture(model, []), edit(model, {}):
         pass
-
-
-# ---- observe-only ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["pre", "mid", "post"])
@@ -115,9 +109,6 @@ def test_backward_hooks_on_observe_only_points_are_not_silent(lfa: StreamTransfo
     lfa.zero_grad()
 
 
-# ---- bad edits ---------------------------------------------------------------------------------
-
-
 def test_bad_edits(model: StreamTransformer) -> None:
     for fn, message in ((lambda x, hook: x[:, :-1], r"returned \[2, 5,"), (lambda x, hook: x.double(), ".*float64"),
                         (lambda x, hook: None, "returned None"), (lambda x, hook: (x,), "returned tuple")):  # fmt: skip
@@ -140,9 +131,6 @@ def test_clean_after_an_exception(model: StreamTransformer, where: str) -> None:
         raise error[where]
     assert no_hooks_left(model)
     assert torch.equal(model(TOKENS), plain)
-
-
-# ---- nesting -----------------------------------------------------------------------------------
 
 
 def test_nested_edits(model: StreamTransformer) -> None:
@@ -248,9 +236,6 @@ def test_a_forward_pass_of_another_thread_is_not_edited() -> None:
             edited = model(TOKENS)
         assert Z0 in error and "copy.deepcopy" in error and not torch.equal(edited, plain)
         assert torch.equal(pool.submit(model, TOKENS).result(), plain) and torch.equal(model(TOKENS), plain)
-
-
-# ---- nothing stays -----------------------------------------------------------------------------
 
 
 def stance() -> str:

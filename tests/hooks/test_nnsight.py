@@ -272,9 +272,6 @@ def check_our_tools_after_wrapping() -> None:
                 model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.hook_resid_mid", lambda x, hook: x * 2)])
 
 
-# ---- the tests ---------------------------------------------------------------------------------
-
-
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))
 MANY = "kromcanon std-t pls dst-kron"
 

@@ -151,9 +151,7 @@ def test_a_run_is_not_measured_on_other_data_in_silence(copied: Path, tmp_path: 
             evaluation_shards(folder, model.tokenizer, None)
 
 
-def test_what_is_odd_but_no_error_is_noted(
-    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_what_is_odd_but_no_error_is_noted(corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
     """Validation documents that are trained on, and snapshots after the end; a good run has no such line."""
     train_text, valid = corpus
     both = tmp_path / "both.txt"
@@ -166,9 +164,7 @@ def test_what_is_odd_but_no_error_is_noted(
     assert not re.search("also in the training|no step", capsys.readouterr().err)
 
 
-def test_a_training_that_diverged_says_what_to_do_with_its_folder(
-    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_training_that_diverged_says_what_to_do(corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
     with pytest.raises(SystemExit):
         train(arguments(corpus, tmp_path / "run", "--lr", "1e30"))
     assert re.search(r"lower --clip, and another --out or delete .*run\n", capsys.readouterr().err)

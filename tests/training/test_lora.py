@@ -171,9 +171,7 @@ def test_a_killed_lora_resumes_to_the_same_weights(chat_run: Path, chats: Path, 
         load(f"{out}@8")
 
 
-def test_end_of_turn_template_and_context_survive_tuning_and_export(
-    chat_run: Path, chats: Path, tmp_path: Path
-) -> None:
+def test_template_and_context_survive_tuning_and_export(chat_run: Path, chats: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     out, folder = tmp_path / "tuned", tmp_path / "exported"
     argv = ["--data", str(chats), "--valid", str(chats), "--steps", "120", "--batch-size", "16", "--lr", "5e-3"]

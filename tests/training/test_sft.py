@@ -185,9 +185,7 @@ def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, 
     assert "60 of 60 validation pairs have a prompt of the training pairs" in capsys.readouterr().err
 
 
-def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(
-    tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_a_large_model_are_split(tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch) -> None:
     """SmolLM2: 16 rows of 162 tokens are two micro-batches. The weights after training agree to rounding."""
     training = Training(batch_size=16, epochs=1.0)
     for row, parts in ((162 * 30 * 576, 2), (128 * 6 * 192, 1), (10**12, 16)):

@@ -33,9 +33,7 @@ def test_begins_with_the_weights_of_a_run(corpus: tuple[Path, Path], tiny_run: P
     assert json.loads((again / "manifest.json").read_text())["parent"]["step"] == 4
 
 
-def test_killed_before_its_first_checkpoint_it_begins_again_with_those_weights(
-    corpus: tuple[Path, Path], tiny_run: Path, tmp_path: Path
-) -> None:
+def test_killed_before_its_first_checkpoint_it_begins_again(corpus, tiny_run: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "cut"
     start = ("--start", str(tiny_run), "--checkpoint-every", "12")
     main(arguments(corpus, whole, *start))
