@@ -21,7 +21,6 @@ def outcomes_of(file: str, **environment: str) -> dict[str, str]:
 
 
 def run_checks(members: Mapping[str, Any]) -> None:
-    """Run every check among the members of a module and print the outcomes as JSON."""
     outcomes = {}
     for name in sorted(name for name in members if name.startswith("check_")):
         try:

@@ -5,7 +5,8 @@ import importlib
 import re
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,7 +23,6 @@ from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise
 
-torch.set_num_threads(1)
 Z0, Z1 = "blocks.0.attn.hook_z", "blocks.1.attn.hook_z"
 
 
@@ -50,46 +50,16 @@ def no_hooks_left(model: StreamTransformer) -> bool:
     return sum(raw) == 0 and model.context_level == 0
 
 
-# ---- names -------------------------------------------------------------------------------------
-
-
-def test_names_and_patterns(model: StreamTransformer) -> None:
-    """Exact names, * and ?, one string or several, in the order of computation, without duplicates."""
-    with capture(model, ["blocks.1.attn.hook_z", "blocks.?.attn.hook_q", Z1]) as found:
-        model(TOKENS)
-    assert sorted(found) == ["blocks.0.attn.hook_q", "blocks.1.attn.hook_q", Z1]
-    with capture(model, "*") as everything:
-        model(TOKENS)
-    assert set(everything) == set(model.hook_dict)
-
-
-def test_captured_values(model: StreamTransformer) -> None:
-    """What is captured is what TransformerLens caches."""
-    names = [Z0, "blocks.1.hook_resid_post", "blocks.0.attn.hook_pattern"]
-    with capture(model, names) as found:
-        model(TOKENS)
-    _, cache = model.run_with_cache(TOKENS, names_filter=names)
-    for name in names:
-        assert torch.equal(found[name], cache[name])
-        assert not found[name].requires_grad
-
-
-@pytest.mark.parametrize("context", [capture, lambda m, n: edit(m, {n: halve})], ids=["capture", "edit"])
-@pytest.mark.parametrize(
-    ("name", "near"), [("blocks.0.attn.hook_zz", Z0), ("blocks.0.hook_resid_prE", "hook_resid_pre")]
-)
-def test_misspelt(model: StreamTransformer, context: Callable[..., Any], name: str, near: str) -> None:
-    """A name that does not exist raises before anything runs, and names its neighbours."""
-    with pytest.raises(InputError, match=near.replace(".", r"\.")), context(model, name):
-        pytest.fail("the block ran")
-    for wrong in ("blocks.*.attn.hook_zz", "blocks.7.attn.hook_z"):  # no such hook; no such layer
-        with pytest.raises(InputError, match=f"unknown hook '{re.escape(wrong)}"), capture(model, [Z0, wrong]):
-            pytest.fail("the block ran")
+def test_misspelt(model: StreamTransformer) -> None:
+    wrong = {"blocks.0.attn.hook_zz": Z0, "blocks.*.attn.hook_zz": "", "blocks.7.attn.hook_z": ""}
+    for name, near in wrong.items():
+        for context in (capture(model, [Z1, name]), edit(model, {name: halve})):
+            with pytest.raises(InputError, match=f"unknown hook '{re.escape(name)}.*{near}"), context:
+                pytest.fail("the block ran")
     assert no_hooks_left(model)
 
 
 def test_reading_what_was_not_captured(model: StreamTransformer) -> None:
-    """A missing key says what there is."""
     with capture(model, Z0) as found:
         model(TOKENS)
     with pytest.raises(InputError, match=r"hook_q.*captured: blocks\.0\.attn\.hook_z"):
@@ -99,24 +69,15 @@ def test_reading_what_was_not_captured(model: StreamTransformer) -> None:
 def test_did_not_fire(model: StreamTransformer) -> None:
     """A layer that was skipped, or a model that was not run, raises on the way out."""
     state = model.segment(model.embed_tokens(TOKENS), 0, 1)
-    for names in (Z0, [Z0, Z1]):
-        with (
-            pytest.raises(InputError, match=r"did not fire: blocks\.0\.attn\.hook_z;"),
-            capture(model, names),
-        ):
-            model.segment(state, 1)
-    with pytest.raises(InputError, match="did not fire"), edit(model, {Z0: halve}):
-        model.segment(state, 1)
+    for names in ([Z0], [Z0, Z1]):
+        for context in (capture(model, names), edit(model, dict.fromkeys(names, halve))):
+            with pytest.raises(InputError, match=r"did not fire: blocks\.0\.attn\.hook_z;"), context:
+                model.segment(state, 1)
     with pytest.raises(InputError, match="did not fire"), capture(model, Z0):
-        pass
-    with pytest.raises(InputError, match="did not fire"), edit(model, {Z0: halve, Z1: halve}):
         pass
     assert no_hooks_left(model)
     with capture(model, []), edit(model, {}):
         pass
-
-
-# ---- observe-only ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["pre", "mid", "post"])
@@ -124,10 +85,9 @@ def test_observe_only(lfa: StreamTransformer, place: str) -> None:
     """Through `edit` before anything runs, through TransformerLens when it changes; streams named."""
     name = f"blocks.1.hook_resid_{place}"
     message = rf"hook_resid_{place}.*hook_token_{place} or hook_context_{place}"
-    with pytest.raises(InputError, match=message), edit(lfa, {name: halve}):
-        pytest.fail("the block ran")
-    with pytest.raises(InputError, match=message), edit(lfa, {f"blocks.*.hook_resid_{place}": halve}):
-        pytest.fail("the block ran")
+    for names in (name, f"blocks.*.hook_resid_{place}"):
+        with pytest.raises(InputError, match=message), edit(lfa, {names: halve}):
+            pytest.fail("the block ran")
 
     def in_place(x: Tensor, hook: Any) -> None:
         x[:, 2] = 0
@@ -135,7 +95,6 @@ def test_observe_only(lfa: StreamTransformer, place: str) -> None:
     for hook in (halve, in_place):
         with pytest.raises(InputError, match=message):
             lfa.run_with_hooks(TOKENS, fwd_hooks=[(name, hook)])
-    assert no_hooks_left(lfa)
     seen = lfa.run_with_hooks(TOKENS, fwd_hooks=[(name, lambda x, hook: x.clone())])
     assert torch.equal(seen, lfa(TOKENS))
 
@@ -150,54 +109,31 @@ def test_backward_hooks_on_observe_only_points_are_not_silent(lfa: StreamTransfo
     lfa.zero_grad()
 
 
-# ---- bad edits ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fn", "message"),
-    [
-        (lambda x, hook: x[:, :-1], r"returned \[2, 5,"),
-        (lambda x, hook: x.double(), "float64"),
-        (lambda x, hook: None, "NoneType"),
-        (lambda x, hook: (x,), "tuple"),
-        (lambda x, hook: x.sum(), r"returned \[\]"),
-    ],
-    ids=["shape", "dtype", "none", "tuple", "scalar"],
-)
-def test_bad_edits(model: StreamTransformer, fn: Any, message: str) -> None:
-    """An edit returns a tensor of the activation's shape and dtype."""
-    with pytest.raises(InputError, match=message) as error, edit(model, {Z0: fn}):
-        model(TOKENS)
-    assert Z0 in str(error.value)
+def test_bad_edits(model: StreamTransformer) -> None:
+    for fn, message in ((lambda x, hook: x[:, :-1], r"returned \[2, 5,"), (lambda x, hook: x.double(), ".*float64"),
+                        (lambda x, hook: None, "returned None"), (lambda x, hook: (x,), "returned tuple")):  # fmt: skip
+        with pytest.raises(InputError, match=f"{Z0} {message}"), edit(model, {Z0: fn}):
+            model(TOKENS)
     assert no_hooks_left(model)
 
 
 @pytest.mark.parametrize("where", ["block", "edit", "names", "interrupt"])
 def test_clean_after_an_exception(model: StreamTransformer, where: str) -> None:
-    """Whatever raises, no hook stays, and the model computes what it did before."""
     plain = model(TOKENS)
-
-    def raising(x: Tensor, hook: Any) -> Tensor:
-        raise RuntimeError("inside an edit")
-
-    error: type[BaseException] = {"names": InputError, "interrupt": KeyboardInterrupt}.get(where, RuntimeError)
-    with pytest.raises(error), capture(model, [Z0, "*hook_pattern"]), edit(model, {Z0: halve}):
+    error = {"block": RuntimeError, "edit": ZeroDivisionError, "names": InputError, "interrupt": KeyboardInterrupt}
+    with pytest.raises(error[where]), capture(model, [Z0, "*hook_pattern"]), edit(model, {Z0: halve}):
         if where == "edit":
-            with edit(model, {Z1: raising}):
+            with edit(model, {Z1: lambda x, hook: 1 // 0}):
                 model(TOKENS)
         if where == "names":
             with capture(model, "nothing"):
                 pass
-        raise KeyboardInterrupt if where == "interrupt" else RuntimeError("inside the block")
+        raise error[where]
     assert no_hooks_left(model)
     assert torch.equal(model(TOKENS), plain)
 
 
-# ---- nesting -----------------------------------------------------------------------------------
-
-
 def test_nested_edits(model: StreamTransformer) -> None:
-    """Both apply, the outer first; leaving the inner one leaves the outer one."""
     with edit(model, {Z0: lambda z, hook: z + 1.0}):
         outer = model(TOKENS)
         with edit(model, {Z0: lambda z, hook: z * 2.0, Z1: halve}):
@@ -211,7 +147,6 @@ def test_nested_edits(model: StreamTransformer) -> None:
 
 
 def test_capture_sees_the_edits_of_the_blocks_around_it(model: StreamTransformer) -> None:
-    """Hooks of a point run from the outermost block to the innermost."""
     with capture(model, Z0) as before, edit(model, {Z0: lambda z, hook: z * 0}), capture(model, Z0) as after:
         model(TOKENS)
     assert before[Z0].abs().max() > 0
@@ -219,7 +154,6 @@ def test_capture_sees_the_edits_of_the_blocks_around_it(model: StreamTransformer
 
 
 def test_tools_inside_an_edit(model: StreamTransformer) -> None:
-    """run_with_cache and run_with_hooks inside `edit` see the edit and leave it in place."""
     with edit(model, {Z0: lambda z, hook: z * 0}):
         _, cache = model.run_with_cache(TOKENS)
         model.run_with_hooks(TOKENS, fwd_hooks=[(Z0, halve)])
@@ -229,7 +163,6 @@ def test_tools_inside_an_edit(model: StreamTransformer) -> None:
 
 
 def test_hooks_of_the_user_survive(model: StreamTransformer) -> None:
-    """A hook that the user left on the model on purpose is there after our blocks."""
     seen: list[str] = []
 
     def note(x: Tensor, hook: Any) -> None:
@@ -245,21 +178,16 @@ def test_hooks_of_the_user_survive(model: StreamTransformer) -> None:
 
 
 def test_captured_tensors_are_copies(model: StreamTransformer) -> None:
-    """Later changes in place, by a hook or by the user, do not reach them; nor do they reach the model."""
     names = list(model.hook_dict)
     with torch.no_grad(), capture(model, names) as found:
         model(TOKENS)
-        kept = {name: x.clone() for name, x in found.items()}
-    state = model.embed_tokens(TOKENS)
-    first = state if isinstance(state, Tensor) else state[0]
+    kept = {name: x.clone() for name, x in found.items()}
     with torch.no_grad(), capture(model, names[:4]) as shown:
-        model.segment(model.embed_tokens(TOKENS))
+        model(TOKENS)
     for x in shown.values():
         x.zero_()
-    assert first.abs().max() > 0
     assert len({x.data_ptr() for x in found.values()}) == len(names)
-    for name, x in found.items():
-        assert torch.equal(x, kept[name])
+    torch.testing.assert_close(dict(found), kept, rtol=0, atol=0)
     weights = {p.data_ptr() for p in model.parameters()}
     assert weights.isdisjoint(x.data_ptr() for x in found.values())
 
@@ -271,69 +199,43 @@ def test_package_exports() -> None:
     assert not [n for n in streamscope.models.__all__ if isinstance(getattr(streamscope.models, n), types.ModuleType)]
 
 
-def in_threads(work: Callable[[int], None], n: int) -> None:
-    """work(0) … work(n − 1), each in a thread."""
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(n)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-
-
 def test_threads_never_get_each_others_activations() -> None:
     """300 captures of two threads on one model: each is right, or raises in the thread that would be wrong."""
     model = build("std-t", "tiny", init_std=0.2)
     tokens = [torch.full((1, 4), i) for i in (1, 2)]
-    with capture(model, "blocks.0.attn.hook_z") as found:
-        pass_of = []
-        for one in tokens:
-            model(one)
-            pass_of.append(found["blocks.0.attn.hook_z"])
-    said: list[str] = []
-    wrong: list[int] = []
-    barrier = threading.Barrier(2)
+    barrier = threading.Barrier(2, timeout=60)
 
-    def work(which: int) -> None:
+    def captured(which: int) -> Tensor:
+        with capture(model, Z0) as found:
+            model(tokens[which])
+        return found[Z0]
+
+    expected = [captured(which) for which in (0, 1)]
+
+    def work(which: int) -> list[str]:
+        said = []
         for _ in range(150):
             barrier.wait()
             try:
-                with capture(model, "blocks.0.attn.hook_z") as mine:
-                    model(tokens[which])
-                if not torch.equal(mine["blocks.0.attn.hook_z"], pass_of[which]):
-                    wrong.append(which)
+                assert torch.equal(captured(which), expected[which])
             except InputError as error:
                 said.append(str(error))
+        return said
 
-    in_threads(work, 2)
-    assert not wrong
-    assert all("another thread" in line or "did not fire" in line for line in said)
+    with ThreadPoolExecutor(2) as pool:
+        lines = [line for said in pool.map(work, (0, 1)) for line in said]
+    assert all("another thread" in line or "did not fire" in line for line in lines)
 
 
 def test_a_forward_pass_of_another_thread_is_not_edited() -> None:
     model = build("std-t", "tiny", init_std=0.2)
-    tokens = torch.ones(1, 4, dtype=torch.long)
-    plain = model(tokens)
-    caught: list[Exception] = []
-
-    def other() -> None:
-        try:
-            model(tokens)
-        except InputError as error:
-            caught.append(error)
-
-    with edit(model, {"blocks.0.attn.hook_z": lambda z, hook: 0 * z}):
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-        edited = model(tokens)
-    assert "blocks.0.attn.hook_z" in str(caught[0]) and "copy.deepcopy" in str(caught[0])
-    assert not torch.equal(edited, plain)
-    other()
-    assert len(caught) == 1
-    assert torch.equal(model(tokens), plain)
-
-
-# ---- nothing stays -----------------------------------------------------------------------------
+    plain = model(TOKENS)
+    with ThreadPoolExecutor(1) as pool:
+        with edit(model, {Z0: lambda z, hook: 0 * z}):
+            error = str(pool.submit(model, TOKENS).exception())
+            edited = model(TOKENS)
+        assert Z0 in error and "copy.deepcopy" in error and not torch.equal(edited, plain)
+        assert torch.equal(pool.submit(model, TOKENS).result(), plain) and torch.equal(model(TOKENS), plain)
 
 
 def stance() -> str:
@@ -346,19 +248,19 @@ def test_edits_that_are_closed_in_another_order_leave_nothing() -> None:
     model = build("std-t", "tiny", init_std=0.2).eval()
     plain = model(TOKENS)
 
-    def editing(name: str) -> Iterator[None]:
+    def editing(name: str) -> Generator[None]:
         with model.explicit_attention(), edit(model, {name: halve}, must_fire=False):
             yield
 
     first, second = editing(Z0), editing(Z1)
     next(first), next(second)
     assert edited_at(model) == (Z0, Z1) and stance() == "force_eager"
-    first.close()  # type: ignore[attr-defined]
+    first.close()
     assert edited_at(model) == (Z1,) and stance() == "force_eager"
     assert model.hook_dict["blocks.0.attn.hook_pattern"].listening
     with edit(model, {Z1: halve}):
         edited = model(TOKENS)
-    second.close()  # type: ignore[attr-defined]
+    second.close()
     assert not torch.equal(edited, plain) and torch.equal(model(TOKENS), plain)
     assert edited_at(model) == () and no_hooks_left(model) and stance() == "default"
     assert not any(point.listening for point in model.hook_dict.values() if isinstance(point, OnDemand))
@@ -366,14 +268,15 @@ def test_edits_that_are_closed_in_another_order_leave_nothing() -> None:
 
 def test_edits_of_four_threads_leave_nothing() -> None:
     model = build("std-t", "tiny", init_std=0.2).eval()
-    barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4, timeout=60)
 
     def work(which: int) -> None:
         for _ in range(25):
             with edit(model, {f"blocks.{which % 2}.attn.hook_z": halve}, must_fire=False):
                 barrier.wait()  # all are inside
 
-    in_threads(work, 4)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert edited_at(model) == () and no_hooks_left(model) and stance() == "default"
 
 
@@ -405,12 +308,11 @@ def test_a_copy_that_is_made_while_another_thread_captures_can_be_read() -> None
             begun.set()
             made.wait()
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    begun.wait()
-    copied = copy.deepcopy(model)
-    made.set()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(other)
+        begun.wait()
+        copied = copy.deepcopy(model)
+        made.set()
     assert torch.equal(copied(TOKENS), plain) and no_hooks_left(copied)
     with capture(copied, Z0) as found:
         copied(TOKENS)
@@ -418,24 +320,20 @@ def test_a_copy_that_is_made_while_another_thread_captures_can_be_read() -> None
 
 
 def test_copies_are_made_while_other_threads_attach() -> None:
-    model, errors = build("std-t", "tiny", init_std=0.2).eval(), []
-    stop = threading.Event()
+    model, stop = build("std-t", "tiny", init_std=0.2).eval(), threading.Event()
 
     def other() -> None:
         while not stop.is_set():
             with capture(model, "*") as _, edit(model, {Z0: halve}, must_fire=False):
                 model(TOKENS)
 
-    thread = threading.Thread(target=other)
-    thread.start()
-    try:
-        for _ in range(30):
-            assert no_hooks_left(copy.deepcopy(model))
-    except RuntimeError as error:  # a dictionary of hooks changed while it was copied
-        errors.append(error)
-    stop.set()
-    thread.join()
-    assert not errors
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(other)
+        try:
+            for _ in range(30):  # no dictionary of hooks changes while it is copied
+                assert no_hooks_left(copy.deepcopy(model))
+        finally:
+            stop.set()
 
 
 def test_hooks_of_others_are_named_and_ours_are_not() -> None:

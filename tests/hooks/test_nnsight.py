@@ -18,7 +18,8 @@ from streamscope.models.make import build
 from tests.hooks.checks import outcomes_of, run_checks
 from tests.tiny import randomise
 
-PRESETS = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa").split())
+Presets = tuple[str, ...]
+PRESETS: Presets = tuple(os.environ.get("NNSIGHT_PRESETS", "lfa").split())
 
 
 def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
@@ -30,8 +31,8 @@ def _setup(name: str, **overrides: Any) -> tuple[Any, Any, Any]:
     return model, NNsight(model), tokens
 
 
-def _each() -> Iterator[tuple[str, Any, Any, Any]]:
-    return ((preset, *_setup(preset)) for preset in PRESETS)
+def _each(presets: Presets) -> Iterator[tuple[str, Any, Any, Any]]:
+    return ((preset, *_setup(preset)) for preset in presets)
 
 
 def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], Any]:
@@ -44,9 +45,9 @@ def _read(sight: Any, tokens: Any, names: list[str]) -> tuple[dict[str, Any], An
     return found, logits
 
 
-def check_reading() -> None:
+def check_reading(presets: Presets = PRESETS) -> None:
     """Every point that always fires, streams and observe-only sums too, is what TransformerLens caches."""
-    for preset, model, sight, tokens in _each():
+    for preset, model, sight, tokens in _each(presets):
         names = [n for n, row in expected_hooks(model.config) if not row.on_demand]
         plain = model(tokens)
         _, cache = model.run_with_cache(tokens, names_filter=names)
@@ -63,10 +64,10 @@ ON_DEMAND = [
 ]
 
 
-def check_patterns() -> None:
+def check_patterns(presets: Presets = PRESETS) -> None:
     """Scores and patterns that a trace waits for are those of TransformerLens' cache."""
     names = ["blocks.1.attn.hook_attn_scores", "blocks.1.attn.hook_pattern"]
-    for _, model, sight, tokens in _each():
+    for _, model, sight, tokens in _each(presets):
         _, cache = model.run_with_cache(tokens, names_filter=names)
         found, _ = _read(sight, tokens, names)
         for name in names:
@@ -93,26 +94,14 @@ def check_on_demand() -> None:
     assert torch.equal(logits, model.run_with_hooks(tokens, fwd_hooks=hook))
 
 
-def check_on_demand_in_a_cache() -> None:
-    """tracer.cache() keeps on-demand activations too: of the modules that it is given, or of all."""
-    model, sight, tokens = _setup("lfa")
-    name, _ = "blocks.1.attn.hook_pattern", model.double()
-    _, cache = model.run_with_cache(tokens, names_filter=name)
-    with sight.trace(tokens) as tracer:
-        kept = tracer.cache()
-    torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-9)
-
-
-def check_explicit() -> None:
-    """Inside explicit() the same values are computed in every pass, and nothing is left of it afterwards."""
-    for preset, names in ON_DEMAND:
-        model, sight, tokens = _setup(preset)
-        with model.explicit():
-            found, _ = _read(sight, tokens, names)
-            _, cache = model.run_with_cache(tokens, names_filter=names)
-        for name in names:
-            assert torch.equal(found[name], cache[name]), name
-        assert not any(getattr(p, "wanted", False) for p in model.hook_dict.values())
+def check_on_demand_in_a_cache(presets: Presets = PRESETS) -> None:
+    """tracer.cache() keeps on-demand activations too."""
+    for _, model, sight, tokens in _each(presets):
+        name, _ = "blocks.1.attn.hook_pattern", model.double()
+        _, cache = model.run_with_cache(tokens, names_filter=name)
+        with sight.trace(tokens) as tracer:
+            kept = tracer.cache()
+        torch.testing.assert_close(kept.model.blocks[1].attn.hook_pattern.output, cache[name], rtol=0, atol=1e-9)
 
 
 def check_out_of_order() -> None:
@@ -152,9 +141,9 @@ def check_later_passes() -> None:
             sight.get(name).output.save()
 
 
-def check_source() -> None:
+def check_source(presets: Presets = PRESETS) -> None:
     """Calls inside a module's forward: what attention's heads return, and what its output projection reads."""
-    for preset, model, sight, tokens in _each():
+    for preset, model, sight, tokens in _each(presets):
         names = ["blocks.1.attn.hook_z", "blocks.1.hook_attn_out"]
         _, cache = model.run_with_cache(tokens, names_filter=names)
         with sight.trace(tokens):
@@ -168,9 +157,9 @@ def check_source() -> None:
         assert torch.equal(halved, model.run_with_hooks(tokens, fwd_hooks=hook)), preset
 
 
-def check_setting() -> None:
+def check_setting(presets: Presets = PRESETS) -> None:
     """Out of place and in place, at heads, readers, streams: bit-equal to the same TransformerLens hook."""
-    for preset, model, sight, tokens in _each():
+    for preset, model, sight, tokens in _each(presets):
         streams = model.config.residual.streams or ("resid",)
         names = ["attn.hook_z", "attn.hook_q", "hook_attn_in", "hook_attn_v_in", "hook_mlp_in", "mlp.hook_post"]
         names += [f"hook_{stream}_pre" for stream in streams] + [f"hook_{streams[-1]}_post"]
@@ -188,32 +177,14 @@ def check_setting() -> None:
             assert not torch.equal(halved, model(tokens)), (preset, name)
 
 
-def check_in_place_at_a_reader() -> None:
-    """output[:] = 0 at hook_mlp_in silences the FFN's input and leaves the streams as they were."""
-    for preset, model, sight, tokens in _each():
-        if "streams" in model.config.residual.streams:
-            continue  # the FFN's update passes H_post
-        stream = "context" if model.config.residual.streams else "resid"
-        before, mlp, after = (f"blocks.1.hook_{n}" for n in (f"{stream}_mid", "mlp_out", f"{stream}_post"))
-        _, cache = model.run_with_cache(tokens, names_filter=[before])
-        with torch.no_grad(), sight.trace(tokens):
-            x_mid = sight.get(before).output.save()
-            sight.blocks[1].hook_mlp_in.output[:] = 0
-            update = sight.get(mlp).output.save()
-            x_post = sight.get(after).output.save()
-        assert torch.equal(x_mid, cache[before]), preset
-        assert torch.equal(x_post, x_mid + update), preset
-        assert torch.equal(update, model.blocks[1].mlp(model.blocks[1].ln2(torch.zeros(2, 6, 32)))), preset
-
-
-def check_setting_the_readout() -> None:
+def check_setting_the_readout(presets: Presets = ("std-t",)) -> None:
     """Of one stream it is setting the stream; of several it raises (`check_observe_only`)."""
-    model, sight, tokens = _setup("std-t")
-    state = torch.zeros(2, 6, 32)
-    with sight.trace(tokens):
-        sight.blocks[0].hook_resid_post.output = state
-        logits = sight.output.save()
-    torch.testing.assert_close(logits, model(state, start_at_layer=1))
+    for _, model, sight, tokens in _each(presets):
+        state = torch.zeros(2, 6, 32)
+        with sight.trace(tokens):
+            sight.blocks[0].hook_resid_post.output = state
+            logits = sight.output.save()
+        torch.testing.assert_close(logits, model(state, start_at_layer=1))
 
 
 def check_observe_only() -> None:
@@ -229,9 +200,9 @@ def check_observe_only() -> None:
         assert torch.equal(model(tokens), plain)
 
 
-def check_gradients() -> None:
+def check_gradients(presets: Presets = PRESETS) -> None:
     """`.grad` inside backward, and autograd on what was read, are the gradients of capture(grad=True); patterns too."""
-    for preset, model, sight, tokens in _each():
+    for preset, model, sight, tokens in _each(presets):
         names = ["blocks.1.hook_attn_in", "blocks.1.attn.hook_pattern", "blocks.1.attn.hook_z", "blocks.1.hook_mlp_in"]
         with capture(model, names, grad=True) as found:
             loss = model(tokens).sum()
@@ -250,7 +221,7 @@ def check_gradients() -> None:
             torch.testing.assert_close(inside[name], b, rtol=1e-5, atol=1e-6, msg=f"{preset} {name}")
 
 
-def check_batched_invokes() -> None:
+def check_batched_invokes(presets: Presets = PRESETS) -> None:
     """An edit in one invoke does not reach the rows of another, at any point of a layer and outside the layers."""
     from nnsight import NNsight
 
@@ -260,7 +231,7 @@ def check_batched_invokes() -> None:
         def _batch(self, invokes: list[Any], fn: Any) -> Any:
             return (torch.cat([args[0] for args, _ in invokes]),), {}
 
-    for preset, model, _, tokens in _each():
+    for preset, model, _, tokens in _each(presets):
         sight = Batching(model)
         rows = expected_hooks(model.config)
         names = [n for n, row in rows if not row.on_demand and row.edit(model.config) and "blocks.0." not in n]
@@ -284,7 +255,7 @@ def check_batched_invokes() -> None:
 
 def check_our_tools_after_wrapping() -> None:
     """capture, edit, run and the observe-only error work on a model that nnsight has wrapped."""
-    for preset, model, _, tokens in _each():
+    for preset, model, _, tokens in _each(PRESETS):
         other = randomise(build(preset, "tiny", init_std=0.2), std=0.2)
         names = ["blocks.0.hook_mlp_in", "blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern"]
         edits = {"blocks.0.attn.hook_z": lambda z, hook: z * 0.5, "blocks.1.hook_attn_in": lambda x, hook: x + 1}
@@ -301,44 +272,27 @@ def check_our_tools_after_wrapping() -> None:
                 model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.hook_resid_mid", lambda x, hook: x * 2)])
 
 
-def check_compile_after_wrapping() -> None:
-    """A block still compiles as one graph after nnsight has seen the model."""
-    model, _, tokens = _setup("lfa")
-    compiled = torch.compile(model.blocks[0].forward, fullgraph=True, backend="eager")
-    with torch.no_grad():
-        state = model.embed_tokens(tokens)
-        assert torch.equal(compiled(state).x_e, model.blocks[0](state).x_e)
-
-
-# ---- the tests ---------------------------------------------------------------------------------
-
-
 CHECKS = sorted(name for name in globals() if name.startswith("check_"))
-COMPILE = "check_compile_after_wrapping"  # which imports and runs torch's compiler
 MANY = "kromcanon std-t pls dst-kron"
 
 
 @cache
 def outcomes(presets: str) -> dict[str, str]:
-    """Check -> error, "" for none; of all checks at once, since importing nnsight takes seconds."""
     return outcomes_of(__file__, NNSIGHT_PRESETS=presets)
 
 
 @pytest.mark.parametrize(
     ("presets", "check"),
-    [*(("lfa", check) for check in CHECKS if check != COMPILE),
-     *(pytest.param(MANY, check, marks=pytest.mark.slow) for check in CHECKS)],
-)  # fmt: skip
+    [*(("lfa", check) for check in CHECKS), *(pytest.param(MANY, check, marks=pytest.mark.slow) for check in CHECKS)],
+)
 def test_nnsight(presets: str, check: str) -> None:
-    """One check; its docstring says what."""
     assert outcomes(presets)[check] == ""
 
 
 def test_nnsight_was_not_imported_here() -> None:
-    """The checks leave this process alone."""
     assert not hasattr(object(), "save")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    run_checks({name: value for name, value in globals().items() if name != COMPILE or PRESETS != ("lfa",)})
+    run_checks(globals())

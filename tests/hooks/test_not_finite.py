@@ -15,7 +15,6 @@ from streamscope.models.make import build
 from streamscope.models.sweep import Prefix, run_sweep
 from streamscope.models.transformer import StreamTransformer
 
-torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 6), generator=torch.Generator().manual_seed(1))
 ROWS = TOKENS.tolist()
 MLP, SCORES = "blocks.0.hook_mlp_out", "blocks.0.attn.hook_attn_scores"
@@ -104,9 +103,7 @@ def test_a_broken_model_is_not_blamed_on_the_edit() -> None:
 
 
 @pytest.mark.parametrize("name", ["blocks.1.ln1.weight", "blocks.1.attn.k.weight", "blocks.0.attn.o.weight"])
-def test_the_weights_that_are_nan_are_named_and_not_the_first_hook_behind_them(
-    model: StreamTransformer, name: str
-) -> None:
+def test_the_weights_that_are_nan_are_named(model: StreamTransformer, name: str) -> None:
     broken = copy.deepcopy(model)
     with torch.no_grad():
         broken.get_parameter(name).view(-1)[1] = torch.nan
@@ -119,10 +116,10 @@ def test_values_that_overflow_in_an_unedited_model_are_named_by_their_hook(model
     broken = copy.deepcopy(model)
     with torch.no_grad():
         broken.get_parameter("blocks.1.mlp.up.weight").mul_(1e38)
-    with pytest.raises(InputError, match=r"of the unedited model are not finite; first at blocks\.1\.mlp\.hook_pre$"):
-        run(broken, Query(tokens=ROWS, hooks=("blocks.1.hook_mlp_out",)))
-    with pytest.raises(InputError, match=r"of the unedited model are not finite; first at blocks\.1\.mlp\.hook_pre$"):
-        list(run_sweep(broken, Query(tokens=ROWS, hooks=("blocks.1.hook_mlp_out",)), [{}]))
+    query = Query(tokens=ROWS, hooks=("blocks.1.hook_mlp_out",))
+    for call in (lambda: run(broken, query), lambda: list(run_sweep(broken, query, [{}]))):
+        with pytest.raises(InputError, match=r"unedited model are not finite; first at blocks\.1\.mlp\.hook_pre$"):
+            call()
 
 
 def test_both_edits_of_a_nest_see_it(model: StreamTransformer) -> None:

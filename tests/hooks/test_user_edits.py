@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit, edited_at
 from streamscope.models.hooks.user_edits import about_edits, user_edits
@@ -15,7 +14,6 @@ from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise, refused
 
-torch.set_num_threads(1)
 Z = "blocks.1.attn.hook_z"
 TOKENS = torch.randint(256, (3, 6), generator=torch.Generator().manual_seed(1))
 CODE = """
@@ -47,15 +45,6 @@ def index(z, hook):
 def in_place(z, hook):
     z *= 0.5
     return z
-
-def none(z, hook):
-    z * 0.5
-
-def shape(z, hook):
-    return z[:, :-1]
-
-def nan(z, hook):
-    return z * float("nan")
 
 def neighbours(z, hook):
     return z.roll(1, 0)
@@ -138,9 +127,7 @@ def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name:
         ("x.py:f", "raise SystemExit", "cannot be executed: SystemExit, line 1$"),
     ],
 )
-def test_files_that_cannot_be_used_are_one_line(
-    model: StreamTransformer, spec: str, code: str | None, line: str, tmp_path: Path
-) -> None:
+def test_files_that_cannot_be_used_are_one_line(model, spec: str, code: str | None, line: str, tmp_path: Path) -> None:
     if code is not None:
         (tmp_path / spec.partition(":")[0]).write_text(code)
     with refused(line):
@@ -152,9 +139,6 @@ def test_files_that_cannot_be_used_are_one_line(
     [
         ("index", f"failed at {Z}: IndexError: .*, line 25$"),
         ("in_place", f"the edit of {Z} changes its argument"),
-        ("none", "returned NoneType"),
-        ("shape", "returned .* not "),
-        ("nan", f"the edit of {Z} returned values that are not finite"),
         ("neighbours", f"at {Z} gives another value for a row alone than in a batch"),
         ("noise", f"at {Z} gives another value for a row alone than in a batch"),
     ],
@@ -163,15 +147,6 @@ def test_what_an_edit_must_not_do_is_one_line(model: StreamTransformer, file: Pa
     with refused(line):
         logits(model, user_edits(model, [f"{file}:{name}@{Z}"]))
     assert not model._forward_hooks and edited_at(model) == ()
-
-
-def test_hooks_that_do_not_exist_or_do_not_fire(model: StreamTransformer, file: Path) -> None:
-    with pytest.raises(InputError, match="unknown hook"):
-        logits(model, user_edits(model, [f"{file}:halve@blocks.9.attn.hook_z"]))
-    with pytest.raises(InputError, match="did not fire"), edit(model, user_edits(model, [f"{file}:halve@{Z}"])):
-        pass
-    with edit(model, user_edits(model, [f"{file}:halve@{Z}"]), must_fire=False):
-        pass
 
 
 def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 
@@ -95,29 +96,20 @@ def test_logits_are_those_of_the_library(theirs: tuple[Bridged, Any]) -> None:
 
 @torch.no_grad()
 def test_ablation_is_a_loop_over_the_librarys_module(theirs: tuple[Bridged, Any]) -> None:
-    """A head's part of the input of out_proj set to 0, by a hook of torch on the module itself."""
     model, module = theirs
     opened = open_data(Documents("stories:1:3"), model)
     found = Ablate(heads=("L1.H2", "L4.H0"), draws=0).measure(model, opened).table("loss").frame.set_index("head")
 
     def loss() -> float:
-        total, n = 0.0, 0
-        for _, tokens, targets in document_batches(opened.shards, 128, 8, None):
-            log_p = module(tokens).logits.double().log_softmax(-1)
-            real = targets != NO_TARGET
-            total -= float(log_p.gather(2, targets.clamp(min=0)[..., None])[..., 0][real].sum())
-            n += int(real.sum())
-        return total / n
+        pairs = [(module(x).logits.double()[y != NO_TARGET], y[y != NO_TARGET])
+                 for _, x, y in document_batches(opened.shards, 128, 8, None)]  # fmt: skip
+        return float(F.cross_entropy(*map(torch.cat, zip(*pairs, strict=True))))
 
     plain = loss()
     for head, layer, at in (("L1.H2", 1, 2), ("L4.H0", 4, 0)):
-
-        def without(_: Any, args: tuple, at: int = at) -> tuple:
-            z = args[0].clone()
-            z[..., at * 16 : (at + 1) * 16] = 0
-            return (z, *args[1:])
-
-        handle = module.transformer.h[layer].attn.out_proj.register_forward_pre_hook(without)
+        kept = torch.arange(96) // 16 != at
+        out = module.transformer.h[layer].attn.out_proj
+        handle = out.register_forward_pre_hook(lambda _, args, kept=kept: (args[0] * kept, *args[1:]))
         assert found.loc[head, "delta"] == pytest.approx(loss() - plain, abs=2e-6)
         handle.remove()
 
@@ -217,19 +209,16 @@ def test_parts_and_heads_give_the_librarys_logits(family: str, tmp_path: Path) -
         model(tokens)
     torch.testing.assert_close(model.streams(found[model.final]) @ model.head.T, expected, **close)
     _, cache = model.run_with_cache(tokens)
-    for part in (cache, cache.apply_slice_to_batch_dim([1])):
-        rows = expected if part is cache else expected[[1]]
-        attributed = part.logit_attrs(part.decompose_resid(), 7).sum(0) + model.logit_bias[7]
-        torch.testing.assert_close(attributed, rows[..., 7], **close)
-        attributed = part.logit_attrs(part.decompose_resid(), 7, 9).sum(0) + model.logit_bias[7] - model.logit_bias[9]
-        torch.testing.assert_close(attributed, rows[..., 7] - rows[..., 9], **close)
-    full = cache.logit_attrs(cache.stack_head_results(incl_remainder=True), 7).sum(0) + model.logit_bias[7]
-    torch.testing.assert_close(full, expected[..., 7], **close)
-    u = model.W_U[:, 7] * model.logit_scale
-    neurons = cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True, project_output_onto=u).sum(0)
-    torch.testing.assert_close(neurons + model.logit_bias[7], expected[..., 7], **close)
-    some = cache.stack_neuron_results(2, apply_ln=True, project_output_onto=u)
-    torch.testing.assert_close(some, cache.stack_neuron_results(2, apply_ln=True) @ u, **close)
+    wanted, bias = expected[..., 7] - model.logit_bias[7], model.logit_bias[7] - model.logit_bias[9]
+    second, u = cache.apply_slice_to_batch_dim([1]), model.W_U[:, 7] * model.logit_scale
+    difference = cache.logit_attrs(cache.decompose_resid(), 7, 9).sum(0) + bias
+    torch.testing.assert_close(difference, expected[..., 7] - expected[..., 9], **close)
+    torch.testing.assert_close(second.logit_attrs(second.decompose_resid(), 7).sum(0), wanted[[1]], **close)
+    for stack in (cache.logit_attrs(cache.decompose_resid(), 7),
+                  cache.logit_attrs(cache.stack_head_results(incl_remainder=True), 7),
+                  cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True, project_output_onto=u),
+                  cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True) @ u):  # fmt: skip
+        torch.testing.assert_close(stack.sum(0), wanted, **close)
     lens = lens_of(model).logits(1, cache["resid_post", 1][0])
     torch.testing.assert_close(lens, expected[0], **close)
     states = cache.accumulated_resid(apply_ln=True)[-1] @ model.W_U * model.logit_scale
@@ -296,11 +285,10 @@ def test_what_does_not_add_up_in_a_bridge_is_refused(name: str, tmp_path: Path) 
             call()
     with pytest.raises(InputError, match="add up"):
         cache.get_full_resid_decomposition()
-    wholes = {"logits": lambda: cache["resid_post", 1][None], "parts": cache.decompose_resid}
-    for parts, whole in wholes.items():
-        if not {"logits", parts} & WRONG[name]:
-            attributed = cache.logit_attrs(whole(), 7).sum(0) + model.logit_bias[7]
-            torch.testing.assert_close(attributed, logits[..., 7], rtol=1e-4, atol=1e-4)
+    if "logits" not in WRONG[name]:
+        whole = cache["resid_post", 1][None] if "parts" in WRONG[name] else cache.decompose_resid()
+        attributed = cache.logit_attrs(whole, 7).sum(0) + model.logit_bias[7]
+        torch.testing.assert_close(attributed, logits[..., 7], rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()

@@ -1,12 +1,10 @@
 """What a user of TransformerLens tries first: losses of text batches, return types, saving, names."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.models import build, load
+from streamscope.models import build
 from streamscope.models.hooks import match
 from streamscope.text.stories import documents
 from streamscope.text.tokenizer import Tokenizer
@@ -33,6 +31,7 @@ def test_a_mask_excludes_what_is_read_as_well_as_what_is_predicted(model, out: l
     )
     real = (mask[:, :-1] & mask[:, 1:]).flatten()
     torch.testing.assert_close(model(tokens, return_type="loss", mask=mask), each[real].mean())
+    torch.testing.assert_close(model.loss_fn(model(tokens), tokens, mask), each[real].mean())
     by_token = model(tokens, return_type="loss", loss_per_token=True, mask=mask)
     torch.testing.assert_close(by_token.flatten(), torch.where(real, each, 0.0))
 
@@ -72,20 +71,6 @@ def test_text_in_place_of_tokens(model) -> None:
         build("lfa", "tiny")("Lily ran.")
 
 
-def test_losses_per_token(model) -> None:
-    """[B, T − 1] in nats, 0 at padding, with gradients; their mean over real targets is the loss."""
-    tokens, mask = model.to_batch(TEXTS)
-    each = model(TEXTS, return_type="loss", loss_per_token=True)
-    expected = torch.nn.functional.cross_entropy(model(tokens)[:, :-1].mT, tokens[:, 1:], reduction="none")
-    torch.testing.assert_close(each, expected * mask[:, 1:])
-    total = each.sum() / mask[:, 1:].sum()
-    torch.testing.assert_close(total, model(TEXTS, return_type="loss"))
-    torch.testing.assert_close(total, model.loss_fn(model(tokens), tokens, mask))
-    total.backward()
-    assert model.embed.weight.grad is not None
-    model.zero_grad()
-
-
 def test_pieces(model) -> None:
     """Pieces of texts and of ids."""
     tokens = model.to_tokens(TEXTS[0])
@@ -106,7 +91,7 @@ def test_stopping_and_starting(preset) -> None:
     model = randomise(build(preset, "tiny"), std=0.2)
     tokens = torch.arange(12).reshape(2, 6)
     _, cache = model.run_with_cache(tokens, names_filter="*resid*")
-    for stop, name in [(0, "blocks.0.hook_resid_pre"), (1, "blocks.1.hook_resid_pre"), (2, "blocks.1.hook_resid_post")]:
+    for stop, name in enumerate(["blocks.0.hook_resid_pre", "blocks.1.hook_resid_pre", "blocks.1.hook_resid_post"]):
         torch.testing.assert_close(model(tokens, stop_at_layer=stop), cache[name], rtol=0, atol=1e-6)
     assert torch.equal(model(tokens, stop_at_layer=-1), model(tokens, stop_at_layer=1))
     assert list(model.run_with_cache(tokens, stop_at_layer=1)[1].keys())[-1] == "blocks.0.hook_resid_post"
@@ -147,15 +132,15 @@ def test_text_as_users_of_transformer_lens_write_it(model) -> None:
     assert torch.equal(loss, model(TEXTS, return_type="loss")) and loss != model(tokens, return_type="loss")
     greedy = model.generate(input=TEXTS[0], max_new_tokens=3, do_sample=False, verbose=False)
     assert greedy == model.generate(TEXTS[0], max_new_tokens=3, temperature=0)
-    for call in (model.to_tokens, model.to_str_tokens, model):
-        with pytest.raises(InputError, match="padding_side='left': padding is on the right"):
-            call(TEXTS[0], padding_side="left")
-    with pytest.raises(InputError, match="attention_mask hides tokens before others: padding is on the right"):
-        model(tokens, attention_mask=mask.flip(1).long())
-    with pytest.raises(InputError, match="to_string takes ids of tokens or lists of them, not 'Lily'"):
-        model.to_string("Lily")
-    with pytest.raises(InputError, match=r"no option 'return_type': .* model.to_string\(ids\)"):
-        model.generate(TEXTS[0], return_type="str")
+    for message, call in (
+        ("padding_side='left': padding is on the right", lambda: model.to_tokens(TEXTS[0], padding_side="left")),
+        ("padding_side='left': padding is on the right", lambda: model(TEXTS[0], padding_side="left")),
+        ("attention_mask hides tokens before others", lambda: model(tokens, attention_mask=mask.flip(1).long())),
+        ("to_string takes ids of tokens or lists of them, not 'Lily'", lambda: model.to_string("Lily")),
+        ("no option 'return_type': .* model.to_string", lambda: model.generate(TEXTS[0], return_type="str")),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
 
 
 def test_positions_of_tokens(model) -> None:
@@ -196,32 +181,17 @@ def test_parts_by_the_names_of_transformer_lens() -> None:
         model.set_use_attn_in(True)
 
 
-@torch.no_grad()
-def test_saved_and_loaded(model, tmp_path: Path) -> None:
-    model.save(tmp_path / "deep" / "saved")
-    again = load(tmp_path / "deep" / "saved")
-    tokens = model.to_tokens("Lily ran.")
-    assert again.config == model.config
-    assert torch.equal(again.to_tokens("Lily ran."), tokens)
-    assert torch.equal(again(tokens), model(tokens))
-
-
 def test_transformer_lens_names_are_checked(model) -> None:
-    tokens = model.to_tokens("Lily ran.")
-    with pytest.raises(InputError, match=r"hook_patern'.*hook_pattern"):
-        model.run_with_cache(tokens, names_filter=["blocks.0.attn.hook_patern"])
+    for names, message in (
+        (["blocks.0.attn.hook_patern"], "hook_patern'.*hook_pattern"),
+        ("blocks.*.attn.hook_patern", r"did you mean blocks\.\*\.attn\.hook_pattern"),
+        (lambda name: name.endswith("hook_patern"), "names_filter matches no hook"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.run_with_cache(TEXTS[0], names_filter=names)
     with pytest.raises(InputError, match=r"unknown hook 'blocks.1.hook_rezid_pre'"):
-        model.run_with_hooks(tokens, fwd_hooks=[("blocks.1.hook_rezid_pre", lambda x, hook: x)])
-    _, cache = model.run_with_cache(tokens, names_filter="blocks.*.attn.hook_z")
-    assert len(list(cache.keys())) == 2
-    with pytest.raises(InputError, match="names_filter matches no hook"):
-        model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_patern"))
-
-
-def test_patterns_of_names(model) -> None:
+        model.run_with_hooks(TEXTS[0], fwd_hooks=[("blocks.1.hook_rezid_pre", lambda x, hook: x)])
     assert match(model, "blocks.[0-1].attn.hook_z") == ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
-    with pytest.raises(InputError, match=r"did you mean blocks\.\*\.attn\.hook_pattern"):
-        match(model, "blocks.*.attn.hook_patern")
 
 
 @torch.no_grad()
@@ -229,7 +199,5 @@ def test_a_cache_says_what_it_holds_and_what_it_does_not(model) -> None:
     _, cache = model.run_with_cache(TEXTS[0], names_filter=["blocks.*.attn.hook_z", "hook_embed"])
     assert repr(cache) == f"Cache of {1 + model.cfg.n_layers} activations: hook_embed, blocks.*.attn.hook_z"
     assert torch.equal(cache["z", 0], cache["blocks.0.attn.hook_z"])
-    with pytest.raises(InputError, match=r"^unknown activation 'blocks.0.attn.hook_zz': did you mean blocks.0.attn"):
-        cache["blocks.0.attn.hook_zz"]
     with pytest.raises(KeyError, match="unknown activation 'hook_resid_post': did you mean hook_embed"):
         cache["resid_post"]  # a layer is missing

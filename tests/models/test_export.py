@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from streamscope.cli.errors import InputError
 from streamscope.models import build, load, preset
@@ -20,8 +21,8 @@ from streamscope.models.interop.export.write import export
 from streamscope.models.tensors import read_tensors
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.tokenizer import Tokenizer
-from tests.models.test_huggingface import CASES, theirs
-from tests.tiny import PARTS, refused, some
+from tests.models.test_huggingface import CASES, cache, difference, theirs  # noqa: F401
+from tests.tiny import PARTS, randomise, refused, some
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,20 +37,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 TEXTS = ["Lily had a red ball.", "She gave  it\n\nto <|endoftext|> Tom."]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
-
-
 def made(name: str, tokenizer: Tokenizer | None = None, changes: dict[str, Any] | None = None) -> StreamTransformer:
     """A tiny model none of whose parameters is at a neutral value."""
     base, changes = VARIANTS.get(name, (name, changes or {}))
-    model = build(preset(base, "tiny", **changes, **({"d_vocab": 280} if tokenizer else {})), tokenizer=tokenizer)
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.dtype))
-    return model
+    changes = changes | ({"d_vocab": 280} if tokenizer else {})
+    return randomise(build(preset(base, "tiny", **changes), tokenizer=tokenizer), std=0.1, seed=3)
 
 
 def exported(model: StreamTransformer, folder: Path, **options: Any) -> Path:
@@ -96,20 +88,18 @@ def test_calls_of_the_library(tokenizer: Tokenizer, tmp_path: Path) -> None:
         torch.testing.assert_close(out.logits[1, :7], ours[0], rtol=0, atol=1e-5)
         kept = peer(rows, attention_mask=mask, logits_to_keep=2).logits
         torch.testing.assert_close(kept, out.logits[:, -2:], rtol=0, atol=1e-5)
-        assert len(out.hidden_states) == model.config.n_layers + 1
-        patterns = peer(rows, attention_mask=mask, output_attentions=True).attentions
-        want = model.patterns(x)[0]
-        for layer, pattern in enumerate(patterns):
-            torch.testing.assert_close(pattern[0, :, 5:, 5:], want[layer], rtol=0, atol=1e-6)
-            torch.testing.assert_close(pattern[1, :, :7, :7], want[layer], rtol=0, atol=1e-6)
-            assert not pattern[0, :, 5:, :5].any(), "nothing attends to padding"
+        patterns = torch.stack(peer(rows, attention_mask=mask, output_attentions=True).attentions)
+        for own in (patterns[:, 0, :, 5:, 5:], patterns[:, 1, :, :7, :7]):
+            torch.testing.assert_close(own, model.patterns(x)[0], rtol=0, atol=1e-6)
+        assert not patterns[:, 0, :, 5:, :5].any(), "nothing attends to padding"
         found = model.run_with_cache(rows)[1]
+        assert len(out.hidden_states) == model.config.n_layers + 1
         torch.testing.assert_close(out.hidden_states[1][2], found["blocks.0.hook_resid_post"][2], rtol=0, atol=1e-5)
         want = torch.nn.functional.cross_entropy(ours[0, :-1], x[0, 1:])
         torch.testing.assert_close(peer(x, labels=x).loss, want)
+        want = model.generate(x.tolist(), max_new_tokens=9, temperature=0, stop_at_eos=False)
         for cached in (True, False):
             greedy = peer.generate(x, max_new_tokens=9, do_sample=False, use_cache=cached, eos_token_id=None)
-            want = model.generate(x.tolist(), max_new_tokens=9, temperature=0, stop_at_eos=False)
             assert greedy.tolist() == want
     mask[2, 4] = 0
     with pytest.raises(ValueError, match="gaps"):
@@ -124,11 +114,8 @@ def test_calls_of_the_library(tokenizer: Tokenizer, tmp_path: Path) -> None:
         assert torch.equal(edited, ablated) and not torch.allclose(edited, ours)
     fresh = StreamscopeForCausalLM(peer.config)
     assert torch.equal(fresh.model.embed.weight, StreamTransformer(model.config).embed.weight), "seed 0"
-    tensors = read_tensors(tmp_path / "theirs" / "model.safetensors")[0]
-    tensors.pop("model.ln_final.weight")
-    from safetensors.torch import save_file
-
-    save_file(tensors, tmp_path / "theirs" / "model.safetensors", {"format": "pt"})
+    path = tmp_path / "theirs" / "model.safetensors"
+    save_file({k: x for k, x in load_file(path).items() if "ln_final.weight" not in k}, path, {"format": "pt"})
     with pytest.raises(ValueError, match="lacks weights of a LayerNorm"):
         StreamscopeForCausalLM.from_pretrained(tmp_path / "theirs")
 
@@ -144,7 +131,7 @@ def test_native_classes_and_their_tokenizer(name: str, tokenizer: Tokenizer, tmp
     assert type(peer).__name__ == {"std-t": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}[name]
     with torch.no_grad():
         want = model(tokens())
-        assert ((peer(tokens()).logits - want).abs().max() / want.abs().max()).item() < 1e-5
+        assert difference(peer(tokens()).logits, want) < 1e-5
     read = transformers.AutoTokenizer.from_pretrained(folder)
     assert [read(text).input_ids for text in TEXTS] == tokenizer.encode_batch(TEXTS)
     assert [read.decode(read(text).input_ids, skip_special_tokens=True) for text in TEXTS] == TEXTS
@@ -160,16 +147,13 @@ def test_theirs_come_back_bit_by_bit(kind: str, tmp_path: Path) -> None:
     """What one of the five classes computes; the others go into a folder with our code."""
     peer = theirs(kind)
     peer.save_pretrained(tmp_path / "theirs")
-    computed = CASES[kind][0] in ("GPT2", "GPTNeoX", "Llama", "Qwen2", "Qwen3") or kind == "mistral-unwindowed"
-    if not computed:
+    if not (CASES[kind][0] in ("GPT2", "GPTNeoX", "Llama", "Qwen2", "Qwen3") or kind == "mistral-unwindowed"):
         with pytest.raises(InputError, match="no class of the library computes"):
             export(f"hf:{tmp_path / 'theirs'}", tmp_path / "back", native=True)
         return
     export(f"hf:{tmp_path / 'theirs'}", tmp_path / "back", native=True)
     want, got = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("theirs", "back"))
-    assert want.keys() == got.keys()
-    for key, x in want.items():
-        assert torch.equal(x, got[key]), key
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
     with torch.no_grad():
         back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
         assert torch.equal(back(tokens()).logits, peer(tokens()).logits)
@@ -180,12 +164,9 @@ NATIVE: dict[str, tuple[str, dict[str, Any], str]] = {
     "partly rotary": ("llama", {"positions.fraction": 0.5}, ""),
     "biases of the FFN alone": ("llama", {f"mlp.{name}.bias": True for name in ("up", "down", "gate")},
                                 "LlamaForCausalLM"),
-    "biases of the FFN, normed queries": ("llama", {**NORMED, "mlp.up.bias": True}, ""),
     "normed queries": ("llama", NORMED, "Qwen3ForCausalLM"),
-    "biases of q, k, v and the FFN": ("llama", {**{f"attention.{name}.bias": True for name in "qkv"},
-                                                **{f"mlp.{name}.bias": True for name in ("up", "down", "gate")}}, ""),
     "a bias of q, normed queries": ("llama", {"attention.q.bias": True, "attention.qk_norm": "rms"}, ""),
-    **{name: (name, {}, "") for name in ("gpt2", "lfa", "own-layer-norms", "kromhc")},
+    **{name: (name, {}, "") for name in ("gpt2", "lfa", "own-layer-norms")},
 }  # fmt: skip
 """(preset, changes, the class that computes it; empty for none)."""
 
@@ -202,8 +183,7 @@ def test_a_native_class_computes_the_same_or_none_is_written(name: str, tmp_path
     peer = transformers.AutoModelForCausalLM.from_pretrained(exported(model, tmp_path, native=True))
     assert type(peer).__name__ == architecture
     with torch.no_grad():
-        want = model(tokens())
-        assert ((peer(tokens()).logits - want).abs().max() / want.abs().max()).item() < 1e-5
+        assert difference(peer(tokens()).logits, model(tokens())) < 1e-5
 
 
 def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -255,22 +235,6 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     card = (tmp_path / "tuned" / "README.md").read_text()
     assert "Fine-tuned on `pairs.jsonl`, from `runs/lfa`" in card and "\n40 steps.\n" in card
     assert "640 tokens of `held-out pairs of pairs.jsonl`" in card
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", ["std-t", "llama"])
-def test_native_exports_boot_by_themselves(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model = made(name, tokenizer)
-    bridge = TransformerBridge.boot_transformers(str(exported(model, tmp_path, native=True)), device="cpu")
-    x = model.to_tokens("Lily had a red ball.")
-    with torch.no_grad():
-        torch.testing.assert_close(bridge(x), model(x), rtol=1e-4, atol=1e-5)
-        found, want = bridge.run_with_cache(x)[1], model.run_with_cache(x)[1]
-    for hook in ("blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.0.hook_resid_post"):
-        torch.testing.assert_close(found[hook].reshape(want[hook].shape), want[hook], rtol=1e-4, atol=1e-5)
 
 
 OPENED = """

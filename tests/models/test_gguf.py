@@ -24,6 +24,7 @@ from streamscope.models.describe import main as describe
 from streamscope.models.interop.huggingface.gguf import Gguf, read_header, read_tokenizer, tensor, their_config
 from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from tests.models import test_huggingface as cases
+from tests.models.test_huggingface import cache  # noqa: F401
 from tests.tiny import refused
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
@@ -31,11 +32,6 @@ ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.jso
 ROPE = "llama.rope.scaling."
 TEMPLATE = "{% for m in messages %}<|endoftext|>{{ m.role }}: {{ m.content }}\n{% endfor %}"
 TEMPLATE += "{% if add_generation_prompt %}you:{% endif %}"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +46,7 @@ def with_fields(file: Gguf, fields: dict[str, Any], start: str = "") -> Gguf:
 
 
 def logits_agree(name: str, tokens: torch.Tensor, want: torch.Tensor) -> None:
-    assert ((load(name)(tokens) - want).abs().max() / want.abs().max()).item() < 1e-5
+    assert cases.difference(load(name)(tokens), want) < 1e-5
 
 
 def in_pairs(x: np.ndarray, heads: int) -> np.ndarray:
@@ -89,8 +85,9 @@ def written(kind: str, path: Path, quantised: str = "F32", split: int = 0, **mor
     if getattr(c, "head_dim", None):
         writer.add_key_length(c.head_dim)
         writer.add_value_length(c.head_dim)
+    kinds = {int: writer.add_int32, float: writer.add_float32, str: writer.add_string}
     for name, value in more.items():
-        getattr(writer, name)(value)
+        kinds[type(value)](name, value) if "." in name else getattr(writer, name)(value)
     told = json.loads(ZOO.read_text())["model"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -105,27 +102,26 @@ def written(kind: str, path: Path, quantised: str = "F32", split: int = 0, **mor
         writer.add_add_bos_token(False)
     writer.add_chat_template(TEMPLATE)
     names = gguf.get_tensor_name_map({n: k for k, n in gguf.MODEL_ARCH_NAMES.items()}[arch], c.num_hidden_layers)
-    kept = {}
+    kept, dtype = {}, gguf.GGMLQuantizationType[quantised]
     for name, x in peer.state_dict().items():
         if name == "lm_head.weight" and c.tie_word_embeddings:
             continue
         data = x.numpy() + np.float32("norm" in name and arch.startswith("gemma"))  # llama.cpp stores γ
-        if quantised != "F32" and x.ndim == 2 and x.shape[1] % 32 == 0:
-            data = gguf.quants.dequantize(gguf.quants.quantize(data, gguf.GGMLQuantizationType[quantised]),
-                                          gguf.GGMLQuantizationType[quantised])  # fmt: skip
+        is_quantised = quantised != "F32" and x.ndim == 2 and x.shape[1] % 32 == 0
+        if is_quantised:
+            data = gguf.quants.dequantize(gguf.quants.quantize(data, dtype), dtype)
         kept[name] = torch.tensor(data if data.ndim == 2 else x.numpy())
         heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}
         for part, n in heads.items() if arch in ("llama", "smollm3") else ():
             data = in_pairs(data, n) if part in name else data
         theirs_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if quantised != "F32" and data.ndim == 2 and data.shape[1] % 32 == 0:
-            packed = gguf.quants.quantize(data, gguf.GGMLQuantizationType[quantised])
-            writer.add_tensor(theirs_name, packed, raw_dtype=gguf.GGMLQuantizationType[quantised])
+        if is_quantised:
+            writer.add_tensor(theirs_name, gguf.quants.quantize(data, dtype), raw_dtype=dtype)
         else:
             writer.add_tensor(theirs_name, np.ascontiguousarray(data))
-    if (rule := rules)["rope_type"] == "llama3":
+    if rules["rope_type"] == "llama3":
         head = c.hidden_size // c.num_attention_heads
-        plain = rule["rope_theta"] ** (-np.arange(0, head, 2) / head)
+        plain = rules["rope_theta"] ** (-np.arange(0, head, 2) / head)
         writer.add_tensor("rope_freqs.weight", (plain / peer.model.rotary_emb.inv_freq.numpy()).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -205,12 +201,9 @@ def test_the_first_of_several_files_is_named_if_it_is_missing(tmp_path: Path) ->
     files = sorted((tmp_path / "m").glob("*.gguf"))
     assert len(files) > 2
     files[0].unlink()
-    for name in (f"hf:{tmp_path / 'm'}", f"hf:{files[1]}", f"hf:{tmp_path / 'm'}"):
+    for name in (f"hf:{tmp_path / 'm'}", f"hf:{files[1]}"):
         with pytest.raises(InputError, match=rf"{files[0].name} is missing, file 1 of {len(files)} of the model"):
             load(name)
-        if name == f"hf:{files[1]}":  # only one is left
-            for file in files[2:]:
-                file.unlink()
 
 
 def test_sampling_that_is_not_applied_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,30 +212,13 @@ def test_sampling_that_is_not_applied_is_named(tmp_path: Path, capsys: pytest.Ca
     neutral = {"xtc_probability": 0.0, "mirostat": 0, "penalty_last_n": -1}
     changing = {"xtc_probability": 0.25, "mirostat": 2, "penalty_last_n": 32, "sequence": "temp,top_k", "later": 3}
     for fields in (neutral, changing):
-        written("llama", path, add_sampling_temp=0.5)
-        add_fields(path, {f"general.sampling.{name}": value for name, value in fields.items()})
+        path.unlink(missing_ok=True)
+        written("llama", path, add_sampling_temp=0.5, **{f"general.sampling.{k}": v for k, v in fields.items()})
         model = load(f"gguf:{path}")
         assert model.sampling == {"temperature": 0.5, "top_k": 50}
         said = [line for line in capsys.readouterr().err.splitlines() if "which generate does not apply" in line]
         assert len(said) == (fields is changing)
         assert all(f"general.sampling.{name}" in said[0] for name in changing if fields is changing)
-
-
-def add_fields(path: Path, fields: dict[str, Any]) -> None:
-    """Put fields at the beginning of a GGUF file; its data stay at a multiple of 32."""
-    raw, file = path.read_bytes(), read_header(path)
-    kinds = {int: (5, "<i"), float: (6, "<f")}
-    rest = b""
-    for name, value in fields.items():
-        kind, form = kinds.get(type(value), (8, ""))
-        rest += text(name) + struct.pack("<I", kind) + (text(value) if kind == 8 else struct.pack(form, value))
-    (n,) = struct.unpack("<Q", raw[16:24])
-    pad = -len(rest) % 32  # one more text fills the rest
-    fill = text("padding") + struct.pack("<I", 8)
-    pad = -(len(rest) + len(fill) + 8) % 32
-    rest += fill + text("x" * pad)
-    assert file.tensors
-    path.write_bytes(raw[:16] + struct.pack("<Q", n + len(fields) + 1) + rest + raw[24:])
 
 
 @torch.no_grad()
@@ -399,7 +375,7 @@ def two(*offsets: int) -> bytes:
 NAMED = text("general.architecture") + struct.pack("<I", 8) + text("llama")
 EMBEDDING = NAMED + text("token_embd.weight")
 BROKEN = {
-    "header asks for 8 bytes": header(10**11, 0), "header asks for 8 bytes beyond": header(0, 10**11),
+    "header asks for 8 bytes": header(10**11, 0),
     "asks for 1,000,000,000,000 bytes": header(0, 1, struct.pack("<Q", 10**12) + bytes(8)),
     "asks for 8 bytes beyond": header(0, 1, text("a") + struct.pack("<IIQ", 9, 8, 10**11)),
     "for 8 bytes beyond": header(1, 0, text("a") + struct.pack("<I", 2**31) + bytes(16)),
@@ -426,35 +402,27 @@ def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
         load(f"gguf:{path}")
 
 
-@pytest.mark.parametrize("length", range(32))
-def test_data_begin_at_the_next_multiple_of_the_alignment(length: int, tmp_path: Path) -> None:
+def test_data_begin_at_the_next_multiple_of_the_alignment(tmp_path: Path) -> None:
     """Also where the header itself ends on one."""
-    path, x = tmp_path / "x.gguf", torch.randn(3, generator=torch.Generator().manual_seed(length))
-    data = header(1, 0, text("x" * (length + 1)) + struct.pack("<IQIQ", 1, 3, 0, 0))
-    path.write_bytes(data + bytes(-len(data) % 32) + x.numpy().tobytes())
-    torch.testing.assert_close(tensor(read_header(path), "x" * (length + 1)), x)
+    path, x = tmp_path / "x.gguf", torch.randn(3)
+    for length in range(1, 33):
+        data = header(1, 0, text("x" * length) + struct.pack("<IQIQ", 1, 3, 0, 0))
+        path.write_bytes(data + bytes(-len(data) % 32) + x.numpy().tobytes())
+        torch.testing.assert_close(tensor(read_header(path), "x" * length), x)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
         ("llama.attention.layer_norm_rms_epsilon", -1e-5, "rms.eps must be at least 0, got -1e-05"),
-        ("llama.rope.freq_base", 0.0, "rope.base must be above 0, got 0.0"),
         ("llama.rope.freq_base", -10.0, "rope.base must be above 0, got -10.0"),
         ("tokenizer.ggml.eos_token_id", 2**31, "tokenizer.ggml.eos_token_id is 2147483648, but the model has 260"),
         ("tokenizer.ggml.bos_token_id", 260, "tokenizer.ggml.bos_token_id is 260, but the model has 260 tokens"),
-        ("tokenizer.ggml.eot_token_id", -1, "tokenizer.ggml.eot_token_id is -1, but the model has 260 tokens"),
         ("tokenizer.ggml.tokens", "abc", "the field tokenizer.ggml.tokens is"),
-        ("tokenizer.ggml.merges", [1, 2], "the tokenizer of"),
         ("tokenizer.ggml.merges", ["a"], "the tokenizer of"),
-        ("tokenizer.ggml.eos_token_id", "5", "the field tokenizer.ggml.eos_token_id is"),
         ("tokenizer.ggml.pre", [1], "words by"),
-        ("tokenizer.ggml.token_type", 3, "the field tokenizer.ggml.token_type is"),
         ("general.architecture", 7, "the field general.architecture is"),
         ("llama.block_count", "3", "the field llama.block_count is"),
-        ("llama.feed_forward_length", "wide", "the field llama.feed_forward_length is"),
-        ("llama.rope.freq_base", [1.0], "the field llama.rope.freq_base is"),
-        ("llama.context_length", "", "the field llama.context_length is"),
         ("llama.attention.head_count", 10, "10 heads cannot"),
         ("llama.attention.sliding_window", 16, "llama.attention.sliding_window is not supported; convert it yourself"),
         ("llama.rope.dimension_count", 4, "rope.dimension_count = 4 is not supported"),
@@ -476,7 +444,7 @@ def test_values_that_no_model_can_have_or_no_part_computes_are_refused(
 
 def test_a_truncated_file_is_one_line(llama: Gguf, tmp_path: Path) -> None:
     path, whole = tmp_path / "x.gguf", llama.path.read_bytes()
-    for size in (20, 100, 5000, len(whole) - 10):
+    for size in (20, 5000, len(whole) - 10):
         path.write_bytes(whole[:size])
         with refused("damaged"):
             load(f"gguf:{path}")

@@ -1,5 +1,6 @@
 """The hybrid dual-path projection against loops written from HDPL Eq. 1–9, in float64."""
 
+import itertools
 import math
 from typing import Any
 
@@ -10,16 +11,14 @@ from torch.distributions import Normal, kl_divergence
 
 from streamscope.cli.errors import InputError
 from streamscope.models import config as c
-from streamscope.models.hooks import capture, edit
+from streamscope.models.hooks import edit
 from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_to_prior, take_penalties
 from streamscope.models.make import build
 
 H = 4
-SITES = ["attn.q", "attn.k", "attn.v", "mlp.gate", "mlp.up"]
 
 
 def make(d_in: int, d_out: int, seed: int = 0, **spec: Any) -> HdplProjection:
-    """A projection in float64 whose every parameter is random."""
     module = HdplProjection(c.Hdpl(**spec), d_in, d_out, H).double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -30,22 +29,6 @@ def make(d_in: int, d_out: int, seed: int = 0, **spec: Any) -> HdplProjection:
 
 def inputs(*shape: int, seed: int = 5) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def heard(module: HdplProjection, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """(output, activations by the end of their hooks' names)."""
-    seen: dict[str, Tensor] = {}
-    for name in ("detail", "mu", "logvar", "latent", "global"):
-        point = getattr(module, f"hook_{name}")
-        point.name = name
-        point.add_hook(lambda t, hook: seen.update({hook.name: t.detach().clone()}))
-    y = module(x)
-    for name in seen:
-        getattr(module, f"hook_{name}").remove_hooks()
-    return y, seen
-
-
-# ---- the forward pass --------------------------------------------------------------------------
 
 
 def reference(module: HdplProjection, x: list[float], noise: list[float]) -> dict[str, list[float]]:
@@ -78,13 +61,14 @@ def test_forward_and_every_hook(d_in: int, d_out: int, groups: int, training: bo
     torch.manual_seed(9)
     noise = torch.randn(2, 5, 3, dtype=torch.float64) if training else torch.zeros(2, 5, 3, dtype=torch.float64)
     torch.manual_seed(9)
-    y, seen = heard(module, x)
-    for b in range(2):
-        for t in range(5):
-            want = reference(module, x[b, t].tolist(), noise[b, t].tolist())
-            for name, value in {**seen, "out": y}.items():
-                expected = torch.tensor(want[name], dtype=torch.float64)
-                torch.testing.assert_close(value[b, t], expected, rtol=0, atol=1e-10, msg=name)
+    seen: dict[str, Tensor] = {}
+    for name in ("detail", "mu", "logvar", "latent", "global"):
+        getattr(module, f"hook_{name}").add_hook(lambda t, hook, name=name: seen.update({name: t}))
+    seen["out"] = module(x)
+    for b, t in itertools.product(range(2), range(5)):
+        for name, want in reference(module, x[b, t].tolist(), noise[b, t].tolist()).items():
+            expected = torch.tensor(want, dtype=torch.float64)
+            torch.testing.assert_close(seen[name][b, t], expected, rtol=0, atol=1e-10, msg=name)
 
 
 def test_evaluation_is_deterministic_and_leaves_the_generator_alone() -> None:
@@ -94,9 +78,6 @@ def test_evaluation_is_deterministic_and_leaves_the_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert module.penalty is None and take_penalties([module]) == {}
     assert not torch.equal(module.train()(x), module(x))
-
-
-# ---- initial weights ---------------------------------------------------------------------------
 
 
 def initial(d_in: int, d_out: int, **spec: Any) -> HdplProjection:
@@ -136,23 +117,11 @@ def test_what_writes_to_the_residual_starts_small() -> None:
     torch.testing.assert_close(small.eval()(x), 0.25 * plain.eval()(x))
 
 
-# ---- the penalty -------------------------------------------------------------------------------
-
-
-def test_kl_is_that_of_torch_and_of_an_integral() -> None:
+def test_kl_is_that_of_torch() -> None:
     mu, logvar = inputs(2, 3, 5), inputs(2, 3, 5, seed=6)
-    got = kl_to_prior(mu, logvar)
-    prior = Normal(torch.zeros(5, dtype=torch.float64), 1.0)
-    torch.testing.assert_close(got, kl_divergence(Normal(mu, (logvar / 2).exp()), prior).sum(-1), rtol=0, atol=1e-12)
-    grid = torch.linspace(-30, 30, 200_001, dtype=torch.float64)[:, None]
-    posterior = Normal(mu[0, 0], (logvar[0, 0] / 2).exp())
-    density = posterior.log_prob(grid)
-    integral = torch.trapezoid(density.exp() * (density - prior.log_prob(grid)), grid[:, 0], dim=0)
-    torch.testing.assert_close(got[0, 0], integral.sum(), rtol=0, atol=1e-9)
-
-
-def test_kl_is_computed_in_fp32_at_least() -> None:
-    assert kl_to_prior(torch.ones(3, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.bfloat16)).dtype == torch.float32
+    want = kl_divergence(Normal(mu, (logvar / 2).exp()), Normal(0.0, 1.0)).sum(-1)
+    torch.testing.assert_close(kl_to_prior(mu, logvar), want, rtol=0, atol=1e-12)
+    assert kl_to_prior(mu.bfloat16(), logvar.bfloat16()).dtype == torch.float32, "at least"
 
 
 def near_prior(kl: str, share: float) -> tuple[HdplProjection, Tensor]:
@@ -200,23 +169,9 @@ def test_at_the_start_the_printed_penalty_is_a_constant_without_gradient(kl: Any
     grads = torch.autograd.grad(found["kl"], encoders)
     assert loss.item() == pytest.approx((found["ce"] + found["kl"]).item())
     assert found["kl_nats"].item() == pytest.approx(64, rel=0.1)
+    assert found["kl_clamped"].item() == (kl == "clamp") and {bool(g.any()) for g in grads} == {kl != "clamp"}
     if kl == "clamp":
-        assert found["kl_clamped"].item() == 1.0
         assert found["kl"].item() == pytest.approx(20 * 1e-3 * LN2, rel=1e-5)
-        assert not any(g.any() for g in grads)
-    else:
-        assert found["kl_clamped"].item() == 0.0
-        assert all(g.any() for g in grads)
-
-
-def test_accumulated_penalties_are_the_whole_batch_s() -> None:
-    """Of the first projection, before any noise."""
-    model = build("llama", "tiny", n_layers=1, **{"attention.q": "hdpl"}).train()
-    tokens = torch.randint(256, (4, 8), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        whole = model.loss(tokens, tokens)[1]["kl"]
-        halves = [model.loss(half, half)[1]["kl"] for half in tokens.split(2)]
-    torch.testing.assert_close(whole, torch.stack(halves).mean())
 
 
 def test_evaluation_loss_is_cross_entropy() -> None:
@@ -229,39 +184,8 @@ def test_evaluation_loss_is_cross_entropy() -> None:
     assert list(build("llama", "tiny").train().loss(tokens, tokens)[1]) == ["ce"]
 
 
-# ---- in a model --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("site", SITES)
-@torch.no_grad()
-def test_editing_the_latent_changes_the_output_as_the_decoder_says(site: str) -> None:
-    model, tokens = build("hdpl", "tiny", init_std=0.2).double(), torch.arange(10).reshape(2, 5)
-    hook = f"blocks.1.{site}"
-    projection = model.get_submodule(hook)
-    names = [f"{hook}.hook_{n}" for n in ("latent", "detail", "global")]
-    plain = model(tokens)
-    with capture(model, names) as before:
-        model(tokens)
-    shift = torch.zeros_like(before[names[0]])
-    shift[0, 2, 1] = 3.0
-    with edit(model, {names[0]: lambda z, hook: z + shift}), capture(model, names) as after:
-        edited = model(tokens)
-    z = before[names[0]][0, 2, 1] + torch.tensor([0.0, 3.0], dtype=torch.float64)
-    change = projection.decoder.weight[:, 1] * (torch.nn.functional.silu(z[1]) - torch.nn.functional.silu(z[0]))
-    torch.testing.assert_close(after[names[2]] - before[names[2]], change * (shift[..., 1:2] / 3), rtol=0, atol=1e-12)
-    assert torch.equal(after[names[1]], before[names[1]])
-    assert torch.equal(edited[1], plain[1]) and torch.equal(edited[0, :2], plain[0, :2])
-    assert not torch.equal(edited[0, 2], plain[0, 2])
-
-
 def test_log_variance_is_only_shown() -> None:
-    model, tokens = build("hdpl", "tiny"), torch.arange(4)[None]
-    name = "blocks.0.attn.q.hook_logvar"
-    with capture(model, name) as found:
-        model(tokens)
-    assert found[name].shape == (1, 4, 8)
-    with (
-        pytest.raises(InputError, match="only shows the log-variance of z.*edit hook_latent instead"),
-        edit(model, {name: lambda x, hook: x * 2}),
-    ):
-        model(tokens)
+    edits = {"blocks.0.attn.q.hook_logvar": lambda x, hook: x * 2}
+    line = "only shows the log-variance of z.*edit hook_latent instead"
+    with pytest.raises(InputError, match=line), edit(build("hdpl", "tiny"), edits):
+        pytest.fail("the block ran")

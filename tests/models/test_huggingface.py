@@ -16,7 +16,7 @@ from streamscope.interventions.edits.amplification import amplification
 from streamscope.interventions.patch.paths import Sender, edges_of
 from streamscope.models import load
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import capture, edit, expected_hooks
+from streamscope.models.hooks import capture, edit
 from streamscope.models.interop.huggingface import main
 from streamscope.models.interop.huggingface.convert import read_config, read_weights
 from streamscope.models.layers.head import unembed
@@ -73,17 +73,29 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def theirs(kind: str, seed: int = 0) -> Any:
+def theirs(kind: str) -> Any:
     """A random model of the library; norms and biases are not at their neutral values."""
     transformers = pytest.importorskip("transformers")
     name, options = CASES[kind]
     head = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(name, f"{name}ForCausalLM")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = getattr(transformers, head)(getattr(transformers, f"{name}Config")(**options)).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.1 * torch.randn_like(p))
     return model
+
+
+def opened(kind: str, folder: Path, **options: Any) -> tuple[Any, Any]:
+    """(our model of a folder that the library saved, the library's model)."""
+    peer = theirs(kind)
+    peer.save_pretrained(folder, **options)
+    return load(f"hf:{folder}"), peer
+
+
+def difference(got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest one, in units of the largest number."""
+    return ((got - want).abs().max() / want.abs().max()).item()
 
 
 @pytest.fixture(autouse=True)
@@ -94,14 +106,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", CASES)
 @torch.no_grad()
 def test_logits_are_the_librarys(kind: str, tmp_path: Path) -> None:
-    peer = theirs(kind)
     sharded = kind in ("llama", "mistral", "smollm3", "olmo2", "phi3", "gemma2", "gemma3")
-    peer.save_pretrained(tmp_path / "model", max_shard_size="60KB" if sharded else "5GB")
+    model, peer = opened(kind, tmp_path / "model", max_shard_size="60KB" if sharded else "5GB")
     assert (tmp_path / "model" / "model.safetensors.index.json").is_file() == sharded
-    model = load(f"hf:{tmp_path / 'model'}")
     tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
-    want = peer(tokens).logits
-    assert ((model(tokens) - want).abs().max() / want.abs().max()).item() < 1e-5
+    assert difference(model(tokens), peer(tokens).logits) < 1e-5
     assert model.n_params() == sum(p.numel() for p in peer.parameters())
 
 
@@ -125,25 +134,23 @@ def test_formulas_are_the_librarys_in_fp64(kind: str, tmp_path: Path, monkeypatc
     monkeypatch.setattr(torch.Tensor, "float", lambda x: x)
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
     peer.set_attn_implementation("eager")
-    want = peer(tokens).logits
-    assert ((got - want).abs().max() / want.abs().max()).item() < 1e-12
+    assert difference(got, peer(tokens).logits) < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["mistral", "smollm3", "olmo2", "phi3", "gemma2", "gemma2-uncapped", "gemma3"])
 @torch.no_grad()
 def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind: str, tmp_path: Path) -> None:
-    peer = theirs(kind)
-    peer.save_pretrained(tmp_path / "model")
-    model = load(f"hf:{tmp_path / 'model'}")
+    model, peer = opened(kind, tmp_path / "model")
     tokens = torch.randint(1, 260, (2, 24), generator=torch.Generator().manual_seed(2))
-    assert {name for name, _ in expected_hooks(model.config)} == set(model.hook_dict)
     distance = torch.arange(24)[:, None] - torch.arange(24)
     pattern = model.patterns(tokens)
     for layer, weights in enumerate(pattern.unbind(1)):
         window = 24 if kind.startswith("gemma") and layer % 2 else model.config.attention.window or 24
         assert bool((weights[..., (distance < 0) | (distance >= window)] == 0).all())
         assert bool((weights[..., (distance >= 0) & (distance < window)] > 0).all())
-    torch.testing.assert_close(pattern[:, 1], peer_patterns(peer, tokens)[1], rtol=1e-4, atol=1e-6)
+    peer.set_attn_implementation("eager")
+    theirs_too = peer(tokens, output_attentions=True).attentions[1]
+    torch.testing.assert_close(pattern[:, 1], theirs_too, rtol=1e-4, atol=1e-6)
     with capture(model, ["blocks.1.attn.hook_q", "blocks.1.attn.hook_rot_q"]) as found:
         model(tokens)
     assert torch.equal(*found.values()) == (kind == "smollm3"), "layer 2 of SmolLM3 has no positions"
@@ -162,9 +169,8 @@ def test_windows_and_layers_without_positions_in_sweeps_patterns_and_texts(kind:
 @torch.no_grad()
 def test_heads_behind_a_norm_are_no_parts_of_the_stream(kind: str, tmp_path: Path) -> None:
     """OLMo 2 and Gemma: layers add up to the stream and to the logits; what needs heads to do so is refused."""
-    peer = theirs(kind)
-    peer.save_pretrained(tmp_path / "model")
-    model, tokens = load(f"hf:{tmp_path / 'model'}"), torch.arange(12).reshape(2, 6)
+    model, peer = opened(kind, tmp_path / "model")
+    tokens = torch.arange(12).reshape(2, 6)
     _, cache = model.run_with_cache(tokens)
     attributed = cache.logit_attrs(cache.decompose_resid(), 7).sum(0) + model.logit_bias[7]
     torch.testing.assert_close(attributed, peer(tokens).logits[..., 7], rtol=1e-4, atol=1e-4)
@@ -188,9 +194,8 @@ def test_heads_behind_a_norm_are_no_parts_of_the_stream(kind: str, tmp_path: Pat
 @torch.no_grad()
 def test_capped_logits_and_scores_are_measured_or_refused(tmp_path: Path) -> None:
     """Gemma 2: losses, readouts of layers and edits use the caps; attribution and amplification are refused."""
-    peer = theirs("gemma2")
-    peer.save_pretrained(tmp_path / "model")
-    model, tokens = load(f"hf:{tmp_path / 'model'}"), torch.arange(12).reshape(2, 6)
+    model, peer = opened("gemma2", tmp_path / "model")
+    tokens = torch.arange(12).reshape(2, 6)
     want = peer(tokens, labels=tokens).loss
     torch.testing.assert_close(model(tokens, return_type="loss"), want, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model.loss(tokens[:, :-1], tokens[:, 1:])[0], want, rtol=1e-5, atol=1e-5)
@@ -207,46 +212,11 @@ def test_capped_logits_and_scores_are_measured_or_refused(tmp_path: Path) -> Non
                        (lambda: amplification(model, 2.0), "caps its scores")):  # fmt: skip
         with pytest.raises(InputError, match=f"hf-gemma2 {line}"):
             call()
-    with pytest.raises(AttributeError):
-        model.head.T  # noqa: B018  (no product omits the cap in silence)
-
-
-def peer_patterns(peer: Any, tokens: torch.Tensor) -> Any:
-    """The library's attention weights, layer by layer."""
-    peer.set_attn_implementation("eager")
-    return peer(tokens, output_attentions=True).attentions
-
-
-@pytest.mark.parametrize("kind", ["pythia", "qwen3"])
-@torch.no_grad()
-def test_hooks_have_the_shapes_of_the_table_and_segments_agree(kind: str, tmp_path: Path) -> None:
-    theirs(kind).save_pretrained(tmp_path / "model")
-    model = load(f"hf:{tmp_path / 'model'}")
-    tokens = torch.arange(12)[None]
-    with capture(model, ["blocks.*.attn.hook_*", "blocks.*.hook_resid_*"]) as found:
-        model(tokens)
-    c = model.config
-    assert found["blocks.1.attn.hook_k"].shape == (1, 12, c.kv_heads, c.d_head)
-    assert found["blocks.1.attn.hook_z"].shape == (1, 12, c.n_heads, c.d_head)
-    assert model.cfg.n_key_value_heads == (None if kind == "pythia" else 2)
-    assert model.cfg.parallel_attn_mlp == (kind == "pythia")
-    assert model.blocks[0].attn.W_K.shape == model.blocks[0].attn.W_Q.shape == (c.n_heads, c.d_model, c.d_head)
-    whole = model(tokens)
-    state = model.segment(model.embed_tokens(tokens), 0, 1)
-    assert torch.equal(model.logits(model.segment(state, 1)), whole)
-    if c.kv_heads == c.n_heads:
-        scores = torch.einsum("btgk,bsgk->bgts", *(found[f"blocks.0.attn.hook_rot_{n}"] for n in "qk"))
-        future = torch.ones(12, 12, dtype=torch.bool).triu(1)
-        want = (scores / c.d_head**0.5).masked_fill(future, -torch.inf).softmax(-1)
-        torch.testing.assert_close(model.patterns(tokens, [0])[0], want, rtol=1e-4, atol=1e-6)
-    with edit(model, {"blocks.2.attn.hook_z": lambda z, hook: 0 * z}):
-        assert not torch.allclose(model(tokens), whole)
 
 
 def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    peer = theirs("gpt2")
     folder, out = tmp_path / "model", tmp_path / "runs" / "gpt2"
-    peer.save_pretrained(folder)
+    theirs("gpt2").save_pretrained(folder)
     main([str(folder), "--out", str(out)])
     assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
     assert load(out).run == out
@@ -260,7 +230,6 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
         ("config.json", saved | {"activation_function": "tanh"}, "activation"),
         ("config.json", saved | {"n_layer": 4}, "h.3.ln_1.weight is missing, which blocks.3.ln1.weight needs"),
         ("config.json", saved | {"n_layer": 2}, "h.2.* more are not used by any part"),
-        ("config.json", saved | {"n_embd": "wide"}, "cannot be read|valid integer"),
         ("config.json", saved | {"n_embd": 52}, r"wte.weight \[260, 48\] cannot become embed.weight \[260, 52\]"),
         ("config.json", saved | {"n_head": 0}, "heads"), ("config.json", without_heads, "lacks 'n_head'"),
         ("config.json", saved, ""), (weights, b"no", "cannot be read"), (weights, None, "has no model.safetensors"),
@@ -277,7 +246,6 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
                 load(f"hf:{folder}")
     with pytest.raises(InputError, match="neither a folder nor a model in the hub's cache"):
         load("hf:nobody/nothing")
-    assert not list((tmp_path / "cache").rglob("*/built"))
 
 
 def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,11 +263,7 @@ def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_damaged_copy_in_the_cache_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only the copy: the folder that a user names is never touched."""
     folder, tokens = tmp_path / "model", torch.arange(12)[None]
-    theirs("gpt2").save_pretrained(folder)
-    letters = {"<s>": 0, "a": 1}
-    (folder / "vocab.json").write_text(json.dumps(letters))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    first = load(f"hf:{folder}")
+    first, _ = opened("gpt2", folder)
     before, copy = first(tokens).detach().clone(), first.run / "model.safetensors"
     whole = copy.read_bytes()
     del first
@@ -319,19 +283,19 @@ def test_a_damaged_copy_in_the_cache_is_made_again(tmp_path: Path, capsys: pytes
 
 def test_what_is_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
     """A pair of vocabulary and merges, and weights that keep their size and time, as `cp -p` and rsync leave them."""
-    folder = tmp_path / "model"
-    theirs("gpt2").save_pretrained(folder)
+    folder, other = tmp_path / "model", theirs("gpt2")
+    other.save_pretrained(folder)
     letters = {"<s>": 0, "a": 1, "b": 2, "c": 3, "ab": 4}
     (folder / "vocab.json").write_text(json.dumps(letters))
-    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
-    assert load(f"hf:{folder}").to_tokens("abc").tolist() == [[0, 4, 3]]
-    (folder / "vocab.json").write_text(json.dumps(letters | {"c": 1, "a": 3}))
-    assert load(f"hf:{folder}").to_tokens("abc").tolist() == [[0, 4, 1]]
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    assert load(f"hf:{folder}").to_tokens("abc").tolist() == [[0, 3, 2, 1]]
+    for name, content, ids in (("merges.txt", "#version: 0.2\na b\n", [0, 4, 3]),
+                               ("vocab.json", json.dumps(letters | {"c": 1, "a": 3}), [0, 4, 1]),
+                               ("merges.txt", "#version: 0.2\n", [0, 3, 2, 1])):  # fmt: skip
+        (folder / name).write_text(content)
+        assert load(f"hf:{folder}").to_tokens("abc").tolist() == [ids]
     tokens, weights = torch.arange(12)[None], folder / "model.safetensors"
     before, was = load(f"hf:{folder}")(tokens), weights.stat()
-    other = theirs("gpt2", seed=1)
+    with torch.no_grad():
+        other.transformer.h[1].mlp.c_fc.weight.add_(1)
     other.save_pretrained(tmp_path / "other")
     shutil.copyfile(tmp_path / "other" / "model.safetensors", weights)
     os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))

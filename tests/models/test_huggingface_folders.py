@@ -1,8 +1,8 @@
 """What folders of the library say besides sizes: heads, rotary shares, tokens that begin and end a text, files."""
 
 import json
+import math
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,10 @@ from streamscope.models.interop.huggingface.convert import read_config
 from streamscope.models.interop.huggingface.generation import UNSUPPORTED, Sampling
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.text.tokenizer import Tokenizer
-from tests.models.test_huggingface import CASES, LLAMA3, theirs
+from tests.models.test_huggingface import CASES, LLAMA3, cache, difference, theirs  # noqa: F401
 from tests.tiny import refused
 
 transformers = pytest.importorskip("transformers")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
 
 
 def saved(kind: str, folder: Path, **changes: Any) -> Path:
@@ -61,8 +56,7 @@ def off(folder: Path) -> float:
     tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         want = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(tokens).logits
-        got = load(f"hf:{folder}")(tokens)
-    return ((got - want).abs().max() / want.abs().max()).item()
+        return difference(load(f"hf:{folder}")(tokens), want)
 
 
 # ---- the head ------------------------------------------------------------------------------------
@@ -160,21 +154,14 @@ def test_layers_without_a_window_beside_a_window(kind: str, tmp_path: Path) -> N
 
 NUMBERS: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"n_inner": 10**7}, r"c_fc.bias \[192\] cannot become blocks.0.mlp.up.bias \[10000000\]"),
-    ("gpt2", {"n_inner": 10**15}, "d_mlp must be at most 16,777,216"),
     ("phi3", {"num_hidden_layers": 1.5}, r"n_layers.* 1.5"),
-    ("qwen2", {"intermediate_size": True}, "mlp.d_mlp: input should be a valid integer, got True"),
     ("pythia", {"model_type": ["gpt_neox"]}, r"is of the family \['gpt_neox'\]"),
     ("gpt2", {"n_positions": 10**6}, r"\[40, 48\] cannot become pos_embed.weight \[1000000, 48\]"),
     ("llama", {"vocab_size": 10**6}, r"\[260, 48\] cannot become embed.weight \[1000000, 48\]"),
-    ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight for blocks.0.attn.q.weight cannot be read"),
     ("phi3", {"num_key_value_heads": 1}, r"qkv_proj.weight for blocks.0.attn.q.weight cannot be read"),
     ("llama", {"num_key_value_heads": 4, "head_dim": 10**18}, "d_head must be at most 16,777,216"),
     ("llama", {"num_key_value_heads": 4, "head_dim": 10**7}, "cannot become|needs more than"),
     ("llama", {"rms_norm_eps": -1e-5}, "rms.eps must be at least 0"),
-    ("llama", {"rms_norm_eps": True}, "eps: input should be a valid number, got True"),
-    ("gpt2", {"layer_norm_epsilon": -1e-5}, "layer.eps must be at least 0"),
-    ("gpt2", {"layer_norm_epsilon": True}, "eps: input should be a valid number, got True"),
-    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope.base must be above 0"),
     ("pythia", {"rope_parameters": {"rope_type": "default", "rope_theta": -5}}, "rope.base must be above 0"),
 ]
 """What no model has, or not with its weights."""
@@ -428,28 +415,22 @@ def test_what_ends_a_text_goes_into_exports(tmp_path: Path) -> None:
 
 def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> None:
     """Ids without a token are unused ones: in texts nothing, in tables named by their numbers."""
-    tokenizer = Tokenizer.train([TEXT, "Tom had a red ball."] * 9, 280)
-    torch.manual_seed(0)
-    peer = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=400, n_embd=48, n_layer=2, n_head=4, n_positions=64, tie_word_embeddings=False
-        )
-    )
+    peer = theirs("gpt2-untied")
     with torch.no_grad():
-        peer.lm_head.weight[297] = 50 * peer.transformer.ln_f.bias.new_ones(48)
-        peer.transformer.ln_f.bias.fill_(1.0)  # the unused id 297 has the largest logit everywhere
+        peer.lm_head.weight[259] = 50
+        peer.transformer.ln_f.bias.fill_(1.0)  # the unused id 259 has the largest logit everywhere
     peer.save_pretrained(tmp_path / "model")
-    tokenizer.save(tmp_path / "model" / "tokenizer.json")
+    Tokenizer.train([TEXT], 257).save(tmp_path / "model" / "tokenizer.json")
     model = load(f"hf:{tmp_path / 'model'}")
     ids = model.generate(["Lily"], max_new_tokens=3, temperature=0)
-    assert ids[0][-3:] == [297] * 3
-    assert model.to_string(ids) == ["Lily"] and model.to_string([297]) == ""
-    assert model.to_str_tokens([297]) == ["<unused 297>"] and model.to_single_str_token(399) == "<unused 399>"
-    with pytest.raises(InputError, match="token id 400 is outside"):
-        model.to_string([400])
-    found = LogitLens(k=3).measure(model, Text(text=("Lily had a red ball.",)))
-    assert any((table.frame == "<unused 297>").any(axis=None) for table in found.tables.values())
-    assert len(pieces_of(model)) == 400
+    assert ids[0][-3:] == [259] * 3
+    assert model.to_string(ids) == ["Lily"] and model.to_string([259]) == ""
+    assert model.to_str_tokens([259]) == ["<unused 259>"] and model.to_single_str_token(258) == "<unused 258>"
+    with pytest.raises(InputError, match="token id 260 is outside"):
+        model.to_string([260])
+    found = LogitLens(k=3).measure(model, Text(text=("Lily had a ball.",)))
+    assert any((table.frame == "<unused 259>").any(axis=None) for table in found.tables.values())
+    assert len(pieces_of(model)) == 260
 
 
 # ---- families in a bridge ------------------------------------------------------------------------
@@ -486,11 +467,8 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
     ("changes", "line"),
     [
         ({"n_layer": ...}, "asks for 28 layers, but there are 25 tensors"),
-        ({"n_layer": 10**12}, "asks for 1,000,000,000,000 layers, but there are 25 tensors"),
         ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights: a size in it is missing"),
         ({"vocab_size": 10**9}, "bytes of its weights"),
-        ({"n_inner": 10**8}, "bytes of its weights"),
-        ({"vocab_size": 270}, "cannot be read"),
         ({"n_layer": 3}, r"lacks transformer.h.2.\S+ and \d+ more"),
         ({"vocab_size": "wide"}, "cannot be read .*vocab_size"),
     ],
@@ -499,10 +477,8 @@ def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
     changes: dict[str, Any], line: str, tmp_path: Path
 ) -> None:
     """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
-    start = time.perf_counter()
     with refused(line):
         load_for_instruments(f"hf:{gptj(tmp_path / 'model', **changes)}")
-    assert time.perf_counter() - start < 30
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -608,24 +584,19 @@ def test_a_lora_adapter_beside_a_model_is_merged(kind: str, config: dict[str, An
     bare = load(f"hf:{folder}")(tokens)
     want = adapted(folder, kind, **config)(tokens).logits
     model = load(f"hf:{folder}")
-    assert ((model(tokens) - want).abs().max() / want.abs().max()).item() < 1e-5
-    assert ((bare - want).abs().max() / want.abs().max()).item() > 0.01, "the adapter changes the logits"
+    assert difference(model(tokens), want) < 1e-5 and difference(bare, want) > 0.01
     assert model.origin["adapter"].startswith("LoRA of adapter_model.safetensors, sha256 ")
 
 
 NOT_LORA: list[tuple[dict[str, Any], dict[str, tuple[int, ...]], str]] = [
     ({"peft_type": "IA3"}, {}, "peft_type = 'IA3' is not supported"),
-    ({"use_dora": True}, {}, "use_dora = True is not supported"),
     ({"bias": "lora_only"}, {}, "bias = 'lora_only' is not supported"),
     ({"modules_to_save": ["lm_head"]}, {}, r"modules_to_save = \['lm_head'\] is not supported"),
     ({"init_lora_weights": "pissa_niter_4"}, {}, "init_lora_weights = 'pissa_niter_4' is not supported"),
-    ({"layer_replication": [[0, 2], [1, 3]]}, {}, "layer_replication"),
     ({"tomorrows_option": 3}, {}, "tomorrows_option = 3 is not supported"),
     ({"r": 4}, {}, r"down_proj.lora_A.weight \[3, 80\] does not fit its rank 4"),
-    ({"alpha_pattern": {"(": 3}}, {}, "subpattern"), ({"alpha_pattern": 3}, {}, "alpha_pattern"),
-    ({"lora_alpha": "high"}, {}, "lora_alpha"), ({"r": "3"}, {}, "r: Input should be"),
+    ({"alpha_pattern": {"(": 3}}, {}, "subpattern"), ({"r": "3"}, {}, "r: Input should be"),
     ({}, {"embed_tokens.lora_embedding_A": (3, 260)}, "embed_tokens.lora_embedding_A is not supported"),
-    ({}, {"layers.0.self_attn.q_proj.lora_magnitude_vector": (48,)}, "lora_magnitude_vector is not supported"),
     ({}, {"head.weight": (260, 48)}, "head.weight is not supported"),
     ({}, {"layers.0.self_attn.q_proj.lora_B.weight": (47, 3)}, r"does not fit .*q_proj.weight \[48, 48\]"),
     ({}, {"layers.0.self_attn.x_proj.lora_A.weight": (3, 48)}, "x_proj.lora_B.weight is missing"),
@@ -649,19 +620,17 @@ def test_what_is_not_plain_lora_is_refused_by_name(
 @pytest.mark.parametrize(
     ("file", "name", "value", "line"),
     [
-        ("adapter_model", f"{BASE}model.layers.1.mlp.down_proj.lora_B.weight", torch.nan, "is not finite: 1 of 144"),
-        ("adapter_model", f"{BASE}model.layers.1.mlp.down_proj.lora_B.weight", torch.inf, "is not finite: 1 of 144"),
+        ("adapter_model", "model.layers.1.mlp.down_proj.lora_B.weight", torch.inf, "is not finite: 1 of 144"),
         ("model", "model.layers.1.mlp.up_proj.weight", torch.nan, "is NaN: 1 of 3840 values"),
     ],
 )
 def test_numbers_that_are_not_finite_are_named(file: str, name: str, value: float, line: str, tmp_path: Path) -> None:
-    """Also in an adapter of a map that is zero otherwise: 0 times infinity is NaN."""
     folder = saved("llama", tmp_path / "model")
     adapted(folder, "llama")
     tensors = load_file(path := folder / f"{file}.safetensors")
-    tensors[name][7, 1] = value
+    tensors[(BASE if file == "adapter_model" else "") + name][7, 1] = value
     save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(InputError, match=rf"model\S*: {name.removeprefix(BASE)} {line}"):
+    with pytest.raises(InputError, match=rf"model\S*: {name} {line}"):
         load(f"hf:{folder}")
     assert not list((tmp_path / "cache").rglob("config.json")), "nothing of it stays in the cache"
 
@@ -759,43 +728,20 @@ def test_what_changes_a_text_and_is_not_honoured_is_said(tmp_path: Path, capsys:
     for more, names in (({}, "num_beams, forced_eos_token_id, stop_strings"),
                         ({"do_sample": True}, "num_beams, typical_p, forced_eos_token_id, stop_strings")):  # fmt: skip
         write(folder / "generation_config.json", fields | more)
-        load(f"hf:{folder}")
+        assert load(f"hf:{folder}").sampling == ({"top_k": 50} if more else {"temperature": 0}), "greedy as there"
         (line,) = [one for one in capsys.readouterr().err.splitlines() if "generation_config.json" in one]
         line = line.partition(" has ")[2].partition(", which generate does not apply")[0]
         assert sorted(line.split(", ")) == sorted(names.split(", "))
 
 
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        *(({"eos_token_id": x}, "eos_token_id must be a token id or a list of them")
-          for x in ("7", [7, "x"], 7.5, {"a": 1})),
-        ({"do_sample": "yes", "top_p": 0.2}, "do_sample: Input should be a valid boolean"),
-        *(({name: x}, rf"{name}\S*: Input should be")
-          for name, x in (("suppress_tokens", 3), ("suppress_tokens", ["x"]), ("min_p", "low"))),
-        *(({"do_sample": True, "temperature": x}, "temperature is (nan|inf), not a finite number")
-          for x in (float("nan"), float("inf"))),
-    ],
-)  # fmt: skip
-def test_fields_of_generation_that_are_no_such_values_are_refused(
-    fields: dict[str, Any], line: str, tmp_path: Path
-) -> None:
+def test_fields_of_generation_that_are_no_such_values_are_refused(tmp_path: Path) -> None:
     folder = saved("llama", tmp_path / "model")
-    write(folder / "generation_config.json", fields)
-    with pytest.raises(InputError, match=f"generation_config.json.*{line}"):
-        load(f"hf:{folder}")
-
-
-@pytest.mark.parametrize("fields", [{"num_beams": 3}, {"stop_strings": ["\n"]}, {"no_repeat_ngram_size": 2}])
-def test_a_folder_that_only_has_fields_not_applied_is_greedy_as_in_the_library(
-    fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    folder = saved("llama", tmp_path / "model")
-    write(folder / "generation_config.json", fields)
-    peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    assert not peer.generation_config.do_sample
-    assert load(f"hf:{folder}").sampling == {"temperature": 0}
-    assert f"has {next(iter(fields))}, which generate does not apply" in capsys.readouterr().err
+    for fields, line in (({"eos_token_id": [7, "x"]}, "eos_token_id must be a token id or a list of them"),
+                         ({"suppress_tokens": ["x"]}, r"suppress_tokens\S*: Input should be"),
+                         ({"do_sample": True, "temperature": math.nan}, "temperature is nan, not")):  # fmt: skip
+        write(folder / "generation_config.json", fields)
+        with pytest.raises(InputError, match=f"generation_config.json.*{line}"):
+            load(f"hf:{folder}")
 
 
 QUIET = {

@@ -73,16 +73,6 @@ def test_layers_share_their_rotary_tables_and_what_loading_used_is_given_back(tm
     assert load(tmp_path / "long").blocks[3].attn.positions.cos.dtype == torch.float32
 
 
-def test_loading_imports_neither_torchs_compiler_nor_the_bridges() -> None:
-    """Each takes a second or so of every command; a forward pass needs none of them either."""
-    code = (
-        "import sys, torch; from streamscope.models import load; load('stories/gpt2')(torch.arange(5)[None]); "
-        "print([m for m in ('torch._dynamo', 'transformer_lens.model_bridge') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
-
-
 def test_changes_in_place_do_not_reach_the_file(folder: Path) -> None:
     model, before = load(folder), (folder / "model.safetensors").read_bytes()
     plain = model.embed.weight.detach().clone()
@@ -93,32 +83,11 @@ def test_changes_in_place_do_not_reach_the_file(folder: Path) -> None:
 
 
 def test_loaded_weights_train_like_built_ones(folder: Path) -> None:
-    model, tokens = load(folder), torch.arange(12)[None]
-    model(tokens, return_type="loss").backward()
-    other = build("llama", "tiny", d_vocab=40_000, d_model=256, n_heads=4)
-    other(tokens, return_type="loss").backward()
+    model, other = load(folder), build("llama", "tiny", d_vocab=40_000, d_model=256, n_heads=4)
+    for one in (model, other):
+        one(torch.arange(12)[None], return_type="loss").backward()
     for (name, a), (_, b) in zip(model.named_parameters(), other.named_parameters(), strict=True):
-        assert a.requires_grad == b.requires_grad and torch.equal(a, b), name
-        assert (a.grad is None) == (b.grad is None) and (a.grad is None or torch.equal(a.grad, b.grad)), name
-
-
-def copied(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
-    """(the name of a model, its folder): a run, a snapshot of one, a saved model, one from a Hugging Face folder."""
-    run = tmp_path / "run"
-    name = str(run)
-    if how == "run":
-        shutil.copytree(ZOO / "gpt2", run, ignore=shutil.ignore_patterns("snapshots"))
-    elif how == "snapshot":
-        shutil.copytree(ZOO / "lfa", run)
-        name = f"{run}@{min(int(path.stem.split('-')[1]) for path in (run / 'snapshots').glob('*.safetensors'))}"
-    elif how == "saved":
-        load("stories/gpt2").save(run)
-    else:
-        monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
-        export("stories/llama", tmp_path / "theirs", native=True)
-        name = f"hf:{tmp_path / 'theirs'}"
-        run = load(name).run
-    return name, run
+        assert a.requires_grad and torch.equal(a, b) and torch.equal(a.grad, b.grad), name
 
 
 def spoilt(path: Path) -> None:
@@ -134,8 +103,14 @@ def spoilt(path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
 @pytest.mark.parametrize("how", ["run", "snapshot", "saved"])  # a copy in the cache is built again
-def test_a_file_edited_by_hand_is_refused(how: str, file: str, tmp_path: Path, monkeypatch) -> None:
-    name, run = copied(how, tmp_path, monkeypatch)
+def test_a_file_edited_by_hand_is_refused(how: str, file: str, tmp_path: Path) -> None:
+    name = run = tmp_path / "run"
+    if how == "saved":
+        load("stories/gpt2").save(run)
+    else:
+        shutil.copytree(ZOO / ("lfa" if how == "snapshot" else "gpt2"), run)
+    if how == "snapshot":
+        name = f"{run}@{min(int(path.stem.split('-')[1]) for path in (run / 'snapshots').glob('*.safetensors'))}"
     path = run / file
     text = path.read_text()
     path.write_text(json.dumps(dict(reversed(json.loads(text).items())), indent=3))  # another layout, the same content
@@ -156,13 +131,12 @@ def test_every_bundled_model_and_every_training_names_its_configuration(tiny_run
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
-def test_a_copy_in_the_cache_that_was_edited_is_made_again(
-    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name, run = copied("hf", tmp_path, monkeypatch)
-    before = load(name)
+def test_a_copy_in_the_cache_that_was_edited_is_made_again(file: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("STREAMSCOPE_CACHE", str(tmp_path / "cache"))
+    export("stories/llama", tmp_path / "theirs", native=True)
+    before = load(name := f"hf:{tmp_path / 'theirs'}")
     logits, tokens = before(torch.arange(3, 40)[None]), before.to_tokens(" the and").tolist()
-    spoilt(run / file)
+    spoilt(before.run / file)
     capsys.readouterr()
     again = load(name)
     assert "in the cache is damaged" in capsys.readouterr().err
@@ -195,19 +169,27 @@ def test_a_dtype_is_one_that_is_known() -> None:
             load("stories/lfa", dtype=dtype)
 
 
-def test_a_run_is_named_by_text_or_a_path() -> None:
-    """In a process of its own, without the type checks of the tests."""
-    code = """
+OWN_PROCESS = """
+import sys
+import torch
 from streamscope import build, load
 from streamscope.cli.errors import InputError
+load("stories/gpt2")(torch.arange(5)[None])
+print([name for name in ("torch._dynamo", "transformer_lens.model_bridge") if name in sys.modules])
 for call in (load, build):
     try:
         call(3)
     except InputError as error:
         print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+
+def test_in_a_process_of_its_own() -> None:
+    """Loading imports neither torch's compiler nor the bridges, which take a second each. Without the type checks of
+    the tests, a run is named by text or a path."""
+    done = subprocess.run([sys.executable, "-c", OWN_PROCESS], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
+        "[]",
         "a run is named by text or a path, such as 'stories/lfa', not 3",
         "build takes the name of a preset, such as 'lfa', or a ModelConfig, not 3",
     ]
@@ -241,9 +223,7 @@ def test_every_instrument_measures_a_model_in_bf16(name: str) -> None:
 
 
 @pytest.mark.parametrize("own", ["add", "do not add"])
-def test_loading_a_model_from_elsewhere_says_which_token_begins_a_text(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_says_which_token_begins_a_text(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(build("llama", "tiny"), tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
     manifest.write_text(json.dumps({"bos": f"'<s>', which its own files {own}"}))

@@ -1,6 +1,7 @@
 """The mixing metrics on matrices set by hand, and against plain loops."""
 
 import math
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor
 
 from streamscope.models import mixing
+from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.mixing import (
-    best_swap,
     distance,
     factor_swaps,
     has_mixing,
@@ -20,6 +21,7 @@ from streamscope.models.mixing import (
     no_mixing_message,
     sigma2,
 )
+from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 256, (2, 9), generator=torch.Generator().manual_seed(0))
 TARGETS = TOKENS.roll(-1, 1)
@@ -31,15 +33,6 @@ def krom(b: float, **options: Any) -> Any:
 
 def values(rows: list[dict[str, Any]], metric: str) -> list[float]:
     return [row["value"] for row in rows if row["metric"] == metric]
-
-
-def moved(model: Any, seed: int = 1) -> Any:
-    """Every parameter away from its start, so that tokens matter."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.2 * torch.randn(p.shape, generator=generator))
-    return model
 
 
 @pytest.mark.parametrize(
@@ -68,35 +61,9 @@ def test_the_best_swap_of_the_paper() -> None:
     assert values(rows, "alpha_res") == pytest.approx([-0.84])
 
 
-def test_no_token_exceeds_the_best_swap_and_some_come_near() -> None:
-    model = krom(-2.0)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if name.endswith("W.res"):
-                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
-            if name.endswith("alpha.res"):
-                p.fill_(0.5)
-    from streamscope.models.hooks import capture
-
-    bound = best_swap(torch.tensor([2.0, 2.0]), 0.5)
-    with capture(model, "blocks.*.*_hc.hook_res") as seen, torch.no_grad():
-        model(TOKENS)
-    swaps = torch.cat([factor_swaps(H).flatten(0, 1) for H in seen.values()])
-    assert (swaps <= bound + 1e-6).all()
-    assert swaps.max() > 0.95 * bound[0]
-    assert float(bound[0]) == pytest.approx(1 / (1 + math.e))
-
-
-def naive_kron(swaps: list[float]) -> np.ndarray:
-    H = np.eye(1)
-    for s in swaps:
-        H = np.kron(H, np.array([[1 - s, s], [s, 1 - s]]))
-    return H
-
-
 @pytest.mark.parametrize("swaps", [[0.3], [0.1, 0.4], [0.05, 0.2, 0.45]], ids=str)
 def test_factors_distance_and_second_singular_value(swaps: list[float]) -> None:
-    H = naive_kron(swaps)
+    H = reduce(np.kron, [np.array([[1 - s, s], [s, 1 - s]]) for s in swaps])
     t = torch.from_numpy(H)
     assert factor_swaps(t).tolist() == pytest.approx(swaps)
     assert float(distance(t)) == pytest.approx(math.sqrt(((H - np.eye(len(H))) ** 2).sum()))
@@ -106,9 +73,7 @@ def test_factors_distance_and_second_singular_value(swaps: list[float]) -> None:
 @torch.no_grad()
 def test_dynamic_values_are_means_over_tokens() -> None:
     """Against a loop over the H_res that `capture` shows."""
-    from streamscope.models.hooks import capture
-
-    model = moved(krom(-1.0))
+    model = randomise(krom(-1.0), 0.2)
     rows = measure(model, TOKENS)
     with capture(model, "blocks.*.*_hc.hook_res") as seen:
         model(TOKENS)
@@ -122,7 +87,7 @@ def test_dynamic_values_are_means_over_tokens() -> None:
 
 
 def test_gradients_are_those_of_backward_and_leave_no_trace() -> None:
-    model = moved(krom(-1.0))
+    model = randomise(krom(-1.0), 0.2)
     rows = {r["module"]: r for r in measure(model, TOKENS, TARGETS) if r["metric"] == "gradient"}
     assert all(p.grad is None for p in model.parameters())
     model.loss(TOKENS, TARGETS)[0].backward()
@@ -133,14 +98,6 @@ def test_gradients_are_those_of_backward_and_leave_no_trace() -> None:
             assert expected < 1e-6
         else:
             assert expected > 1e-6 and rows[name]["value"] == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_last_module_has_no_gradient_where_only_a_sum_is_read() -> None:
-    model = moved(krom(-1.0, **{"residual.post_input": "same"}))
-    rows = [r for r in measure(model, TOKENS, TARGETS) if r["metric"] == "gradient"]
-    assert "only the sum" in rows[-1]["undefined"]
-    model.loss(TOKENS, TARGETS)[0].backward()
-    assert float(list(mixing.connections(model).values())[-1].b["res"].grad.norm()) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -159,11 +116,6 @@ def test_the_last_module_has_no_gradient_where_only_a_sum_is_read() -> None:
 def test_what_does_not_exist_says_why(options: dict[str, Any], metric: str, why: str) -> None:
     rows = [r for r in measure(build("kromhc", "tiny", **options).eval(), TOKENS, TARGETS) if r["metric"] == metric]
     assert rows and all(r["value"] is None and why in r["undefined"] for r in rows)
-
-
-def test_without_dynamics_the_best_swap_is_the_static_one() -> None:
-    rows = measure(krom(-2.0, **{"residual.dynamic": False}))
-    assert values(rows, "swap_best") == pytest.approx(values(rows, "swap_static"))
 
 
 def test_gates_set_by_hand() -> None:
@@ -196,9 +148,8 @@ def test_routing_set_by_hand() -> None:
 
 
 def test_models_without_any_have_no_rows() -> None:
-    model = build("gpt2", "tiny").eval()
+    model = build("gpt2", "tiny")
     assert not has_mixing(model) and measure(model, TOKENS, TARGETS) == []
-    assert all(has_mixing(build(name, "tiny")) for name in ("kromcanon", "dst-kron", "pls"))
 
 
 def warned(model: Any, *tokens: Tensor) -> str:
@@ -222,11 +173,9 @@ def test_the_warning_holds_at_minus_eight_and_for_no_module_that_mixes() -> None
 def test_the_warning_sees_tokens_that_mix() -> None:
     """Biases at −8 and a large dynamic term: static distance small, tokens mix."""
     model = krom(-8.0)
-    for name, p in model.named_parameters():
-        if name.endswith("W.res"):
-            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
-        if name.endswith("alpha.res"):
-            p.fill_(6.0)
+    for module in mixing.connections(model).values():
+        module.W["res"].normal_(generator=torch.Generator().manual_seed(3))
+        module.alpha["res"].fill_(6.0)
     assert warned(model) != "" and warned(model, TOKENS) == ""
 
 
@@ -242,19 +191,16 @@ def test_the_warning_sees_tokens_that_mix() -> None:
 def test_modules_that_cannot_act_do_not_count(post_input: str, dynamic: bool, without: list[str]) -> None:
     """Full mixing planted in them alone: no logit changes, and the streams still count as not mixing."""
     own = {"residual.post_input": post_input, "residual.dynamic": dynamic}
-    model = moved(krom(-8.0, **own))
-    names = [n for n, _ in model.named_modules() if n.endswith("_hc")]
+    model, changes = randomise(krom(-8.0, **own), 0.2), {}
     before = model(TOKENS)
-    changes = {}
-    for name in names:
-        logits = dict(model.named_modules())[name].b["res"]
-        kept = logits.clone()
-        logits.zero_()
+    for name, module in mixing.connections(model).items():
+        kept = module.b["res"].clone()
+        module.b["res"].zero_()
         changes[name] = float((model(TOKENS) - before).abs().max())
-        logits.copy_(kept)
-    assert [n for n in names if changes[n] < 1e-4] == without == list(inert_modules(model))
-    assert all(changes[n] > 1e-2 for n in names if n not in without)
+        module.b["res"].copy_(kept)
+    assert [n for n in changes if changes[n] < 1e-4] == without == list(inert_modules(model))
+    assert all(change > 1e-2 for name, change in changes.items() if name not in without)
     planted = krom(-8.0, **own)
     for name in without:
-        dict(planted.named_modules())[name].b["res"].zero_()
+        planted.get_submodule(name).b["res"].zero_()
     assert "not mixing" in warned(planted, TOKENS) and no_mixing_message(measure(planted, TOKENS), ()) == ""

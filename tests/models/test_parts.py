@@ -10,9 +10,9 @@ from torch import Tensor
 from streamscope.models import config as c
 from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
+from streamscope.models.layers.noise import LEVELS, Dropout, dropout, keep_mask
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.layers.registry import module_for
-from streamscope.models.layers.residual import Mlp
 from streamscope.models.make import build
 
 B, T, D, H, K = 2, 7, 24, 4, 6
@@ -23,7 +23,6 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def shake(module: torch.nn.Module, seed: int = 3) -> Any:
-    """The module in float64 with random parameters, norms included."""
     module = module.double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -32,19 +31,15 @@ def shake(module: torch.nn.Module, seed: int = 3) -> Any:
     return module
 
 
-# ---- norms -------------------------------------------------------------------------------------
-
-
-def naive_norm(kind: str, x: Tensor, gamma: Tensor, beta: Tensor | None, eps: float) -> Tensor:
-    """One vector [D], with sums written as Python loops."""
+def naive_norm(kind: str, x: Tensor) -> Tensor:
+    """One vector [D], without γ and β, with sums written as Python loops."""
     groups = [list(range(h * K, (h + 1) * K)) for h in range(H)] if kind == "channel" else [list(range(D))]
     y = torch.empty(D, dtype=torch.float64)
     for group in groups:
-        values = [x[i].item() for i in group]
-        mean = 0.0 if kind == "rms" else sum(values) / len(values)
-        scale = math.sqrt(sum((v - mean) ** 2 for v in values) / len(values) + eps)
-        for i, v in zip(group, values, strict=True):
-            y[i] = gamma[i] * (v - mean) / scale + (0.0 if beta is None else beta[i])
+        mean = 0.0 if kind == "rms" else sum(float(x[i]) for i in group) / len(group)
+        scale = math.sqrt(sum((float(x[i]) - mean) ** 2 for i in group) / len(group) + 0.1)
+        for i in group:
+            y[i] = (x[i] - mean) / scale
     return y
 
 
@@ -56,21 +51,12 @@ def test_norm(spec: c.Norm, path: str) -> None:
     seen: dict[str, Tensor] = {}
     if path != "fused":
         getattr(norm, f"hook_{path}").add_hook(lambda t, hook: seen.update({path: t}))
-    y = norm(x)
-    for b in range(B):
-        for t in range(T):
-            want = naive_norm(spec.kind, x[b, t], norm.weight, norm.bias, 0.1)
-            torch.testing.assert_close(y[b, t], want, rtol=1e-12, atol=1e-12)
+    y, bare = norm(x), torch.stack([torch.stack([naive_norm(spec.kind, v) for v in row]) for row in x])
+    bias = 0.0 if norm.bias is None else norm.bias
+    torch.testing.assert_close(y, norm.weight * bare + bias, rtol=1e-12, atol=1e-12)
     assert set(seen) == ({path} if path != "fused" else set())
-    if path == "scale":
-        assert seen[path].shape == ((B, T, H, 1) if spec.kind == "channel" else (B, T, 1))
     if path == "normalized":
-        ones = torch.ones(D, dtype=torch.float64)
-        bare = naive_norm(spec.kind, x[0, 0], ones, None, 0.1)
-        torch.testing.assert_close(seen[path][0, 0], bare, rtol=1e-12, atol=1e-12)
-
-
-# ---- positions ---------------------------------------------------------------------------------
+        torch.testing.assert_close(seen[path], bare, rtol=1e-12, atol=1e-12)
 
 
 def rope(x: Tensor, base: float, rotated: int) -> Tensor:
@@ -86,13 +72,12 @@ def rope(x: Tensor, base: float, rotated: int) -> Tensor:
 
 @pytest.mark.parametrize(("fraction", "base"), [(1.0, 10_000.0), (1 / 3, 10_000.0), (2 / 3, 50.0)])
 def test_rope(fraction: float, base: float) -> None:
+    """A model in fp64 has tables of that precision."""
     spec = c.Rope(fraction=fraction, base=base)
     part, x = module_for(spec)(spec, K, H, 64), random(B, 64, H, K)
-    y = part.rotate(x)
-    rotated = round(K * fraction)
-    torch.testing.assert_close(y, rope(x, base, rotated), rtol=0, atol=1e-6)
-    assert torch.equal(y[..., rotated:], x[..., rotated:]), "the rest is not touched"
-    assert torch.equal(y[:, 0], x[:, 0]), "position 0 is not turned"
+    expected = rope(x, base, round(K * fraction))
+    torch.testing.assert_close(part.rotate(x), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(part.double().rotate(x), expected, rtol=0, atol=1e-12)
 
 
 def test_stretched_positions_wave_by_wave() -> None:
@@ -120,11 +105,6 @@ def test_stretched_positions_wave_by_wave() -> None:
     torch.testing.assert_close(five.sin[::5], one.sin[:10], rtol=0, atol=1e-12)
 
 
-def test_rope_of_a_double_model_is_exact_to_double() -> None:
-    part, x = module_for(c.Rope())(c.Rope(), K, H, 64).double(), random(B, 64, H, K)
-    torch.testing.assert_close(part.rotate(x), rope(x, 10_000.0, K), rtol=0, atol=1e-12)
-
-
 def test_alibi_slopes() -> None:
     """Powers of two: 2^(−8h/H). Otherwise the next power's sequence fills in, every other one."""
     assert alibi_slopes(1) == [2**-8]
@@ -135,7 +115,7 @@ def test_alibi_slopes() -> None:
 
 
 @torch.no_grad()
-def test_alibi_enters_the_scores_and_learned_positions_the_stream() -> None:
+def test_alibi_enters_the_scores() -> None:
     tokens = torch.full((1, 6), 3)
     model = build("d-cas", "tiny", positions="alibi")
     with capture(model, "blocks.0.attn.hook_attn_scores") as found:
@@ -144,14 +124,6 @@ def test_alibi_enters_the_scores_and_learned_positions_the_stream() -> None:
     content = scores[:, 0, 0]  # the same token everywhere: without a bias all scores of layer 0 agree
     for h, slope in enumerate(alibi_slopes(4)):
         torch.testing.assert_close(scores[h, 5, :6], content[h] - slope * torch.arange(5.0, -1.0, -1.0))
-    model = build("std-t", "tiny")
-    with capture(model, ["hook_pos_embed", "hook_embed", "blocks.0.hook_resid_pre"]) as found:
-        model(tokens)
-    assert torch.equal(found["hook_pos_embed"][0], model.pos_embed.weight[:6])
-    assert torch.equal(found["blocks.0.hook_resid_pre"], found["hook_embed"] + found["hook_pos_embed"])
-
-
-# ---- gates -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", ["scalar", "vector"])
@@ -171,20 +143,12 @@ def test_gate(shape: Any, source: Any, bias: bool) -> None:
         torch.testing.assert_close(g[:, :, h], 1 / (1 + torch.exp(-z)), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("source", ["query", "normed", "value"])
+@pytest.mark.parametrize("init", ["zero", "normal"])
 @torch.no_grad()
-def test_gate_starts_as_configured(source: Any) -> None:
-    tokens = torch.arange(9)[None]
-    for init in ("zero", "normal"):
-        gate = c.Gate(source=source, init=init, bias=True)
-        model = build("d-cas", "tiny", **{"attention.gate": gate, "init_std": 0.3})
-        with capture(model, "blocks.1.attn.hook_gate") as found:
-            model(tokens)
-        g = found["blocks.1.attn.hook_gate"]
-        assert torch.equal(g, torch.full_like(g, 0.5)) == (init == "zero")
-        assert torch.equal(model.blocks[0].attn.gate.bias, torch.zeros(4, 1))
-        if init == "normal":
-            assert 0.2 < model.blocks[0].attn.gate.weight.std() < 0.4
+def test_gate_starts_as_configured(init: Any) -> None:
+    model = build("d-cas", "tiny", **{"attention.gate": c.Gate(init=init, bias=True), "init_std": 0.3})
+    gate = model.blocks[0].attn.gate
+    assert not gate.bias.any() and (not gate.weight.any() if init == "zero" else 0.2 < gate.weight.std() < 0.4)
 
 
 @pytest.mark.parametrize("source", ["query", "normed", "value"])
@@ -194,29 +158,12 @@ def test_gate_multiplies_the_heads_output_before_the_output_projection(source: A
     attn = shake(Attention(config)).eval()
     x, x_v = random(2, 5, 32), random(2, 5, 32, seed=9)
     seen: dict[str, Tensor] = {}
-    for name in ("z_ungated", "gate", "z", "q"):
+    for name in ("z_ungated", "gate", "q"):
         getattr(attn, f"hook_{name}").add_hook(lambda t, hook, name=name: seen.update({name: t}))
     y = attn(x, x_v)
-    torch.testing.assert_close(seen["gate"], attn.gate(seen["q"], x, x_v), rtol=0, atol=0)
-    torch.testing.assert_close(seen["z"], seen["gate"] * seen["z_ungated"], rtol=0, atol=0)
-    torch.testing.assert_close(y, seen["z"].flatten(2) @ attn.o.weight.T, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(seen["q"].flatten(2), x @ attn.q.weight.T, rtol=1e-12, atol=1e-12)
-
-
-# ---- FFN, dropout ------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_ffn_plain_and_gated() -> None:
-    x = random(2, 5, 32)
-    mlp = shake(Mlp(build("pls", "tiny").config))
-    h = x @ mlp.up.weight.T + mlp.up.bias
-    h = h * 0.5 * (1 + torch.erf(h / math.sqrt(2)))  # the exact GELU
-    torch.testing.assert_close(mlp(x), h @ mlp.down.weight.T + mlp.down.bias, rtol=1e-12, atol=1e-12)
-    gated = shake(Mlp(build("d-cas", "tiny", **{"mlp.gate": "dns", "mlp.activation": "silu"}).config))
-    g = x @ gated.gate.weight.T
-    h = g / (1 + torch.exp(-g)) * (x @ gated.up.weight.T)
-    torch.testing.assert_close(gated(x), h @ gated.down.weight.T, rtol=1e-12, atol=1e-12)
+    gate = attn.gate(seen["q"], x, x_v)
+    assert torch.equal(seen["gate"], gate)
+    torch.testing.assert_close(y, (gate * seen["z_ungated"]).flatten(2) @ attn.o.weight.T, rtol=1e-12, atol=1e-12)
 
 
 PLACES = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"]
@@ -257,3 +204,54 @@ def test_dropout_of_attention_weights_only_in_training(explicit: bool) -> None:
     weight = (trained[0, 0] / evaluated[0, 0]).round(decimals=4)  # [H, K]; one key: weight 1 becomes 0 or 2
     assert (weight == weight[:, :1]).all() and set(weight[:, 0].tolist()) <= {0.0, 2.0}
     assert not torch.allclose(trained[:, 1:], evaluated[:, 1:])
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
+def test_elements_are_kept_by_themselves_with_the_probability_asked_for(p: float) -> None:
+    torch.manual_seed(1)
+    n = 2**22
+    mask = keep_mask(torch.empty(n), round(p * LEVELS)).double()
+    sigma = math.sqrt(p * (1 - p) / n)
+    assert abs(mask.mean().item() - (1 - p)) < 4 * sigma + 0.5 / LEVELS
+    for lane in range(4):  # the four elements that share a draw
+        assert abs(mask[lane::4].mean().item() - (1 - p)) < 8 * sigma + 0.5 / LEVELS
+    centred = mask - (1 - p)
+    for lag in (1, 2, 3, 4, 8, 64):  # uncorrelated, inside one draw and between draws
+        covariance = (centred[:-lag] * centred[lag:]).mean().item()
+        assert abs(covariance) < 4 * p * (1 - p) / math.sqrt(n), lag
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 1e-3, 0.999, 1e-7, 1 - 1e-7])
+def test_what_is_kept_is_scaled_to_the_expectation(p: float) -> None:
+    x = torch.ones(7, 3, 5)  # not a multiple of four elements
+    dropped = min(round(p * LEVELS), LEVELS - 1)
+    torch.manual_seed(2)
+    values = set(torch.cat([dropout(x, p).flatten() for _ in range(400)]).tolist())
+    scale = LEVELS / (LEVELS - dropped)
+    assert values <= {0.0, torch.tensor(scale).item()}
+    assert abs(dropped / LEVELS - p) <= 1 / LEVELS
+    assert (0.0 in values) == (dropped > 0)
+
+
+def test_the_mask_is_a_function_of_the_generators_state() -> None:
+    x = torch.rand(3, 50)
+    torch.manual_seed(3)
+    first, state, second = dropout(x, 0.3), torch.get_rng_state(), dropout(x, 0.3)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(dropout(x, 0.3), second)
+
+
+def test_the_gradient_has_the_mask_of_the_value() -> None:
+    x = torch.rand(40, 50, requires_grad=True)
+    y = dropout(x, 0.25)
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, 1 / 0.75))
+
+
+def test_the_module_is_the_identity_at_evaluation_and_at_rate_0() -> None:
+    x = torch.rand(10, 10)
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0).train()(x) is x
+    assert (Dropout(0.5).train()(x) == 0).any()

@@ -1,7 +1,7 @@
-"""The models against plain implementations that share no code with them: equal in float64.
+"""The models against a plain implementation that shares no code with them: equal in float64.
 
-`PlainGPT` is a GPT of `nn.Linear`s. `algorithm` is DST Algorithm 1 with one loop per layer, position and
-head, written from the papers' equations; it knows the models only through their `state_dict`.
+`algorithm` is DST Algorithm 1 with one loop per layer, position and head, written from the papers' equations; it knows
+the models only through their `state_dict`. A plain GPT is the library's (`test_huggingface`).
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from streamscope.models.make import build
 
@@ -31,62 +31,6 @@ def shaken(name: str, **overrides: Any) -> Any:
             gamma = ".ln" in f".{path}" and path.endswith("weight")
             p.copy_(1 + 0.4 * noise if gamma else 0.25 * noise)
     return model
-
-
-# ---- a plain GPT -------------------------------------------------------------------------------
-
-
-class PlainBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(D), nn.LayerNorm(D)
-        self.q, self.k, self.v, self.o = (nn.Linear(D, D, bias=False) for _ in range(4))
-        self.fc, self.proj = nn.Linear(D, 4 * D, bias=False), nn.Linear(4 * D, D, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, t = x.shape[:2]
-        h = self.ln_1(x)
-        q, k, v = (p(h).view(n, t, H, K).permute(0, 2, 1, 3) for p in (self.q, self.k, self.v))
-        scores = q @ k.transpose(-1, -2) / K**0.5 + torch.full((t, t), -math.inf).triu(1)
-        z = (torch.softmax(scores, -1) @ v).permute(0, 2, 1, 3).reshape(n, t, D)
-        x = x + self.o(z)
-        return x + self.proj(nn.GELU()(self.fc(self.ln_2(x))))
-
-
-class PlainGPT(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(V, D), nn.Embedding(32, D)
-        self.h = nn.ModuleList(PlainBlock() for _ in range(LAYERS))
-        self.ln_f = nn.LayerNorm(D)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-        for block in self.h:
-            x = block(x)
-        return self.ln_f(x) @ self.wte.weight.T
-
-
-def plain_names(name: str) -> str:
-    """Our parameter names as those of `PlainGPT`."""
-    pairs = "pos_embed>wpe embed>wte blocks.>h. ln_final>ln_f .ln1>.ln_1 .ln2>.ln_2 .attn> .mlp.up>.fc .mlp.down>.proj"
-    for pair in pairs.split():
-        name = name.replace(*pair.split(">"))
-    return name
-
-
-def test_std_t_is_a_plain_gpt() -> None:
-    model, plain = shaken("std-t"), PlainGPT().double()
-    plain.load_state_dict({plain_names(n): p for n, p in model.named_parameters()})  # strict: all are copied
-    torch.testing.assert_close(model(TOKENS), plain(TOKENS), rtol=0, atol=1e-10)
-    model.loss(TOKENS, TOKENS)[0].backward()
-    F.cross_entropy(plain(TOKENS).flatten(0, 1), TOKENS.flatten()).backward()
-    theirs = dict(plain.named_parameters())
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(p.grad, theirs[plain_names(name)].grad, rtol=1e-9, atol=1e-11, msg=name)
-
-
-# ---- DST Algorithm 1, loop by loop -------------------------------------------------------------
 
 
 def normed(kind: str, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -110,14 +54,6 @@ def mixed(kind: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
     return y if b is None else y + b
 
 
-def turned(x: Tensor, t: int) -> Tensor:
-    """RoPE of one head's vector at position t, as complex numbers."""
-    z = torch.complex(x[: K // 2], x[K // 2 :])
-    angle = torch.tensor([t * 10_000.0 ** (-2 * i / K) for i in range(K // 2)], dtype=torch.float64)
-    z = z * torch.polar(torch.ones_like(angle), angle)
-    return torch.cat([z.real, z.imag])
-
-
 def algorithm(
     p: dict[str, Tensor],
     mixing: tuple[str, ...],
@@ -126,7 +62,6 @@ def algorithm(
     values: str,
     order: str = "sequential",
     norm: str = "channel",
-    rotary: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
     """(logits [B, T, V], the combined stream after each layer). `values`: normed token, token, combined."""
     out, streams = [], [[] for _ in range(LAYERS)]  # type: ignore[var-annotated]
@@ -151,9 +86,8 @@ def algorithm(
             for t in range(len(row)):
                 heads = []
                 for h in range(H):
-                    here = turned(q[t][h], t) if rotary else q[t][h]
-                    keys = [turned(k[s][h], s) if rotary else k[s][h] for s in range(t + 1)]
-                    a = torch.softmax(torch.stack([here @ key for key in keys]) / math.sqrt(K), 0)  # 10
+                    scores = torch.stack([q[t][h] @ k[s][h] for s in range(t + 1)])
+                    a = torch.softmax(scores / math.sqrt(K), 0)  # 10
                     z = sum(a[s] * v_[s][h] for s in range(t + 1))
                     gate = w("attn.gate.weight")
                     if gate is not None:  # PLS A.4.2
@@ -203,7 +137,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
 @torch.no_grad()
 def test_equal_to_the_papers_equations(case: str) -> None:
     name, overrides, mixing, how = CASES[case]
-    model = shaken(name, positions="none", **overrides)  # rotary ones apart, at the precision of their tables
+    model = shaken(name, positions="none", **overrides)
     want, streams = algorithm(model.state_dict(), mixing, **how)
     torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-10)
     everywhere = torch.arange(TOKENS.shape[1]).expand(len(TOKENS), -1)
@@ -211,15 +145,3 @@ def test_equal_to_the_papers_equations(case: str) -> None:
     for layer, x in enumerate(streams):  # PLS A.5.1: the shared head on every layer's combined stream
         z = F.layer_norm(x, (D,), model.ln_final.weight, model.ln_final.bias, EPS)
         torch.testing.assert_close(lens[:, :, layer], z @ model.head.T, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("case", ["DST Algorithm 1, kronecker", "LFA, independent", "PLS"])
-@torch.no_grad()
-def test_equal_with_rotary_positions(case: str) -> None:
-    """The presets as they are: RoPE, with tables in fp32."""
-    name, _, mixing, how = CASES[case]
-    model = shaken(name)
-    assert model.config.positions.kind == "rope"
-    want, _ = algorithm(model.state_dict(), mixing, rotary=True, **how)
-    torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-6)
-    assert (algorithm(model.state_dict(), mixing, rotary=False, **how)[0] - want).abs().max() > 1e-3

@@ -1,6 +1,7 @@
 """Shared passes give what one pass per edit gives, and compute no more than they must."""
 
 import itertools
+import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +20,6 @@ from streamscope.models.sweep import Prefix
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import FOUR, randomise, some
 
-torch.set_num_threads(1)
 TOKENS = torch.randint(256, (3, 7), generator=torch.Generator().manual_seed(5))
 AT = torch.tensor([[6], [2], [4]])
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -88,9 +88,6 @@ def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: flo
             assert (expected - plain).abs().max() > 1e-9, f"{sweep[e]} does nothing, so it tests nothing"
 
 
-# ---- the same numbers --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("case", "at"),
     [
@@ -110,25 +107,31 @@ def test_an_edit_at_every_hook_of_the_model(case: str, at: Tensor | None) -> Non
 
 
 THREE = torch.tensor([[0, 3, 6], [2, 2, 6], [0, 5, 1]])
+Z, OUT, TOKEN = "blocks.{}.attn.hook_z", "blocks.{}.hook_mlp_out", "blocks.{}.hook_token_post"
+BEHIND: list[Edits] = [{OUT.format(2): mixed}, {"blocks.2.hook_resid_mid": mixed}]
+NORM: Edits = {"ln_final.hook_scale": mixed}
+SWEEPS: dict[str, tuple[str, list[Edits]]] = {
+    "singles, pairs, sets": ("pls", [
+        *SINGLES, *(without(pair) for pair in itertools.combinations(HEADS, 2)),
+        *(without(random.Random(n).sample(HEADS, n)) for n in (3, 5, 8, 12)),
+    ]),
+    "several places": ("lfa", [
+        {Z.format(0): mixed, OUT.format(2): mixed}, {Z.format(0): mixed, OUT.format(1): mixed},
+        {Z.format(0): mixed, "ln_final.hook_normalized": mixed}, {"hook_embed": mixed, Z.format(2): mixed},
+        {TOKEN.format(1): mixed, Z.format(2): mixed}, {TOKEN.format(1): mixed},
+        {"blocks.*.attn.hook_q": mixed, **NORM}, {"blocks.2.hook_attn_in": mixed, Z.format(2): mixed},
+    ]),
+    "different parts of the last layer": (
+        "std-t", [*BEHIND, SINGLES[0], {**SINGLES[0], **BEHIND[0]}, *SINGLES[8:10], NORM]),
+    "behind its z": ("std-t", BEHIND), "the norm": ("std-t", [NORM]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("at", [None, AT, THREE], ids=["losses", "answers", "three"])
-def test_singles_pairs_and_random_sets(at: Tensor | None) -> None:
-    model = make("pls")
-    draw = np.random.default_rng(0)
-    some = [[HEADS[i] for i in draw.choice(12, size, replace=False)] for size in (3, 5, 8, 12)]
-    pairs = [without(pair) for pair in itertools.combinations(HEADS, 2)]
-    assert_same(model, [{}, *SINGLES, *pairs, *map(without, some)], at=at)
-
-
-@pytest.mark.parametrize("case", some(CASES, ["lfa", "hdpl", "kromcanon"]))
-def test_rounding_in_float32(case: str) -> None:
-    """≤ 1e-5 in ln p, the bound of the engine."""
-    model = make(case, torch.float32)
-    others = ("hook_embed", "blocks.1.hook_mlp_out", "blocks.*.attn.hook_pattern")
-    sweep = [{}, *SINGLES, *({name: mixed} for name in others)]
-    for at in (None, AT):
-        assert_same(model, sweep, 1e-5, at=at)
+@pytest.mark.parametrize("name", SWEEPS)
+def test_edits_of_several_heads_and_places(name: str, at: Tensor | None) -> None:
+    model, sweep = make(SWEEPS[name][0]), SWEEPS[name][1]
+    assert_same(model, [{}, *sweep], at=at)
 
 
 @pytest.mark.parametrize("name", ["blocks.0.mlp", "blocks.2.attn.q", "blocks.2.ln2", "blocks.2.mlp", "ln_final"])
@@ -155,33 +158,6 @@ def test_a_hook_on_a_module_that_is_taken_apart_is_refused(name: str) -> None:
     Prefix(model, TOKENS, [{}])
 
 
-def test_edits_of_several_places_at_once() -> None:
-    model = make("lfa")
-    z, out, token = "blocks.{}.attn.hook_z", "blocks.{}.hook_mlp_out", "blocks.{}.hook_token_post"
-    sweep: list[Edits] = [
-        {z.format(0): mixed, out.format(2): mixed},
-        {z.format(0): mixed, out.format(1): mixed},
-        {z.format(0): mixed, "ln_final.hook_normalized": mixed},
-        {"hook_embed": mixed, z.format(2): mixed},
-        {token.format(1): mixed, z.format(2): mixed},
-        {token.format(1): mixed},
-        {"blocks.*.attn.hook_q": mixed, "ln_final.hook_scale": mixed},
-        {"blocks.2.hook_attn_in": mixed, z.format(2): mixed},
-    ]
-    for at in (None, AT):
-        assert_same(model, [{}, *sweep], at=at)
-
-
-def test_the_last_layer_whole_for_some_and_at_the_answers_for_others() -> None:
-    """Edits that need different parts of the last layer share no z of another shape."""
-    model = make("std-t")
-    behind: list[Edits] = [{"blocks.2.hook_mlp_out": mixed}, {"blocks.2.hook_resid_mid": mixed}]
-    norm: list[Edits] = [{"ln_final.hook_scale": mixed}]
-    assert_same(model, [{}, *behind], at=AT)
-    assert_same(model, [{}, *norm], at=AT)
-    assert_same(model, [{}, *behind, SINGLES[0], {**SINGLES[0], **behind[0]}, *SINGLES[8:10], *norm], at=AT)
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (5, 1)])
 def test_small_batches(shape: tuple[int, int]) -> None:
     """A batch of one, and sequences of one token: there, gating heads is all that can act."""
@@ -195,9 +171,6 @@ def test_the_unedited_pass_is_the_plain_one_bit_for_bit() -> None:
     with torch.no_grad():
         plain = model.ln_final(model.readout(model.segment(model.embed_tokens(TOKENS))))
     assert torch.equal(first, plain)
-
-
-# ---- captures ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", some(["std-t", "lfa", "kromcanon", "hdpl"], ["lfa", "kromcanon"]))
@@ -221,7 +194,6 @@ def test_captures_of_every_hook(case: str) -> None:
 
 @torch.no_grad()
 def test_the_last_captured_hook_shows_its_own_edit() -> None:
-    """Passes that end with a hook: an edit that starts there is run, too."""
     model, name = make("std-t"), "blocks.1.attn.hook_z"
     prefix = Prefix(model, TOKENS, [{}, SINGLES[6]], names=[name], streams=False)
     (got,) = prefix.run(SINGLES[6])[1].values()
@@ -229,9 +201,6 @@ def test_the_last_captured_hook_shows_its_own_edit() -> None:
         model(TOKENS)
     torch.testing.assert_close(got, expected[name])
     assert not got[:, :, 2].any() and got[:, :, 1].any()
-
-
-# ---- work that is not done ---------------------------------------------------------------------
 
 
 def counted(model: StreamTransformer, monkeypatch: pytest.MonkeyPatch) -> Counter:
@@ -276,19 +245,13 @@ def test_passes_for_attention_end_with_it(monkeypatch: pytest.MonkeyPatch) -> No
     assert [rows[n, "q"] / one for n in range(3)] == [1, 5, 9]
 
 
-# ---- errors and company ------------------------------------------------------------------------
-
-
 def test_errors_are_those_of_edit() -> None:
     model = make("lfa")
-    with pytest.raises(InputError, match="did you mean"):
-        streams(model, [{"blocks.0.attn.hook_zz": mixed}])
-    with pytest.raises(InputError, match="hook_token_post or hook_context_post"):
-        streams(model, [{"blocks.0.hook_resid_post": mixed}])
-    with pytest.raises(InputError, match="must return the new activation"):
-        streams(model, [{"blocks.0.attn.hook_z": lambda z, hook: None}])  # type: ignore[dict-item]
-    with pytest.raises(InputError, match=r"hook_z returned \[3, 6"):
-        streams(model, [{"blocks.0.attn.hook_z": lambda z, hook: z[:, 1:]}])
+    for name, fn, line in (("blocks.0.attn.hook_zz", mixed, "did you mean"),
+                           ("blocks.0.hook_resid_post", mixed, "hook_token_post or hook_context_post"),
+                           ("blocks.0.attn.hook_z", lambda z, hook: z[:, 1:], r"hook_z returned \[3, 6")):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            streams(model, [{name: fn}])
     with pytest.raises(InputError, match="outside the vocabulary"):
         streams(model, [{}], TOKENS + 300)
     assert not any(p._forward_hooks or p.fwd_hooks for p in model.hook_dict.values())

@@ -13,7 +13,6 @@ from streamscope.cli.errors import InputError, Undefined
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 
-torch.set_num_threads(1)
 TOKENS = torch.randint(256, (2, 5), generator=torch.Generator().manual_seed(4))
 TIGHT = dict(rtol=0, atol=1e-10)
 GROUPED = {f"attention.{name}.bias": True for name in "qkvo"} | {
@@ -64,21 +63,6 @@ def test_weights_are_the_maps_of_the_forward_pass(name: str) -> None:
     torch.testing.assert_close(norm @ model.W_U + model.b_U, model(TOKENS), **TIGHT)
 
 
-def test_circuits_give_scores_and_results() -> None:
-    """x QK x'ᵀ / sqrt(d_h) is the score, A x OV the result of a head, in a model without positions and biases."""
-    model = build("std-t", "tiny", init_std=0.2, positions="none").double()
-    inputs: list[Tensor] = []
-    model.blocks[1].attn.register_forward_pre_hook(lambda m, args: inputs.append(args[0]))
-    _, cache = model.run_with_cache(TOKENS, names_filter=["*scores", "*pattern", "*result"])
-    x = inputs[0]
-    scores = torch.einsum("bqd,hde,bke->bhqk", x, model.QK.AB[1], x) / model.config.d_head**0.5
-    seen = cache["attn_scores", 1].isfinite()
-    torch.testing.assert_close(scores[seen], cache["attn_scores", 1][seen], **TIGHT)
-    results = torch.einsum("bhqk,bkd,hde->bqhe", cache["pattern", 1], x, model.OV.AB[1])
-    torch.testing.assert_close(results, cache["result", 1], **TIGHT)
-    assert model.all_head_labels[5] == "L1H1" and len(model.all_head_labels) == 8
-
-
 @pytest.mark.parametrize(
     ("preset", "overrides", "name", "says"),
     [
@@ -88,22 +72,21 @@ def test_circuits_give_scores_and_results() -> None:
         ("canon", {}, "OV", "Canon-B mixes positions after the projections: read hook_result"),
         ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
         ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
-        ("hdpl", {}, "QK", "an HDPL projection 32 -> 32 is not linear"),
         ("hdpl", {}, "W_gate", "an HDPL projection 32 -> 128 is not linear"),
     ],
 )
 def test_what_an_architecture_does_not_define(preset: str, overrides: Any, name: str, says: str) -> None:
     """One line, which is bad input and a lacking attribute alike."""
     model = build(preset, "tiny", **overrides)
-    assert not hasattr(model, name) and getattr(model, name, None) is None
-    with pytest.raises(Undefined, match=says):
-        getattr(model, name)
-    with pytest.raises(AttributeError, match="no attribute 'W_q'"):
-        model.W_q  # noqa: B018
+    assert getattr(model, name, None) is None
+    for attribute, error, line in ((name, Undefined, says), ("W_q", AttributeError, "no attribute 'W_q'")):
+        with pytest.raises(error, match=line):
+            getattr(model, attribute)
 
 
 def test_accumulated_bias() -> None:
     model = make("grouped")
+    assert model.cfg.n_key_value_heads == 2 and not model.cfg.parallel_attn_mlp
     expected = model.b_O[0] + model.b_out[0]
     torch.testing.assert_close(model.accumulated_bias(1), expected, **TIGHT)
     torch.testing.assert_close(model.accumulated_bias(1, mlp_input=True), expected + model.b_O[1], **TIGHT)
@@ -153,9 +136,8 @@ class Storages(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if isinstance(x, Tensor):
-                self.largest = max(self.largest, x.untyped_storage().nbytes())
+        sizes = [x.untyped_storage().nbytes() for x in tree_leaves(out) if isinstance(x, Tensor)]
+        self.largest = max([self.largest, *sizes])
         return out
 
 
@@ -175,7 +157,6 @@ def test_composition_scores_of_many_heads_expand_no_product() -> None:
         ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
         ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
         ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is undefined, because Canon-B"),
-        ("std-t", {"attention.qk_norm": "rms"}, "QK is undefined"),
     ],
 )
 def test_composition_scores_that_are_not_defined(name: str, overrides: Any, says: str) -> None:

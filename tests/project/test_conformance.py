@@ -28,12 +28,13 @@ def test_the_table_has_every_cell_and_no_failure() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_column(capsys: pytest.CaptureFixture[str]) -> None:
-    """The preset of which most is refused: hyper-connections and Canon layers."""
-    case = Case("kromcanon", tokenizer())
+@pytest.mark.parametrize("preset", ["std-t", "lfa", "dst-kron", "kromcanon"])
+def test_a_column(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One stream, two, a Kronecker map, and of what most is refused: hyper-connections and Canon layers."""
+    case = Case(preset, tokenizer())
     for row in HERE:
         name = f"{row.tool}: {row.call}"
-        assert cell(row, case) == TABLE["cells"]["kromcanon"][name], name
+        assert cell(row, case) == TABLE["cells"][preset][name], name
 
 
 def test_a_cell_that_changes_is_told() -> None:

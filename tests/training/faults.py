@@ -1,7 +1,7 @@
 """Kill commands at awkward moments, continue them, and compare the result with an unbroken run.
 
 Each case runs in its own process: a tiny training (dropout, so that the random state matters; validation), a
-fine-tuning, an extraction of features in several parts and a grid of two trainings. A process dies at the n-th
+fine-tuning and an extraction of features in several parts. A process dies at the n-th
 `os.replace`, the call that gives every file its name. The command is then resumed, or started again if no run exists
 yet. Weights, metrics and feature rows must then equal those of the uninterrupted run, bit for bit.
 """
@@ -25,7 +25,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.tensors import digest
-from streamscope.models.training.run import MACHINE_METRICS, read_metrics
+from tests.training.runs import rows
 
 KILLED = 86
 """Exit code of a process that killed itself at a rename."""
@@ -52,13 +52,11 @@ class Case:
     """Whether --resume continues it; otherwise the same command does."""
 
     def arguments(self, folder: Path) -> list[str]:
-        """The arguments that start the case in `folder`, or continue it there."""
         out = ("--out", str(folder / self.file))
         return ["--resume", *out] if self.resumes and (folder / "manifest.json").exists() else [*self.argv, *out]
 
 
 def training() -> Case:
-    """A tiny PLS: 9 steps, a checkpoint every 3, an evaluation every 4."""
     argv = (
         "pls --data stories:0:30 --valid stories:1:4 --scale tiny --set d_vocab=300 "
         f"--steps {STEPS} --batch-size 4 --log-every 2 --eval-every 4 --eval-batches 2 "
@@ -77,22 +75,10 @@ def tuning(folder: Path, base: Path) -> Case:
     return Case("sft", "models.sft", (str(base), "--data", str(pairs), *options.split()))
 
 
-def extraction(folder: Path, base: Path) -> Case:
+def extraction(base: Path) -> Case:
     """The features and raw activations of some stories, in several parts (see `_work`)."""
     argv = (str(base), "--data", "stories:1:12", "--raw", "--device", "cpu")
     return Case("extraction", "features.extract", argv, file="features.parquet", resumes=False)
-
-
-def grid(folder: Path) -> Case:
-    """A grid of two trainings with the options of `training`."""
-    preset, *train = training().argv
-    options = {name[2:].replace("-", "_"): value for name, value in zip(train[::2], train[1::2], strict=True)}
-    words = {"set": [options.pop("set")], "snapshots": options.pop("snapshots")}
-    values = {**words, **{name: int(value) if value.isdigit() else value for name, value in options.items()}}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-    text = [f'presets = ["{preset}"]', "seeds = [0, 1]", "[train]", *lines]
-    (path := folder / "grid.toml").write_text("\n".join(text), encoding="utf-8")
-    return Case("grid", "models.grid", (str(path),), resumes=False)
 
 
 def _work(module: str, argv: Sequence[str], death: int, log: str) -> None:
@@ -147,15 +133,12 @@ def killed(case: Case, folder: Path, death: int) -> bool:
 
 
 def final_state(folder: Path) -> dict[str, Any]:
-    """The results to compare: each run's weights, metrics without times, outcome and step; each table's rows."""
+    """The results to compare: a run's weights, metrics without times, outcome and step; each table's rows."""
     state: dict[str, Any] = {}
-    for path in sorted([*folder.glob("manifest.json"), *folder.glob("*/manifest.json")]):
-        run, about = path.parent, json.loads(path.read_text(encoding="utf-8"))
-        prefix = "" if run == folder else f"{run.name} "
-        state[f"{prefix}weights"] = digest(load(run).state_dict())
-        rows = [{k: v for k, v in row.items() if k not in MACHINE_METRICS} for row in read_metrics(run)]
-        state[f"{prefix}metrics"] = rows
-        state |= {f"{prefix}{name} noted": about.get(name) for name in ("outcome", "step", "steps", "weights")}
+    if (folder / "manifest.json").exists():
+        about = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        state = {f"{name} noted": about.get(name) for name in ("outcome", "step", "steps", "weights")}
+        state |= {"weights": digest(load(folder).state_dict()), "metrics": rows(folder)}
     for path in sorted(folder.glob("*.parquet")):
         state[path.name] = pq.read_table(path).to_pandas().to_csv()
     if not state:
@@ -164,6 +147,5 @@ def final_state(folder: Path) -> dict[str, Any]:
 
 
 def differences(one: Path, two: Path) -> list[str]:
-    """Names in `final_state` whose values differ between two folders."""
     a, b = final_state(one), final_state(two)
     return [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]

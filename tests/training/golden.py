@@ -64,7 +64,6 @@ def losses(preset: str) -> list[float]:
 
 
 def main() -> None:
-    """Write, and print the largest differences."""
     from streamscope.models.config.presets import PRESETS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

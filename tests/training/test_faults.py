@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -24,7 +23,7 @@ from streamscope.models.training.run import LOCK, Run
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import TokenShards, pack
 from streamscope.text.tokenizer import Tokenizer
-from tests.training.faults import KILLED, Case, differences, extraction, grid, killed, run, training, tuning
+from tests.training.faults import KILLED, Case, differences, extraction, killed, run, training, tuning
 
 
 @pytest.fixture(scope="module")
@@ -37,55 +36,26 @@ def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
     """Each case with the folder of its uninterrupted run."""
     done = {"last": (training(), folder / "last")}
     killed(*done["last"], 0)
-    sft = tuning(folder, done["last"][1])
+    sft, rows = tuning(folder, done["last"][1]), extraction(done["last"][1])
     killed(sft, folder / "sft", 0)
-    return {**done, "sft": (sft, folder / "sft")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("extraction", 5), ("grid", 3)])  # a grid's runs are other processes
-def test_rows_and_runs_of_a_grid_survive_every_rename(cases, folder: Path, tmp_path: Path, name, least) -> None:
-    case, whole = extraction(folder, cases["last"][1]) if name == "extraction" else grid(folder), tmp_path / "whole"
-    killed(case, whole, 0)
-    number = 1
-    while killed(case, out := tmp_path / f"{number}", number):
-        assert differences(whole, out) == [], f"rename {number}"
-        number += 1
-    assert number > least, "there are more renames than that"
-
-
-def test_what_differs_is_named(cases, tmp_path: Path) -> None:
-    whole, other = cases["last"][1], copied(cases["last"][1], tmp_path)
-    tensors, meta = read_tensors(other / "model.safetensors")
-    changed = write_tensors(other / "model.safetensors", {k: v + 1 for k, v in tensors.items()}, meta)
-    manifest = json.loads((other / "manifest.json").read_text())
-    (other / "manifest.json").write_text(json.dumps(manifest | {"weights": changed}))
-    with (other / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 9, "kind": "train", "loss": 1.0}\n')
-    pd.DataFrame({"x": [1.0]}).to_parquet(other / "features.parquet")
-    assert sorted(differences(whole, other)) == ["features.parquet", "metrics", "weights", "weights noted"]
-    for name, x in (("one", 1.0), ("two", 2.0)):
-        (tmp_path / name).mkdir()
-        pd.DataFrame({"x": [x]}).to_parquet(tmp_path / name / "features.parquet")
-    assert differences(tmp_path / "one", tmp_path / "two") == ["features.parquet"]
-    with pytest.raises(InputError, match="neither a run nor a table"):
-        differences(tmp_path / "nothing", other)
+    return {**done, "sft": (sft, folder / "sft"), "extraction": (rows, folder / "extraction")}
 
 
 @pytest.mark.parametrize(
-    ("name", "every"), [("last", 3), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in ("last", "sft"))]
-)
-def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name, every) -> None:
+    ("name", "every", "least"),
+    [("last", 3, 10), *(pytest.param(*one, marks=pytest.mark.slow)
+                        for one in (("last", 1, 10), ("sft", 1, 10), ("extraction", 1, 5)))],
+)  # fmt: skip
+def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name, every, least) -> None:
     """Every third rename of one case, and all of them of all cases in `make test-slow`."""
     case, whole = cases[name]
+    if not whole.exists():
+        killed(case, whole, 0)
     number = 1
     while killed(case, out := tmp_path / f"{number}", number):
         assert differences(whole, out) == [], f"rename {number}"
         number += every
-    assert number > 10, "the run makes more renames than that"
-
-
-# ---- damage ------------------------------------------------------------------------------------
+    assert number > least, "there are more renames than that"
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +70,6 @@ def killed_once(cases: dict[str, tuple[Case, Path]], folder: Path) -> Path:
 
 @pytest.fixture
 def half(killed_once: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(killed_once, tmp_path / "half"))
 
 
@@ -111,9 +80,8 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", ["torn", "bit", "gone"])
-def test_a_torn_checkpoint_falls_back_to_the_one_before(cases, half: Path, damage: str, capfd) -> None:
-    whole = cases["last"][1]
+@pytest.mark.parametrize(("damage", "told"), [("torn", "cannot be read"), ("bit", "damaged"), ("gone", "")])
+def test_a_torn_checkpoint_falls_back_to_the_one_before(cases, half: Path, damage: str, told: str, capfd) -> None:
     if damage == "torn":
         (half / LAST).write_bytes((half / LAST).read_bytes()[:-100])
     elif damage == "bit":
@@ -123,10 +91,8 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(cases, half: Path, damag
     train(["--resume", "--out", str(half)])
     warned = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ") and LAST in line]
     assert len(warned) == (damage != "gone")
-    if warned:
-        assert ("damaged" if damage == "bit" else "cannot be read") in warned[0], warned
-        assert f"continuing from step 3 of {BEFORE}" in warned[0]
-    assert differences(whole, half) == []
+    assert all(told in line and f"continuing from step 3 of {BEFORE}" in line for line in warned)
+    assert differences(cases["last"][1], half) == []
 
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
@@ -203,9 +169,6 @@ def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus,
         assert list(again.document(3)) == tokenizer.encode(list(text.documents())[3])
 
 
-# ---- one run, one process ----------------------------------------------------------------------
-
-
 def test_two_processes_do_not_train_one_run(half: Path, cases, tmp_path: Path) -> None:
     whole, log, one = cases["last"][1], tmp_path / "second", Run(half)
     assert (half / LOCK).exists(), "the killed process left its lock, which is free"
@@ -217,9 +180,6 @@ def test_two_processes_do_not_train_one_run(half: Path, cases, tmp_path: Path) -
     assert not (half / LOCK).exists()
     assert run("models.train", ["--resume", "--out", str(half)], log) == 0
     assert differences(whole, half) == []
-
-
-# ---- the same run ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["last", "sft"])

@@ -4,14 +4,13 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards, prepare
 from streamscope.text.corpus import open_corpus
-from streamscope.text.shards import Windows, in_validation, pack, pieces
+from streamscope.text.shards import in_validation, pack, pieces
 from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import WORDS, arguments, refused, with_options
 
@@ -47,8 +46,7 @@ def test_pieces_are_the_document_and_share_nothing(n: int, blocks: int, fraction
         assert len(piece) - 1 == pytest.approx(fraction * n / blocks, abs=1)
 
 
-@pytest.mark.parametrize("packing", ["stream", "document"])
-def test_no_window_of_training_holds_a_token_that_is_held_out(book: Path, packing: str) -> None:
+def test_shards_are_the_document_and_share_nothing(book: Path) -> None:
     corpus = open_corpus(str(book))
     tokenizer = Tokenizer.train(corpus.documents(), 300)
     whole = pack(corpus, tokenizer).document(0)[1:].tolist()
@@ -56,12 +54,6 @@ def test_no_window_of_training_holds_a_token_that_is_held_out(book: Path, packin
     assert [part.n_documents for part in parts] == [4, 4]
     joined = [one.document(i)[1:].tolist() for i in range(4) for one in parts]
     assert [i for piece in joined for i in piece] == whole
-    for part in parts:
-        windows = Windows(part, 16, packing=packing)
-        inputs, _ = windows.batch(np.arange(len(windows)))
-        seen = {tuple(row[row != tokenizer.pad_id].tolist()) for row in inputs if tokenizer.bos_id not in row[1:]}
-        texts = [" " + " ".join(map(str, part.document(i))) + " " for i in range(4)]
-        assert len(seen) > 10 and all(any(f" {' '.join(map(str, row))} " in text for text in texts) for row in seen)
 
 
 def test_a_book_trains_without_a_separator(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +74,7 @@ def test_a_book_trains_without_a_separator(book: Path, tmp_path: Path, capsys: p
     assert "the run is complete" in capsys.readouterr().err
 
 
-def test_a_part_of_a_mixture_that_validation_does_not_read_is_named(
-    book: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_that_validation_does_not_read_is_named(book: Path, corpus, tmp_path: Path, capsys) -> None:
     argv = arguments((Path(f"{corpus[0]}*1 + {book}*1"), book), tmp_path / "a")
     at = argv.index("--valid")
     train(with_options([*argv[:at], *argv[at + 2 :]], ["--steps", "1"]))

@@ -25,7 +25,6 @@ from tests.tiny import arguments
 
 
 def trainer(corpus, out: Path, preset: str = "lfa", **changes) -> Trainer:
-    """A trainer of a tiny model in fp32."""
     train, valid = map(str, corpus)
     data = prepare(train, valid, None, 300)
     training = with_recipe(Training(**{"batch_size": 8, "steps": 12, "device": "cpu", **changes}), preset, "tiny")
@@ -121,29 +120,22 @@ def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monk
 
 COMPILED = """
 import sys, torch
-from streamscope.models import build, edit
+from streamscope.models import load
 from streamscope.models.train import main
 argv, compiled, eager = sys.argv[3:], sys.argv[1], sys.argv[2]
 main([*argv, "--out", eager])
 main([*argv, "--out", compiled, "--compile", "blocks"])
-from streamscope.models import load
 one, two = load(eager), load(compiled)
 for p, q in zip(one.parameters(), two.parameters(), strict=True):
     torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
-tokens = torch.randint(0, 300, (1, 8))
-before = two(tokens)
-with edit(two, {"blocks.1.attn.hook_z": lambda z, hook: z * 0.0}):
-    assert not torch.equal(two(tokens), before)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["lfa", "hdpl"])
-def test_compiled_training_reaches_the_eager_weights_and_analysis_is_eager(corpus, tmp_path: Path, preset) -> None:
-    # a process of its own: dynamo cannot trace functions that the type checker has wrapped
+def test_compiled_training_reaches_the_eager_weights(corpus, tmp_path: Path, preset) -> None:
+    # a process of its own: dynamo cannot trace functions that the type checker has wrapped; the last --out counts
     argv = arguments(corpus, tmp_path / "unused", "--steps", "3", "--sample-every", "0", preset=preset)
-    i = argv.index("--out")
-    argv = [*argv[:i], *argv[i + 2 :]]
     command = [sys.executable, "-c", COMPILED, str(tmp_path / "compiled"), str(tmp_path / "eager"), *argv]
     done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -46,10 +46,8 @@ def chat_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "chats.jsonl"
-    rows = [
-        {"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": f"{b} ran."}]}
-        for a, b in itertools.pairwise(WORDS[:17])
-    ]
+    rows = [{"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": f"{b} ran."}]}
+            for a, b in itertools.pairwise(WORDS[:17])]  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -60,9 +58,8 @@ def test_only_the_turns_of_the_assistant_and_their_ends_are_targets(chat_run: Pa
     chat = [("system", "red"), ("user", "the cat"), ("assistant", "sat."), ("user", "dog"), ("assistant", "a bird ran")]
     path = tmp_path / "rows.jsonl"
     messages = [{"role": role, "content": content} for role, content in chat]
-    path.write_text(
-        json.dumps({"messages": messages, "prompt": 3}) + "\n" + json.dumps({"prompt": "on", "response": "to"})
-    )
+    rows = ({"messages": messages, "prompt": 3}, {"prompt": "on", "response": "to"})
+    path.write_text("\n".join(map(json.dumps, rows)))
     rows = encode_pairs(read_pairs(path), tokenizer, 128, None, model.eos_ids)
     inputs, targets = PairWindows(rows, 128, tokenizer.pad_id).batch([0, 1])
     ids = model.to_chat(messages, reply=False)[0].tolist()
@@ -174,9 +171,7 @@ def test_a_killed_lora_resumes_to_the_same_weights(chat_run: Path, chats: Path, 
         load(f"{out}@8")
 
 
-def test_end_of_turn_template_and_context_survive_tuning_and_export(
-    chat_run: Path, chats: Path, tmp_path: Path
-) -> None:
+def test_template_and_context_survive_tuning_and_export(chat_run: Path, chats: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     out, folder = tmp_path / "tuned", tmp_path / "exported"
     argv = ["--data", str(chats), "--valid", str(chats), "--steps", "120", "--batch-size", "16", "--lr", "5e-3"]

@@ -105,7 +105,6 @@ def test_processes_draw_other_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_sharded_on_two_processes_goes_on_in_one(runs: Path) -> None:
-    """A checkpoint has whole tensors, however many processes wrote it."""
     out = runs / "sharded-2"
     main(["--resume", "--out", str(out)])
     for name, close in (("loss", 2e-5), ("grad_norm", 1e-4)):

@@ -1,6 +1,7 @@
 """Phases of a run: their lengths, batches and mixtures step by step, tokens and FLOPs counted, resumed bit-equal."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,7 @@ def test_the_spelling() -> None:
             phases_of(text)
 
 
-def test_learned_positions_that_come_late_are_told(
-    corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_learned_positions_that_come_late_are_told(corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
     assert late_positions_message(phases_of("6000:8x64,500:8x128"), 128) == (
         "learned positions 64 to 127 are not all trained before step 6,000: earlier validation losses include "
         "untrained positions"
@@ -146,16 +145,6 @@ def test_stopped_inside_and_at_the_end_of_a_phase_it_goes_on_bit_equal(corpus, s
     assert json.loads((tmp_path / "cut/config.json").read_text())["training"]["phases"] == THREE
 
 
-def test_two_processes_share_every_batch(corpus, source, tmp_path) -> None:
-    t = trainer(corpus, tmp_path, source, phases="5:8x8:1/0,4:4x16")
-    whole = [t.indices(step).tolist() for step in range(9)]
-    parts = []
-    for rank in range(2):
-        t.ranks.rank, t.ranks.size = rank, 2
-        parts.append([t.micro_batches(step)[0].tolist() for step in range(9)])
-    assert [a + b for a, b in zip(*parts, strict=True)] == whole
-
-
 def test_tokens_are_counted_by_phase(corpus, tmp_path) -> None:
     t = trainer(corpus, tmp_path, phases=LENGTHS)
     config = {"phases": LENGTHS, "batch_size": 4}
@@ -194,3 +183,28 @@ def test_bad_phases_are_one_line_and_write_nothing(corpus, tmp_path, phases: str
     with refused(line):
         main(phased(corpus, tmp_path / "out", phases, *more))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_writes_down_its_mixture_and_goes_on_bit_equal(source, corpus, tmp_path) -> None:
+    argv = [source if word == str(corpus[0]) else word for word in arguments(corpus, tmp_path / "whole")]
+    main(argv)
+    config = json.loads((tmp_path / "whole/config.json").read_text())
+    told = json.loads((tmp_path / "whole/manifest.json").read_text())["data"]["train"]
+    assert config["data"]["data"] == source
+    assert [part["weight"] for part in told["source"]["parts"]] == [0.75, 0.25]
+    assert told["corpus"] == told["source"]["fingerprint"]
+    out = tmp_path / "cut"
+    cut(7, main, [str(out) if word == str(tmp_path / "whole") else word for word in argv])
+    main(["--resume", "--out", str(out)])
+    assert same_weights(tmp_path / "whole", out) and rows(tmp_path / "whole") == rows(out)
+
+
+def test_a_changed_part_is_told_on_resume(source, corpus, tmp_path) -> None:
+    part = tmp_path / "part.txt"
+    shutil.copy(corpus[0], part)
+    argv = arguments(corpus, tmp_path / "run")
+    argv[argv.index("--data") + 1] = f"{part}*1 + {corpus[0]}*1"
+    cut(5, main, argv)
+    part.write_text(corpus_text(120, 9))
+    with pytest.raises(InputError, match="the train data changed"):
+        main(["--resume", "--out", str(tmp_path / "run")])

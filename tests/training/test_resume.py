@@ -1,14 +1,8 @@
 """A killed run goes on to the same weights, bit for bit, and its metrics have no row twice."""
 
-import functools
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,69 +15,25 @@ from streamscope.models.train import main
 from streamscope.models.training.checkpoints import load_checkpoint, save_checkpoint
 from streamscope.models.training.optim import Optimizers
 from streamscope.models.training.run import read_metrics
-from tests.tiny import arguments
+from tests.tiny import arguments, some
 from tests.training.runs import cut, rows, same_weights
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def kill_after(folder: Path, step: int, argv: list[str], number: int) -> int:
-    """Run the command in a process of its own and signal it when its metrics have reached `step`."""
-    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "models.train", *argv], cwd=ROOT, env=env, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if (folder / "metrics.jsonl").exists() and any(r["step"] >= step for r in read_metrics(folder, strict=False)):
-            process.send_signal(number)
-            break
-        time.sleep(0.005)
-    return process.wait(60)
-
-
-# so many steps that the signal hits the middle; evaluations and samples, which take most of the time, seldom
-LONG = ["--steps", "60", "--checkpoint-every", "7", "--eval-every", "30", "--sample-every", "30"]
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(corpus, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The whole run of a preset."""
-
-    @functools.cache
-    def of(preset: str) -> Path:
-        whole = tmp_path_factory.mktemp(preset) / "whole"
-        main(arguments(corpus, whole, *LONG, preset=preset))
-        return whole
-
-    return of
-
-
-@pytest.mark.parametrize(
-    ("number", "preset"),
-    [
-        (None, "pls"),
-        pytest.param(signal.SIGINT, "pls", marks=pytest.mark.slow),
-        *(pytest.param(signal.SIGKILL, preset, marks=pytest.mark.slow) for preset in ("pls", "kromcanon")),
-    ],
-    ids=str,
-)
-def test_killed_and_resumed_equals_uninterrupted(corpus, uninterrupted, tmp_path: Path, number, preset: str) -> None:
-    # number None: stopped in this process; else the signal to one of its own. pls has dropout, so the random state
-    # matters, kromcanon two optimisers; a pls that is killed at its renames is in test_faults, and runs always
-    whole, out = uninterrupted(preset), tmp_path / "cut"
-    argv = arguments(corpus, out, *LONG, preset=preset)
-    if number is None:
-        cut(17, main, argv)
-    else:
-        assert kill_after(out, 15, argv, number) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
-    reached = max(r["step"] for r in read_metrics(out, strict=False))
-    assert 15 <= reached < 60, "the signal came too late to test anything"
+@pytest.mark.parametrize("preset", some(["pls", "kromcanon", "hdpl"], ["pls"]))
+@pytest.mark.parametrize("killed", some([False, True], [False]))
+def test_stopped_and_resumed_equals_uninterrupted(corpus, tmp_path: Path, preset: str, killed: bool) -> None:
+    # pls has dropout and hdpl sampled latents, so the random state matters, kromcanon two optimisers; a pls that is
+    # killed at its renames is in test_faults, and runs always
+    whole, out = tmp_path / "whole", tmp_path / "cut"
+    main(arguments(corpus, whole, preset=preset))
+    cut(7, main, arguments(corpus, out, preset=preset), killed=killed)
+    assert max(r["step"] for r in read_metrics(out, strict=False)) < 12
+    torch.manual_seed(123)
     main(["--resume", "--out", str(out)])
     assert same_weights(whole, out)
     assert rows(whole) == rows(out)
     manifest = json.loads((out / "manifest.json").read_text())
-    assert (manifest["outcome"], manifest["step"]) == ("completed", 60)
+    assert (manifest["outcome"], manifest["step"]) == ("completed", 12)
 
 
 def test_a_torn_row_is_repaired(tiny_run: Path, tmp_path: Path) -> None:

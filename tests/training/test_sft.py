@@ -4,14 +4,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
-from streamscope.models.hooks import capture
 from streamscope.models.runs import main as runs
 from streamscope.models.sft import main
 from streamscope.models.train import main as train
@@ -29,10 +27,8 @@ TEMPLATE = "User: {prompt}\nAssistant: {response}"
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
-    rows = [
-        {"prompt": f"{WORDS[i % 24]} {WORDS[i % 7]}", "response": f"{WORDS[(i + 1) % 24]} {WORDS[i % 5]}."}
-        for i in range(60)
-    ]
+    rows = [{"prompt": f"{WORDS[i % 24]} {WORDS[i % 7]}", "response": f"{WORDS[(i + 1) % 24]} {WORDS[i % 5]}."}
+            for i in range(60)]  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -60,22 +56,6 @@ def test_targets_are_the_response_and_the_bos_that_ends_it(tiny_run: Path) -> No
     n = int((targets != -100).sum())
     assert torch.equal(targets[0, : n - 1], inputs[0, 1:n]) and targets[0, n - 1] == tokenizer.bos_id
     assert unmasked.n_targets == n
-
-
-def test_masked_loss_by_hand_and_no_gradient_where_masked(tiny_run: Path) -> None:
-    model, w = windows(tiny_run, [("the cat", "a red dog"), ("he", "ran to the house")])
-    inputs, targets = w.batch([0, 1])
-    with capture(model, "ln_final.hook_normalized", grad=True) as found:
-        loss, _ = model.loss(inputs, targets)
-    with torch.no_grad():
-        log_p = model(inputs).double().log_softmax(-1)
-    places = (targets != -100).nonzero().tolist()
-    total = -sum(float(log_p[b, t, targets[b, t]]) for b, t in places)
-    assert float(loss.detach()) == pytest.approx(total / len(places), rel=1e-5)
-    (gradient,) = torch.autograd.grad(loss, found["ln_final.hook_normalized"])
-    size = gradient.abs().sum(-1)
-    assert (size[targets == -100] == 0).all() and (size[targets != -100] > 0).all()
-    assert (targets[:, :3] == -100).all(), "the prompt is masked"
 
 
 def test_packing_keeps_pairs_whole_and_their_targets(tiny_run: Path) -> None:
@@ -125,44 +105,42 @@ def test_hold_out_keeps_a_prompt_on_one_side() -> None:
         hold_out([("one", "a"), ("one", "b")], 0.5)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("[1]", "expected"), ('{"prompt": "a"}', "'response' is missing"), ("{", ""),
-        ('{"prompt": "a", "response": " "}', "'response' is empty or not a text"),
-        ('{"prompt": 3, "response": "b"}', "'prompt' is empty or not a text"),
-        ('{"prompt": "a", "response": "\\ud800"}', ".*lone surrogate"),
-        ('{"messages": "hello"}', "messages must be a list"),
-        ('{"messages": [{"role": "user"}]}', "messages must be a list"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', ".*need a turn of the assistant"),
-        ('{"messages": [{"role": "assistant", "content": "a"}]}', ".*need a turn of the assistant"),
-        ('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}]}', ".*neither"),
-    ],
-)  # fmt: skip
-def test_bad_rows_are_named(line: str, message: str, tmp_path: Path) -> None:
+def test_bad_rows_are_named(tmp_path: Path) -> None:
+    user, silent = {"role": "user", "content": "a"}, {"role": "assistant", "content": " "}
     path = tmp_path / "bad.jsonl"
-    path.write_text(f'{{"prompt": "a", "response": "b"}}\n{line}\n')
-    with pytest.raises(InputError, match=f"bad.jsonl:2: ?{message}"):
+    for row, message in (
+        ([1], "expected"), ({"prompt": "a"}, "'response' is missing"),
+        ({"prompt": "a", "response": " "}, "'response' is empty or not a text"),
+        ({"prompt": 3, "response": "b"}, "'prompt' is empty or not a text"),
+        ({"prompt": "a", "response": "\ud800"}, ".*lone surrogate"),
+        ({"messages": "hello"}, "messages must be a list"), ({"messages": [{"role": "user"}]}, "messages must be"),
+        ({"messages": [user]}, ".*need a turn of the assistant"), ({"messages": [user, silent]}, ".*neither"),
+    ):  # fmt: skip
+        path.write_text(f'{{"prompt": "a", "response": "b"}}\n{json.dumps(row)}\n')
+        with pytest.raises(InputError, match=f"bad.jsonl:2: ?{message}"):
+            read_pairs(path)
+    path.write_text("{")
+    with pytest.raises(InputError, match="bad.jsonl:1"):
+        read_pairs(path)
+    path.write_text("\n")
+    with pytest.raises(InputError, match="bad.jsonl: the file is empty"):
         read_pairs(path)
 
 
 def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "new")
+    base = [str(tiny_run), "--data", str(pairs)]
     for argv, message in (
-        ([str(tiny_run), "--data", str(pairs)], "--out"), (["--data", str(pairs), "--out", out], "give a run"),
-        ([str(tiny_run), "--data", str(pairs), "--out", str(tiny_run)], "not empty"),
-        ([str(tiny_run), "--data", str(pairs), "--out", out, "--template", "{response}{prompt}"], "template"),
-        ([str(tiny_run), "--data", str(pairs), "--out", out, "--batch-size", "100"], "lower --batch-size"),
-        ([str(tiny_run), "--data", str(pairs), "--out", out, "--hc-lr", "9"], "--hc-lr has no effect"),
+        (base, "--out"), ([*base[1:], "--out", out], "give a run"), ([*base, "--out", str(tiny_run)], "not empty"),
+        ([*base, "--out", out, "--template", "{response}{prompt}"], "template"),
+        ([*base, "--out", out, "--batch-size", "100"], "lower --batch-size"),
+        ([*base, "--out", out, "--hc-lr", "9"], "--hc-lr has no effect"),
         (["--resume", "--out", str(tiny_run)], "not a fine-tuning: resume it with python -m models.train --resume"),
         (["--resume", "--out", out, "--unmasked"], "leave out"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             main(argv)
     assert not (tmp_path / "new").exists()
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(InputError, match="empty.jsonl: the file is empty"):
-        read_pairs(tmp_path / "empty.jsonl")
 
 
 def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, capsys) -> None:
@@ -207,22 +185,12 @@ def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, 
     assert "60 of 60 validation pairs have a prompt of the training pairs" in capsys.readouterr().err
 
 
-def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(
-    tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_of_a_large_model_are_split(tiny_run: Path, pairs: Path, tmp_path: Path, monkeypatch) -> None:
     """SmolLM2: 16 rows of 162 tokens are two micro-batches. The weights after training agree to rounding."""
     training = Training(batch_size=16, epochs=1.0)
     for row, parts in ((162 * 30 * 576, 2), (128 * 6 * 192, 1), (10**12, 16)):
         assert with_micro_batches(training, row).accumulate == parts
     assert with_micro_batches(replace(training, accumulate=4), 1).accumulate == 4
-    split_as: list[int] = []
-
-    def watched(*given: Any) -> Training:
-        found = with_micro_batches(*given)
-        split_as.append(found.accumulate)
-        return found
-
-    monkeypatch.setattr(tuning, "with_micro_batches", watched)
     for name in ("whole", "split"):
         main([str(tiny_run), "--data", str(pairs), "--batch-size", "4", "--steps", "6", "--lr", "1e-3", "--out",
               str(tmp_path / name)])  # fmt: skip
@@ -231,5 +199,5 @@ def test_batches_of_a_large_model_are_split_and_the_steps_are_the_same(
     before = load(tiny_run).state_dict()
     assert all(torch.allclose(x, split[key], rtol=1e-3, atol=1e-5) for key, x in whole.items())
     assert not torch.allclose(before["embed.weight"], whole["embed.weight"], atol=1e-4)
-    main(["--resume", "--out", str(tmp_path / "split")])
-    assert split_as == [1, 4, 4]
+    told = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("whole", "split")]
+    assert [config["training"]["accumulate"] for config in told] == [1, 4]

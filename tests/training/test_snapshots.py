@@ -1,7 +1,6 @@
 """Weights of chosen steps: which, what is in them, that a kill leaves none torn, and that `RUN@STEP` opens anywhere."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,9 @@ def test_steps_by_hand() -> None:
     assert snapshot_steps("every:5", 12) == [0, 5, 10, 12]
     assert snapshot_steps("7,3", 12) == [3, 7, 12]
     assert snapshot_steps("none", 12) == []
-
-
-@pytest.mark.parametrize("spec", ["log:0", "log:x", "every", "every:-2", "often", "3,-1", ""])
-def test_another_spelling_is_one_line(spec: str) -> None:
-    with pytest.raises(InputError, match="--snapshots .*: give log, log:N"):
-        snapshot_steps(spec, 100)
+    for spec in ("log:0", "log:x", "every", "every:-2", "often", "3,-1", ""):
+        with pytest.raises(InputError, match="--snapshots .*: give log, log:N"):
+            snapshot_steps(spec, 100)
 
 
 def test_snapshots_are_the_weights_of_their_steps(run: Path, corpus, tmp_path: Path) -> None:
@@ -80,16 +76,6 @@ def test_what_is_not_there_is_one_line(run: Path, corpus, tmp_path: Path) -> Non
             load(name)
     with pytest.raises(InputError, match="is a snapshot, which cannot be resumed"):
         main(["--resume", "--out", f"{run}@8"])
-
-
-def test_a_damaged_snapshot_is_told(run: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "a"))
-    path = copy / "snapshots" / "step-000004.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(InputError, match=r"step-000004.safetensors is damaged"):
-        load(f"{copy}@4")
 
 
 def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsys) -> None:

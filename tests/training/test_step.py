@@ -63,7 +63,6 @@ def test_every_step_has_the_rate_of_its_place(corpus, tmp_path: Path) -> None:
 
 
 def recorded(t: Any, steps: int) -> list[list[int]]:
-    """The windows of each micro-batch, as `update` asks for them."""
     asked: list[list[int]] = []
     batch = t.train.batch
 

@@ -23,7 +23,6 @@ from streamscope.papers.krom.arithmetic import (
     main,
     sinkhorn_slope,
     stream_differences,
-    untrained,
     updates,
 )
 from streamscope.papers.krom.tables import set_bias
@@ -32,7 +31,6 @@ both = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def ends(steps: int = 2000, **fields) -> dict[float, dict]:
-    """Final row by initial bias."""
     return {row["bias"]: row for row in updates(Case(**fields), steps=steps).to_dict("records")}
 
 
@@ -140,9 +138,6 @@ def test_mhc_has_the_slope_of_its_exponential() -> None:
     assert sinkhorn_slope(-8.0) == pytest.approx(p * (1 - p), rel=0.02) and sinkhorn_slope(-2.0) > 190 * p
 
 
-# ---- streams of untrained models ------------------------------------------------------------------
-
-
 def net():
     return build("kromcanon", "tiny", seed=3, d_vocab=64)
 
@@ -164,26 +159,6 @@ def test_spread_and_rank_are_those_of_a_plain_implementation() -> None:
         rank.append(math.exp(-(p * np.log(p)).sum()))
     got = stream_differences(model, tokens)
     assert got == pytest.approx({"spread": np.mean(spread), "rank": np.mean(rank), "apart": np.mean(apart)}, rel=1e-5)
-
-
-def test_with_full_mixing_only_the_last_module_tells_streams_apart() -> None:
-    """At bias 0 H_res is 1/4 everywhere: what is left is (H_post − its mean) ⊗ the last branch."""
-    model, tokens = net(), torch.randint(64, (1, 8), generator=torch.Generator().manual_seed(1))
-    set_bias(model, 0.0)
-    block = f"blocks.{model.config.n_layers - 1}"
-    with torch.no_grad(), capture(model, [f"{block}.hook_mlp_out", f"{block}.mlp_hc.hook_post"]) as found:
-        model(tokens)
-    weights, out = found[f"{block}.mlp_hc.hook_post"][0].double(), found[f"{block}.hook_mlp_out"][0].double()
-    expected = (weights - weights.mean(-1, keepdim=True)).norm(dim=-1) * out.norm(dim=-1)
-    assert stream_differences(model, tokens)["apart"] == pytest.approx(float(expected.mean()), rel=1e-5)
-    set_bias(model, -math.inf)
-    assert stream_differences(model, tokens)["apart"] > float(expected.mean())
-
-
-def test_nothing_is_contracted_without_mixing_and_more_by_more() -> None:
-    found = untrained(2, "tiny", (-40.0, -8.0, -2.0, 0.0)).set_index(["seed", "bias"])["contracted"]
-    assert found[0, -40.0] == pytest.approx(0, abs=1e-6)
-    assert 0 < found[0, -8.0] < found[0, -2.0] < found[0, 0.0] < 1
 
 
 def test_the_command_prints_swaps_and_slopes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,6 @@ def trainer(corpus: Any, out: Path, preset: str = "lfa", **changes: Any) -> Trai
     return test_loop.trainer(corpus, out, preset, **{"batch_size": 4, "sample_every": 0, **changes})
 
 
-# ---- no waiting for the device -----------------------------------------------------------------
-
-
 class Reads(TorchDispatchMode):
     """Counts operations that bring a number from the device to the host."""
 
@@ -62,9 +59,7 @@ def gpu(t: Trainer) -> Trainer:
 
 
 @pytest.mark.parametrize("preset", some(["lfa", "pls", "hdpl", "kromcanon"], ["pls"]))
-def test_nothing_is_read_from_the_device_between_log_steps(
-    corpus: Any, tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_from_the_device_between_log_steps(corpus, tmp_path: Path, preset: str, monkeypatch) -> None:
     t = gpu(trainer(corpus, tmp_path / "a", preset, log_every=4, checkpoint_every=6, snapshots="9"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     t.run.open_metrics(0)
@@ -138,9 +133,6 @@ def test_speed_leaves_evaluation_and_saving_out(corpus: Any, tmp_path: Path) -> 
         assert row["peak_memory"] > 0.01, "GB of this process"
 
 
-# ---- batches -----------------------------------------------------------------------------------
-
-
 def test_a_run_sees_the_batches_of_its_indices(corpus: Any, tmp_path: Path) -> None:
     """From the thread the same batches in the same order as by hand, over the end of an epoch and after a resume."""
     t = trainer(corpus, tmp_path / "a", accumulate=2)
@@ -188,9 +180,6 @@ def test_what_the_thread_raises_reaches_the_step(corpus: Any, tmp_path: Path) ->
         t.fit()
     assert t.step == 2
     assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
-
-
-# ---- compilation -------------------------------------------------------------------------------
 
 
 def test_runs_with_the_old_flag_load() -> None:

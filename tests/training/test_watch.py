@@ -1,4 +1,4 @@
-"""The mixing monitor in training: rows at each evaluation, one warning, nothing where there is nothing to mix."""
+"""What training watches: rows of the mixing monitor at each evaluation, penalties of HDPL, a warning of each."""
 
 from pathlib import Path
 
@@ -35,15 +35,8 @@ def test_the_last_rows_are_those_of_the_weights(corpus, tmp_path: Path) -> None:
         assert last[row["module"], row["metric"], row["part"]] == pytest.approx(row["value"], rel=1e-5)
 
 
-def test_nothing_for_a_model_without_mixing(corpus, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(loop, "measure", lambda *_: pytest.fail("measured"))
-    main(arguments(corpus, tmp_path / "a", preset="gpt2"))
-    assert rows(tmp_path / "a", "mixing") == []
-
-
 @pytest.fixture(scope="module")
 def watched(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of kromhc."""
     out = tmp_path_factory.mktemp("watched") / "run"
     main(arguments(corpus, out, preset="kromhc"))
     return out
@@ -66,3 +59,26 @@ def test_curves_in_tensorboard(watched: Path) -> None:
     key = {"step": 12, "module": "blocks.1.attn_hc", "metric": "swap_static", "part": "factor 1"}
     (value,) = (row["value"] for row in rows(watched, "mixing") if key.items() <= row.items())
     assert points[-1].value == pytest.approx(value)
+
+
+LINE = "HDPL: KL clamped on 100 % of tokens: the penalty has no gradient"
+
+
+def test_a_penalty_without_gradient_is_told(corpus, tmp_path: Path, capsys) -> None:
+    # a latent of 16: its KL is above ln 2 on every token
+    main(arguments(corpus, tmp_path / "run", "--set", "d_model=64", preset="hdpl"))
+    assert capsys.readouterr().err.count(LINE) == 1
+    for row in rows(tmp_path / "run", "train"):
+        assert row["loss"] == pytest.approx(row["ce"] + row["kl"], abs=1e-5)
+        assert row["kl_nats"] > 1 and row["kl_clamped"] > 0.9
+    assert "kl" not in rows(tmp_path / "run", "eval")[0]
+
+
+def test_free_bits_pull_from_the_start(corpus, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "free"
+    sites = ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")
+    free = [word for site in sites for word in ("--set", f"{site}.kl=free_bits", "--set", f"{site}.kl_weight=0.1")]
+    main(arguments(corpus, out, *free, "--set", "d_model=64", "--lr", "0.01", preset="hdpl"))
+    assert LINE not in capsys.readouterr().err
+    nats = [row["kl_nats"] for row in rows(out, "train")]
+    assert nats[-1] < 0.8 * nats[0]
