@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,11 +52,9 @@ def test_role_tokens_contain_the_role_and_no_other_word(name: str, tokenizer: To
 @pytest.mark.parametrize("name", [*FILES])
 def test_the_query_stands_at_the_same_token_in_both_orders(name: str, tokenizer: Tokenizer) -> None:
     aligned = align(suite_of(name), tokenizer)
-    pairs = require_pairs(aligned)
-    same = [aligned.queries[i] == aligned.queries[j] for i, j in pairs]
-    assert all(same)
-    assert all(aligned.prompts[i].order == "target_first" for i, _ in pairs)
-    assert all(aligned.prompts[j].order == "target_last" for _, j in pairs)
+    for i, j in require_pairs(aligned):
+        assert aligned.queries[i] == aligned.queries[j]
+        assert (aligned.prompts[i].order, aligned.prompts[j].order) == ("target_first", "target_last")
 
 
 def test_continuations_are_what_follows_the_text(tokenizer: Tokenizer) -> None:
@@ -114,9 +113,8 @@ def test_a_prompt_that_cannot_serve_is_filtered_with_its_reason(reason: str, sto
 @pytest.mark.parametrize("reason", UNSCORED)
 def test_continuations_that_cannot_be_compared_leave_the_prompt(reason: str, stories_bpe: Tokenizer) -> None:
     """Attention to roles does not read them: PDS and coreference lost 50 of 120 prompts."""
-    both = align(
-        Suite("s", (prompt_of("fine", coherent=" key", incoherent=" box"), UNSCORED[reason]), "here"), stories_bpe
-    )
+    fine = prompt_of("fine", coherent=" key", incoherent=" box")
+    both = align(Suite("s", (fine, UNSCORED[reason]), "here"), stories_bpe)
     assert not both.filtered and [after is None for after in both.continuations] == [False, True]
     assert both.unscored == [("p", reason)] and both.scoring() == f", 1 left out: {reason}"
     assert both.only([0]).unscored == [] and both.only([1]).unscored == both.unscored
@@ -143,14 +141,10 @@ def test_a_role_that_the_tokenizer_swallows_is_filtered() -> None:
 
 
 def test_the_context_counts_bos_and_is_met_exactly(stories_bpe: Tokenizer) -> None:
-    suite = Suite("s", (GOOD,), "here")
-    length = len(stories_bpe.encode(TEXT))
+    suite, length = Suite("s", (GOOD,), "here"), len(stories_bpe.encode(TEXT))
     assert align(suite, stories_bpe, length).prompts == (GOOD,)
     with pytest.raises(InputError, match="longer than the context"):
         align(suite, stories_bpe, length - 1)
-
-
-def test_an_empty_suite_aligns_nowhere(stories_bpe: Tokenizer) -> None:
     with pytest.raises(InputError, match="it is empty"):
         align(Suite("none", (), "here"), stories_bpe)
 
@@ -158,12 +152,8 @@ def test_an_empty_suite_aligns_nowhere(stories_bpe: Tokenizer) -> None:
 def test_a_pair_that_loses_one_prompt_is_dropped_and_counted(stories_bpe: Tokenizer) -> None:
     suite = load_suite("competing")
     longer = max(suite.prompts, key=lambda p: len(p.text))
-    half = Suite(
-        "half",
-        tuple(Prompt(**{**vars(p), "text": p.text + " the" * 60}) if p.id == longer.id else p for p in suite.prompts),
-        "here",
-    )
-    aligned = align(half, stories_bpe, 70)
+    prompts = (replace(p, text=p.text + " the" * 60) if p.id == longer.id else p for p in suite.prompts)
+    aligned = align(Suite("half", tuple(prompts), "here"), stories_bpe, 70)
     assert aligned.dropped_pairs == (longer.pair,) and aligned.filtered == [(longer.id, "longer than the context")]
     pairs = require_pairs(aligned)
     assert len(pairs) == 29 and len(aligned.prompts) == 59
@@ -191,6 +181,17 @@ def test_check_tokenizer_takes_the_models_own(stories_bpe: Tokenizer) -> None:
     assert check_tokenizer(model(stories_bpe, 1024)) is stories_bpe
     assert check_tokenizer(model(stories_bpe, 1088), stories_bpe) is stories_bpe, "a padded vocabulary is the model's"
     assert check_tokenizer(model(None, 1024), stories_bpe) is stories_bpe
+    other = Tokenizer.train(documents(5, 500), 1024)  # as many words, other words
+    for own, d_vocab, given, line in (
+        (stories_bpe, 1024, (other,), "is not the model's tokenizer"),
+        (None, 1024, (), "has no tokenizer; give the one"),
+        (object(), 1024, (), "without offsets: use a fast tokenizer"),
+        (None, 1023, (stories_bpe,), "has 1024 words, the model 1023"),
+        (None, 4096, (stories_bpe,), "has 1024 words, the model 4096"),
+        (stories_bpe, 1000, (), "has 1024 words, the model 1000"),
+    ):
+        with pytest.raises(InputError, match=line):
+            check_tokenizer(model(own, d_vocab), *given)
 
 
 def test_check_tokenizer_wraps_a_hugging_face_tokenizer(stories_bpe: Tokenizer) -> None:
@@ -202,18 +203,3 @@ def test_check_tokenizer_wraps_a_hugging_face_tokenizer(stories_bpe: Tokenizer) 
     backend.add_special_tokens(["</s>"])
     theirs.bos_token = "</s>"
     assert check_tokenizer(model(theirs, 1088)).encode(TEXT) == [1024, *stories_bpe.encode(TEXT)[1:]]
-    with pytest.raises(InputError, match="without offsets: use a fast tokenizer"):
-        check_tokenizer(model(object(), 1024))
-
-
-def test_check_tokenizer_refuses_another_vocabulary(stories_bpe: Tokenizer) -> None:
-    other = Tokenizer.train(documents(5, 500), 1024)  # as many words, other words
-    with pytest.raises(InputError, match="is not the model's tokenizer"):
-        check_tokenizer(model(stories_bpe, 1024), other)
-    with pytest.raises(InputError, match="has no tokenizer; give the one"):
-        check_tokenizer(model(None, 1024))
-    for d_vocab in (1023, 4096):
-        with pytest.raises(InputError, match=f"has 1024 words, the model {d_vocab}"):
-            check_tokenizer(model(None, d_vocab), stories_bpe)
-    with pytest.raises(InputError, match="has 1024 words, the model 1000"):
-        check_tokenizer(model(stories_bpe, 1000))

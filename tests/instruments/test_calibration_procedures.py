@@ -87,8 +87,7 @@ def test_cross_validated_accuracy_and_selectivity(kind: str) -> None:
 
 def test_cross_validated_power_and_caution() -> None:
     """A label that can be read is found; the interval of its accuracy is too wide, not too narrow."""
-    rng = np.random.default_rng(21)
-    hits = []
+    rng, hits = np.random.default_rng(21), []
     for _ in range(400):
         x, labels, groups, folds, _ = noise_probe(rng, "cases")
         x[:, 0] += 1.5 * (labels - 0.5)

@@ -3,8 +3,6 @@
 import inspect
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from streamscope.instruments.data import Documents, Prompts, Tasks, Tokens
 from streamscope.instruments.prompts import FILES
 from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
+from streamscope.instruments.user_instrument import instrument_in
 from streamscope.models import load
 from streamscope.probes.check import main as check
 from streamscope.probes.check.measure import CHECKS, measure_small, problems
@@ -75,30 +74,16 @@ def test_titles_of_figures_follow_the_measure(name: str, measure: str) -> None:
     assert problems(CHECKS["titles"], made, result) == []
 
 
-def outside(code: str) -> str:
-    """What a process prints in which no types are checked for it."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_bad_values_of_every_option_are_one_line() -> None:
-    said = outside(
-        "from dataclasses import fields\n"
-        "from streamscope.probes.check.measure import values\n"
-        "from streamscope.instruments.registry import discover\n"
-        "for cls in discover().values():\n"
-        "    print(len(fields(cls)), *values(cls, None))\n"
-    )
-    assert said.splitlines() == [str(len(fields(cls))) for cls in INSTRUMENTS.values()]
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_values_of_every_option_are_one_line(name: str) -> None:
+    assert problems(CHECKS["values"], INSTRUMENTS[name], None) == []
 
 
 def test_an_unknown_option_in_python_gets_the_near_ones() -> None:
     for cls in INSTRUMENTS.values():
         for one in fields(cls):
-            with pytest.raises(
-                InputError, match=rf"^unknown option of {cls.__name__} '{one.name}x': .*\b{one.name}\b"
-            ) as no:
+            line = rf"^unknown option of {cls.__name__} '{one.name}x': .*\b{one.name}\b"
+            with pytest.raises(InputError, match=line) as no:
                 cls(**{f"{one.name}x": 1})
             assert isinstance(no.value, TypeError), "as Python's own"
     with pytest.raises(InputError, match=r"^unknown option of Ablate 'head': did you mean heads or"):
@@ -180,13 +165,10 @@ def test_tests_of_streamscope_itself_are_not_asked_of_an_installation(
     [
         ("{'x': each", "{'z': each", "TypeError: mine: blocks ['x'], but contrasts of ['z']"),
         (".wide(['head', 'layer'", ".wide(['head', 'lair'", "KeyError: 'lair', line 18"),
-        (
-            "'mine', Documents()",
-            "'mine'",
-            "KeyError: 'Documents are not among the data of this instrument; name them in @instrument', line 11",
-        ),
+        ("'mine', Documents()", "'mine'",
+         "KeyError: 'Documents are not among the data of this instrument; name them in @instrument', line 11"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_measured_is_one_line(
     old: str, new: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,33 +179,22 @@ def test_what_cannot_be_measured_is_one_line(
     assert (end.value.code, capsys.readouterr().out) == (1, f"broken  measured: {said}\n")
 
 
-def test_data_come_with_their_defaults(tmp_path: Path) -> None:
-    text = MINE.replace("import Documents", "import Documents, Prompts")
-    (tmp_path / "mine.py").write_text(text.replace("Documents())", "Documents, Prompts)"))
-    said = outside(
-        "from streamscope.cli.errors import InputError\n"
-        "from streamscope.instruments.user_instrument import instrument_in\n"
-        f"try:\n    instrument_in({str(tmp_path / 'mine.py')!r})\n"
-        "except InputError as error:\n    print(error)\n"
-    )
-    assert said.endswith("instrument 'mine' takes data with their defaults: Documents(), not Documents, line 6\n")
-
-
 def test_what_is_easily_overlooked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A figure of a column that is not there, and a column whose values are all missing."""
-    for name, size in (("mine", "0.0"), ("other", "1.0")):
-        text = MINE.replace("total=total, size=1.0", f"total={size} * total, size={size}").replace(
-            "'What is drawn.'\n", "'What is drawn.'\n" + DRAWN
-        )
-        (tmp_path / f"{name}.py").write_text(text)
-    said = {}
-    for name in ("mine", "other"):
+    figures = "note    figures without values in this small measurement: "
+    columns = "note    columns of table x without any value in it: x, x_sd, x_low, x_high"
+    for size, notes in (("0.0", [f"{figures}x, y", columns]), ("1.0", [f"{figures}y"])):
+        text = MINE.replace("total=total, size=1.0", f"total={size} * total, size={size}")
+        (path := tmp_path / f"mine{size[0]}.py").write_text(text.replace("    k: int", f"{DRAWN}    k: int"))
         with pytest.raises(SystemExit):
-            check([str(tmp_path / f"{name}.py")])
-        said[name] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")]
-    assert said["other"] == ["note    figures without values in this small measurement: y"]
-    assert said["mine"][0] == "note    figures without values in this small measurement: x, y"
-    assert said["mine"][1:] == ["note    columns of table x without any value in it: x, x_sd, x_low, x_high"]
+            check([str(path)])
+        assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("note")] == notes
+
+
+def test_data_come_with_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE.replace("Documents())", "Documents)"))
+    with pytest.raises(InputError, match=r"takes data with their defaults: Documents\(\), not Documents, line 6$"):
+        instrument_in(str(tmp_path / "mine.py"))
 
 
 def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
@@ -241,15 +212,3 @@ def test_a_notebook_shows_options_with_plain_types_and_what_they_mean() -> None:
     )
     for one in INSTRUMENTS.values():
         assert all(f"\n{name} = " in one.getdoc() and meaning for name, _, meaning in options_of(one))
-
-
-def test_a_room_has_its_instruments() -> None:
-    import streamscope.features
-    import streamscope.interventions
-    import streamscope.probes
-
-    for room in (streamscope.probes, streamscope.interventions, streamscope.features):
-        own = {one.__name__ for one in INSTRUMENTS.values() if one.__module__.startswith(f"{room.__name__}.")}
-        assert own and own <= set(dir(room)) and all(isinstance(getattr(room, name), type) for name in own)
-    with pytest.raises(AttributeError, match="Ablat"):
-        _ = streamscope.interventions.Ablat

@@ -35,36 +35,21 @@ def stories_bpe() -> Tokenizer:
 
 def test_competing_is_ten_pairs_in_each_of_three_relations() -> None:
     suite = load_suite("competing")
-    assert Counter(p.relation for p in suite.prompts) == {
-        "tool-container": 20, "agent-patient": 20, "possessor-possessed": 20
-    }  # fmt: skip
+    assert Counter(p.relation for p in suite.prompts) == dict.fromkeys(
+        ("tool-container", "agent-patient", "possessor-possessed"), 20
+    )
     assert len(suite.pairs) == 30 and len({p.text for p in suite.prompts}) == 60
     assert {p.category for p in suite.prompts} == {"competing-nouns"}
     for prompt in suite.prompts:
         found = words_of(prompt)
         assert found["query"] == "it" and len(re.findall(r"\bit\b", prompt.text)) == 1
         assert (prompt.coherent, prompt.incoherent) == (f" {found['target']}", f" {found['distractor']}")
-        assert not prompt.text.endswith((" ", "."))
-        assert not re.search(r"\ba [aeiou]", prompt.text), prompt.text
-
-
-def test_competing_targets_are_balanced_where_the_card_says_so() -> None:
-    hunters = {"fox", "cat", "wolf", "snake", "lion", "bear", "tiger"}
-    toys = {"ball", "drum", "train", "boat", "bell", "robot", "balloon", "mirror", "doll", "wagon"}
-    first = [p for p in load_suite("competing").prompts if p.order == "target_first"]
-    agents = [words_of(p)["target"] in hunters for p in first if p.relation == "agent-patient"]
-    owned = [words_of(p)["target"] in toys for p in first if p.relation == "possessor-possessed"]
-    tools = {words_of(p)["target"] for p in first if p.relation == "tool-container"}
-    assert sum(agents) == sum(owned) == 5 and len(agents) == len(owned) == 10
-    assert tools == {"key", "spoon", "shovel", "pencil", "hammer", "broom", "rope", "knife", "crayon", "towel"}
 
 
 def test_coreference_is_29_instances_in_13_prompts() -> None:
     prompts = load_suite("coreference").prompts
     assert len(prompts) == 29 and len({p.text for p in prompts}) == 13
     assert Counter(p.category for p in prompts) == {"competing-nouns": 12, "gender": 10, "plurality": 7}
-    texts = {p.text: p.category for p in prompts}
-    assert Counter(texts.values()) == {"competing-nouns": 6, "gender": 4, "plurality": 3}
     assert Counter(p.category for p in prompts if p.pair) == {"competing-nouns": 12, "gender": 10}
     forms = {"Mia": "she", "Lily": "she", "Tom": "he", "Ben": "he", "boy": "he", "birds": "they", "girls": "they",
              "ducks": "they"}  # fmt: skip
@@ -72,11 +57,6 @@ def test_coreference_is_29_instances_in_13_prompts() -> None:
         found = words_of(prompt)
         assert found["query"].lower() == forms.get(found["target"], "it"), prompt.id
         assert all(span[1] <= prompt.roles["query"][0] for role, span in prompt.roles.items() if role != "query")
-    # every pronoun of every text is an instance, but for the possessive "his"
-    pronouns = re.compile(r"\b(it|they|she|he)\b", re.IGNORECASE)
-    queries = {(p.text, p.roles["query"]) for p in prompts}
-    assert queries >= {(t, m.span()) for t in texts for m in pronouns.finditer(t) if texts[t] != "competing-nouns"}
-    assert queries >= {(t, m.span()) for t in texts for m in re.finditer(r"\bit\b", t)}
 
 
 @pytest.mark.parametrize("name", [*FILES])
@@ -100,20 +80,13 @@ def test_a_pair_differs_in_the_order_of_two_nouns_and_in_nothing_else(name: str)
 
 def test_story_cases_are_labelled_pronouns() -> None:
     cases = load_suite("story-cases", n=200)
-    assert len(cases.prompts) == 200 and load_suite("story-cases", n=200) == cases
-    assert {p.relation for p in cases.prompts} == set(CATEGORIES)
+    assert len(cases.prompts) == 200 and {p.relation for p in cases.prompts} == set(CATEGORIES)
     assert 60 <= sum(p.order == "target_first" for p in cases.prompts) <= 140
-
-
-def test_stories_suite_is_generated_held_out_and_reproducible() -> None:
     suite = load_suite("stories")
     assert len(suite.pairs) == 1000 and len(suite.prompts) == 2000
     assert suite.source == "streamscope.text.stories.minimal_pairs(2, 1000, 'pairs')"
-    shares = Counter(p.relation for p in suite.prompts)
-    assert set(shares) == set(CATEGORIES) and max(shares.values()) - min(shares.values()) <= 2
     small, other = load_suite("stories", n=30, seed=2), load_suite("stories", n=30, seed=3)
-    assert small.prompts == suite.prompts[:60]
-    assert not {p.text for p in small.prompts} & {p.text for p in other.prompts}
+    assert small.prompts == suite.prompts[:60] and not {p.text for p in small.prompts} & {p.text for p in other.prompts}
 
 
 # ---- errors ------------------------------------------------------------------------------------
@@ -147,15 +120,16 @@ def test_a_continuation_needs_no_space_where_no_word_ends() -> None:
 
 
 def test_a_suite_checks_its_ids_and_pairs() -> None:
+    one, other = (prompt_of(name, order="target_first", pair="k") for name in "ab")
+    for prompts, line in (
+        ((prompt_of(), prompt_of()), "here: the id 'p' occurs twice"),
+        ((one,), "pair 'k' is target_first; it needs one prompt of each order"),
+        ((one, other), "pair 'k' is target_first, target_first"),
+    ):
+        with pytest.raises(InputError, match=line):
+            Suite("s", prompts, "here")
     with pytest.raises(InputError, match="no role 'query'"):
         Prompt(id="p", text="a b", roles={"target": (0, 1)}, category="c")
-    first = prompt_of("a", order="target_first", pair="k")
-    with pytest.raises(InputError, match="here: the id 'p' occurs twice"):
-        Suite("s", (prompt_of(), prompt_of()), "here")
-    with pytest.raises(InputError, match="pair 'k' is target_first; it needs one prompt of each order"):
-        Suite("s", (first,), "here")
-    with pytest.raises(InputError, match="pair 'k' is target_first, target_first"):
-        Suite("s", (first, prompt_of("b", order="target_first", pair="k")), "here")
 
 
 LINE = {"id": "p", "text": TEXT, "roles": {k: list(v) for k, v in ROLES.items()}, "category": "c"}
@@ -248,27 +222,19 @@ def test_the_command_counts_the_bundled_suites(capsys: pytest.CaptureFixture[str
 def test_the_command_says_what_a_tokenizer_cannot_align(
     tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Of a file and of a run, whose context counts."""
     stories_bpe.save(tmp_path / "tokenizer.json")
-    main(["stories", "--n", "30", "--tokenizer", str(tmp_path), "--n-ctx", "20"])
-    aligned = align(load_suite("stories", n=30), stories_bpe, 20)
-    assert 0 < len(aligned.prompts) < 60 and aligned.filtered
-    out = capsys.readouterr().out
-    totals = re.search(r"all\s+│\s+│\s+60 │\s+(\d+) │\s+30 │\s+(\d+) ", out)
-    assert totals is not None
-    assert [int(n) for n in totals.groups()] == [len(aligned.prompts), len(aligned.pairs())]
-    assert "longer than the context" in out and aligned.filtered[0][0] in out
-
-
-def test_the_command_aligns_with_a_run(
-    tmp_path: Path, stories_bpe: Tokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = build("lfa", "tiny", tokenizer=stories_bpe, d_vocab=1024, n_ctx=20)
-    model.save(tmp_path)
-    main(["coreference", "--run", str(tmp_path)])
-    aligned = align(load_suite("coreference"), stories_bpe, 20)
-    out = capsys.readouterr().out
-    assert 0 < len(aligned.prompts) < 29
-    assert re.search(rf"all\s+│\s+│\s+29 │\s+{len(aligned.prompts)} │\s+11 │\s+{len(aligned.pairs())} ", out)
+    build("lfa", "tiny", tokenizer=stories_bpe, d_vocab=1024, n_ctx=20).save(tmp_path / "run")
+    for name, how, options in (
+        ("stories", {"n": 30}, ["--n", "30", "--tokenizer", str(tmp_path), "--n-ctx", "20"]),
+        ("coreference", {}, ["--run", str(tmp_path / "run")]),
+    ):
+        main([name, *options])
+        suite = load_suite(name, **how)
+        aligned, out = align(suite, stories_bpe, 20), capsys.readouterr().out
+        counts = len(suite.prompts), len(aligned.prompts), len(suite.pairs), len(aligned.pairs())
+        assert 0 < counts[1] < counts[0] and re.search(r"all\s+│\s+│\s+{} │\s+{} │\s+{} │\s+{} ".format(*counts), out)
+        assert "longer than the context" in out and aligned.filtered[0][0] in out
 
 
 @pytest.mark.parametrize(

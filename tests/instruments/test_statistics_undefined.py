@@ -13,25 +13,15 @@ from streamscope.instruments.stats.estimators import holm
 NAN = float("nan")
 
 
-def table() -> pd.DataFrame:
-    return pd.DataFrame(
-        {"head": ["L0.H0", "L5.H0", "L5.H1"], "layer": [0, 5, 5], "delta": [0.1, 0.0, 0.0], "p": [0.2, NAN, 1]}
-    )
-
-
 def test_marked_cells_are_missing_with_a_reason() -> None:
-    raw = table()
+    raw = pd.DataFrame({"layer": [0, 5, 5], "delta": [0.1, 0.0, 0.0], "p": [0.2, NAN, 1]})
     marked = undefined.mark(raw, ["delta", "p"], raw["layer"] == 5, "gating the last layer cannot change attention")
-    assert marked["undefined"].tolist()[0] == ""
-    assert marked["undefined"][1] == "delta, p: gating the last layer cannot change attention"
+    assert marked["undefined"].tolist() == ["", *["delta, p: gating the last layer cannot change attention"] * 2]
     assert np.isnan(marked["delta"][1:]).all() and raw["delta"][1] == 0, "the table given is left alone"
-
-
-def test_marks_add_up() -> None:
-    twice = undefined.mark(
-        undefined.mark(table(), ["p"], [False, True, True], "a"), ["delta"], [True, True, False], "b"
-    )
-    assert twice["undefined"].tolist() == ["delta: b", "p: a; delta: b", "p: a"]
+    once = undefined.mark(raw, ["p"], [False, True, True], "a")
+    assert undefined.mark(once, ["delta"], [True, True, False], "b")["undefined"].tolist() == [
+        "delta: b", "p: a; delta: b", "p: a",
+    ]  # fmt: skip
 
 
 def test_note_and_reasons_are_inverse() -> None:
@@ -39,6 +29,9 @@ def test_note_and_reasons_are_inverse() -> None:
     assert undefined.note(why) == "p, t: one seed, not two; d: flat"
     assert undefined.reasons(undefined.note(why)) == why
     assert undefined.note({}) == "" and undefined.reasons("") == {}
+    for reason, line in (("a; b", "without ';'"), (" ", "reason")):
+        with pytest.raises(InputError, match=line):
+            undefined.note({"p": reason})
 
 
 def test_undefined_cells_are_no_tests() -> None:
@@ -60,12 +53,3 @@ def test_corrections_are_those_of_statsmodels(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(20):
             p = rng.random(size).round(2)  # with ties
             assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [(lambda: undefined.note({"p": "a; b"}), "without ';'"), (lambda: undefined.note({"p": " "}), "reason")],
-)
-def test_bad_input_is_one_line(call, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        call()

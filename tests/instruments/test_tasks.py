@@ -80,15 +80,6 @@ def test_counts_are_those_of_the_card_and_every_prompt_is_scored(name: str, bpe:
         assert p.roles["target"][1] <= p.roles["query"][0]
 
 
-def test_capitals_answer_with_the_form_of_the_text_against_the_other_case() -> None:
-    for name in ("capitalization", "capitalization-8"):
-        for p in load_suite(name).prompts:
-            word = str(p.coherent).strip()
-            assert p.text[slice(*p.roles["target"])] == word
-            assert str(p.incoherent).strip() == (word.lower() if p.relation == "capital" else word.capitalize())
-            assert str(p.incoherent).strip() not in re.findall(r"\w+", p.text)
-
-
 def test_gender_twins_differ_in_who_is_meant_and_in_nothing_else() -> None:
     for name in ("gender", "gender-16"):
         twins: dict[str, list[Prompt]] = {}
@@ -101,23 +92,6 @@ def test_gender_twins_differ_in_who_is_meant_and_in_nothing_else() -> None:
             pieces = re.split(rf"\b({a}|{b})\b", one.text.lower())
             swapped = "".join({a: b, b: a}.get(piece, piece) for piece in pieces)
             assert swapped == other.text.lower()
-
-
-def test_winograd_twins_differ_in_one_word_which_swaps_the_answer() -> None:
-    prompts = load_suite("winograd").prompts
-    for one, other in zip(prompts[::2], prompts[1::2], strict=True):
-        assert (one.coherent, one.incoherent) == (other.incoherent, other.coherent)
-        pairs = [(a, b) for a, b in zip(one.text.split(), other.text.split(), strict=True) if a != b]
-        assert len({(a.strip("."), b.strip(".")) for a, b in pairs}) == 1
-        assert one.text[slice(*one.roles["target"])] == str(one.coherent).strip()
-        assert one.text[slice(*one.roles["distractor"])] == str(one.incoherent).strip()
-
-
-def test_small_sets_share_no_text_with_large_ones_and_the_card_states_limits() -> None:
-    for small, large in (("capitalization-8", "capitalization"), ("gender-16", "gender")):
-        assert not {p.text for p in load_suite(small).prompts} & {p.text for p in load_suite(large).prompts}
-    card = (ROOT / "datasets" / "tasks" / "README.md").read_text()
-    assert "## Limits" in card and "Licence: MIT" in card
 
 
 # ---- rule "token" ------------------------------------------------------------------------------
@@ -160,28 +134,20 @@ def test_an_answer_is_scored_at_its_first_differing_token_given_those_before(bpe
 
 
 def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Tokenizer) -> None:
-    long = " ".join(["Lily ran home."] * 12) + " The"
-    suite = Suite(
-        "mine",
-        (
-            prompt("good", "Lily saw a", " dog", " cat"),
-            prompt("none", "Lily saw a big", None, None),
-            prompt("same", "Lily saw the", " dog", " dog"),
-            replace(
-                prompt("merged", "Lily saw a", " dog", " cat"), text="Lily saw a ", coherent="dog", incoherent="cat"
-            ),
-            prompt("long", long, " dog", " cat"),
-        ),
-        "here",
-        (("x", "odd"),),
-    )
+    fine = prompt("merged", "Lily saw a", " dog", " cat")
+    prompts = (
+        prompt("good", "Lily saw a", " dog", " cat"), prompt("none", "Lily saw a big", None, None),
+        prompt("same", "Lily saw the", " dog", " dog"),
+        replace(fine, text="Lily saw a ", coherent="dog", incoherent="cat"),
+        prompt("long", " ".join(["Lily ran home."] * 12) + " The", " dog", " cat"),
+    )  # fmt: skip
+    suite = Suite("mine", prompts, "here", (("x", "odd"),))
     task = token_task(suite, bpe, 24)
     assert task.cases["id"].tolist() == ["good"]
     assert dict(task.filtered) == {"x": "odd", "none": NONE, "same": SAME, "merged": MERGED, "long": LONG}
     assert f"1 left out: {LONG}" in task.title
-    with pytest.raises(
-        InputError, match="no case of 'mine' can be scored: longer than the context of 3 tokens \\(2 of 6"
-    ):
+    line = r"no case of 'mine' can be scored: longer than the context of 3 tokens \(2 of 6"
+    with pytest.raises(InputError, match=line):
         token_task(suite, bpe, 3)
 
 
@@ -218,12 +184,11 @@ def test_sentences_that_are_too_long_or_equal_are_counted(bpe: Tokenizer) -> Non
 
 
 def test_schemas_are_filled_with_either_mention(tmp_path: Path) -> None:
+    keys, path = ("qID", "sentence", "option1", "option2", "answer"), tmp_path / "w.jsonl"
     rows = [
         ("w0", "The cup fell on the plate because _ slid.", "The cup", "The plate", "1"),
         ("w1", "Ann hid. _ was shy, said Sue.", "Sue", "Ann", "2"),
     ]
-    path = tmp_path / "w.jsonl"
-    keys = ("qID", "sentence", "option1", "option2", "answer")
     path.write_text("\n".join(json.dumps(dict(zip(keys, row, strict=True))) for row in rows))
     one, two = wsc273_pairs(path).pairs
     assert (one.good, one.bad) == (
@@ -283,21 +248,18 @@ def test_published_sets_load_as_tasks(shared_data: Path, bpe: Tokenizer) -> None
 
 def test_names_are_checked(tmp_path: Path, bpe: Tokenizer) -> None:
     row = {"id": "a", "text": "I saw a", "roles": {"query": [6, 7]}, "category": "c"}
-    line = json.dumps({**row, "coherent": " b", "incoherent": " c"})
-    for folder in ("x", "y"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "t.jsonl").write_text(line)
-    same = [str(tmp_path / folder / "t.jsonl") for folder in ("x", "y")]
+    same = [tmp_path / folder / "t.jsonl" for folder in ("x", "y")]
+    for path in same:
+        path.parent.mkdir()
+        path.write_text(json.dumps({**row, "coherent": " b", "incoherent": " c"}))
     for names, message in (
-        (["capitalisation"], "did you mean capitalization"),
-        ([], "at least one task"),
+        (["capitalisation"], "did you mean capitalization"), ([], "at least one task"),
         (["coreference"], "no case of 'coreference' can be scored: no answer and foil"),
-        (["blimp:nowhere"], "nowhere cannot be read .No such file"),
-        (same, "two tasks are called 't'"),
-    ):
+        (["blimp:nowhere"], "nowhere cannot be read .No such file"), (list(map(str, same)), "two tasks are called 't'"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             load_tasks(names, bpe)
-    assert [t.name for t in load_tasks(["gender-16", "gender-16", same[0]], bpe)] == ["gender-16", "t"]
+    assert [t.name for t in load_tasks(["gender-16", "gender-16", str(same[0])], bpe)] == ["gender-16", "t"]
 
 
 def test_tasks_are_opened_for_a_model_and_cases_have_names_that_models_share() -> None:

@@ -72,9 +72,10 @@ def test_rows_are_those_of_the_instrument_and_are_measured_once(
     [
         (["stories/lfa", "stories/std-t", "stories/lfa"], "^stories/lfa is named twice$"),
         (["stories/lfa", "--tasks", "ioi", "ioi"], "^--tasks: ioi is named twice$"),
+        (["stories/lfa", "--tasks", "stories", "name-copyin"], "unknown task 'name-copyin': did you mean name-copying"),
     ],
 )
-def test_what_is_named_twice_is_refused_before_the_work(tmp_path: Path, words: list[str], line: str) -> None:
+def test_wrong_names_are_refused_before_the_work(tmp_path: Path, words: list[str], line: str) -> None:
     with pytest.raises(InputError, match=line):
         main([*words, "--out", str(tmp_path)])
     assert not list(tmp_path.iterdir())
@@ -98,12 +99,6 @@ def test_abilities_of_other_weights_or_of_fewer_pairs_are_measured_again(
         write_table(other, path, units=own, about=told["about"])
         main(["stories/lfa", "--pairs", "24", *out])
         pd.testing.assert_frame_equal(pd.read_parquet(path), more, check_like=True, check_dtype=False)
-
-
-def test_an_unknown_task_is_named_before_a_model_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown task 'name-copyin': did you mean name-copying"):
-        main(["stories/lfa", "--tasks", "stories", "name-copyin", "--out", str(tmp_path)])
-    assert not list(tmp_path.iterdir())
 
 
 def test_rows_of_other_runs_stay(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ import torch
 from streamscope.models.train import main as train
 from streamscope.papers.dst import figures, tables
 from streamscope.papers.page import Page
-from streamscope.papers.paper import OWN, Run, complete, load
+from streamscope.papers.paper import Run, load
 from tests.tiny import arguments
-
-VALUES = {"dst-dense": [1.50, 1.44, 1.47], "dst-kron": [1.53, 1.50, 1.59]}
 
 
 def mean(arm: str, quantity: str, part: str = "", x: float = float("nan"), grid: str = "long") -> float:
@@ -25,17 +23,6 @@ def mean(arm: str, quantity: str, part: str = "", x: float = float("nan"), grid:
 
 def drawn(axis: Any, marker: str) -> list[np.ndarray]:
     return [np.asarray(line.get_ydata(), float) for line in axis.lines if line.get_marker() == marker]
-
-
-def test_a_planted_loss_is_its_cell_and_its_share_of_the_dense_loss_beside_the_printed_one() -> None:
-    about = {"grid": OWN, "quantity": "loss", "unit": "nats per token", "parameters": 1e6, "tokens": 2e6, "text": "x"}
-    rows = [{**about, "arm": a, "seed": i, "value": v} for a, values in VALUES.items() for i, v in enumerate(values)]
-    page = Page("dst", complete(pd.DataFrame(rows)))
-    cells = page.frame("Table 1").set_index(["row", "column"])
-    assert cells.loc[("Kronecker-Dense", "Val Loss"), "measured"] == pytest.approx(1.54)
-    assert cells.loc[("Kronecker-Dense", "Δ from Dense"), "measured"] == pytest.approx(100 * 0.07 / 1.47)
-    text = next(line for line in page.table("Table 1").splitlines() if line.startswith("| Kronecker-Dense "))
-    assert "| 2.48 | 1.54 (1.43 to 1.65) | +2.5% | +4.8 % (" in text
 
 
 def test_the_figures_draw_the_values_of_the_tables_and_the_printed_ones() -> None:

@@ -37,21 +37,6 @@ def short(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Pa
     return read("train")[:2] + read("train")[6:8]
 
 
-def test_the_data_are_as_their_card_says() -> None:
-    parts = {name: read(name) for name in ("train", "held-out")}
-    assert {name: len(pairs) for name, pairs in parts.items()} == {"train": 480, "held-out": 180}
-    scenes = {name: {one.cluster for one in pairs} for name, pairs in parts.items()}
-    assert {name: len(some) for name, some in scenes.items()} == {"train": 80, "held-out": 30}
-    assert not scenes["train"] & scenes["held-out"]
-    every = [one for pairs in parts.values() for one in pairs]
-    assert len({one.prompt for one in every}) == len(every)
-    assert set(Counter((one.cluster, one.kind) for one in every).values()) == {3}
-    for one in every:
-        assert one.response.startswith(REFUSALS) == (one.kind == "harmful"), one
-    begins = Counter(r for one in every for r in REFUSALS if one.response.startswith(r))
-    assert max(begins.values()) - min(begins.values()) <= 3, "in turn"
-
-
 def test_the_control_exchanges_the_responses_of_half_of_the_scenes() -> None:
     pairs = read("train")
     other = exchanged(pairs, 1)

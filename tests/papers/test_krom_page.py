@@ -7,37 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy import stats
 
 from streamscope.instruments.prompts.sets import contrast, encode
 from streamscope.models.checkpoint import load as load_model
 from streamscope.models.train import main as train
 from streamscope.papers.krom import figures, tables
 from streamscope.papers.page import Page
-from streamscope.papers.paper import OWN, Run, complete, load
+from streamscope.papers.paper import Run, load
 from streamscope.probes.stream_states import stream_states
 from tests.tiny import arguments
-
-REACH = {"kromcanon-b8-bf16": [0.0013, 0.0021, 0.0016], "kromcanon-b2-fp32": [0.71, 0.86, 0.92]}
-
-
-def rows(values: dict[str, list[float]], quantity: str, unit: str) -> pd.DataFrame:
-    one = {"grid": OWN, "quantity": quantity, "unit": unit}
-    return complete(
-        pd.DataFrame(one | {"arm": a, "seed": s, "value": v} for a, vs in values.items() for s, v in enumerate(vs))
-    )
-
-
-def test_a_planted_cell_is_the_mean_with_its_t_interval() -> None:
-    cells = Page("krom", rows(REACH, "best.high", "probability")).frame("Swaps after training")
-    cells = cells.set_index(["row", "column"])
-    for column, values in zip(("bias −8", "bias −2"), REACH.values(), strict=True):
-        cell = cells.loc[("most that a factor can reach", column)]
-        interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-        ends = np.clip(interval, 0, 1)  # of a probability
-        assert cell[["measured", "low", "high"]].to_list() == pytest.approx([np.mean(values), *ends])
-    assert cells.loc[("largest size of α_res", "bias −2"), "why"] == "not measured"
-
 
 # ---- figures draw the values of the table ------------------------------------------------------
 

@@ -16,6 +16,7 @@ from streamscope.papers.primary import PAPERS
 from streamscope.papers.printed import form, number, printed, with_interval, written
 from streamscope.papers.scorecard.tables import given_back
 
+WRITTEN = [name for name in NAMES if (PAPERS / name / "page.md").is_file()]
 VALUES = {"lfa": [0.31, 0.22, 0.27, 0.35], "cfm": [0.02, 0.05, 0.04]}
 
 
@@ -127,7 +128,7 @@ def test_every_printed_number_stands_in_its_quotation_and_every_selection_can_be
             assert cell["printed"].lstrip("-−+").rstrip("×") in cell["quote"].replace("–", "–"), where
 
 
-@pytest.mark.parametrize("paper", [name for name in NAMES if (PAPERS / name / "page.md").is_file()])
+@pytest.mark.parametrize("paper", WRITTEN)
 def test_the_committed_page_is_what_its_rows_and_its_template_say(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Page, "draw", lambda page, place, path: None)
     assert Page(paper).text() == (RESULTS / f"{paper}.md").read_text("utf-8")
@@ -137,47 +138,35 @@ def test_the_committed_overview_counts_the_verdicts_of_the_pages() -> None:
     assert index() == (RESULTS / "README.md").read_text("utf-8")
 
 
-def plainly(rows: pd.DataFrame, arm: str, cell: dict, grid: str) -> list[float]:
-    """The values of an arm's seeds, by a loop."""
-    found = {}
-    for row in rows.to_dict("records"):
-        same = (row["arm"], row["quantity"], row["part"], row["grid"]) == (arm, cell["quantity"], cell["part"], grid)
-        at = row["x"] == cell["x"] or (np.isnan(row["x"]) and np.isnan(cell["x"]))
-        if same and at and row["value"] == row["value"]:
-            found[row["seed"]] = row["value"]
-    return list(found.values())
-
-
-@pytest.mark.parametrize("paper", [name for name in NAMES if (PAPERS / name / "page.md").is_file()])
+@pytest.mark.parametrize("paper", WRITTEN)
 def test_every_measured_cell_is_recomputed_by_plain_code(paper: str) -> None:
     page, seen = Page(paper), 0
     for place in dict.fromkeys(page.cells["place"]):
-        grid, rows = page.grid(place), page.rows[page.rows["quantity"].isin(page.at(place)["quantity"])]
-        rows = rows[rows["grid"] == grid]
+        rows = page.rows[page.rows["grid"] == page.grid(place)]
         for cell, shown in zip(page.at(place).to_dict("records"), page.frame(place).to_dict("records"), strict=True):
             where = f"{place}, {cell['row']}, {cell['column']}"
+            same = (rows["quantity"] == cell["quantity"]) & (rows["part"] == cell["part"]) & rows["value"].notna()
+            same &= (rows["x"] == cell["x"]) | (rows["x"].isna() & np.isnan(cell["x"]))
             sign = next((sign for sign in (" − ", " / ") if sign in cell["arm"]), "")
             arms = cell["arm"].split(sign) if sign else [cell["arm"]]
-            values = [plainly(rows, arm, cell, grid) for arm in arms] if cell["quantity"] else []
-            if not values or not all(values):
+            units = [set(rows.loc[same & (rows["arm"] == arm), "unit"]) for arm in arms]
+            values = [rows[same & (rows["arm"] == arm)].groupby("seed")["value"].last().to_numpy() for arm in arms]
+            if not cell["quantity"] or not all(map(len, values)):
                 assert np.isnan(shown["measured"]), where
                 continue
-            seen += 1
+            seen, one, other = seen + 1, values[0], values[-1]
             if not sign:
-                want = [np.mean(values[0])]
-                if len(values[0]) > 1 and np.ptp(values[0]):
-                    ends = stats.t.interval(0.95, len(values[0]) - 1, np.mean(values[0]), stats.sem(values[0]))
-                    mine = rows[(rows["quantity"] == cell["quantity"]) & (rows["part"] == cell["part"])]
-                    least, most = ENDS.get(str(mine["unit"].iloc[0]), (-np.inf, np.inf))
-                    want += np.clip(ends, least, most).tolist()
+                want = [one.mean()]
+                if len(one) > 1 and np.ptp(one):
+                    ends = stats.t.interval(0.95, len(one) - 1, one.mean(), stats.sem(one))
+                    want += np.clip(ends, *ENDS.get(*units[0], (-np.inf, np.inf))).tolist()
             else:
                 scale = 1.0
-                one, other = map(np.array, values)
-                if sign == " / " and min(one.min(), other.min()) > 0:
+                if sign == " / ":
+                    if min(one.min(), other.min()) <= 0:
+                        continue  # no interval of a ratio of values below zero
                     one, other = np.log(one), np.log(other)
-                elif sign == " / ":
-                    continue  # no interval of a ratio of values below zero
-                elif cell["unit"] == "percent" and set(rows.loc[rows["arm"] == arms[0], "unit"]) != {"percent"}:
+                elif cell["unit"] == "percent" and units[0] != {"percent"}:
                     scale = 100 / abs(other.mean())
                 want = [(one.mean() - other.mean()) * scale]
                 if min(len(one), len(other)) > 1 and np.ptp(one) + np.ptp(other):

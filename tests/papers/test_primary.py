@@ -59,13 +59,6 @@ def _rows(**arms: Any) -> pd.DataFrame:
     )
 
 
-def test_sixteen_seeds_a_side_show_one_standard_deviation() -> None:
-    """As each primary.toml says of itself; then the first step of Holm over eight claims."""
-    assert detectable(np.sqrt(2 / 16), 30) == pytest.approx(1.02, abs=0.01)
-    assert detectable(np.sqrt(2 / 16), 30, 0.05 / 8) == pytest.approx(1.35, abs=0.01)
-    assert detectable(np.sqrt(2 / 8), 14) == pytest.approx(1.5, abs=0.02)
-
-
 def test_detectable_holds_in_simulation() -> None:
     rng = np.random.default_rng(0)
     d = detectable(np.sqrt(1 / 6 + 1 / 11), 15)

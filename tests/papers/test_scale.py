@@ -2,7 +2,6 @@
 
 import pytest
 
-from streamscope.cli.errors import InputError
 from streamscope.models.config.presets import preset
 from streamscope.models.grid import cells_of, read_grid
 from streamscope.papers.paper import NAMES
@@ -32,8 +31,6 @@ def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("18 trainings: ") and "one A100 at 10% of its peak" in lines[-1]
     assert [line.split()[-1] for line in lines[1:-1]] == ["3"] * 6
-    with pytest.raises(InputError, match="--share"):
-        main(["lfa", "--share", "1.5"])
 
 
 @pytest.mark.slow

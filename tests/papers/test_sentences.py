@@ -15,26 +15,15 @@ FIELDS = (
     "id", "place", "quote", "kind", "printed", "unit", "arms", "quantity", "part", "grid", "test", "needs", "verdict",
     "why",
 )  # fmt: skip
-ROWS = complete(
-    pd.DataFrame(
-        [
-            {"grid": "g", "arm": arm, "seed": seed, "quantity": quantity, "value": value, "unit": "nats"}
-            for quantity, arms in {
-                "loss": {
-                    "a": [1.50, 1.52, 1.48, 1.51],
-                    "b": [1.20, 1.22, 1.19, 1.21],
-                    "c": [1.50, 1.49, 1.51, 1.52],
-                    "z": [0.0, 0.0, 0.0],
-                    "1": [0.5],
-                },
-                "able": {"a": [2.0, 2.1, 1.9, 2.2], "b": [0.1, -0.2, 0.3, -0.1], "c": [2.0, 2.1, 1.8, 2.0]},
-            }.items()
-            for arm, values in arms.items()
-            for seed, value in enumerate(values)
-        ]
-        + [{"grid": "g", "arm": "one", "seed": 0, "quantity": "loss", "value": 67.113472, "unit": "nats"}]
-    )
-)
+VALUES = {
+    "loss": {"a": [1.50, 1.52, 1.48, 1.51], "b": [1.20, 1.22, 1.19, 1.21], "c": [1.50, 1.49, 1.51, 1.52],
+             "z": [0.0, 0.0, 0.0], "1": [0.5], "one": [67.113472]},
+    "able": {"a": [2.0, 2.1, 1.9, 2.2], "b": [0.1, -0.2, 0.3, -0.1], "c": [2.0, 2.1, 1.8, 2.0]},
+}  # fmt: skip
+ROWS = complete(pd.DataFrame(
+    {"grid": "g", "arm": arm, "seed": seed, "quantity": quantity, "value": value, "unit": "nats"}
+    for quantity, arms in VALUES.items() for arm, values in arms.items() for seed, value in enumerate(values)
+))  # fmt: skip
 
 
 @pytest.mark.parametrize(

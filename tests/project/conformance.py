@@ -12,13 +12,13 @@ import argparse
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,10 +57,6 @@ class Case:
 
     @cached_property
     def model(self) -> StreamTransformer:
-        """The model."""
-        return self.made()
-
-    def made(self) -> StreamTransformer:
         """Every parameter random, norms and biases too, so that a check sees who leaves them out."""
         return randomise(build(self.preset, "tiny", tokenizer=self.tokenizer, d_vocab=300, init_std=0.2).double())
 
@@ -88,14 +84,30 @@ class Case:
         self.model.double()
         return opened.double()
 
-    def torch_hook(self, name: str, fn: Callable[[Tensor], Tensor | None]) -> Any:
-        """A plain hook of torch on a module: the independent way."""
-        module = self.model.get_submodule(name)
-        return module.register_forward_hook(lambda module, inputs, output: fn(output))
+    def hooked(self, name: str, fn: Callable[[Tensor], Tensor | None], *, loss: bool = False) -> Tensor:
+        """Logits (or the loss) with a plain hook of torch on the output of a module: the independent way."""
+        handle = self.model.get_submodule(name).register_forward_hook(lambda module, inputs, output: fn(output))
+        try:
+            return self.model(self.tokens, return_type="loss") if loss else self.model(self.tokens)
+        finally:
+            handle.remove()
+
+    def inputs(self, name: str) -> tuple[Tensor, ...]:
+        """What a module is given, by a plain hook of torch."""
+        found: list[tuple[Tensor, ...]] = []
+        handle = self.model.get_submodule(name).register_forward_pre_hook(lambda module, args: found.append(args))
+        self.model(self.tokens)
+        handle.remove()
+        return found[0]
+
+    def greedy(self, ids: Tensor, n: int) -> Tensor:
+        """[1, T + n]: the model asked anew for each token."""
+        for _ in range(n):
+            ids = torch.cat([ids, self.model(ids)[:, -1:].argmax(-1)], 1)
+        return ids
 
 
-@dataclass
-class Check:
+class Check(NamedTuple):
     """A row of the table."""
 
     tool: str
@@ -178,9 +190,7 @@ def _(case: Case) -> None:
 @check(LENS, "model.run_with_cache(tokens, names_filter=…)")
 def _(case: Case) -> None:
     seen: list[Tensor] = []
-    handle = case.torch_hook("blocks.1.attn.hook_z", lambda z: seen.append(z))
-    logits = case.model(case.tokens)
-    handle.remove()
+    logits = case.hooked("blocks.1.attn.hook_z", seen.append)
     out, cache = case.model.run_with_cache(case.tokens, names_filter=["blocks.1.attn.hook_z"])
     same(out, logits)
     same(cache["z", 1], seen[0])
@@ -188,20 +198,15 @@ def _(case: Case) -> None:
 
 @check(LENS, "model.run_with_hooks(fwd_hooks=…)")
 def _(case: Case) -> None:
-    off = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None].double()
-    handle = case.torch_hook("blocks.1.attn.hook_z", lambda z: z * off)
-    expected = case.model(case.tokens)
-    handle.remove()
-    hook = ("blocks.1.attn.hook_z", lambda z, hook: z * off)
-    same(case.model.run_with_hooks(case.tokens, fwd_hooks=[hook]), expected)
+    off, name = torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None].double(), "blocks.1.attn.hook_z"
+    out = case.model.run_with_hooks(case.tokens, fwd_hooks=[(name, lambda z, hook: z * off)])
+    same(out, case.hooked(name, lambda z: z * off))
 
 
 @check(LENS, "model.run_with_cache(incl_bwd=True)")
 def _(case: Case) -> None:
     seen: list[Tensor] = []
-    handle = case.torch_hook("blocks.1.attn.hook_z", lambda z: seen.append(z))
-    loss = case.model(case.tokens, return_type="loss")
-    handle.remove()
+    loss = case.hooked("blocks.1.attn.hook_z", seen.append, loss=True)
     options: dict[str, Any] = {"return_type": "loss", "incl_bwd": True, "names_filter": "*hook_z"}
     _, cache = case.model.run_with_cache(case.tokens, **options)
     case.model.zero_grad()
@@ -217,12 +222,8 @@ def _(case: Case) -> None:
 
 @check(LENS, "W_Q, W_K, W_V, b_Q …")
 def _(case: Case) -> None:
-    attn, inputs = case.model.blocks[1].attn, []
     weights = [(case.model.W_Q, case.model.b_Q), (case.model.W_K, case.model.b_K), (case.model.W_V, case.model.b_V)]
-    handle = attn.register_forward_pre_hook(lambda module, args: inputs.append(args))
-    case.model(case.tokens)
-    handle.remove()
-    x, x_v = inputs[0][:2]
+    x, x_v = case.inputs("blocks.1.attn")[:2]
     maps = [torch.einsum("btd,hdk->bthk", y, w[1]) + b[1] for y, (w, b) in zip((x, x, x_v), weights, strict=True)]
     if "canon_b" in case.model.blocks[1]._modules:
         joined = case.model.blocks[1].canon_b(torch.cat([m.flatten(2) for m in maps], -1))
@@ -234,13 +235,10 @@ def _(case: Case) -> None:
 @check(LENS, "W_in, W_gate, W_out, b_in, b_out")
 def _(case: Case) -> None:
     same(case.cache["post", 1] @ case.model.W_out[1] + case.model.b_out[1], case.cache["mlp_out", 1])
-    block, inputs = case.model.blocks[1], []
-    handle = block.mlp.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
-    case.model(case.tokens)
-    handle.remove()
-    made = [inputs[0] @ case.model.W_in[1] + case.model.b_in[1]]
+    block, x = case.model.blocks[1], case.inputs("blocks.1.mlp")[0]
+    made = [x @ case.model.W_in[1] + case.model.b_in[1]]
     if case.model.W_gate is not None:
-        made.insert(0, inputs[0] @ case.model.W_gate[1])
+        made.insert(0, x @ case.model.W_gate[1])
     names = ["hook_pre", "hook_pre_linear"][: len(made)]
     if "canon_d" in block._modules:
         made = list(block.canon_d(torch.cat(made, -1)).chunk(len(made), -1))
@@ -251,22 +249,15 @@ def _(case: Case) -> None:
 @check(LENS, "QK")
 def _(case: Case) -> None:
     """At one position, where rotary positions cancel out."""
-    circuit, inputs = case.model.QK[1, :], []
-    attn = case.model.blocks[1].attn
-    handle = attn.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
-    case.model(case.tokens)
-    handle.remove()
-    scores = torch.einsum("btd,hde,bte->bht", inputs[0], circuit.AB, inputs[0]) / 8**0.5
+    circuit, x = case.model.QK[1, :], case.inputs("blocks.1.attn")[0]
+    scores = torch.einsum("btd,hde,bte->bht", x, circuit.AB, x) / 8**0.5
     same(scores, case.cache["attn_scores", 1].diagonal(dim1=-2, dim2=-1))
 
 
 @check(LENS, "OV")
 def _(case: Case) -> None:
-    circuit, inputs = case.model.OV[1, :], []
-    handle = case.model.blocks[1].attn.register_forward_pre_hook(lambda module, args: inputs.append(args[1]))
-    case.model(case.tokens)
-    handle.remove()
-    results = torch.einsum("bhqk,bkd,hde->bqhe", case.cache["pattern", 1], inputs[0], circuit.AB)
+    circuit, x = case.model.OV[1, :], case.inputs("blocks.1.attn")[1]
+    results = torch.einsum("bhqk,bkd,hde->bqhe", case.cache["pattern", 1], x, circuit.AB)
     same(results.sum(2) + case.model.b_O[1], case.cache["attn_out", 1])
 
 
@@ -279,9 +270,7 @@ def _(case: Case) -> None:
 @check(LENS, "cache.accumulated_resid(layer=1, apply_ln=True)")
 def _(case: Case) -> None:
     read: list[Tensor] = []
-    handle = case.torch_hook("blocks.1.ln1", lambda x: read.append(x))
-    case.model(case.tokens)
-    handle.remove()
+    case.hooked("blocks.1.ln1", read.append)
     same(case.cache.accumulated_resid(layer=1, apply_ln=True)[-1], read[-1])
 
 
@@ -291,27 +280,23 @@ def _(case: Case) -> None:
     same(neurons[len(neurons) // 2 :].sum(0) + case.model.b_out[1], case.cache["mlp_out", 1])
 
 
-@check(LENS, "cache.logit_attrs(cache.decompose_resid(), tokens)")
-def _(case: Case) -> None:
-    _attributed(case, case.cache.decompose_resid())
+STACKS: dict[str, Callable[[Any], Tensor]] = {
+    "decompose_resid()": lambda cache: cache.decompose_resid(),
+    "stack_head_results(incl_remainder=True)": lambda cache: cache.stack_head_results(incl_remainder=True),
+    "accumulated_resid()": lambda cache: cache.accumulated_resid()[-1:],
+}
 
 
-@check(LENS, "cache.logit_attrs(cache.stack_head_results(incl_remainder=True), tokens)")
-def _(case: Case) -> None:
-    _attributed(case, case.cache.stack_head_results(incl_remainder=True))
-
-
-@check(LENS, "cache.logit_attrs(cache.accumulated_resid(), tokens)")
-def _(case: Case) -> None:
-    _attributed(case, case.cache.accumulated_resid()[-1:])
-
-
-def _attributed(case: Case, stack: Tensor) -> None:
+def _attributed(case: Case, stack: Callable[[Any], Tensor]) -> None:
     """The parts of a stack add up to the logits of a token, and to the difference of two, but for the norm's bias."""
-    right, wrong, rows = torch.tensor([7, 9]), torch.tensor([30, 2]), torch.arange(2)
+    right, wrong, rows, parts = torch.tensor([7, 9]), torch.tensor([30, 2]), torch.arange(2), stack(case.cache)
     logits = (case.model(case.tokens) - case.model.logit_bias).transpose(1, 2)
-    same(case.cache.logit_attrs(stack, right).sum(0), logits[rows, right])
-    same(case.cache.logit_attrs(stack, right, wrong).sum(0), logits[rows, right] - logits[rows, wrong])
+    same(case.cache.logit_attrs(parts, right).sum(0), logits[rows, right])
+    same(case.cache.logit_attrs(parts, right, wrong).sum(0), logits[rows, right] - logits[rows, wrong])
+
+
+for call, stack in STACKS.items():
+    check(LENS, f"cache.logit_attrs(cache.{call}, tokens)")(lambda case, stack=stack: _attributed(case, stack))
 
 
 @check(LENS, 'all_composition_scores("Q")')
@@ -328,9 +313,9 @@ def _(case: Case) -> None:
     same(case.model.all_composition_scores("Q")[0, 1, 1, 2], (ov @ qk).norm() / ov.norm() / qk.norm())
 
 
-def _patched(case: Case, sweep: str, name: str, index: tuple[Any, ...], at: tuple[int, int]) -> None:
+def _patched(case: Case, sweep: str, point: str, index: tuple[Any, ...], at: tuple[int, int]) -> None:
     """One number of a sweep of `transformer_lens.patching` is that of a patch made by torch's own hook."""
-    clean, corrupted = case.cache, case.tokens.roll(1, 0)
+    clean, corrupted, name = case.cache, case.tokens.roll(1, 0), f"blocks.1.{point}"
 
     def metric(logits: Tensor) -> Tensor:
         return logits[0, -1, 3] - logits[0, -1, 8]
@@ -341,35 +326,25 @@ def _patched(case: Case, sweep: str, name: str, index: tuple[Any, ...], at: tupl
         return x
 
     with torch.no_grad():
-        table = getattr(patching, sweep)(case.model, corrupted, clean, metric)
-        handle = case.torch_hook(name, patch)
-        expected = metric(case.model(corrupted))
-        handle.remove()
+        table = getattr(patching, f"get_act_patch_{sweep}")(case.model, corrupted, clean, metric)
+        other = replace(case)
+        other.model, other.tokens = case.model, corrupted
+        expected = metric(other.hooked(name, patch))
     same(table[at].double(), expected, rtol=1e-4, atol=1e-6)
 
 
-@check(LENS, "patching.get_act_patch_resid_pre")
-def _(case: Case) -> None:
-    _patched(case, "get_act_patch_resid_pre", "blocks.1.hook_resid_pre", (slice(None), 3), (1, 3))
-
-
-@check(LENS, "patching.get_act_patch_attn_out, …_mlp_out")
-def _(case: Case) -> None:
-    for part in ("attn_out", "mlp_out"):
-        _patched(case, f"get_act_patch_{part}", f"blocks.1.hook_{part}", (slice(None), 3), (1, 3))
-
-
-@check(LENS, "patching.get_act_patch_attn_head_out_all_pos, …_q, …_v")
-def _(case: Case) -> None:
-    for part, point in (("out", "z"), ("q", "q"), ("v", "v")):
-        index = (slice(None), slice(None), 2)
-        _patched(case, f"get_act_patch_attn_head_{part}_all_pos", f"blocks.1.attn.hook_{point}", index, (1, 2))
-
-
-@check(LENS, "patching.get_act_patch_attn_head_pattern_all_pos")
-def _(case: Case) -> None:
-    name = "blocks.1.attn.hook_pattern"
-    _patched(case, "get_act_patch_attn_head_pattern_all_pos", name, (slice(None), 2), (1, 2))
+POSITION, HEAD = (slice(None), 3), (slice(None), slice(None), 2)
+PATCHED: dict[str, list[tuple[str, str, tuple[Any, ...], tuple[int, int]]]] = {
+    "resid_pre": [("resid_pre", "hook_resid_pre", POSITION, (1, 3))],
+    "attn_out, …_mlp_out": [(part, f"hook_{part}", POSITION, (1, 3)) for part in ("attn_out", "mlp_out")],
+    "attn_head_out_all_pos, …_q, …_v": [
+        (f"attn_head_{part}_all_pos", f"attn.hook_{point}", HEAD, (1, 2))
+        for part, point in (("out", "z"), ("q", "q"), ("v", "v"))
+    ],
+    "attn_head_pattern_all_pos": [("attn_head_pattern_all_pos", "attn.hook_pattern", (slice(None), 2), (1, 2))],
+}
+for call, sweeps in PATCHED.items():
+    check(LENS, f"patching.get_act_patch_{call}")(lambda case, sweeps=sweeps: [_patched(case, *one) for one in sweeps])
 
 
 @check(LENS, "patching.get_act_patch_direct_path")
@@ -430,9 +405,7 @@ def _(case: Case) -> None:
 def _(case: Case) -> None:
     """Greedy, against the model here asked anew for each token."""
     rows = case.exported.generate(case.tokens[:1], max_new_tokens=4, do_sample=False, pad_token_id=0, eos_token_id=None)
-    expected = case.tokens[:1]
-    for _ in range(4):
-        expected = torch.cat([expected, case.model(expected)[:, -1:].argmax(-1)], 1)
+    expected = case.greedy(case.tokens[:1], 4)
     assert torch.equal(rows, expected), f"{rows.tolist()} is not {expected.tolist()}"
 
 
@@ -494,9 +467,7 @@ def _(case: Case) -> None:
     options: dict[str, Any] = {"do_sample": False, "use_cache": True, "pad_token_id": 0, "eos_token_id": None}
     found = model.generate(input_ids=batch, attention_mask=mask, max_length=longest + 3, **options)[:, longest:]
     for row, new in zip(rows, found, strict=True):
-        ids = torch.tensor([row])
-        for _ in range(3):
-            ids = torch.cat([ids, case.model(ids)[:, -1:].argmax(-1)], 1)
+        ids = case.greedy(torch.tensor([row]), 3)
         assert torch.equal(ids[0, len(row) :], new), f"{new.tolist()} is not {ids[0, len(row) :].tolist()}"
 
 
@@ -508,8 +479,7 @@ def _(case: Case) -> None:
 # ---- what fails in silence elsewhere -----------------------------------------------------------
 
 
-@dataclass
-class Silent:
+class Silent(NamedTuple):
     """Something that a peer does in silence, and that is one line here. Both are code that is run."""
 
     title: str
@@ -517,7 +487,6 @@ class Silent:
     """Code with `bridge`, `Small`, `tokens`, `torch`, that runs through and sets `shown`."""
     ours: str
     """Code with `model`, `tokens`, `torch`, `edit`, `run`, `Query`, that raises `InputError`."""
-    names: dict[str, Any] = field(default_factory=dict)
 
 
 SILENT = [
@@ -638,18 +607,13 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(documents(0, 60), 300)
 
 
-def columns(presets: Sequence[str], checks: Sequence[Check]) -> Iterator[tuple[str, dict[str, str]]]:
-    """(preset, {row: cell}) one after the other."""
-    words = tokenizer()
-    for preset in presets:
-        case = Case(preset, words)
-        yield preset, {f"{row.tool}: {row.call}": cell(row, case) for row in checks}
-
-
 def table() -> dict[str, Any]:
     """The whole: versions, cells by preset, and silent failures."""
-    versions = {tool: version(tool) for tool in TOOLS}
-    return {"versions": versions, "cells": dict(columns(list(PRESETS), CHECKS)), "silent": silences()}
+    words, cells = tokenizer(), {}
+    for preset in PRESETS:
+        case = Case(preset, words)
+        cells[preset] = {f"{row.tool}: {row.call}": cell(row, case) for row in CHECKS}
+    return {"versions": {tool: version(tool) for tool in TOOLS}, "cells": cells, "silent": silences()}
 
 
 def differences(now: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -92,6 +92,7 @@ describe lfaa | did you mean lfa
 export no/run --out {folder}/hf | no/run is not a run folder
 view no/run | no/run is not a run folder
 """
+ROWS = MISTAKES.strip().split("\n")
 EARLY = """
 import json, sys
 
@@ -118,11 +119,7 @@ def early(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Command line -> its error, and the heavy libraries that were imported before."""
     folder = tmp_path_factory.mktemp("early")
     (folder / "a.txt").write_text("a")
-    lines = {
-        row: row.rpartition(" | ")[0].format(folder=folder, file=folder / "a.txt")
-        for row in MISTAKES.split("\n")
-        if row
-    }
+    lines = {row: row.rpartition(" | ")[0].format(folder=folder, file=folder / "a.txt") for row in ROWS}
     argv = [sys.executable, "-c", EARLY, json.dumps([*lines.values()])]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -131,6 +128,6 @@ def early(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {row: found[line] for row, line in lines.items()}
 
 
-@pytest.mark.parametrize("row", [row for row in MISTAKES.split("\n") if row])
+@pytest.mark.parametrize("row", ROWS)
 def test_a_mistake_is_refused_before_anything_heavy_is_imported(row: str, early: dict[str, str]) -> None:
     assert early[row].startswith("InputError: ") and row.rpartition(" | ")[2] in early[row]

@@ -14,16 +14,10 @@ EVERY = sorted(FOLDER.glob("*.ipynb"))
 NOTEBOOKS = [path for path in EVERY if path != REAL]
 
 
-PAPERS = ("dst", "lfa", "hdpl", "pls", "krom")
 MINUTES = 5
 """Of all notebooks together, on one core."""
 spent: dict[str, float] = {}
 """Notebook -> seconds that its kernel computed: other work on the machine counts for nothing."""
-
-
-def test_there_is_a_tour_a_notebook_of_every_paper_and_four_about_methods() -> None:
-    names = ["tour", *PAPERS, "training_dynamics", "your_model", "a_real_model", "circuits", "streams"]
-    assert [path.stem for path in EVERY] == [f"{i:02}_{name}" for i, name in enumerate(names)]
 
 
 REALLY = pytest.param(REAL, marks=pytest.mark.real)

@@ -48,28 +48,20 @@ def test_the_file_is_written_although_nobody_reads(tmp_path: Path, stderr_too: b
 
 
 def test_a_reader_that_stays_gets_all_in_order(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOUD, str(tmp_path / "f")], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    argv = [sys.executable, "-c", LOUD, str(tmp_path / "f")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"line {i}\n" for i in range(50_000)) + "written\n"
 
 
 @pytest.mark.parametrize("encoding", some(["ascii", "cp437", "cp1252"], ["ascii"]))
 @pytest.mark.parametrize(
     "words",
-    [
-        "streamscope --help",
-        "streamscope.interventions.ablate --help",
-        "streamscope.papers --help",
-        "streamscope.models.describe lfa",
-        "streamscope.probes.logit_lens --max-tokens 3",
-    ],
-)
+    ["streamscope --help", "streamscope.interventions.ablate --help", "streamscope.models.describe lfa",
+     "streamscope.probes.logit_lens --max-tokens 3"],
+)  # fmt: skip
 def test_output_in_an_encoding_without_our_characters(words: str, encoding: str) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    done = subprocess.run(
-        [sys.executable, "-m", *words.split()], cwd=ROOT, env=environment, capture_output=True, encoding=encoding
-    )
+    environment, argv = {**os.environ, "PYTHONIOENCODING": encoding}, [sys.executable, "-m", *words.split()]
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, encoding=encoding)
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr[-500:]
     assert len(done.stdout) > 200 and "?" * 2 not in done.stdout
 

@@ -28,20 +28,6 @@ def test_one_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Version {'.'.join(PROJECT['version'].split('.')[:2])} " in (ROOT / "docs" / "stable.md").read_text()
 
 
-def test_pythons_are_those_of_the_page() -> None:
-    minor = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if "Python :: 3." in one]
-    page = (ROOT / "docs" / "guides" / "install.md").read_text(encoding="utf-8")
-    assert PROJECT["requires-python"] == f">={minor[0]}" and f"| Python | {minor[0]} or newer" in page
-    assert all(one in page for one in minor)
-
-
-def test_extras_of_the_page_exist() -> None:
-    page = (ROOT / "docs" / "guides" / "install.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert named and named <= set(PROJECT["optional-dependencies"])
-    assert not {"ray", "submitit"} & {re.split(r"[>=<]", one)[0] for one in PROJECT["dependencies"]}
-
-
 @pytest.fixture(scope="module")
 def bash_script() -> str:
     return script("bash")

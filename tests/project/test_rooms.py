@@ -74,24 +74,11 @@ def imported_rooms(source: str) -> set[str]:
     return found & set(ORDER)
 
 
-def test_there_are_files() -> None:
-    assert len(FILES) > 20
-
-
 @pytest.mark.parametrize("room", [room for room in ORDER if room != "notebooks"])
 def test_the_arrows_go_one_way(room: str) -> None:
     for path in sorted(folder(room).rglob("*.py")):
         strange = imported_rooms(path.read_text(encoding="utf-8")) - MAY[room] - {room}
         assert not strange, f"{path.relative_to(ROOT)} imports {', '.join(sorted(strange))}"
-
-
-def test_a_wrong_arrow_is_seen() -> None:
-    assert imported_rooms("def f():\n    from streamscope.papers import lfa") == {"papers"}
-    with pytest.raises(AssertionError, match="import streamscope"):
-        imported_rooms("from models import load")
-
-
-# ---- no circles --------------------------------------------------------------------------------
 
 
 def module_of(path: Path) -> str:
@@ -138,15 +125,16 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     assert not circle(graph)
 
 
-def test_a_circle_is_seen() -> None:
+def test_circles_and_lazy_imports_of_heavy_modules_are_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
     assert not circle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
     source = "import x.a\ndef f():\n    from x import b\nif TYPE_CHECKING:\n    import x.c\n"
     assert imports_of("y", source, {"x.a", "x.b", "x.c"}) == {"x.a", "x.b"}
     assert imports_of("x", source, {"x.a", "x.b", "x.c"}) == {"x.a"}, "the door of a package"
+    assert imports_by_place(source, {"x.a", "x.b", "x.c"}) == ({"x.a"}, {"x.b"})
+    tops = {"x.a": {"x.b"}, "x.b": {"torch.nn"}, "x.c": {"x.d"}, "x.d": {"x.c", "json"}, "x.e": {"pandas"}}
+    assert [is_light(name, tops, {name}) for name in ("x.a", "x.c", "x.e.f")] == [False, True, False]
 
-
-# ---- lazy imports live in one layer ---------------------------------------------------------------
 
 HEAVY = {"torch", "pandas", "sklearn", "scipy", "transformer_lens", "pyarrow", "plotly", "onnx"}
 """What a command whose `--help` answers at once must not import."""
@@ -209,20 +197,8 @@ def test_lazy_imports_live_in_one_layer() -> None:
     light = {name for name in MODULES if is_light(name, tops, {name})}
     assert {"streamscope.instruments.command", "streamscope.models.train"} <= light
     assert not {"streamscope.models.transformer", "streamscope.instruments.result"} & light
-    strange = {
-        str(path.relative_to(ROOT)): places[name][1]
-        for name, path in MODULES.items()
-        if name not in light and places[name][1]
-    }
-    assert strange == BESIDE
-
-
-def test_a_lazy_import_of_a_heavy_module_is_seen() -> None:
-    assert imports_by_place("import a\ndef f():\n    import b\nclass C:\n    import c\n") == ({"a", "c"}, {"b"})
-    tops = {"x.a": {"x.b"}, "x.b": {"torch.nn"}, "x.c": {"x.d"}, "x.d": {"x.c", "json"}, "x.e": set(), "x.e.f": set()}
-    assert not is_light("x.a", tops, {"x.a"})
-    assert is_light("x.c", tops, {"x.c"})
-    assert not is_light("x.e.f", tops | {"x.e": {"pandas"}}, {"x.e.f"})  # the package is imported first
+    lazy = {name: inside for name, (_, inside) in places.items() if inside and name not in light}
+    assert {str(MODULES[name].relative_to(ROOT)): inside for name, inside in lazy.items()} == BESIDE
 
 
 def test_datasets_holds_no_python() -> None:
@@ -230,9 +206,6 @@ def test_datasets_holds_no_python() -> None:
     import datasets
 
     assert callable(datasets.load_dataset)
-
-
-# ---- names -------------------------------------------------------------------------------------
 
 
 def names_in(code: CodeType) -> set[str]:

@@ -10,9 +10,8 @@ import pytest
 
 from streamscope.cli.errors import InputError
 from streamscope.text.corpus import open_corpus
+from tests.tiny import refused
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT.parent / "shared" / "data"
 END = "<|endoftext|>"
 
 
@@ -67,8 +66,7 @@ def test_what_cannot_be_opened(tmp_path, monkeypatch):
         open_corpus(str(tmp_path / "pipe.txt"))
     with pytest.raises(InputError, match="no .txt, .* file in this folder"):
         open_corpus(str(tmp_path))
-    file = tmp_path / "a.txt"
-    file.write_text("one")
+    (file := tmp_path / "a.txt").write_text("one")
     corpus = open_corpus(str(file))
 
     def refuse(*_, **__):
@@ -80,36 +78,34 @@ def test_what_cannot_be_opened(tmp_path, monkeypatch):
             ask()
 
 
-def test_random_documents_come_back(tmp_path):
-    draw = random.Random(0)
-    alphabet = "ab \n\u00e9\u4e2d\U0001f600"
+def test_random_documents_come_back_twice_and_some_of_them(tmp_path):
+    draw, alphabet = random.Random(0), "ab \n\u00e9\u4e2d\U0001f600"
     for trial in range(50):
         lengths = draw.choices(range(60), k=draw.randrange(1, 9))
-        documents = ["".join(draw.choices(alphabet, k=length)) for length in lengths]
-        documents.append("never empty")
+        documents = [*("".join(draw.choices(alphabet, k=length)) for length in lengths), "never empty"]
         expected = [document.strip() for document in documents if document.strip()]
         file = tmp_path / f"{trial}.txt"
         file.write_text(f"\n{END}\n".join(documents), encoding="utf-8")
-        assert read(file) == expected
-        assert read(jsonl(tmp_path / f"{trial}.jsonl", [{"text": d} for d in documents])) == expected
-        assert read(parquet(tmp_path / f"{trial}.parquet", text=documents)) == expected
+        rows = jsonl(tmp_path / f"{trial}.jsonl", [{"text": d} for d in documents])
+        for path in (file, rows, parquet(tmp_path / f"{trial}.parquet", text=documents)):
+            corpus = open_corpus(str(path))
+            assert list(corpus.documents()) == list(corpus.documents()) == expected
+            assert read(path, max_documents=3) == expected[:3]
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
 def test_the_byte_that_is_not_utf8_is_named(tmp_path, suffix):
     """Where a file is streamed, what stands before it is read."""
-    draw = random.Random(1)
+    draw, file = random.Random(1), tmp_path / f"a{suffix}"
     good = f"caf\u00e9 \U0001f600\r\n{END}\r\nword\n".encode() * 40
-    for bad in (b"\xff", b"\xc3", b"\xf0\x9f\x98", b"\xed\xa0\x80"):
-        for _ in range(10):
-            cut = good.index(b"o", draw.randrange(len(good) - 20))
-            raw = good[:cut] + bad + good[cut:]
-            with pytest.raises(UnicodeDecodeError) as whole:
-                raw.decode("utf-8")
-            file = tmp_path / f"a{suffix}"
-            file.write_bytes(gzip.compress(raw, mtime=0) if suffix.endswith("gz") else raw)
-            with pytest.raises(InputError, match=rf"a{suffix}: not UTF-8 at byte {whole.value.start};"):
-                read(file)
+    for bad in (b"\xff", b"\xc3", b"\xf0\x9f\x98", b"\xed\xa0\x80") * 3:
+        cut = good.index(b"o", draw.randrange(len(good) - 20))
+        raw = good[:cut] + bad + good[cut:]
+        with pytest.raises(UnicodeDecodeError) as whole:
+            raw.decode("utf-8")
+        file.write_bytes(gzip.compress(raw, mtime=0) if suffix.endswith("gz") else raw)
+        with pytest.raises(InputError, match=rf"a{suffix}: not UTF-8 at byte {whole.value.start};"):
+            read(file)
     if suffix == ".txt":
         file.write_bytes(b"fine\n<|endoftext|>\nfine " + "\U0001f600".encode()[:3])
         documents = open_corpus(str(file)).documents()
@@ -208,9 +204,8 @@ UNREADABLE = [
 @pytest.mark.parametrize(("name", "content", "message"), UNREADABLE)
 def test_a_file_that_cannot_be_read_is_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         read(tmp_path / name)
-    assert "\n" not in str(error.value)
 
 
 def test_a_source_that_names_nothing(tmp_path, monkeypatch):
@@ -230,16 +225,6 @@ def test_a_source_that_names_nothing(tmp_path, monkeypatch):
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             open_corpus(source)
-
-
-def test_two_passes_and_max_documents(tmp_path):
-    jsonl(tmp_path / "a.jsonl", [{"text": f" {i} " if i % 3 else ""} for i in range(30)])
-    corpus = open_corpus(str(tmp_path))
-    assert list(corpus.documents()) == list(corpus.documents()) == [str(i) for i in range(30) if i % 3]
-    assert read(tmp_path, max_documents=3) == ["1", "2", "4"]
-    assert read(tmp_path, max_documents=100) == read(tmp_path)
-    if DATA.is_dir():
-        assert sum(1 for _ in open_corpus(str(DATA / "tinystories" / "valid.txt")).documents()) == 700
 
 
 def test_fingerprint_follows_the_content(tmp_path):

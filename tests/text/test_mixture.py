@@ -124,34 +124,26 @@ def test_counts_of_a_block() -> None:
 
 
 def test_as_one_corpus_it_is_every_document_once_in_shares_until_a_part_ends(files) -> None:
-    corpus = open_corpus(f"{files['a']}*3 + {files['b']}*1")
-    documents = list(corpus.documents())
-    assert documents == list(corpus.documents())
+    a, b = files["a"], files["b"]
+    documents = list(open_corpus(f"{a}*3 + {b}*1").documents())
     assert len(set(documents)) == len(documents) == 440
     last = max(i for i, document in enumerate(documents) if "pig" in document)
     ants = [document for document in documents[: last + 1] if "ant" in document]
     assert sum(map(len, ants)) / sum(map(len, documents[: last + 1])) == pytest.approx(0.75, abs=0.01)
-    assert len(list(open_corpus(f"{files['a']}*1+{files['b']}*1", max_documents=7).documents())) == 14
-
-
-def test_identity_is_that_of_parts_and_shares(files) -> None:
-    a, b = files["a"], files["b"]
+    assert len(list(open_corpus(f"{a}*1+{b}*1", max_documents=7).documents())) == 14
     half = open_corpus(f"{a}*.5 + {b}*.5")
     assert half.fingerprint() == open_corpus(f"{a}*2+{b}*2").fingerprint()
-    assert half.fingerprint() != open_corpus(f"{a}*.6 + {b}*.4").fingerprint()
-    assert half.fingerprint() != open_corpus(f"{b}*.5 + {a}*.5").fingerprint()
+    for other in (f"{a}*.6 + {b}*.4", f"{b}*.5 + {a}*.5"):
+        assert half.fingerprint() != open_corpus(other).fingerprint()
     told = half.describe()
     assert [part["weight"] for part in told["parts"]] == [0.5, 0.5] and told["fingerprint"] == half.fingerprint()
     assert told["parts"][0]["files"][0]["sha256"]
-
-
-def test_sources_that_are_no_mixture_stay_what_they_were(tmp_path: Path) -> None:
-    odd = tmp_path / "two+two*4"
+    odd = a.parent / "two+two*4"  # a path that is no mixture
     odd.mkdir()
     (odd / "x.txt").write_text("one")
     assert list(open_corpus(str(odd)).documents()) == ["one"]
     with pytest.raises(InputError, match="not an existing file"):
-        open_corpus(f"{tmp_path}/*.txt")
+        open_corpus(f"{a.parent}/*.txt")
 
 
 def test_bad_mixtures_are_one_line() -> None:
