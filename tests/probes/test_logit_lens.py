@@ -17,7 +17,7 @@ from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.logit_lens.measure import Lens, candidates, lens_of, observed, plan, read, tables, visible
+from streamscope.probes.logit_lens.measure import candidates, observed, read, tables, visible
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
 
@@ -98,18 +98,17 @@ def test_candidates_and_ranks(model: StreamTransformer, monkeypatch: pytest.Monk
             assert one["read"].unique().tolist() == [str(ids[position])]
 
 
-def planted(rows: Any, vocabulary: int) -> tuple[Lens, Captures]:
-    """A lens that takes the stream for logits."""
-    lens = Lens(1, vocabulary, lambda layer, x: x, lambda ids: [chr(97 + int(i)) for i in ids])
-    return lens, Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
+def planted(rows: Any, ids: list[int], pieces: Any = "abcd") -> pd.DataFrame:
+    """The table of streams that are the logarithms of known probabilities."""
+    captures = Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
+    query = Query(tokens=[ids], hooks=("blocks.0.hook_resid_post",))
+    return read(LogitLens(k=3), captures, query, lambda layer, x: x, lambda ids: [pieces[int(i)] for i in ids], 9)
 
 
 def test_planted_probabilities_and_ties() -> None:
     """Streams that are the logarithms of known probabilities; equal ones share a rank."""
     rows = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.3, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25]]
-    lens, captures = planted(rows, 4)
-    query = Query(tokens=[[0, 3, 2]], hooks=("blocks.0.hook_resid_post",))
-    table = read(LogitLens(k=3), lens, captures, query)
+    table = planted(rows, [0, 3, 2])
     first, second, third = (one for _, one in table.groupby("position"))
     assert first["token"].tolist() == ["d", "c", "b"]
     np.testing.assert_allclose(first["probability"], [0.4, 0.3, 0.2], rtol=1e-6)
@@ -144,9 +143,7 @@ def test_a_text_given_twice_is_one_independent_text() -> None:
 )
 def test_picture(pieces: list[str], texts: list[str]) -> None:
     """A cell per layer and position, none empty; what comes true is underlined; HTML in a token stays text."""
-    lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
-    lens = Lens(1, 4, lens.logits, lambda ids: [pieces[int(i)] for i in ids])
-    seen = observed(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
+    seen = observed(planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], [0, 3], pieces))
     found = estimate_all(seen.blocks, seen.contrasts)
     result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
     heat = result.figure().data[0]
@@ -160,7 +157,7 @@ def test_bad_input() -> None:
     model = build("std-t", "tiny")
     for options, message in (({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
         with pytest.raises(InputError, match=message):
-            plan(LogitLens(**options), lens_of(model), PROMPTS)
+            candidates(model, LogitLens(**options), PROMPTS)
     with pytest.raises(InputError, match="no position has a next token"):
         summary(candidates(model, LogitLens(), [[0]]))
 

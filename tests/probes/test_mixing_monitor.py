@@ -14,9 +14,16 @@ from streamscope.models.checkpoint import load
 from streamscope.models.make import build
 from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
-from streamscope.probes.mixing import final, log, without_gradient
 from streamscope.probes.mixing_monitor import main
-from streamscope.probes.mixing_monitor.measure import RunMixing, by_module, overview, watch
+from streamscope.probes.mixing_monitor.measure import (
+    RunMixing,
+    by_module,
+    final,
+    log,
+    overview,
+    watch,
+    without_gradient,
+)
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
