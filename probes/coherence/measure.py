@@ -23,7 +23,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import Aligned, align, align_once, none_left
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, number, quantity
-from streamscope.models.hooks import Captures, Edits, Query, run
+from streamscope.models.hooks import Captures, Edits, run
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.roles import CATEGORY, Groups, RoleQuery, by_category, groups_of, prompt_columns
 
@@ -93,9 +93,8 @@ def plan(options: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQu
     return RoleQuery(tokens=subset.tokens, logits=logits, aligned=subset, left_out=left_out)
 
 
-def read(options: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Coherence, captures: Captures, query: RoleQuery) -> pd.DataFrame:
     """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
-    assert isinstance(query, RoleQuery)
     assert captures.logits is not None
     aligned, log_p = query.aligned, []
     for row, continuation in zip(captures.logits, aligned.continuations, strict=True):

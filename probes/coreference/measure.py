@@ -14,7 +14,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.hooks import Captures, run
 from streamscope.probes import roles
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.roles import RoleQuery, RoleTable
@@ -29,7 +29,7 @@ NO_HIT_HERE = "no head hits the target in either order"
 def plan(options: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns of the prompts with a target and, among candidates, with a distractor."""
     needs = ("target", "distractor")[: 2 if options.domain == "candidates" else 1]
-    return roles.up_to_query(roles.role_query(prompts, tokenizer, needs=needs))
+    return roles.role_query(prompts, tokenizer, needs=needs)
 
 
 def attention(options: Coreference, captures: Captures, query: RoleQuery) -> RoleTable:
@@ -65,9 +65,8 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
     return replace(table, cases=table.cases.assign(**rules))
 
 
-def read(options: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Coreference, captures: Captures, query: RoleQuery) -> pd.DataFrame:
     """One row per prompt and head of `attention`."""
-    assert isinstance(query, RoleQuery)
     return attention(options, captures, query).frame()
 
 
