@@ -19,7 +19,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import ModelConfig, NoPositions
 from streamscope.models.hooks import Query, capture, run
-from streamscope.probes.directions import Directions, main
+from streamscope.probes.directions import Directions
 from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
 from streamscope.probes.directions.measure import (
     auc_interval,
@@ -300,22 +300,15 @@ def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) 
 
 def test_built_in_and_bad_sets(tmp_path: Path) -> None:
     assert all((len(read_set(name).texts), read_set(name).repeated) == (60, 0) for name in BUILT_IN)
-    few, bad, texts = tmp_path / "few.txt", tmp_path / "bad.jsonl", tmp_path / "texts.csv"
+    few = tmp_path / "few.txt"
     few.write_text("\n".join(f"text {i % 9}" for i in range(12)))
     assert (len(read_set(str(few)).texts), read_set(str(few)).repeated) == (9, 3)
     few.write_text("one\ntwo\n")
-    bad.write_text('{"text": "one"}\n{"txt": "two"}\n')
-    texts.write_text("a")
-    for source, message in (
-        (str(few), "2 different texts"), (str(bad), "bad.jsonl:2"), (str(texts), ".jsonl file"), ("hapy", "happy"),
-        ("competing#tool", "tool-container"), (str(tmp_path / "no.txt"), "No such file"),
-    ):  # fmt: skip
+    for source, message in ((str(few), "2 different texts"), ("hapy", "happy"), ("competing#tool", "tool-container")):
         with pytest.raises(InputError, match=message):
             read_set(source)
     with pytest.raises(InputError, match="share 60 texts"):
         contrast("happy", "happy")
-    with pytest.raises(InputError, match="exactly once"):
-        main(["--template", "no place", "nowhere"])
     with pytest.raises(InputError, match="exactly once"):
         encode(read_set("happy"), None, 32, "{text}{text}")
 
@@ -332,14 +325,6 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
             read_direction(f"{arrays}{spec}")
     assert read_direction(f"{arrays}:1", "token", "svd").vector.norm() == pytest.approx(1)
     with pytest.raises(InputError, match=f"{table} is a table; its arrays are in {arrays}$"):
-        read_direction(str(table))
-    arrays.write_bytes(arrays.read_bytes()[:-8])
-    with pytest.raises(InputError, match="cannot be read .*; make one with python -m probes.directions"):
-        read_direction(str(arrays))
-    with pytest.raises(InputError, match="cannot be read .*; measure it again"):
-        Result.load(table)
-    arrays.unlink()
-    with pytest.raises(InputError, match=f"{table} is a table; make one with python -m probes.directions"):
         read_direction(str(table))
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
@@ -17,8 +16,6 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
-from streamscope.rooms import folder_of
-from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
 
 torch.set_num_threads(1)
@@ -150,20 +147,6 @@ def test_sequences_are_random_and_seeded() -> None:
         assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
         assert len(set(ids)) == N + 1
     assert len({tuple(ids) for ids in query.tokens}) == 20
-
-
-def test_bad_input() -> None:
-    with pytest.raises(InputError, match="different tokens"):
-        Heads(length=40).plan([], Ids(30))
-    with pytest.raises(InputError, match="text 0 has 2 tokens"):
-        Heads().plan([[0, 1]], Ids(300))
-
-
-def test_a_context_below_the_length_of_texts() -> None:
-    tokenizer = Tokenizer.load(folder_of("models") / "zoo" / "lfa")
-    model = build("std-t", "tiny", n_ctx=20, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
-    found = Heads(sequences=2, length=N, texts=False).measure(model, progress=iter).table().frame
-    assert set(found["kind"]) == {"random"} and found["mean"].notna().all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

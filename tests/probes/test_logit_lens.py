@@ -7,17 +7,15 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Text
 from streamscope.instruments.observations import estimate_all
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
 from streamscope.models import load, readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.logit_lens.measure import candidates, observed, read, tables, visible
+from streamscope.probes.logit_lens.measure import candidates, observed, read, tables
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
 
@@ -136,30 +134,6 @@ def test_a_text_given_twice_is_one_independent_text() -> None:
     model = load("stories/lfa")
     result = LogitLens().measure(model, Text(text=("the cat sat", "she ran", "she ran")))
     assert result.blocks["loss"].units["cluster"].nunique() == 2
-
-
-@pytest.mark.parametrize(
-    ("pieces", "texts"), [(["a", "b", "c", "d"], ["<u>d</u>", "a"]), (["\n", "", "", "  "], ["<u>␣␣</u>", "⏎"])]
-)
-def test_picture(pieces: list[str], texts: list[str]) -> None:
-    """A cell per layer and position, none empty; what comes true is underlined; HTML in a token stays text."""
-    seen = observed(planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], [0, 3], pieces))
-    found = estimate_all(seen.blocks, seen.contrasts)
-    result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
-    heat = result.figure().data[0]
-    assert np.asarray(heat.text).tolist() == [texts]
-    np.testing.assert_allclose(np.asarray(heat.z, float), [[0.4, 0.4]], rtol=1e-6)
-    assert visible("<b>\n") == "&lt;b&gt;⏎"
-    assert result.table("layers").title.endswith("after each layer; 1 tokens")
-
-
-def test_bad_input() -> None:
-    model = build("std-t", "tiny")
-    for options, message in (({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
-        with pytest.raises(InputError, match=message):
-            candidates(model, LogitLens(**options), PROMPTS)
-    with pytest.raises(InputError, match="no position has a next token"):
-        summary(candidates(model, LogitLens(), [[0]]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
