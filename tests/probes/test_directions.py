@@ -287,15 +287,9 @@ def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) 
         path.write_text("\n".join(json.dumps({"text": f"{kind} {i}", "cluster": f"c{i // 2}"}) for i in range(12)))
     named = open_sets(Sets(a=str(one.with_suffix(".jsonl")), b=str(other.with_suffix(".jsonl"))), model)
     assert [x.tolist() for x in named.lines] == [[i // 2 for i in range(12)]] * 2
-    one.with_suffix(".jsonl").write_text('{"text": "x", "cluster": "c"}\n{"text": "y"}\n')
-    with pytest.raises(InputError, match=r"a\.jsonl:2: .*'cluster' is missing"):
-        read_set(str(one.with_suffix(".jsonl")))
     relations = open_sets(Sets(a="competing#tool-container", b="competing#agent-patient"), model)
     prompts = {p.text: p for p in load_suite("competing").prompts}
     assert len(set(relations.a.lines)) == len({prompts[text].pair for text in relations.a.texts}) == 10
-    assert len(relations.a.texts) == 20
-    frame = Directions(draws=0).measure(model, relations).table().frame
-    assert (frame["clusters"] <= 10).all() and (frame["n"] == 20).all()
 
 
 def test_built_in_and_bad_sets(tmp_path: Path) -> None:

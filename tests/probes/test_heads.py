@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
 from streamscope.models.make import build
@@ -17,6 +16,7 @@ from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
 from tests.probes.bridges import gpt2_and_bridge
+from tests.probes.planted import tables_of
 
 torch.set_num_threads(1)
 N = 6
@@ -52,9 +52,7 @@ def looking(target: Any) -> Any:
 def summary(rows: pd.DataFrame) -> Table:
     """The table of the rows of `read`."""
     names = [str(i) for i in sorted(rows["prompt"].unique())]
-    seen = observed(rows, pd.DataFrame({"unit": names, "cluster": names}))
-    seen.about["title"] = ""
-    return Heads().tables(seen, estimate_all(seen.blocks, seen.contrasts))["scores"]
+    return tables_of(Heads(), observed(rows, pd.DataFrame({"unit": names, "cluster": names})))["scores"]
 
 
 def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str], float]:

@@ -13,7 +13,6 @@ from sklearn.feature_selection import f_classif
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Labels
-from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import OpenLabels, open_data
 from streamscope.instruments.prompts.labelled import Example, position_examples, story_examples
 from streamscope.instruments.table import Table
@@ -25,6 +24,7 @@ from streamscope.probes.linear import Linear
 from streamscope.probes.linear import measure as linear
 from streamscope.text.stories import labelled
 from streamscope.text.tokenizer import Tokenizer
+from tests.probes.planted import tables_of
 from tests.tiny import randomise, refused
 
 torch.set_num_threads(1)
@@ -49,9 +49,7 @@ def read(how: Linear, examples: list[Example], x: Any, hook: str = HOOK) -> pd.D
 
 
 def summary(how: Linear, table: pd.DataFrame, examples: list[Example]) -> Table:
-    seen = linear.observed(table, examples)
-    estimates = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
-    return linear.tables(how, seen, estimates)["linear"]
+    return tables_of(how, linear.observed(table, examples))["linear"]
 
 
 def row_of(how: Linear, examples: list[Example], x: Any) -> pd.Series:

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from streamscope.instruments.data import Text
-from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.table import Table
 from streamscope.models import load, readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.logit_lens.measure import candidates, observed, read, tables
+from streamscope.probes.logit_lens.measure import candidates, observed, read
 from tests.probes.bridges import gpt2_and_bridge
+from tests.probes.planted import tables_of
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
@@ -25,9 +25,7 @@ PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 
 def summary(found: pd.DataFrame) -> Table:
     """The table of layers of `read`."""
-    seen = observed(found)
-    estimates = estimate_all(seen.blocks, seen.contrasts)
-    return tables(LogitLens(), seen, estimates)["layers"]
+    return tables_of(LogitLens(), observed(found))["layers"]
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
