@@ -260,8 +260,7 @@ def test_nearest_among_nearly_equal_rows(scale: float) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"method": "dbscan"}, {"selection": "root"}, {"min_cluster_size": 1}, {"min_samples": 0},
-        {"components": 0}, {"method": "kmeans", "n_clusters": 900},
+        {"method": "dbscan"}, {"selection": "root"}, {"min_cluster_size": 1}, {"method": "kmeans", "n_clusters": 900},
     ],
 )  # fmt: skip
 def test_bad_parameters(bad: dict) -> None:
