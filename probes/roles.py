@@ -115,11 +115,6 @@ def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
     return dict(sorted(activations.items()))
 
 
-def attention_to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
-    """Attention [L, H] to a role: the sum of rows [L, H, keys] over its tokens."""
-    return rows[..., list(positions)].sum(-1)
-
-
 def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(first > second, tie) elementwise; a tie is a difference below `TIE` of the larger one and does not win."""
     tie = np.abs(first - second) <= TIE * np.maximum(first, second)

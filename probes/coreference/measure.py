@@ -53,9 +53,9 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
         rules["chance"] = [len(target) / (q + 1) for target, q in zip(targets, query.aligned.queries, strict=True)]
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        target = roles.attention_to(rows, targets[i])
+        target = rows[..., list(targets[i])].sum(-1)
         if options.domain == "candidates":
-            best, rival = target, np.max([roles.attention_to(rows, span) for span in others[i]], axis=0)
+            best, rival = target, np.max([rows[..., list(span)].sum(-1) for span in others[i]], axis=0)
         else:
             is_target = np.isin(np.arange(rows.shape[-1]), targets[i])
             best, rival = rows[..., is_target].max(-1), rows[..., ~is_target].max(-1)

@@ -39,7 +39,7 @@ def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     """`CELLS` and `difference` = last − first of every head on every pair, and attention to the first token [heads]."""
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        return {"target": roles.attention_to(rows, query.aligned.positions[i]["target"]), "bos": rows[..., 0]}
+        return {"target": rows[..., list(query.aligned.positions[i]["target"])].sum(-1), "bos": rows[..., 0]}
 
     prompts = roles.role_table(captures, query, of)
     at_first, at_last = map(list, zip(*query.aligned.pairs(), strict=True))

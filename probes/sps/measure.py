@@ -36,7 +36,7 @@ def attention(captures: Captures, query: RoleQuery) -> RoleTable:
     positions = query.aligned.positions
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        semantic, distractor = (roles.attention_to(rows, positions[i][role]) for role in ("target", "distractor"))
+        semantic, distractor = (rows[..., list(positions[i][role])].sum(-1) for role in ("target", "distractor"))
         longer = len(positions[i]["target"]) - len(positions[i]["distractor"])
         even = np.full_like(semantic, longer / rows.shape[-1])
         return {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}

@@ -11,7 +11,7 @@ from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, main, measure
 from streamscope.features.extract.measure import Work, stream_names
-from streamscope.features.store import read_features, read_raw
+from streamscope.features.store import features_of, read_features, read_raw
 from streamscope.instruments.data import Tokens
 from streamscope.models import build
 from streamscope.models.checkpoint import load
@@ -114,11 +114,8 @@ def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple
     assert len(folders) == 3 and len(list(tmp_path.rglob("*.parquet"))) == 4
 
 
-def test_the_last_document_is_cut_to_the_rows_asked_for(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    few, all_ = tmp_path / "few.parquet", tmp_path / "all.parquet"
-    main(arguments(run, corpus, few, "--max-tokens", "83"))
-    main(arguments(run, corpus, all_))
-    a, b = read_features(few), read_features(all_)
+def test_the_last_document_is_cut_to_the_rows_asked_for(run: Path, corpus: tuple[Path, Path]) -> None:
+    a, b = (features_of(Extract().measure(run, Tokens(data=str(corpus[1]), max_tokens=n))) for n in (83, None))
     pd.testing.assert_frame_equal(a.table.iloc[:, :8], b.table.iloc[:83, :8])
     np.testing.assert_allclose(a.X, b.X[:83], rtol=1e-5, atol=1e-5)
     assert 0 < a.table["position"].iloc[-1] < 31  # inside a document

@@ -23,7 +23,6 @@ from streamscope.features.profile.measure import CLUSTER
 from streamscope.features.profile.profiles import (
     centre_distance,
     farthest_points,
-    most_common,
     nearest,
     profiles,
     samples,
@@ -285,11 +284,6 @@ def test_without_clusters_they_are_made_now(tmp_path: Path) -> None:
     assert set(result.table().frame["cluster"]) == set(made.table("labels").frame["cluster"])
     assert not {"x", "y"} & set(result.table("tokens").frame)
     assert result.figure().data and result.about["clusters"] == made.about["clusters"]
-
-
-def test_texts_that_look_alike_are_one() -> None:
-    found = most_common(pd.Series(["\n", "\r\n", "⏎", "a", "a"] + [" b"] * 5))
-    assert list(json.loads(found).items()) == [(" b", 0.5), ("⏎", 0.3), ("a", 0.2)]
 
 
 def test_clusters_that_do_not_match(tmp_path: Path) -> None:

@@ -273,25 +273,6 @@ def test_the_first_rows_of_documents_may_be_left_out(logits_row: Any) -> None:
         reader.read(docs, rows.tolist())
 
 
-@pytest.mark.parametrize(
-    ("tier", "k", "window", "distance"),
-    [("core", None, None, True), ("structural", None, None, False), ("structural+position", None, 4, True),
-     ("topk", 3, 4, True)],
-)  # fmt: skip
-def test_a_tier_costs_only_what_it_shows(
-    tier: Any, k: int | None, window: int | None, distance: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def recorded(pattern: Any, **how: Any) -> Any:
-        asked.append({"keys": pattern.shape[-1], **how})
-        return attention_stats(pattern, **how)
-
-    monkeypatch.setattr("streamscope.features.compute.reader.attention_stats", recorded)
-    FeatureReader(model_of("pls"), with_heads(tier, k=k or 5, window=window or 5)).read(documents(6, 4))
-    assert asked == [{"keys": 5, "k": k, "window": window, "distance": distance}] * 3, "nor is the last token read"
-
-
 def test_a_layer_without_a_gate_has_not_that_of_the_layer_before() -> None:
     model, docs = model_of("pls"), documents(9)
     model.blocks[2].attn.gate = None
