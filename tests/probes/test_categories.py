@@ -111,11 +111,3 @@ def test_a_head_is_scored_on_cases_that_did_not_choose_it() -> None:
     assert (np.min(lucky, 0) > 0.2).all() and (
         np.abs(np.mean(held, 0)) < 3 / np.sqrt(20 * np.array([40, 26, 14]))
     ).all()
-
-
-def test_a_suite_of_one_kind_has_no_rows_by_category() -> None:
-    net = planted.model()
-    one = replace(planted.suite(6), prompts=tuple(replace(p, relation=None) for p in planted.suite(6).prompts))
-    for how in HEADED:
-        found = how.measure(net, given_prompts(one, net))
-        assert "categories" not in found.tables and found.table("best").frame["category"].tolist() == ["all"]

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.held_out import halves
@@ -194,17 +193,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
     found = groups_of(chosen)
     assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]
+    with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 4; lower --k"):
+        summary(HeadGroups(k=2), table)
     last = summary(HeadGroups(k=1), table)
     assert set(last.loc[last["group"] != "", "layer"]) == {1}
-
-
-def test_too_few_heads_or_cases_are_one_line() -> None:
-    table = looking(["semantic", "entity", "anchor"], 4)
-    with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 3; lower --k"):
-        summary(HeadGroups(k=2), table)
-    one = planted.without_pairs(planted.suite(1))
-    query = role_query(align(one, planted.tokenizer()), planted.tokenizer())
-    q = query.aligned.queries[0]
-    found: Any = read(captures([torch.full((3, 1, q + 1), 1 / (q + 1))]), query, planted.tokenizer())
-    with pytest.raises(InputError, match="independent"):
-        summary(HeadGroups(k=1), found)

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.instruments.data import Text
 from streamscope.instruments.table import Table
-from streamscope.models import load, readout
+from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
@@ -126,12 +125,6 @@ def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
     assert (last["positions"], last["n"]) == (7, 2)
     assert last["loss_low"] <= last["loss"] <= last["loss_high"]
-
-
-def test_a_text_given_twice_is_one_independent_text() -> None:
-    model = load("stories/lfa")
-    result = LogitLens().measure(model, Text(text=("the cat sat", "she ran", "she ran")))
-    assert result.blocks["loss"].units["cluster"].nunique() == 2
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

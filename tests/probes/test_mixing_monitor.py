@@ -156,13 +156,6 @@ def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict
     assert set(rows.loc[rows["metric"] == "gradient", "why"]) == {"not logged at step 7"}
 
 
-def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -> None:
-    build("pls", "tiny").save(tmp_path / "pls")
-    main([str(tmp_path / "pls")])
-    printed = capsys.readouterr().out
-    assert "gate mean, gate sd, gate low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
-
-
 def test_a_run_without_mixing_is_told_what_has_some(tmp_path: Path) -> None:
     build("gpt2", "tiny").save(tmp_path / "a")
     with pytest.raises(InputError, match="no mixing matrices.*kromhc.*pls.*dst-kron"):

@@ -5,7 +5,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -157,13 +156,3 @@ def test_the_reference_reads_prompts_in_its_own_tokens() -> None:
     assert same.about["threshold"] == pytest.approx(threshold)
     with pytest.raises(InputError, match="is not the model's tokenizer .*: its ids mean other words"):
         how.measure(net, given_prompts(align(suite, net.tokenizer), net))
-
-
-def test_bad_input() -> None:
-    net, suite = planted.model(), planted.suite()
-    with pytest.raises(InputError, match="the suite has none"):
-        measure(net, Pds(), planted.without_pairs(suite))
-    with pytest.raises(InputError, match="leave out --threshold"):
-        Pds(threshold=0.1, reference="stories/lfa")
-    with pytest.raises(InputError, match="two heads"):
-        mean_plus_sd(pd.DataFrame({"pds": [0.1]}))

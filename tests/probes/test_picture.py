@@ -13,7 +13,7 @@ from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.models.head_spec import Head
 from streamscope.probes.picture import Picture
-from streamscope.probes.picture.measure import LONGEST, axis_label, picture, summary
+from streamscope.probes.picture.measure import picture, summary
 from tests.probes import planted
 
 torch.set_num_threads(1)
@@ -96,13 +96,6 @@ def test_the_query_and_bad_input(net: Any, prompt: Aligned) -> None:
     ):  # fmt: skip
         with pytest.raises(InputError, match=line):
             picture(net, text, **options)
-
-
-def test_tokens_are_readable() -> None:
-    assert axis_label(" bag", 3) == "·bag"
-    assert axis_label("\n<b>", 3, "target") == "<b>⏎&lt;b&gt;</b> (target)"
-    assert axis_label("<|endoftext|>", 0) == "BOS"
-    assert len(axis_label("x" * 40, 3)) == LONGEST
 
 
 def test_a_prompt_of_the_suite_and_heads_by_their_scores(net: Any) -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.cli.errors import InputError
 from streamscope.models.make import build
 from streamscope.probes.routing import Routing
 from streamscope.probes.routing.measure import cells, growth, hub_scores, hubs, layers, matrices, observed, unevenness
@@ -136,8 +135,3 @@ def test_what_has_no_value_says_why() -> None:
     assert "W is zero" in reasons[2]
     two = growth(table[table["layer"] < 2])
     assert two["slope"].isna().all() and two["undefined"].str.contains("fewer than three layers").all()
-
-
-def test_a_model_without_routing_is_told_what_has_it() -> None:
-    with pytest.raises(InputError, match="no Kronecker mixing.*dst-kron"):
-        matrices(build("std-t", "tiny"))

@@ -3,7 +3,6 @@
 import re
 from math import lgamma, log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -186,13 +185,8 @@ def test_stream_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.
     probe = Specialization(length=T, blocks=5)
     whole = summary(stream(model, probe, SAMPLES))
     monkeypatch.setattr(measure, "CHUNK_NUMBERS", 3 * 2 * 4 * T * T)
-    sizes = []
-
-    def counted(model: Any, query: Any, edits: Any = None) -> Captures:
-        sizes.append(len(query.tokens))
-        return run(model, query, edits)
-
-    monkeypatch.setattr(measure, "run", counted)
+    sizes, chunk_run = list[int](), lambda model, query, edits: sizes.append(len(query.tokens)) or run(model, query)
+    monkeypatch.setattr(measure, "run", chunk_run)
     streamed = summary(stream(model, probe, (row for row in [[1, 2], *SAMPLES])))
     assert sizes == [3] * 7 + [2]
     pd.testing.assert_frame_equal(whole, streamed, atol=1e-6)
