@@ -22,7 +22,15 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.word_classes import CLASSES
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import capture, groups_of, read, roles, scores_of, shuffled_scores, summary
+from streamscope.probes.head_groups.measure import (
+    capture,
+    groups_of,
+    read,
+    role_tests,
+    scores_of,
+    shuffled_scores,
+    summary,
+)
 from streamscope.probes.pds import Pds
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
@@ -65,8 +73,8 @@ class HeadFinder:
 
     @cached_property
     def roles(self) -> pd.DataFrame:
-        """The heads of the found groups, compared with shuffled roles (`head_groups.measure.roles`)."""
-        return roles(self.summary, shuffled_scores(*self._read, self.tokenizer))
+        """The heads of the found groups, compared with shuffled roles (`head_groups.measure.role_tests`)."""
+        return role_tests(self.summary, shuffled_scores(*self._read, self.tokenizer))
 
     def single(self, heads: Sequence[str], groups: Sequence[str]) -> list[Group]:
         """The heads of `heads`, each under its own name; without any, all heads, or none if there are `groups`."""

@@ -55,10 +55,12 @@ def undecided(prompts: Sequence[Prompt]) -> set[str]:
 
 
 def role_query(
-    prompts: Suite | Aligned, tokenizer: Any, *, needs: tuple[str, ...] = ("target",), gated: bool = False
-) -> RoleQuery:
-    """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`. Raises
-    `InputError` if no prompt has the roles, or all are `undecided`."""
+    prompts: Suite | Aligned, tokenizer: Any, *, needs: tuple[str, ...] = ("target",), gated: bool = False,
+    whole: bool = False,
+) -> RoleQuery:  # fmt: skip
+    """Patterns, and gates if `gated`, at the query position of every prompt that has the roles `needs`; without the
+    tokens after it, which a causal model cannot see there, or with them (`whole`). Raises `InputError` if no prompt has
+    the roles, or all are `undecided`."""
     aligned = align_once(prompts, tokenizer)
     lacking = {p.id for p, spans in zip(aligned.prompts, aligned.positions, strict=True) if not {*needs} <= {*spans}}
     if len(lacking) == len(aligned.prompts):
@@ -70,21 +72,16 @@ def role_query(
             f"every prompt has a twin with the same text up to the query and another answer ({len(open_ended)}), and a "
             "causal model attends equally in both; use a suite whose text decides before the query"
         )
+    tokens = [ids if whole else ids[: q + 1] for ids, q in zip(subset.tokens, subset.queries, strict=True)]
     return RoleQuery(
-        tokens=subset.tokens, hooks=(PATTERN, GATE) if gated else (PATTERN,), aligned=subset,
+        tokens=tokens, hooks=(PATTERN, GATE) if gated else (PATTERN,), aligned=subset,
         positions=[[q] for q in subset.queries], left_out=tuple(p.id for p in aligned.prompts if p.id in lacking),
         undecided=tuple(p.id for p in aligned.prompts if p.id in open_ended),
     )  # fmt: skip
 
 
-def up_to_query(query: RoleQuery) -> RoleQuery:
-    """The query without the tokens behind each prompt's query, which a causal model cannot see there."""
-    return replace(query, tokens=[ids[: q + 1] for ids, q in zip(query.tokens, query.aligned.queries, strict=True)])
-
-
-def left_out(query: Query, roles: str) -> str:
+def left_out(query: RoleQuery, roles: str) -> str:
     """For a title: how many prompts a `role_query` left out, and why."""
-    assert isinstance(query, RoleQuery)
     text = f", {len(query.left_out)} without {roles}" if query.left_out else ""
     if query.undecided:
         text += f", {len(query.undecided)} left out whose text up to the query also occurs with another answer "
@@ -92,12 +89,12 @@ def left_out(query: Query, roles: str) -> str:
     return text
 
 
-def attention_rows(captures: Captures, query: RoleQuery, *, gated: bool = False) -> Iterator[tuple[int, np.ndarray]]:
-    """(prompt, α [L, H, keys ≤ q]) in float64; gated: Ã = ḡ α, ḡ_h the mean of the gate over d_h (SPEC §7.3)."""
-    patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate") if gated else {}
+def attention_rows(captures: Captures, query: RoleQuery) -> Iterator[tuple[int, np.ndarray]]:
+    """(prompt, α [L, H, keys ≤ q]), float64; with gates in the query Ã = ḡ α, ḡ_h the mean over d_h (SPEC §7.3)."""
+    patterns, gates = by_layer(captures, "hook_pattern"), by_layer(captures, "hook_gate")
     for i, q in enumerate(query.aligned.queries):
         layers = {layer: x[i][:, 0, : q + 1].double() for layer, x in patterns.items()}
-        if gated:
+        if GATE in query.hooks:
             layers = {layer: a * gates[layer][i][0].double().mean(-1)[:, None] for layer, a in layers.items()}
         yield i, torch.stack(list(layers.values())).cpu().numpy()
 
@@ -116,11 +113,6 @@ def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:
     """Layer -> activations per prompt of the attention hook `hook`, in layer order."""
     activations = {int(name.split(".")[1]): x for name, x in captures.hooks.items() if name.endswith(f".attn.{hook}")}
     return dict(sorted(activations.items()))
-
-
-def attention_to(rows: np.ndarray, positions: Sequence[int]) -> np.ndarray:
-    """Attention [L, H] to a role: the sum of rows [L, H, keys] over its tokens."""
-    return rows[..., list(positions)].sum(-1)
 
 
 def exceeds(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -151,10 +143,8 @@ class RoleTable:
 
     def frame(self) -> pd.DataFrame:
         """One row per case and head."""
-        cases, heads = np.divmod(np.arange(len(self.cases) * len(self.heads)), len(self.heads))
-        columns = {name: self.cases[name].to_numpy()[cases] for name in self.cases}
-        columns |= {name: self.heads[name].to_numpy()[heads] for name in self.heads}
-        return pd.DataFrame(columns | {name: x.T.reshape(-1) for name, x in self.values.items()})
+        rows = self.cases.merge(self.heads, how="cross")
+        return rows.assign(**{name: x.T.reshape(-1) for name, x in self.values.items()})
 
     def block(self, measure: Measure, names: Sequence[str], unit: Sequence[str]) -> Observations:
         """Cells: every head for the first of the values `names`, for the next …; units: the cases, called `unit`."""
@@ -164,27 +154,31 @@ class RoleTable:
         return Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
 
     def contrasts(
-        self, names: Sequence[str], quantity: str, weights: Mapping[str, float],
-        groups: Sequence[tuple[Mapping[str, Any], Sequence[int]]] | None = None, **options: Any,
+        self, names: Sequence[str], groups: Sequence[tuple[Mapping[str, Any], Sequence[int]]] | None = None, *,
+        family: str = "", **tested: Mapping[str, float],
     ) -> list[Contrast]:  # fmt: skip
-        """Σ weights · value over the cells of `block` with these names, for every head, or as mean over each of
-        `groups` (labels, heads). `options` are other fields of `Contrast`."""
+        """Over the cells of `block` with these names, every value, described, and each quantity of `tested`, Σ weight ·
+        value; for every head, or as mean over each of `groups` (labels, heads)."""
         start = {name: i * len(self.heads) for i, name in enumerate(names)}
+        values: dict[str, tuple[Mapping[str, float], Any]] = {
+            **{name: ({name: 1.0}, {"null": None}) for name in names if name not in tested},
+            **{name: (weights, {"family": family}) for name, weights in tested.items()},
+        }
         return [
             Contrast(
                 quantity=quantity, labels=labels, **options,
                 weights={start[name] + h: w / len(heads) for name, w in weights.items() for h in heads},
             )
+            for quantity, (weights, options) in values.items()
             for labels, heads in groups or [(row, [i]) for i, row in enumerate(self.heads.to_dict("records"))]
         ]  # fmt: skip
 
 
 def role_table(
-    captures: Captures, query: RoleQuery, score_rows: Callable[[int, np.ndarray], Mapping[str, np.ndarray]], *,
-    gated: bool = False,
-) -> RoleTable:  # fmt: skip
+    captures: Captures, query: RoleQuery, score_rows: Callable[[int, np.ndarray], Mapping[str, np.ndarray]]
+) -> RoleTable:
     """What `score_rows(prompt, attention [L, H, keys])` makes of the rows of every prompt: name -> [L, H]."""
-    prompts = [score_rows(i, rows) for i, rows in attention_rows(captures, query, gated=gated)]
+    prompts = [score_rows(i, rows) for i, rows in attention_rows(captures, query)]
     values = {name: np.stack([scores[name] for scores in prompts], -1) for name in prompts[0]}
     layers, index = list(by_layer(captures, "hook_pattern")), range(next(iter(values.values())).shape[1])
     heads = [{"head": f"L{layer}.H{h}", "layer": layer, "index": h} for layer in layers for h in index]

@@ -30,17 +30,14 @@ def script(entry: str = "page.js") -> str:
     """All modules that `entry` imports, and it, as the text of one ES module; a default export stays one."""
     parts: dict[str, str] = {}
 
-    def add(name: str, ancestors: tuple[str, ...]) -> None:
-        if name in ancestors:
-            raise ValueError(f"modules import each other: {' → '.join((*ancestors, name))}")
-        if name in parts:
-            return
+    def add(name: str) -> None:
         text = (STATIC / f"{name}.js").read_text()
         for _, dependency in IMPORT.findall(text):
-            add(dependency, (*ancestors, name))
+            if dependency not in parts:
+                add(dependency)
         parts[name] = _module(name, text)
 
-    add(entry.removesuffix(".js"), ())
+    add(entry.removesuffix(".js"))
     return "".join(parts.values())
 
 
@@ -64,8 +61,7 @@ def style() -> str:
 def runtime_script(source: str) -> str:
     """ONNX Runtime's `ort.wasm.bundle.min.mjs` as an inline script that leaves its exports in `globalThis.ort`."""
     match = ORT_EXPORTS.search(source)
-    if match is None:
-        raise ValueError("ort.wasm.bundle.min.mjs does not end with its exports")
+    assert match is not None, "ort.wasm.bundle.min.mjs does not end with its exports"
     pairs = [item.strip().split(" as ") for item in match[1].split(",")]
     exports = ", ".join(f"{pair[-1]}: {pair[0]}" for pair in pairs if pair[-1] != "default")
     return f"{source[: match.start()]};globalThis.ort = {{ {exports} }};\n"

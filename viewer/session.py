@@ -131,19 +131,14 @@ class Session:
         model, edits = entry.at_step(question.get("step")), question.get("edits", {})
         if not isinstance(edits, dict):
             raise InputError("edits must be an object")
-        tokens, stream = _tokens(model, question.get("tokens")), question.get("stream") if kind == "lens" else None
+        ids, config, stream = question.get("tokens"), model.config, question.get("stream") if kind == "lens" else None
+        is_valid = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
+        if not is_valid or not 2 <= len(ids) <= config.n_ctx:
+            raise InputError(f"give 2 to {config.n_ctx} token ids below {config.d_vocab}")
         if kind == "lens" and stream is None:
             raise InputError("lens needs a stream")
+        tokens = torch.tensor([ids], device=model.cfg.device)
         return save(outputs(model, tokens, edits, stream, *entry.extras))
-
-
-def _tokens(model: Any, ids: Any) -> Tensor:
-    """Token ids as [1, T]. Raises `InputError` unless there are two or more, within vocabulary and context."""
-    config = model.config
-    is_valid = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
-    if not is_valid or not 2 <= len(ids) <= config.n_ctx:
-        raise InputError(f"give 2 to {config.n_ctx} token ids below {config.d_vocab}")
-    return torch.tensor([ids], device=model.cfg.device)
 
 
 @torch.inference_mode()

@@ -186,7 +186,8 @@ def adjusted_rand_interval(
 ) -> tuple[float, float]:
     """95 % percentile interval of the ARI; documents [n] are resampled. The level is that of
     `estimators.cluster_bootstrap`, expanded for few documents."""
-    count, document = _numbered(documents)
+    names, document = np.unique(documents, return_inverse=True)
+    count = len(names)
     joint = np.unique(np.stack([a, b]), axis=1, return_inverse=True)[1].ravel()
     tables = [_tokens(clusters, document) for clusters in (joint, a, b, np.zeros(len(a)))]
     rng, draws = np.random.default_rng(seed), []
@@ -198,12 +199,6 @@ def adjusted_rand_interval(
     level = expanded_level(0.95, count)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def _numbered(documents: np.ndarray) -> tuple[int, np.ndarray]:
-    """(number of documents, the document of each token from 0)."""
-    names, document = np.unique(documents, return_inverse=True)
-    return len(names), document
 
 
 def _tokens(clusters: np.ndarray, document: np.ndarray) -> csr_array:
@@ -222,9 +217,9 @@ def adjusted_mutual_information_interval(
 ) -> tuple[float, float]:
     """95 % interval of the AMI: estimate ± t · sd, from a jackknife over `GROUPS` random groups of documents. Variance
     (G − 1)/G Σ (θ_g − mean)², t with G − 1 degrees of freedom."""
-    count, document = _numbered(documents)
-    groups = min(GROUPS, count)
-    group = np.random.default_rng(seed).permutation(count)[document] % groups
+    names, document = np.unique(documents, return_inverse=True)
+    groups = min(GROUPS, len(names))
+    group = np.random.default_rng(seed).permutation(len(names))[document] % groups
     jackknife = np.array([adjusted_mutual_info_score(a[group != g], b[group != g]) for g in range(groups)])
     half = t_quantile(0.95, groups - 1) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
     value = adjusted_mutual_info_score(a, b)

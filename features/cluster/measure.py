@@ -17,16 +17,8 @@ import pandas as pd
 from streamscope.cli.disk import parse
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
-from streamscope.features.cluster import Cluster
-from streamscope.features.cluster.checks import (
-    agreement_table,
-    fitted_copy,
-    other_way,
-    parts_table,
-    raw_rows_of,
-    same_token_split,
-    stability_table,
-)
+from streamscope.features.cluster import Cluster, checks
+from streamscope.features.cluster.checks import fitted_copy
 from streamscope.features.cluster.modes import COMPONENTS, ComputationalModes
 from streamscope.features.compute.formulas import RANGES, depth_ranges
 from streamscope.features.extract.measure import TOKEN
@@ -66,9 +58,12 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     raw = None
     if options.fitted is None:
         x, constant = varying_features(features)
-        if options.method == "hdbscan":
-            _check_size(options, len(x))
-        raw = raw_rows_of(options.raw, opened.files) if options.raw else None
+        if options.method == "hdbscan" and (n := len(x)) < options.min_cluster_size:
+            size = options.min_cluster_size
+            raise InputError(f"{counted(n, 'token')}, fewer than --min-cluster-size {size}; extract more")
+        if options.method == "hdbscan" and (least := options.min_samples) >= n:
+            raise InputError(f"--min-samples {least}: a token has {n - 1} others; give fewer or extract more")
+        raw = checks.raw_rows_of(options.raw, opened.files) if options.raw else None
         modes = fitted_copy(clusterer(options), x, "feature vectors")
         labels = labels_of(features, modes.labels_, modes.probabilities_)
     else:
@@ -100,31 +95,33 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     advance(0)
     if raw is not None:
         labels_of_raw, left_out = raw_labels(options, raw)
-        table = agreement_table(modes.labels_, labels_of_raw, documents, resamples=options.resamples, seed=options.seed)
+        table = checks.agreement_table(
+            modes.labels_, labels_of_raw, documents, resamples=options.resamples, seed=options.seed
+        )
         note = f"; {counted(left_out, 'token', ',')} with massive activations are noise there" if left_out else ""
         results["agreement"] = Table.noted(table, AGREEMENT, f"Agreement with clusters of raw activations{note}")
         ids = features.table["token_id"].to_numpy()
-        if (block := same_token_split(modes.labels_, labels_of_raw, ids, documents)) is not None:
+        if (block := checks.same_token_split(modes.labels_, labels_of_raw, ids, documents)) is not None:
             results["same_token"] = same_token(block)
     if options.stability:
-        table = stability_table(modes, x, documents, options.stability, progress=progress)
+        table = checks.stability_table(modes, x, documents, options.stability, progress=progress)
         results["stability"] = Table.noted(table, STABILITY, "Agreement with other fits")
     if options.parts:
         ways = [(clusterer(options), x)]
-        if (comparison := other_way(options, features)) is not None:
+        if (comparison := checks.other_way(options, features)) is not None:
             ways.append((clusterer(comparison[0]), varying_features(comparison[1])[0]))
-        results["parts"] = parts_table(ways, documents, options.parts, options.seed, progress)
+        results["parts"] = checks.parts_table(ways, documents, options.parts, options.seed, progress)
     about = {
         "clusters": {"method": modes.method, "parameters": modes.get_params(), "columns": list(x.columns),
                      "checkpoint": features.about["checkpoint"], "options": features.about["options"],
                      "sha256": fingerprint(features), "files": [str(path) for path in opened.files]},
         "constant": constant, "model": f"{features.about['preset']} ({features.about['run']})", "title": title,
     }  # fmt: skip
-    blocks = {"depth": depths(labels, n_layers, kstar), "coverage": coverage(labels)}
-    contrasts = {
-        "depth": each("share", blocks["depth"].cells, null=None),
-        "coverage": each("coverage", blocks["coverage"].cells, null=None),
-    }
+    in_cluster = labels["cluster"].to_numpy() >= 0
+    covered = shares(labels, [({"group": "all"}, np.full(len(labels), True), in_cluster)])
+    blocks = {"depth": depths(labels, n_layers, kstar), "coverage": covered}
+    names = {"depth": "share", "coverage": "coverage"}
+    contrasts = {name: each(names[name], block.cells, null=None) for name, block in blocks.items()}
     extra = (results, size, summary_of(modes, clusters, spread))
     return InstrumentData(blocks, contrasts, about, modes.arrays(), extra)
 
@@ -167,16 +164,6 @@ def varying_features(features: Features) -> tuple[pd.DataFrame, list[str]]:
     if len(constant) == len(x.columns):
         raise InputError("all feature columns are constant: nothing to cluster; extract more tokens")
     return x.drop(columns=constant), constant
-
-
-def _check_size(options: Cluster, n: int) -> None:
-    """Raise `InputError` for fewer tokens than hdbscan's options need."""
-    if n < options.min_cluster_size:
-        raise InputError(
-            f"{counted(n, 'token')}, fewer than --min-cluster-size {options.min_cluster_size}; extract more"
-        )
-    if options.min_samples >= n:
-        raise InputError(f"--min-samples {options.min_samples}: a token has {n - 1} others; give fewer or extract more")
 
 
 def read_modes(path: Path, opened: OpenFeatures) -> ComputationalModes:
@@ -270,11 +257,6 @@ def shares(labels: pd.DataFrame, cells: Iterable[tuple[dict[str, Any], np.ndarra
         total=np.stack([count(of[tokens & hit]) for tokens, hit in zip(inside, hits, strict=True)]),
         size=np.stack([count(of[tokens]) for tokens in inside]),
     )  # fmt: skip
-
-
-def coverage(labels: pd.DataFrame) -> Observations:
-    """The share of tokens that are in a cluster."""
-    return shares(labels, [({"group": "all"}, np.full(len(labels), True), labels["cluster"].to_numpy() >= 0)])
 
 
 def depths(labels: pd.DataFrame, n_layers: int, kstar: str = "author") -> Observations:

@@ -91,12 +91,6 @@ def condensed(
     return tree, owner, np.append(selected, -1)[model.labels_], model.probabilities_  # −1 stays −1
 
 
-def probability(tree: CondensedTree, cluster: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """min(λ, death) / death of selected clusters; 0 where `cluster` is −1."""
-    death = tree.death[cluster]
-    return np.where(cluster >= 0, np.minimum(level, death) / np.where(death > 0, death, 1), 0.0)
-
-
 def attach(tree: CondensedTree, neighbour: np.ndarray, level: np.ndarray) -> np.ndarray:
     """[points] the cluster of the condensed tree for a new point that joins row `neighbour` at λ = `level`: the
     smallest of that row or, if it is not reached at λ, the first ancestor born below it. 1/λ compare up to rounding."""
@@ -134,9 +128,11 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> "ComputationalModes":
         """Cluster the rows of X [n, d]."""
-        self._check()
+        if self.method not in ("hdbscan", "kmeans"):
+            raise ValueError(f"method {self.method!r}: hdbscan or kmeans")
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        z, (first, inverse, weights) = self._fit_projection(X), distinct_rows(X)
+        self._fit_projection(X)
+        z, (first, inverse, weights) = self._project(X), distinct_rows(X)
         if self.method == "hdbscan":
             self.labels_, self.probabilities_ = self._fit_density(z, first, weights)
         else:
@@ -147,8 +143,11 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
     def transform(self, X: Any) -> np.ndarray:
         """Standardised and projected rows [n, components] float64, in which tokens are clustered."""
         check_is_fitted(self)
-        x = validate_data(self, X, dtype=np.float64, reset=False)
-        return self._reduce((x - self.mean_) / self.scale_)
+        return self._project(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _project(self, x: np.ndarray) -> np.ndarray:
+        z = (x - self.mean_) / self.scale_
+        return z @ self.components_.T if len(self.components_) else z
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels [n] of new tokens, −1 for noise; nothing is refitted. See `predict_soft`."""
@@ -167,7 +166,9 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         row, reach = self._nearest_row(np.round(z, DIGITS), 2 * self.min_samples)
         level = 1 / np.maximum(reach, RESOLUTION)
         cluster = self.owner_[attach(self.tree_, row, level)]
-        return np.where(cluster >= 0, self.numbers_[cluster], -1), probability(self.tree_, cluster, level)
+        death = self.tree_.death[cluster]
+        membership = np.minimum(level, death) / np.where(death > 0, death, 1)
+        return np.where(cluster >= 0, self.numbers_[cluster], -1), np.where(cluster >= 0, membership, 0.0)
 
     def _nearest_row(self, z: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The nearest fitted row [n] in d_mr and the distance [n]: among the k rows nearest by |x − row|, or among
@@ -184,30 +185,17 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
             row[is_open], least[is_open] = self._nearest_row(z[is_open], 2 * k)
         return row, least
 
-    def _check(self) -> None:
-        if self.method not in ("hdbscan", "kmeans") or self.selection not in ("eom", "leaf"):
-            raise ValueError(f"method {self.method!r}, selection {self.selection!r}: hdbscan or kmeans, eom or leaf")
-        if self.min_cluster_size < 2 or self.min_samples < 1 or self.n_clusters < 1:
-            raise ValueError("min_cluster_size must be at least 2, min_samples and n_clusters at least 1")
-        if self.components not in (None, "auto") and int(self.components) < 1:
-            raise ValueError(f"components = {self.components}: at least 1, None for all columns, or 'auto'")
-
-    def _fit_projection(self, x: np.ndarray) -> np.ndarray:
-        """Fit mean, standard deviation (1 for constant columns) and principal components; returns projected rows."""
+    def _fit_projection(self, x: np.ndarray) -> None:
+        """Fit mean, standard deviation (1 for constant columns) and principal components."""
         scaler = StandardScaler().fit(x)
-        self.mean_, self.scale_ = scaler.mean_, scaler.scale_
-        z, components = scaler.transform(x), self.components
+        self.mean_, self.scale_, components = scaler.mean_, scaler.scale_, self.components
         if components == "auto":
             components = COMPONENTS if self.method == "hdbscan" else None
         self.components_, self.explained_variance_ratio_ = np.empty((0, x.shape[1])), np.empty(0)
         if components is not None:
-            pca = PCA(min(int(components), *x.shape), svd_solver="full").fit(z)
+            pca = PCA(min(int(components), *x.shape), svd_solver="full").fit(scaler.transform(x))
             self.components_ = pca.components_
             self.explained_variance_ratio_ = np.nan_to_num(pca.explained_variance_ratio_)
-        return self._reduce(z)
-
-    def _reduce(self, z: np.ndarray) -> np.ndarray:
-        return z @ self.components_.T if len(self.components_) else z
 
     def _fit_density(self, z: np.ndarray, first: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         z = np.round(z, DIGITS)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,23 +15,13 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.features.compute.reader import FeatureReader
-from streamscope.features.extract import Extract, Feature
+from streamscope.features.extract import Extract
 from streamscope.features.store import FORMAT, INDEX
 from streamscope.instruments.contract import InstrumentData, Progress, checkpoint_of, title_of
 from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.open_data import WINDOW, OpenTokens, unit_names
-from streamscope.instruments.table import (
-    Column,
-    LongTable,
-    Scratch,
-    Table,
-    counts,
-    described,
-    key,
-    number,
-    write_batches,
-)
+from streamscope.instruments.table import LongTable, Scratch, Table, counts, described, key, number, write_batches
 from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
 from streamscope.text.shards import TokenShards, WindowedShards
@@ -108,9 +98,16 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
     windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
     table = partial(LongTable, keep=scratch)
     title = f"{name}: {len(work.reader.columns)} features of every token"
-    results = {"features": table(work.files(0), columns(work.reader.columns, windows), title)}
+    numbers = (
+        number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source)
+        for f in work.reader.columns
+    )
+    results = {"features": table(work.files(0), (*TOKEN, *windows, *numbers), title)}
     if raw := work.reader.raw:
-        results["raw"] = table(work.files(1), raw_columns(raw, windows), f"{name}: activations of {', '.join(raw)}")
+        doc = "at the position, flattened"
+        vectors = (key(hook, hook, f"{hook} {doc}", "activation", shown=False) for hook in raw)
+        title_of_raw = f"{name}: activations of {', '.join(raw)}"
+        results["raw"] = table(work.files(1), (*TOKEN, *windows, *vectors), title_of_raw)
     depth, counted = depths(results["features"], work, model.config.n_layers), work.counts
     cut = (
         work.opened.title() if isinstance(work.opened.shards, WindowedShards) else
@@ -240,21 +237,6 @@ TOKEN = (
 )  # fmt: skip
 SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")
 """Features shown on the screen."""
-
-
-def columns(features: Sequence[Feature], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
-    """Columns of the token and its window, then the features."""
-    of_features = (
-        number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source) for f in features
-    )
-    return (*TOKEN, *windows, *of_features)
-
-
-def raw_columns(hooks: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
-    """Columns of the token and its window, then one vector per hook."""
-    doc = "at the position, flattened"
-    of_hooks = (key(hook, hook, f"{hook} {doc}", "activation", shown=False) for hook in hooks)
-    return (*TOKEN, *windows, *of_hooks)
 
 
 DEPTH = (

@@ -18,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import GroupKFold
 
@@ -190,7 +189,8 @@ def explain(
         "r2": r2.pop("features"), "r2_low": low, "r2_high": high, **r2,
         "gain": _gain(errors["both"], errors["baselines"], around), "gain_low": gain_low, "gain_high": gain_high,
         "shuffled": np.mean(shuffled, 0), "shuffled_max": np.max(shuffled, 0),
-        "spearman": _rank_correlation(fits["features"].predicted, y), "chosen": np.median(fits["features"].chosen, 0),
+        "spearman": pd.DataFrame(fits["features"].predicted).rank().corrwith(pd.DataFrame(y).rank()).to_numpy(),
+        "chosen": np.median(fits["features"].chosen, 0),
     }  # fmt: skip
     table = pd.DataFrame(np.nan, index=range(len(varies)), columns=list(columns))
     table.loc[varies, :] = np.stack(list(columns.values()), 1)
@@ -213,10 +213,3 @@ def _r2(errors: np.ndarray, around: np.ndarray, axis: int = -1) -> np.ndarray:
 def _gain(errors: np.ndarray, baseline: np.ndarray, around: np.ndarray, axis: int = -1) -> np.ndarray:
     """R² minus that of the baselines, or minus 0 if the baselines are worse than the mean."""
     return np.asarray((np.minimum(baseline.sum(axis), around.sum(axis)) - errors.sum(axis)) / around.sum(axis))
-
-
-def _rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Spearman's ρ [m] of columns; NaN if one is constant."""
-    a, b = (rankdata(v, axis=0) - (len(v) + 1) / 2 for v in (a, b))
-    spread = np.sqrt(np.square(a).sum(0) * np.square(b).sum(0))
-    return np.where(spread > 0, (a * b).sum(0) / np.where(spread > 0, spread, 1), np.nan)

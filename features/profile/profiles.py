@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from streamscope.features.extract import Feature
 from streamscope.features.profile.contexts import Contexts, visible
 from streamscope.features.profile.token_kinds import enrichment, kinds
 from streamscope.features.store import KEY, Features
@@ -40,7 +39,11 @@ def profiles(
     texts = {f"{name}s": by[name].agg(most_common) for name in ("token", "prediction")}
     if files:
         texts["files"] = table["file"].map(dict(enumerate(files))).groupby(clusters).agg(most_common)
-    means = table[[column.name for column in profile_features(features.columns)]].astype(float).groupby(clusters).mean()
+    in_profile = [
+        c.name for c in features.columns
+        if not c.constant and c.name.startswith(MEANS.get(c.component, "\0")) and c.rank in (None, 1)
+    ]  # fmt: skip
+    means = table[in_profile].astype(float).groupby(clusters).mean()
     rows = pd.DataFrame({
         "n": by.size(), "share": by.size() / len(labels), "documents": by["document"].nunique(),
         "depth_sd": by["depth"].std(ddof=0), "probability": by["probability"].mean(),
@@ -78,14 +81,6 @@ def samples(
     texts = [contexts.at(row) for row in chosen]
     table = table.assign(left=[text.left for text in texts], right=[text.right for text in texts])
     return table.assign(text=[text.marked() for text in texts], prediction_text=table["prediction"].map(visible))
-
-
-def profile_features(columns: tuple[Feature, ...]) -> tuple[Feature, ...]:
-    """The features whose means are in a profile."""
-    return tuple(
-        c for c in columns
-        if not c.constant and c.name.startswith(MEANS.get(c.component, "\0")) and c.rank in (None, 1)
-    )  # fmt: skip
 
 
 def most_common(texts: pd.Series) -> str:

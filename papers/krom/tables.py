@@ -30,7 +30,7 @@ from streamscope.models.runs import evaluations
 from streamscope.models.training.config import tokens_seen
 from streamscope.papers.paper import Run
 from streamscope.probes.directions.measure import find
-from streamscope.probes.mixing import final, kept_step, log, without_gradient
+from streamscope.probes.mixing_monitor.measure import final, kept_step, log, without_gradient
 from streamscope.probes.stream_states import stream_states
 
 DEFAULT = "eighth"

@@ -48,7 +48,7 @@ from streamscope.papers.paper import Run
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import capture, read, roles, shuffled_scores, summary
+from streamscope.probes.head_groups.measure import capture, read, role_tests, shuffled_scores, summary
 
 DEFAULT = "long"
 GRIDS = {
@@ -183,8 +183,8 @@ def planted(run: Run) -> None:
     """Groups of heads on the pairs of the small stories, and what the two that attend most to the antecedent do."""
     options, sample = HeadGroups(layers="all"), run.pairs.only(list(range(len(run.pairs.prompts)))[:PROMPTS])
     captured = capture(run.model, sample, run.tokenizer)
-    _add_roles(run, roles(summary(options, read(*captured, run.tokenizer)),
-                          shuffled_scores(options, *captured, run.tokenizer)), "pairs")  # fmt: skip
+    groups = summary(options, read(*captured, run.tokenizer))
+    _add_roles(run, role_tests(groups, shuffled_scores(options, *captured, run.tokenizer)), "pairs")
     for name, category in CATEGORIES.items():
         pairs = run.pairs.only([i for i, prompt in enumerate(run.pairs.prompts) if prompt.category == category])
         table = run.probe(Coreference(domain="keys"), prompts=pairs)

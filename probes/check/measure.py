@@ -57,12 +57,9 @@ def _differences(a: Result, b: Result) -> Iterator[str]:
             pd.testing.assert_frame_equal(table.frame, counterpart.frame, check_dtype=False)
         except AssertionError as error:
             yield f"table {name}: {' '.join(str(error).split())}"
-        if table.missing != counterpart.missing:
-            yield f"table {name}: different reasons for missing values"
-        if table.columns != counterpart.columns:
-            yield f"table {name}: different columns"
-        if table.title != counterpart.title:
-            yield f"table {name}: different titles: {table.title!r} and {counterpart.title!r}"
+        for part in ("missing", "columns", "title"):
+            if (one := getattr(table, part)) != (other := getattr(counterpart, part)):
+                yield f"table {name}: different {part}: {one!r:.200} and {other!r:.200}"
 
 
 def options(instrument: type[Instrument], result: Any) -> Iterator[str]:

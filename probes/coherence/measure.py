@@ -23,7 +23,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.prompts.alignment import Aligned, align, align_once, none_left
 from streamscope.instruments.prompts.suite import Prompt, Suite
 from streamscope.instruments.table import Table, counts, described, number, quantity
-from streamscope.models.hooks import Captures, Edits, Query, run
+from streamscope.models.hooks import Captures, Edits, run
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.roles import CATEGORY, Groups, RoleQuery, by_category, groups_of, prompt_columns
 
@@ -31,6 +31,7 @@ RESOLUTION = 1e-5
 """Log-odds closer than this count as equal (rounding of float32 logits), in nats."""
 WORDS = ("log_p", "log_p_incoherent")
 AFTER = tuple(f"{name}_elsewhere" for name in WORDS)
+_WORD = re.compile(r"\w+")
 _END = re.compile(r"[.!?][\"'”’]?\s+")
 NO_CONTROL = "its nouns have no sentence of their own before the query, or no other prompt fits"
 
@@ -45,10 +46,6 @@ def opening(prompt: Prompt) -> int | None:
     return end.end() if end is not None and end.end() <= prompt.roles["query"][0] else None
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
-
-
 def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
     """The prompts that can have a control, each after another's opening, with the query as only role; None if there is
     none. `seed` draws the donor among those that fit."""
@@ -57,16 +54,16 @@ def with_other_openings(aligned: Aligned, seed: int = 0) -> Suite | None:
     groups: dict[tuple[str | None, str], list[Prompt]] = {}
     for p in aligned.prompts:
         if p.id in cut:  # grouped by relation and by the first word of the rest
-            first_word = re.search(r"\w+", p.text[cut[p.id] :])
+            first_word = _WORD.search(p.text, cut[p.id])
             groups.setdefault((p.relation, first_word[0] if first_word else ""), []).append(p)
     donors_of = {p.id: group for group in groups.values() for p in group}
     rng, prompts = np.random.default_rng(seed), []
     for p in (p for p in aligned.prompts if p.id in cut):
-        nouns = {word for start, end in _nouns(p) for word in _words(p.text[start:end])}
+        nouns = {word for start, end in _nouns(p) for word in _WORD.findall(p.text[start:end].lower())}
         donors = donors_of[p.id]
         for donor in (donors[i] for i in rng.permutation(len(donors))[:50]):
             other_opening = donor.text[: cut[donor.id]]
-            if (donor.pair or donor.id) != (p.pair or p.id) and nouns.isdisjoint(_words(other_opening)):
+            if (donor.pair or donor.id) != (p.pair or p.id) and nouns.isdisjoint(_WORD.findall(other_opening.lower())):
                 start, end = (x - cut[p.id] + cut[donor.id] for x in p.roles["query"])
                 text = other_opening + p.text[cut[p.id] :]
                 prompts.append(replace(p, text=text, roles={"query": (start, end)}, pair=None, order=None))
@@ -93,9 +90,8 @@ def plan(options: Coherence, prompts: Suite | Aligned, tokenizer: Any) -> RoleQu
     return RoleQuery(tokens=subset.tokens, logits=logits, aligned=subset, left_out=left_out)
 
 
-def read(options: Coherence, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Coherence, captures: Captures, query: RoleQuery) -> pd.DataFrame:
     """One row per prompt: ln p of either continuation's first token, and their difference `log_odds`, in nats."""
-    assert isinstance(query, RoleQuery)
     assert captures.logits is not None
     aligned, log_p = query.aligned, []
     for row, continuation in zip(captures.logits, aligned.continuations, strict=True):

@@ -14,7 +14,7 @@ from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number, quantity
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.hooks import Captures, run
 from streamscope.probes import roles
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.roles import RoleQuery, RoleTable
@@ -29,7 +29,7 @@ NO_HIT_HERE = "no head hits the target in either order"
 def plan(options: Coreference, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns of the prompts with a target and, among candidates, with a distractor."""
     needs = ("target", "distractor")[: 2 if options.domain == "candidates" else 1]
-    return roles.up_to_query(roles.role_query(prompts, tokenizer, needs=needs))
+    return roles.role_query(prompts, tokenizer, needs=needs)
 
 
 def attention(options: Coreference, captures: Captures, query: RoleQuery) -> RoleTable:
@@ -53,9 +53,9 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
         rules["chance"] = [len(target) / (q + 1) for target, q in zip(targets, query.aligned.queries, strict=True)]
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        target = roles.attention_to(rows, targets[i])
+        target = rows[..., list(targets[i])].sum(-1)
         if options.domain == "candidates":
-            best, rival = target, np.max([roles.attention_to(rows, span) for span in others[i]], axis=0)
+            best, rival = target, np.max([rows[..., list(span)].sum(-1) for span in others[i]], axis=0)
         else:
             is_target = np.isin(np.arange(rows.shape[-1]), targets[i])
             best, rival = rows[..., is_target].max(-1), rows[..., ~is_target].max(-1)
@@ -65,9 +65,8 @@ def attention(options: Coreference, captures: Captures, query: RoleQuery) -> Rol
     return replace(table, cases=table.cases.assign(**rules))
 
 
-def read(options: Coreference, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Coreference, captures: Captures, query: RoleQuery) -> pd.DataFrame:
     """One row per prompt and head of `attention`."""
-    assert isinstance(query, RoleQuery)
     return attention(options, captures, query).frame()
 
 

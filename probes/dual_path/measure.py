@@ -119,16 +119,15 @@ def loss(model: Any, tokens: Tensor, targets: Tensor) -> Float[Tensor, " B"]:
 @contextmanager
 def drawing(projections: Mapping[str, HdplProjection]) -> Iterator[None]:
     """Within this context the projections draw z as in training; the rest of the model, such as dropout, does not."""
-    modules = list(projections.values())
-    training = [module.training for module in modules]
+    training = {module: module.training for module in projections.values()}
     try:
-        for module in modules:
+        for module in training:
             module.training = True
         yield
     finally:
-        for module, mode in zip(modules, training, strict=True):
+        for module, mode in training.items():
             module.training = mode
-        take_penalties(modules)
+        take_penalties(list(training))
 
 
 def tables(options: DualPath, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

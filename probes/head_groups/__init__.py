@@ -16,7 +16,7 @@ heads "integrating content", two each in the last layer, and states no rule. The
 so uniform attention scores 0. The groups are the three disjoint groups of --k heads with the largest summed score on
 half of the cases; `held_out` is a head's score on the other half, with 95 % intervals over independent cases. Every
 group gets its heads, also where no head prefers the class: ignore a group whose held-out score is not above 0.
-`roles` tests each head against shuffled classes, in which every word form keeps one class.
+`role_tests` tests each head against shuffled classes, in which every word form keeps one class.
 """
 
 from types import ModuleType

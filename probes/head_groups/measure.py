@@ -19,20 +19,9 @@ from streamscope.instruments.stats.held_out import halves
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, run
+from streamscope.probes import roles
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.roles import (
-    GATE,
-    KEYS,
-    RESOLUTION,
-    RoleQuery,
-    RoleTable,
-    attention_rows,
-    left_out,
-    prompt_columns,
-    role_query,
-    role_table,
-    up_to_query,
-)
+from streamscope.probes.roles import RoleQuery, RoleTable
 
 UNIT = "effective attention, excess over uniform"
 BATCH_TOKENS = 1024
@@ -43,13 +32,8 @@ def capture(
     model: Any, prompts: Suite | Aligned, tokenizer: Any, progress: Progress = iter
 ) -> tuple[Captures, RoleQuery]:
     """Attention at the query of every prompt with a target, and gates if the model has them."""
-    query = plan(prompts, tokenizer, gated=any(name.endswith("attn.hook_gate") for name in model.hook_dict))
+    query = roles.role_query(prompts, tokenizer, gated=any(name.endswith("attn.hook_gate") for name in model.hook_dict))
     return run(model, query, batch_tokens=BATCH_TOKENS, progress=progress), query
-
-
-def plan(prompts: Suite | Aligned, tokenizer: Any, *, gated: bool = False) -> RoleQuery:
-    """Patterns (and gates) at the query of every prompt with a target; what follows the query is not read."""
-    return up_to_query(role_query(prompts, tokenizer, needs=("target",), gated=gated))
 
 
 def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
@@ -60,7 +44,7 @@ def read(captures: Captures, query: RoleQuery, tokenizer: Any) -> RoleTable:
         total, masks = rows.sum(-1), {name: np.array([c == name for c in classes]) for name in CLASSES}
         return {name: rows[..., mask].sum(-1) - total * mask.mean() for name, mask in masks.items()}
 
-    return role_table(captures, query, of, gated=GATE in query.hooks)
+    return roles.role_table(captures, query, of)
 
 
 def _classes(query: RoleQuery, i: int, spans: Any) -> list[str]:
@@ -74,7 +58,7 @@ def observe(options: HeadGroups, model: Any, data: Opened, progress: Progress = 
     check_heads(model.cfg.n_heads * (model.cfg.n_layers if options.layers == "all" else 1), options.k)
     captures, query = capture(model, opened.aligned, opened.tokenizer, progress)
     measurements = observed(options, read(captures, query, opened.tokenizer), opened.unit)
-    measurements.about["title"] = f"{title_of(model)} on {opened.title()}{left_out(query, 'target')}"
+    measurements.about["title"] = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target')}"
     return measurements
 
 
@@ -95,19 +79,18 @@ def observed(options: HeadGroups, table: RoleTable, unit: Callable[[str], str] =
     scored_classes = [group or CLASSES[best] for group, best in zip(groups, choice_scores.argmax(1), strict=True)]
     held_scores = np.stack([table.values[name][i] for i, name in enumerate(scored_classes)])
     names, unit_names = (*CLASSES, "held_out"), [unit(name) for name in table.cases["id"]]
-    measure = Measure(name="score", unit=UNIT, resolution=RESOLUTION, limits=(-1.0, 1.0))
+    measure = Measure(name="score", unit=UNIT, resolution=roles.RESOLUTION, limits=(-1.0, 1.0))
     block = replace(table, values={**table.values, "held_out": held_scores}).block(measure, names, unit_names)
     size = np.where(block.cells["what"].eq("held_out").to_numpy()[:, None] & choose, 0.0, 1.0)
     block = replace(block, total=np.where(size > 0, block.total, 0.0), size=size)
-    contrasts = [c for name in CLASSES for c in table.contrasts(names, name, {name: 1.0}, null=None)]
-    contrasts += table.contrasts(names, "held_out", {"held_out": 1.0})
-    return InstrumentData({"score": block}, {"score": contrasts}, extra={"group": groups, "scored": scored_classes})
+    contrasts = {"score": table.contrasts(names, held_out={"held_out": 1.0})}
+    return InstrumentData({"score": block}, contrasts, extra={"group": groups, "scored": scored_classes})
 
 
 def tables(options: HeadGroups, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """heads: one row per head; groups: the heads with a group."""
-    scores, title = estimates["score"], data.about["title"]
-    frame, missing = scores.where(quantity="held_out").wide(KEYS)
+    scores, title = estimates["score"], data.about.get("title", "")
+    frame, missing = scores.where(quantity="held_out").wide(roles.KEYS)
     classes = {name: scores.where(quantity=name).frame["value"] for name in CLASSES}
     frame = frame.assign(**classes, **data.extra)
     heads = Table(frame, COLUMNS, missing, f"{title}: every head", "held_out")
@@ -132,7 +115,6 @@ COLUMNS = (
 def summary(options: HeadGroups, table: RoleTable) -> pd.DataFrame:
     """The frame of the table `heads` from the scores of `read`."""
     measurements = observed(options, table)
-    measurements.about["title"] = ""
     return tables(options, measurements, estimate_all(measurements.blocks, measurements.contrasts))["heads"].frame
 
 
@@ -153,18 +135,18 @@ def shuffled_scores(
     labels, rng = np.array([CLASSES.index(c) for _, c in forms]), np.random.default_rng(seed)
     classes = np.stack([np.append(rng.permutation(labels), -1) for _ in range(draws)])  # the last: no class
     scores = []  # per prompt [draws, heads, classes]
-    for i, rows in attention_rows(captures, query, gated=GATE in query.hooks):
+    for i, rows in roles.attention_rows(captures, query):
         flat = rows.reshape(-1, rows.shape[-1])
         member = classes[:, token_forms[i]] == np.arange(len(CLASSES))[:, None, None]
         of_class = member @ flat.T - member.mean(-1)[..., None] * flat.sum(-1)  # [classes, draws, heads]
         scores.append(of_class.astype(np.float32).transpose(1, 2, 0))
-    choose = halves(pd.DataFrame(prompt_columns(query.aligned)).assign(relation=""), options.split)[0] == 0
+    choose = halves(pd.DataFrame(roles.prompt_columns(query.aligned)).assign(relation=""), options.split)[0] == 0
     choosing, held_scores = (np.stack(scores)[choose == side] for side in (True, False))
     best = choosing.mean(0).argmax(-1)
     return np.take_along_axis(held_scores.mean(0), best[..., None], -1)[..., 0].astype(float)
 
 
-def roles(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
+def role_tests(summary: pd.DataFrame, shuffled_scores: np.ndarray) -> pd.DataFrame:
     """The heads of the groups of `summary`, compared with themselves under shuffled classes (`shuffled_scores`).
 
     p_shuffled = (1 + shuffles with at least this score) / (1 + shuffles), corrected over the heads of the groups (Holm)

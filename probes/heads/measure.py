@@ -42,8 +42,8 @@ def trained_words(tokenizer: Any, documents: Iterable[Sequence[int]]) -> np.ndar
 
 
 def plan(options: Heads, prompts: Any, tokenizer: Any, pool: np.ndarray | None = None) -> Query:
-    """The random sequences, of the ids in `pool` (default: `options.pool`), then the texts: strings, or token ids with
-    BOS first. Raises `InputError` for fewer ids than r needs, and for a text of fewer than three tokens."""
+    """The random sequences, of the ids in `pool` (default: `options.pool`), then the texts, token ids with BOS first,
+    of three or more tokens. Raises `InputError` for fewer ids than r needs."""
     rng = np.random.default_rng(options.seed)
     if pool is None:
         every = np.delete(np.arange(tokenizer.d_vocab), tokenizer.bos_id)
@@ -57,12 +57,8 @@ def plan(options: Heads, prompts: Any, tokenizer: Any, pool: np.ndarray | None =
     for _ in range(options.sequences):
         r = rng.choice(pool, options.length, replace=False).tolist()
         tokens.append([*[tokenizer.bos_id] * tokenizer.adds_bos, *r, *r])
-    for i, prompt in enumerate(prompts or ()):
-        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if len(ids) < 3:
-            raise InputError(f"text {i} has {counted(len(ids), 'token')} with BOS; the scores need at least 3")
-        tokens.append(ids[: options.text_tokens])
-    return Query(tokens=tokens, hooks=(PATTERN,))
+    texts = [list(ids[: options.text_tokens]) for ids in prompts or ()]
+    return Query(tokens=[*tokens, *texts], hooks=(PATTERN,))
 
 
 def read(options: Heads, captures: Captures, query: Query) -> pd.DataFrame:

@@ -1,7 +1,6 @@
 """The logit lens: streams after every layer as candidate tokens, and as losses of layers × prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -27,16 +26,6 @@ LONGEST = 8
 STREAM = "blocks.{}.hook_resid_post"
 
 
-@dataclass(frozen=True)
-class Lens:
-    """How a model turns streams into logits and ids into text: logits(layer, stream [P, D]) -> [P, V]; pieces(ids)."""
-
-    n_layers: int
-    d_vocab: int
-    logits: Callable[[int, Any], Any]
-    pieces: Callable[[Any], list[str]]
-
-
 def maps_of(options: LogitLens, model: Any) -> dict[int, Map]:
     """The maps of `--lens FILE:KIND` by layer; none for the logit lens. Raises `InputError` as `read_lenses` does."""
     if not options.lens:
@@ -50,14 +39,32 @@ def check(options: LogitLens, model: Any) -> None:
     maps_of(options, model)
 
 
-def lens_of(model: Any, tokenizer: Any = None, maps: Mapping[int, Map] | None = None) -> Lens:
-    """The lens of a model, or through `maps` of a layer's stream to the last layer's state, which the final norm reads.
-    Without a tokenizer, tokens are written as numbers."""
-    tokenizer = tokenizer or getattr(model, "tokenizer", None)
+def head_of(model: Any, layer: int | None = None) -> Callable[[Any], Any]:
+    """States [N, D] -> logits [N, V], through the norm of a layer, where layers have norms of their own, or the final
+    one."""
+    if hasattr(model, "layer_norm"):
+        norm = model.layer_norm(model.cfg.n_layers - 1 if layer is None else layer)
+        return lambda x: unembed(norm(x[None]), model.head)[0]
+    # some families scale or cap the logits
+    return lambda x: model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x[None])))[0]
+
+
+def candidates(
+    model: Any, options: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None,
+    progress: Any = iter,
+) -> pd.DataFrame:  # fmt: skip
+    """`read` for rows of token ids, BOS first; under edits the streams are those of the edited pass. Without a
+    tokenizer, tokens are written as numbers. Raises `InputError` for a layer that the model lacks, for more predictions
+    than its vocabulary, and for logits that are not finite."""
+    cfg, maps, tokenizer = model.cfg, maps_of(options, model), tokenizer or getattr(model, "tokenizer", None)
+    if options.k > cfg.d_vocab:
+        raise InputError(f"k = {options.k}: give 1 to {cfg.d_vocab}, the size of the vocabulary")
+    if beyond := [layer for layer in options.layers if layer >= cfg.n_layers]:
+        raise InputError(f"layer {beyond[0]} does not exist: the model has layers 0 to {cfg.n_layers - 1}")
 
     @torch.no_grad()
-    def logits(layer: int, x: Any) -> Any:
-        x = x.to(model.cfg.device)
+    def logits(layer: int, x: Tensor) -> Tensor:
+        x = x.to(cfg.device)
         scores = head_of(model)(maps[layer].to_last(x)) if maps else head_of(model, layer)(x)
         if not bool(scores.logsumexp(-1).isfinite().all()):  # −∞ forbids a token
             damage = "the weights of its norm or of the head are damaged"
@@ -69,46 +76,30 @@ def lens_of(model: Any, tokenizer: Any = None, maps: Mapping[int, Map] | None = 
             return tokenizer.pieces(ids)
         return [tokenizer.decode([int(i)]) if tokenizer is not None else str(int(i)) for i in ids]
 
-    return Lens(model.cfg.n_layers, model.cfg.d_vocab, logits, pieces)
+    layers = sorted(set(options.layers)) or range(cfg.n_layers)
+    query = Query(tokens=[list(row) for row in rows], hooks=tuple(map(STREAM.format, layers)))
+    captures = run(model, query, edits, progress=progress)
+    return read(options, captures, query, logits, pieces, readout.chunk_rows(cfg.d_vocab))
 
 
-def head_of(model: Any, layer: int | None = None) -> Callable[[Any], Any]:
-    """States [N, D] -> logits [N, V], through the norm of a layer, where layers have norms of their own, or the final
-    one."""
-    if hasattr(model, "layer_norm"):
-        norm = model.layer_norm(model.cfg.n_layers - 1 if layer is None else layer)
-        return lambda x: unembed(norm(x[None]), model.head)[0]
-    # some families scale or cap the logits
-    return lambda x: model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x[None])))[0]
-
-
-def plan(options: LogitLens, lens: Lens, rows: Sequence[Sequence[int]]) -> Query:
-    """What to capture: the streams after the chosen layers, at every position of rows of token ids. Raises `InputError`
-    for a layer that the model lacks, and for more predictions than its vocabulary."""
-    if options.k > lens.d_vocab:
-        raise InputError(f"k = {options.k}: give 1 to {lens.d_vocab}, the size of the vocabulary")
-    for layer in options.layers:
-        if layer >= lens.n_layers:
-            raise InputError(f"layer {layer} does not exist: the model has layers 0 to {lens.n_layers - 1}")
-    layers = sorted(set(options.layers)) or range(lens.n_layers)
-    return Query(tokens=[list(row) for row in rows], hooks=tuple(STREAM.format(n) for n in layers))
-
-
-def read(options: LogitLens, lens: Lens, captures: Captures, query: Query) -> pd.DataFrame:
+def read(
+    options: LogitLens, captures: Captures, query: Query, logits: Callable[[int, Any], Tensor],
+    pieces: Callable[[Any], list[str]], size: int,
+) -> pd.DataFrame:  # fmt: skip
     """One row per prompt, position, layer and candidate: the k most probable next tokens and the actual one
-    (`CANDIDATES`). Logits are formed for a few positions at a time (`readout.chunk_rows`)."""
-    size, tables = readout.chunk_rows(lens.d_vocab), []
+    (`CANDIDATES`), from logits(layer, stream [P, D]) -> [P, V] of `size` positions at a time, and the text of ids."""
+    tables = []
     for prompt, ids in enumerate(query.tokens):
-        pieces, next_ids = np.array(lens.pieces(ids), dtype=object), torch.tensor([*ids[1:], -1])
+        texts, next_ids = np.array(pieces(ids), dtype=object), torch.tensor([*ids[1:], -1])
         for name in query.hooks:
             stream, layer = captures.hooks[name][prompt], int(name.split(".")[1])
             for start in range(0, len(ids), size):
                 rows = slice(start, start + size)
-                frame = _candidates(lens.logits(layer, stream[rows]), next_ids[rows], options.k)
+                frame = _candidates(logits(layer, stream[rows]), next_ids[rows], options.k)
                 frame["position"] += start
-                tables.append(frame.assign(prompt=prompt, read=pieces[frame["position"]], layer=layer))
+                tables.append(frame.assign(prompt=prompt, read=texts[frame["position"]], layer=layer))
     table = pd.concat(tables, ignore_index=True)
-    table["token"] = lens.pieces(table["id"])
+    table["token"] = pieces(table["id"])
     order = ["prompt", "position", "read", "layer", "top", "rank", "id", "token", "probability", "actual"]
     return table.sort_values(["prompt", "position", "layer", "rank"], kind="stable")[order].reset_index(drop=True)
 
@@ -132,16 +123,6 @@ def _candidates(logits: Tensor, next_ids: Tensor, k: int) -> pd.DataFrame:
     }  # fmt: skip
     keep = torch.cat([torch.ones_like(place, dtype=torch.bool), new], -1)
     return pd.DataFrame({name: x[keep].cpu().numpy() for name, x in columns.items()})
-
-
-def candidates(
-    model: Any, options: LogitLens, rows: Sequence[Sequence[int]], *, edits: Edits | None = None, tokenizer: Any = None,
-    progress: Any = iter,
-) -> pd.DataFrame:  # fmt: skip
-    """`read` for rows of token ids, BOS first; under edits the streams are those of the edited pass."""
-    lens = lens_of(model, tokenizer, maps_of(options, model))
-    query = plan(options, lens, rows)
-    return read(options, lens, run(model, query, edits, progress=progress), query)
 
 
 def observe(options: LogitLens, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:

@@ -8,7 +8,7 @@ Swap probabilities and ‖H_res − I‖ come from the weights of the run; every
 metrics.jsonl, where training logs it at each evaluation. Figures show the swap probability (static and best
 achievable), the log over the steps, and for several runs with different initial biases the bias sweep.
 `models.mixing.METRICS` has the formulas. Weight decay pulls every logit towards full mixing, so mixing counts only
-beyond the effect of decay alone (`probes.mixing`; SPEC §1.5), in modules whose mixing can change an output.
+beyond the effect of decay alone (`mixing_monitor.measure`; SPEC §1.5), in modules whose mixing can change an output.
 """
 
 from types import ModuleType

@@ -17,7 +17,7 @@ from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import HEAD, Table, counts, key, number, quantity
 from streamscope.models.checkpoint import load
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.hooks import Captures, run
 from streamscope.probes import roles
 from streamscope.probes.pds import FIXED, NOUNS, Pds
 from streamscope.probes.roles import RoleQuery, RoleTable
@@ -32,14 +32,14 @@ def plan(options: Pds, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """The patterns of the prompts with a complete pair; `InputError` without pairs."""
     aligned = align_once(prompts, tokenizer)
     paired = aligned.only([i for pair in require_pairs(aligned) for i in pair])
-    return roles.up_to_query(roles.role_query(paired, tokenizer))
+    return roles.role_query(paired, tokenizer)
 
 
 def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     """`CELLS` and `difference` = last − first of every head on every pair, and attention to the first token [heads]."""
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        return {"target": roles.attention_to(rows, query.aligned.positions[i]["target"]), "bos": rows[..., 0]}
+        return {"target": rows[..., list(query.aligned.positions[i]["target"])].sum(-1), "bos": rows[..., 0]}
 
     prompts = roles.role_table(captures, query, of)
     at_first, at_last = map(list, zip(*query.aligned.pairs(), strict=True))
@@ -49,9 +49,8 @@ def pairs(captures: Captures, query: RoleQuery) -> tuple[RoleTable, np.ndarray]:
     return RoleTable(prompts.heads, cases, values), prompts.values["bos"].mean(1)
 
 
-def read(options: Pds, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Pds, captures: Captures, query: RoleQuery) -> pd.DataFrame:
     """One row per pair and head: attention `first`, `last`, `difference` = last − first, and `moved`, its size."""
-    assert isinstance(query, RoleQuery)
     return pairs(captures, query)[0].frame()
 
 
@@ -77,8 +76,7 @@ def observe(options: Pds, model: Any, data: Opened, progress: Any = iter) -> Ins
     ids = [[query.aligned.prompts[i].id for i in pair] for pair in query.aligned.pairs()]
     measure = Measure(name="PDS", unit=UNIT, resolution=roles.RESOLUTION, limits=(0.0, 1.0))
     block = table.block(measure, CELLS, [opened.unit(*pair) for pair in ids])
-    contrasts = [c for name in CELLS for c in table.contrasts(CELLS, name, {name: 1.0}, null=None)]
-    contrasts += table.contrasts(CELLS, "difference", {"last": 1.0, "first": -1.0})
+    contrasts = table.contrasts(CELLS, difference={"last": 1.0, "first": -1.0})
     measurements = InstrumentData({"heads": block}, {"heads": contrasts}, about)
     groups = roles.groups_of(opened.cases().query("pair != ''"))
     if len(groups) > 1:

@@ -26,7 +26,7 @@
     capitalization, gender, winograd   log-odds of a task's answer against its foil (`instruments.prompts.tasks`)
     depth        share of tokens whose prediction settles in another layer than the commonest: the first layer from
                  which on every layer predicts what the last one does (the logit lens; PLS B.1)
-    mixing       share of hyper-connections that mix more than decay alone would make them (`probes.mixing`)
+    mixing       share of hyper-connections that mix more than decay alone would make them (`mixing_monitor`)
 
 A phenomenon is `present` if its whole 95 % interval lies above the limit, `absent` if none of it does, else
 `undecided`. Limits: 0, but .5 for attention, .3 for induction, .075 for position (LFA), .25 for coreference (a head

@@ -186,13 +186,6 @@ class Shared:
     def trained_words(self) -> np.ndarray:
         return trained_words(self.tokenizer, self.data[Documents].rows())
 
-    def repeated(self, period: int) -> tuple[Heads, Query]:
-        """Sequences BOS + r + r, r of `period` trained words; `InputError` if the context or the words do not do."""
-        if 2 * period + 1 > self.model.config.n_ctx:
-            raise InputError(f"the context of {self.model.config.n_ctx} tokens does not hold {period} words twice")
-        probe = Heads(sequences=self.how.sequences, length=period, pool="trained")
-        return probe, repeated_words(probe, [], self.tokenizer, self.trained_words)
-
     def prompts(self, suite: str) -> Aligned:
         return align(load_suite(suite, n=self.how.n), self.tokenizer, self.model.config.n_ctx)
 
@@ -222,10 +215,14 @@ class Shared:
         pairs = rows.drop_duplicates(["head", "pair"])[labels].merge(hits.reset_index(), on=["head", "pair"])
         return pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
 
-    def _repetition(self, period: int) -> tuple[Captures, np.ndarray]:
-        """The patterns on repeated words, and how much better the repetition is predicted, nats [N], for `repeats`:
-        what is asked for of this period, in one pass."""
-        probe, query = self.repeated(period)
+    def _repetition(self, period: int) -> tuple[pd.DataFrame | None, np.ndarray]:
+        """`probes.heads` on BOS + r + r, r of `period` trained words, and how much better the repetition is predicted,
+        nats [N], for `repeats`: what is asked for of this period, in one pass. Raises `InputError` if the context or
+        the words do not do."""
+        if 2 * period + 1 > self.model.config.n_ctx:
+            raise InputError(f"the context of {self.model.config.n_ctx} tokens does not hold {period} words twice")
+        probe = Heads(sequences=self.how.sequences, length=period, pool="trained")
+        query = repeated_words(probe, [], self.tokenizer, self.trained_words)
         hooks = query.hooks if any(PERIODS.get(name) == period for name in self.how.only) else ()
         gains = period == LONGEST and "repeats" in self.how.only
         n = max(1, REPEAT_LOGITS // (self.model.config.d_vocab * len(query.tokens[0])))
@@ -238,7 +235,7 @@ class Shared:
                 patterns[hook] += rows
             if gains:
                 gained.append(repetition_gain(captures.logits, chunk, probe.length))
-        return Captures(patterns, None), np.concatenate(gained)
+        return probe.read(Captures(patterns, None), query) if hooks else None, np.concatenate(gained)
 
     @cached_property
     def every(self) -> int:
@@ -302,7 +299,7 @@ def _depth(source: Shared, name: Name) -> PhenomenonObservations:
 
 
 def _shares(total: np.ndarray, size: np.ndarray, units: pd.DataFrame, head: str = "") -> PhenomenonObservations:
-    """Counts of the documents that have any."""
+    """Of the documents that have any."""
     total, units, size = total[size > 0], units[size > 0], size[size > 0]
     return PhenomenonObservations(total, units["unit"], units["cluster"], size=size, resolution=0.0, head=head)
 
@@ -356,8 +353,7 @@ def _copying(source: Shared, name: Name) -> PhenomenonObservations:
 
 
 def _induction(source: Shared, name: Name) -> PhenomenonObservations:
-    probe, query = source.repeated(PERIODS[name])
-    table = probe.read(source.repetition(PERIODS[name])[0], query).query("score == 'induction'")
+    table = source.repetition(PERIODS[name])[0].query("score == 'induction'")
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
     best_rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
     names = best_rows["prompt"].astype(str)
@@ -380,26 +376,19 @@ def repetition_gain(logits: Any, tokens: Any, n: int) -> np.ndarray:
     return np.array(gains)
 
 
-def _position(source: Shared, name: Name) -> PhenomenonObservations:
-    """PDS over generated pairs; with the thirty pairs of `competing` most models stay undecided."""
-    return _best_head(source.position, "difference", POSITION[name], RESOLUTION, signs=NOUNS)
-
-
-def _coreference(source: Shared, name: Name) -> PhenomenonObservations:
-    """Share of pairs in which the head that was chosen without them finds the antecedent in both orders."""
-    table = source.in_both_orders("stories-words" if name == "coreference-reserved" else "stories")
-    return _best_head(table, "both", COREFERENCE[name], 0.0)
-
-
-def _best_head(
-    table: pd.DataFrame, column: str, category: str, resolution: float, signs: tuple[str, str] | None = None
-) -> PhenomenonObservations:
-    """The pairs of a category ("": all), scored by the head that was chosen without them."""
+def _best_head(source: Shared, name: Name) -> PhenomenonObservations:
+    """The pairs of a category ("": all), scored by the head that was chosen without them: PDS over generated pairs, for
+    with the thirty of `competing` most models stay undecided; or whether it finds the antecedent in both orders."""
+    if name in POSITION:
+        table, column, category, resolution = source.position, "difference", POSITION[name], RESOLUTION
+    else:
+        suite = "stories-words" if name == "coreference-reserved" else "stories"
+        table, column, category, resolution = source.in_both_orders(suite), "both", COREFERENCE[name], 0.0
     table = table[table["category"] == category] if category else table
     if table.empty:
         return nothing(f"the pairs have no category {category}")
+    signs, inflation = (NOUNS, SIGNED) if name in POSITION else (None, CHOSEN)
     rows, head = best_head_held_out(table, [column], halves(table, 0)[0], signs=signs)
-    inflation = SIGNED if signs else CHOSEN
     return PhenomenonObservations(
         rows[column], rows["pair"], rows["cluster"], resolution=resolution, head=head, inflation=inflation
     )
@@ -427,8 +416,7 @@ def _mixing(source: Shared, name: Name) -> PhenomenonObservations:
 LOOKS: dict[Name, Callable[[Shared, Name], PhenomenonObservations]] = {
     "loss": _loss, "lift": _copying, "copying": _copying, "reserved": _copying, "attention": _attention,
     "repeats": lambda source, name: PhenomenonObservations(source.repetition(LONGEST)[1]), "depth": _depth,
-    "mixing": _mixing, **dict.fromkeys(PERIODS, _induction), **dict.fromkeys(POSITION, _position),
-    **dict.fromkeys(COREFERENCE, _coreference),
+    "mixing": _mixing, **dict.fromkeys(PERIODS, _induction), **dict.fromkeys((*POSITION, *COREFERENCE), _best_head),
 }  # fmt: skip
 """The function of each phenomenon; the others are tasks."""
 
@@ -479,8 +467,7 @@ def _when(snapshots: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:
     return row, reasons
 
 
-def _for_good(behind: np.ndarray) -> int:
-    """The first index from which on all are true."""
+def _for_good(behind: np.ndarray) -> int:  # the first index from which on all are true
     return len(behind) - int(behind[::-1].cumprod().sum())
 
 

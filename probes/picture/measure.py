@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,97 +29,69 @@ LONGEST = 14
 ROW = ["head", "layer", "index", "query", "query_token"]
 
 
-@dataclass(frozen=True)
-class PicturePrompt:
-    """A prompt in tokens: ids and their spans in the text, BOS first; roles of positions, "query" among them."""
+def picture(
+    model: Any, prompt: str | Aligned, heads: str | Sequence[str] | Sequence[Head] | None = None,
+    query: str | int | None = None, *, tokenizer: Any = None, edits: Edits | None = None, most: int | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Attention in a text, cut to `most` tokens, or in an `Aligned` of one prompt, under `edits` if given.
 
-    text: str
-    ids: Sequence[int]
-    spans: Sequence[tuple[int, int]]
-    roles: Mapping[int, str]
-
-    def position(self, query: str | int | None) -> int:
-        """The token that attends: a word (its last token) or a position; None: the prompt's own query, or the last.
-        Raises `InputError` for a word that is not in the text, or occurs several times."""
-        if query is None:
-            return max((p for p, role in self.roles.items() if role == "query"), default=len(self.ids) - 1)
-        if isinstance(query, int):
-            if not 0 <= query < len(self.ids):
-                raise InputError(f"query {query}: the text has the tokens 0 to {len(self.ids) - 1}")
-            return query
-        word = query.strip()
-        edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
-        matches = [m.span() for m in re.finditer(edges[0] + re.escape(word) + edges[1], self.text)] if word else []
-        tokens = [[i for i, span in enumerate(self.spans) if max(a, span[0]) < min(b, span[1])] for a, b in matches]
-        last = [places[-1] for places in tokens if places]  # none, where the text is cut before the word
-        if not last:
-            raise InputError(
-                f"the query {query!r} is not a word of {self.text!r}; give a word of it, or the position of a token"
-            )
-        if len(last) > 1:
-            places = ", ".join(map(str, last))
-            raise InputError(f"the query {query!r} occurs at tokens {places}; choose one: --query {last[-1]}")
-        return last[0]
-
-
-def picture_prompt(prompt: str | Aligned, tokenizer: Any, n_ctx: int, most: int | None = None) -> PicturePrompt:
-    """A text (cut to `most` tokens), or an `Aligned` of one prompt with its roles. Raises `InputError` for an empty
-    text, several prompts, and a text longer than the context."""
+    heads: `Head`s, or the head grammar without scores (`models.head_spec`); None for all. With a query (a word or a
+    position), or without heads, attention from that token; with heads alone, from every token. One row per head, query
+    and key ≤ query: head, layer, index; query and key, positions with BOS at 0; their tokens; attention; role of the
+    key. Raises `InputError` for an empty text, one beyond the context, several prompts, and as `parse_heads` does.
+    """
+    tokenizer, head_list = check_tokenizer(model, tokenizer), "all" if heads is None else heads
+    if isinstance(head_list, str) or not all(isinstance(head, Head) for head in head_list):
+        head_list = parse_heads(head_list, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
+    if not head_list:
+        raise InputError("a picture needs at least one head; write L2.H3, L2.*, all or top3:pds")
     if not isinstance(prompt, str) and len(prompt.prompts) != 1:
         raise InputError(f"a picture shows one prompt, not {len(prompt.prompts)}; choose one (Aligned.only)")
     text, positions = (prompt, {}) if isinstance(prompt, str) else (prompt.prompts[0].text, prompt.positions[0])
     if not text.strip():
         raise InputError("the text is empty; give one with words")
-    ids, spans = tokenizer.spans(text)
-    ids, spans = ids[:most], spans[:most]
-    if len(ids) > n_ctx:
-        raise InputError(f"the text has {counted(len(ids), 'token')}, the context holds {n_ctx}; shorten it")
-    return PicturePrompt(text, ids, spans, {p: role for role, span in positions.items() for p in span})
-
-
-def attention(
-    model: Any, prompt: PicturePrompt, heads: Sequence[Head], queries: Sequence[int], tokenizer: Any,
-    edits: Edits | None = None,
-) -> pd.DataFrame:  # fmt: skip
-    """One row per head, query and key ≤ query: head, layer, index; query and key, positions with BOS at 0; their
-    tokens; attention; role of the key."""
-    if not heads:
-        raise InputError("a picture needs at least one head; write L2.H3, L2.*, all or top3:pds")
-    hooks = tuple(HOOK.format(layer) for layer in sorted({head.layer for head in heads}))
-    patterns = run(model, Query(tokens=[list(prompt.ids)], hooks=hooks, positions=[list(queries)]), edits).hooks
-    pieces = np.array(tokenizer.pieces(prompt.ids), dtype=object)
-    roles = np.array([prompt.roles.get(p, "") for p in range(len(pieces))], dtype=object)
-    row, query, key = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
-    tokens = {"query": query, "query_token": pieces[query], "key": key, "key_token": pieces[key]}
+    ids, spans = (row[:most] for row in tokenizer.spans(text))
+    if len(ids) > model.cfg.n_ctx:
+        raise InputError(f"the text has {counted(len(ids), 'token')}, the context holds {model.cfg.n_ctx}; shorten it")
+    role_of = {p: role for role, span in positions.items() for p in span}
+    whole = heads is not None and query is None
+    queries = range(len(ids)) if whole else [_position(query, text, spans, role_of)]
+    hooks = tuple(HOOK.format(layer) for layer in sorted({head.layer for head in head_list}))
+    patterns = run(model, Query(tokens=[ids], hooks=hooks, positions=[list(queries)]), edits).hooks
+    pieces = np.array(tokenizer.pieces(ids), dtype=object)
+    roles = np.array([role_of.get(p, "") for p in range(len(pieces))], dtype=object)
+    row, query_at, key_at = np.array([(i, q, k) for i, q in enumerate(queries) for k in range(q + 1)]).T
+    tokens = {"query": query_at, "query_token": pieces[query_at], "key": key_at, "key_token": pieces[key_at]}
     parts = []
-    for head in heads:
+    for head in head_list:
         weights = patterns[HOOK.format(head.layer)][0][head.head].double().cpu().numpy()
         labels = {"head": head.label, "layer": head.layer, "index": head.head}
-        parts.append(pd.DataFrame({**labels, **tokens, "attention": weights[row, key], "role": roles[key]}))
+        parts.append(pd.DataFrame({**labels, **tokens, "attention": weights[row, key_at], "role": roles[key_at]}))
     return pd.concat(parts, ignore_index=True)
 
 
-def picture(
-    model: Any, prompt: str | Aligned, heads: str | Sequence[str] | Sequence[Head] | None = None,
-    query: str | int | None = None, *, tokenizer: Any = None, edits: Edits | None = None,
-) -> pd.DataFrame:  # fmt: skip
-    """`attention` in a text, or in an `Aligned` of one prompt, under `edits` if given.
-
-    heads: `Head`s, or the head grammar without scores (`models.head_spec`); None for all. With a query (a word or a
-    position), or without heads, attention from that token; with heads alone, from every token. Raises `InputError` as
-    `picture_prompt`, `PicturePrompt.position` and `parse_heads` do.
-    """
-    tokenizer, head_list = check_tokenizer(model, tokenizer), "all" if heads is None else heads
-    if isinstance(head_list, str) or not all(isinstance(head, Head) for head in head_list):
-        head_list = parse_heads(head_list, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
-    shown_prompt = picture_prompt(prompt, tokenizer, model.cfg.n_ctx)
-    queries = queries_of(shown_prompt, heads is not None, query)
-    return attention(model, shown_prompt, head_list, queries, tokenizer, edits)  # type: ignore[arg-type]
-
-
-def queries_of(prompt: PicturePrompt, chosen_heads: bool, query: str | int | None) -> Sequence[int]:
-    """Every token for heads that are chosen without a query, else the one token."""
-    return range(len(prompt.ids)) if chosen_heads and query is None else [prompt.position(query)]
+def _position(
+    query: str | int | None, text: str, spans: Sequence[tuple[int, int]], roles: Mapping[int, str]
+) -> int:  # fmt: skip
+    """The token that attends: a word (its last token) or a position; None: the prompt's own query, or the last. Raises
+    `InputError` for a word that is not in the text, or occurs several times."""
+    if query is None:
+        return max((p for p, role in roles.items() if role == "query"), default=len(spans) - 1)
+    if isinstance(query, int):
+        if not 0 <= query < len(spans):
+            raise InputError(f"query {query}: the text has the tokens 0 to {len(spans) - 1}")
+        return query
+    word = query.strip()
+    edges = [r"(?<!\w)" if word[:1].isalnum() else "", r"(?!\w)" if word[-1:].isalnum() else ""]
+    matches = [m.span() for m in re.finditer(edges[0] + re.escape(word) + edges[1], text)] if word else []
+    tokens = [[i for i, span in enumerate(spans) if max(a, span[0]) < min(b, span[1])] for a, b in matches]
+    last = [places[-1] for places in tokens if places]  # none, where the text is cut before the word
+    if not last:
+        raise InputError(f"the query {query!r} is not a word of {text!r}; give one that is, or a token's position")
+    if len(last) > 1:
+        places = ", ".join(map(str, last))
+        raise InputError(f"the query {query!r} occurs at tokens {places}; choose one: --query {last[-1]}")
+    return last[0]
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -144,15 +115,15 @@ def observe(options: Picture, model: Any, data: Opened, progress: Progress) -> I
     if texts and options.prompt is not None:
         raise InputError("--prompt chooses a prompt of the suite and --text gives your own: leave one out")
     scores = {name: _scores(model, tokenizer, name, data) for name in score_names(options.heads)}
-    heads = parse_heads(options.heads or ("all",), cfg.n_layers, cfg.n_heads, scores)
+    heads = parse_heads(options.heads, cfg.n_layers, cfg.n_heads, scores) if options.heads else None
     most = spec.max_tokens if isinstance(spec, Text) else None
-    prompts = [picture_prompt(text, tokenizer, cfg.n_ctx, most) for text in texts]
-    prompts = prompts or [picture_prompt(_prompt(data[Prompts], options.prompt), tokenizer, cfg.n_ctx)]
-    parts = []
-    for i, prompt in enumerate(progress(prompts)):
-        queries = queries_of(prompt, bool(options.heads), options.query)
-        parts.append(attention(model, prompt, heads, queries, tokenizer).assign(prompt=i))
-    quoted = " | ".join(repr(p.text if len(p.text) <= 100 else p.text[:99] + "…") for p in prompts)
+    prompts = list(texts) or [_prompt(data[Prompts], options.prompt)]
+    parts = [
+        picture(model, prompt, heads, options.query, tokenizer=tokenizer, most=most).assign(prompt=i)
+        for i, prompt in enumerate(progress(prompts))
+    ]
+    shown = [prompt if isinstance(prompt, str) else prompt.prompts[0].text for prompt in prompts]
+    quoted = " | ".join(repr(text if len(text) <= 100 else text[:99] + "…") for text in shown)
     about: dict[str, Any] = {"title": f"{title_of(model)}: {quoted}{data[Text].title() if texts else ''}"}
     about["every"] = bool(options.heads) and options.query is None
     return InstrumentData({}, {}, about, extra=pd.concat(parts, ignore_index=True))

@@ -13,7 +13,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Suite
 from streamscope.instruments.table import Table, counts, key, number, quantity
-from streamscope.models.hooks import Captures, Query, run
+from streamscope.models.hooks import Captures, run
 from streamscope.probes import roles
 from streamscope.probes.roles import RoleQuery, RoleTable
 from streamscope.probes.sps import Sps
@@ -26,26 +26,27 @@ NO_SPREAD = "attention does not vary, or there is one prompt"
 
 def plan(options: Sps, prompts: Suite | Aligned, tokenizer: Any) -> RoleQuery:
     """Patterns at the query, and gates if they are used."""
-    return roles.role_query(prompts, tokenizer, needs=("target", "distractor"), gated=options.attention == "gated")
+    return roles.role_query(
+        prompts, tokenizer, needs=("target", "distractor"), gated=options.attention == "gated", whole=True
+    )
 
 
-def attention(options: Sps, captures: Captures, query: RoleQuery) -> RoleTable:
+def attention(captures: Captures, query: RoleQuery) -> RoleTable:
     """Attention of every head on every prompt to `ROLES`, `sps`, and `even`, the SPS of uniform attention."""
     positions = query.aligned.positions
 
     def of(i: int, rows: np.ndarray) -> dict[str, np.ndarray]:
-        semantic, distractor = (roles.attention_to(rows, positions[i][role]) for role in ("target", "distractor"))
+        semantic, distractor = (rows[..., list(positions[i][role])].sum(-1) for role in ("target", "distractor"))
         longer = len(positions[i]["target"]) - len(positions[i]["distractor"])
         even = np.full_like(semantic, longer / rows.shape[-1])
         return {"semantic": semantic, "distractor": distractor, "sps": semantic - distractor, "even": even}
 
-    return roles.role_table(captures, query, of, gated=options.attention == "gated")
+    return roles.role_table(captures, query, of)
 
 
-def read(options: Sps, captures: Captures, query: Query) -> pd.DataFrame:
+def read(options: Sps, captures: Captures, query: RoleQuery) -> pd.DataFrame:
     """One row per prompt and head: attention `semantic` and `distractor`, `sps`, and `even`."""
-    assert isinstance(query, RoleQuery)
-    return attention(options, captures, query).frame()
+    return attention(captures, query).frame()
 
 
 def observe(options: Sps, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
@@ -54,7 +55,7 @@ def observe(options: Sps, model: Any, data: Opened, progress: Any = iter) -> Ins
     if options.attention == "gated" and not any(name.endswith("attn.hook_gate") for name in model.hook_dict):
         raise InputError(f"{title_of(model)} has no head gates, so its attention is raw: leave out --attention gated")
     query = plan(options, opened.aligned, opened.tokenizer)
-    table = attention(options, run(model, query, progress=progress), query)
+    table = attention(run(model, query, progress=progress), query)
     measure = Measure(name="SPS", unit=UNIT, resolution=roles.RESOLUTION)
     block = table.block(measure, ROLES, [opened.unit(name) for name in table.cases["id"]])
     title = f"{title_of(model)} on {opened.title()}{roles.left_out(query, 'target and distractor')}"
@@ -79,8 +80,7 @@ def contrasts(table: RoleTable) -> list[Contrast]:
     all_contrasts = []
     for level, of_level in levels.items():
         groups = [({"level": level, **labels}, members) for labels, members in of_level]
-        all_contrasts += [c for name in ROLES for c in table.contrasts(ROLES, name, {name: 1.0}, groups, null=None)]
-        all_contrasts += table.contrasts(ROLES, "sps", {"semantic": 1.0, "distractor": -1.0}, groups, family=level)
+        all_contrasts += table.contrasts(ROLES, groups, family=level, sps={"semantic": 1.0, "distractor": -1.0})
     return all_contrasts
 
 

@@ -20,16 +20,8 @@ def about_features(n_layers: int, n_heads: int, how: Extract, **more: Any) -> di
     options = {name: value for name, value in asdict(how).items() if name != "raw"}
     schema = [asdict(one) for one in columns(n_layers, n_heads, how)]
     of = {"run": "runs/x", "preset": "x", "checkpoint": "abc", "n_layers": n_layers, "n_heads": n_heads}
-    return {
-        "format": FORMAT,
-        "tier": how.tier,
-        "schema": schema,
-        "options": options,
-        "raw": [],
-        **of,
-        "data": {},
-        **more,
-    }
+    about = {"format": FORMAT, "tier": how.tier, "schema": schema, "options": options, "raw": [], "data": {}}
+    return about | of | more
 
 
 def planted_table(about: dict[str, Any], n: int = 12, *, document: int = 0, seed: int = 0) -> pd.DataFrame:

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import datasets
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,7 +16,7 @@ from streamscope.probes import Heads
 from tests.tiny import untrained
 
 
-def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     run, folder = untrained("pls", tiny_run, tmp_path / "pls"), tmp_path / "shared"
     table = folder / "features.parquet"
     extract([str(run), "--data", str(corpus[1]), "--max-tokens", "60", "--out", str(table), "--device", "cpu"])
@@ -37,16 +36,8 @@ def test_card(tiny_run: Path, corpus: tuple[Path, Path], tmp_path: Path, capsys:
     for name, path in (("features", table), ("features-depth", folder / "features-depth.parquet")):
         read = datasets.load_dataset(str(folder), name, split="train", cache_dir=str(tmp_path / "cache"))
         assert read.column_names == pq.read_schema(path).names and len(read) == pq.read_metadata(path).num_rows
-    capsys.readouterr()
-    other = tmp_path / "other.parquet"
-    pq.write_table(pa.table({"x": [1]}), other)
-    for argv, line in (([], "give tables"), ([str(table)], "exists already; --force overwrites it"),
-                       ([str(other)], "not written by an instrument: python -m features.extract --out"),
-                       ([str(table), str(other)], "different folders"), ([str(other)] * 2, "is named twice"),
-                       ([str(tmp_path / "no")], "does not exist"),
-                       ([str(folder / "none.parquet")], "none.parquet does not exist")):  # fmt: skip
-        with pytest.raises(InputError, match=line):
-            main(argv)
+    with pytest.raises(InputError, match="exists already; --force overwrites it"):
+        main([str(table)])
     main([str(table), "--force"])
     assert "Not stated" in (folder / "README.md").read_text()
 

@@ -1,9 +1,5 @@
 """The command: what is in the file, killed and resumed, a full disk, bad input."""
 
-import resource
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +7,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, main, measure
 from streamscope.features.extract.measure import Work, stream_names
-from streamscope.features.store import read_features, read_raw
+from streamscope.features.store import features_of, read_features, read_raw
 from streamscope.instruments.data import Tokens
-from streamscope.instruments.table import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
@@ -73,19 +67,6 @@ def test_rows_are_those_of_the_documents(run: Path, corpus: tuple[Path, Path], t
     )
 
 
-def test_the_file_says_what_it_is(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "f.parquet"
-    main(arguments(run, corpus, out, "--theta-entropy", "0.2", "--max-tokens", "100"))
-    meta, about = read_about(out), read_features(out).about
-    assert about["tier"] == "structural" and meta["about"]["instrument"] == "extract"
-    assert about["options"]["theta_entropy"] == 0.2 and len(about["schema"]) == 3 * 2 + 1 + 4 * 2 * 4
-    assert about["preset"] == "pls" and len(about["checkpoint"]) == 64
-    assert about["data"]["rows"] == 100 == len(read_features(out).table)
-    assert {"argv", "commit", "versions"} <= meta["about"].keys()
-    assert meta["units"]["traj_prob_L0"] == "probability"
-    assert not list(tmp_path.glob(".*"))
-
-
 def test_depth_is_that_of_the_rows(run: Path, corpus: tuple[Path, Path]) -> None:
     result = Extract(tier="topk").measure(run, Tokens(data=str(corpus[1]), max_tokens=300))
     rows, depth = result.table().frame, result.table("depth").frame
@@ -122,45 +103,6 @@ def test_parts_that_exist_are_not_read_again(run: Path, corpus: tuple[Path, Path
     assert {path.suffix for path in opened.work.rglob("*") if path.is_file()} == {".parquet"}
 
 
-KILLED = """
-import os, signal, sys
-import streamscope.features.extract.measure as measure
-from streamscope.features.extract import main
-measure.PART_ROWS, measure.BATCH_TOKENS = 64, 96
-write = measure.write_batches
-def dying(path, tables, told):
-    if path.name == "000002-0.parquet":  # half of the third part's files
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(path, tables, told)
-measure.write_batches = dying
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow  # that parts are not read again is quick
-def test_killed_and_resumed_it_is_the_file_of_a_run_in_one_go(
-    run: Path, corpus: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, out = tmp_path / "whole.parquet", tmp_path / "f.parquet"
-    main(arguments(run, corpus, whole, "--raw"))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *arguments(run, corpus, out, "--raw")], cwd=ROOT, capture_output=True
-    )
-    assert killed.returncode == -signal.SIGKILL and not out.exists()
-    parts = sorted(path.name for path in (tmp_path / ".f.parquet.parts").rglob("*.parquet"))
-    assert [p for p in parts if p.startswith("000002")] == ["000002-1.parquet"]
-    wrote, write = [], measure.write_batches
-    monkeypatch.setattr(
-        measure, "write_batches", lambda path, *given: (wrote.append(int(path.name[:6])), write(path, *given))
-    )
-    main(arguments(run, corpus, out, "--raw"))
-    assert 0 not in wrote and 1 not in wrote and 2 in wrote
-    for a, b in ((whole, out), (tmp_path / "whole-raw.parquet", tmp_path / "f-raw.parquet")):
-        assert pq.read_table(a).equals(pq.read_table(b))
-    assert read_about(whole)["units"] == read_about(out)["units"]
-    assert not (tmp_path / ".f.parquet.parts").exists()
-
-
 def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
     """Another tier, or another device, whose half of a table would not be the same numbers."""
     opened = Extract().open(load(run), Tokens(data=str(corpus[1]), max_tokens=9))
@@ -172,31 +114,8 @@ def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple
     assert len(folders) == 3 and len(list(tmp_path.rglob("*.parquet"))) == 4
 
 
-@pytest.mark.parametrize(
-    ("limit", "which"),
-    [(100_000, r"/f\.parquet"), pytest.param(3_000, r"\.parts/.*000000-0\.parquet", marks=pytest.mark.slow)],
-)
-def test_a_full_disk_leaves_nothing_under_the_final_name(
-    run: Path, corpus: tuple[Path, Path], tmp_path: Path, limit: int, which: str
-) -> None:
-    out = tmp_path / "f.parquet"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        with pytest.raises(InputError, match=f"cannot write .*{which}: .*File too large"):
-            main(arguments(run, corpus, out))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not out.exists() and not list(tmp_path.rglob("*.part"))
-    main(arguments(run, corpus, out))  # there is room again
-    assert len(read_features(out).table) > 500
-
-
-def test_the_last_document_is_cut_to_the_rows_asked_for(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
-    few, all_ = tmp_path / "few.parquet", tmp_path / "all.parquet"
-    main(arguments(run, corpus, few, "--max-tokens", "83"))
-    main(arguments(run, corpus, all_))
-    a, b = read_features(few), read_features(all_)
+def test_the_last_document_is_cut_to_the_rows_asked_for(run: Path, corpus: tuple[Path, Path]) -> None:
+    a, b = (features_of(Extract().measure(run, Tokens(data=str(corpus[1]), max_tokens=n))) for n in (83, None))
     pd.testing.assert_frame_equal(a.table.iloc[:, :8], b.table.iloc[:83, :8])
     np.testing.assert_allclose(a.X, b.X[:83], rtol=1e-5, atol=1e-5)
     assert 0 < a.table["position"].iloc[-1] < 31  # inside a document
@@ -209,10 +128,3 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
     ids = pack(open_corpus(str(corpus[1])), model.tokenizer).document(0)
     assert table["token_id"].tolist()[:31] == ids[:31].tolist()
     assert table["target_id"].tolist()[:31] == ids[2:33].tolist()
-
-
-def test_data_without_a_row(run: Path, tmp_path: Path) -> None:
-    one = tmp_path / "one.txt"
-    one.write_text("a")
-    with pytest.raises(InputError, match="no document has"):
-        main([str(run), "--data", str(one), "--out", str(tmp_path / "f.parquet"), "--logits-row", "next"])

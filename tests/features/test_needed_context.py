@@ -133,12 +133,7 @@ def test_groups_are_the_papers_and_bad_input_is_one_line(run: Path, corpus: tupl
     small: dict[str, Any] = {"windows": (1, 4), "least": LEAST}
     table = NeededContext(**small).measure(load(run), data(corpus)).table().frame
     assert set(table["depths"]) <= {"early", "middle", "late"}
-    for how, message in (
-        ({"windows": (16,), "least": 8}, "at most --least 8"),
-        ({"windows": ()}, "windows: give at least one"),
-        ({"least": 512}, "less than the context"),
-        (small | {"depths": ("2-1",)}, "give K or K-K"),
-        (small | {"depths": ("early",)}, "give K or K-K"),
-    ):
+    for how, message in (({"windows": (16,), "least": 8}, "at most --least 8"),
+                         (small | {"depths": ("2-1",)}, "give K or K-K")):  # fmt: skip
         with refused(message):
             NeededContext(**how).measure(load(run), data(corpus))

@@ -89,19 +89,9 @@ def test_the_map_of_own_labels_is_made_where_there_are_no_clusters(tmp_path: Pat
     assert np.isfinite(Profile(labels=mine).measure(None, given).table("tokens").frame[["x", "y"]]).all(axis=None)
 
 
-def test_without_a_map_there_is_none(tmp_path: Path) -> None:
-    features, _ = planted(tmp_path, **MODEL)
-    mine, _ = labels_file(features)
-    result = Profile(labels=mine, umap=False).measure(None, FeatureTables(features=(features,)))
-    assert "x" not in result.table("tokens").frame
-    assert set(result.table().frame["label"]) == {"stop", "name", "colour", ""}
-
-
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (None, "mine.parquet does not exist; check the path"),
-        ("text", "cannot be read"),
         ({"document": [0], "position": [1]}, "lacks the column 'label', it has document, position"),
         ({"document": [0, 0], "position": [1, 1], "label": ["a", "b"]}, "document 0, position 1 has two labels"),
         ({"document": [500], "position": [1], "label": ["a"]}, r"matches a token .*500 to 500 there, 0 to 19 here"),
@@ -113,9 +103,6 @@ def test_without_a_map_there_is_none(tmp_path: Path) -> None:
 def test_other_files_are_one_line(made: Any, line: str, tmp_path: Path) -> None:
     features, _ = planted(tmp_path, **MODEL)
     path = tmp_path / "mine.parquet"
-    if isinstance(made, str):
-        path.write_text(made)
-    elif made is not None:
-        pd.DataFrame(made).to_parquet(path)
+    pd.DataFrame(made).to_parquet(path)
     with refused(line):
         main(["--features", str(features), "--labels", str(path), "--no-umap"])

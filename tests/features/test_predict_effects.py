@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
 from streamscope.cli.errors import InputError
-from streamscope.features.predict_effects import main
+from streamscope.features.predict_effects import PredictEffects
 from streamscope.features.predict_effects.explained_variance import (
     PENALTIES,
     baselines,
@@ -21,8 +21,8 @@ from streamscope.features.predict_effects.explained_variance import (
 )
 from streamscope.features.predict_effects.measure import MatchedTokens, match_effects, prefixes
 from streamscope.features.store import read_effects, read_features
-from streamscope.features.tables import OpenEffects
-from streamscope.instruments.table import read_about, write_table
+from streamscope.features.tables import EffectTable, FeatureTables, OpenEffects
+from streamscope.instruments.table import write_table
 from tests.features.planted import planted_file
 
 N, DOCUMENTS = 3000, 100
@@ -146,21 +146,6 @@ def test_rows_are_joined_by_document_and_position(tmp_path: Path) -> None:
         assert row["delta_loss_L0.H0"] == theirs["delta_loss_L0.H0"]
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    one, other, *_ = files(tmp_path)
-    out = tmp_path / "predicted.parquet"
-    main(["--features", str(one), "--effects", str(other), "--resamples", "200", "--shuffles", "2", "--out", str(out)])
-    table = pd.read_parquet(out).set_index(["of", "measure", "edit"])
-    assert len(table) == 8
-    assert table.loc[("signed", "delta_loss", "L0.H0"), "r2"] == pytest.approx(5 / 5.09, abs=0.03)
-    assert table.loc[("signed", "delta_loss", "L1.H1"), "r2"] < 0.05
-    assert table.loc[("absolute", "delta_log_p", "L0.H0"), "r2"] < 0.3
-    about = read_about(out)["about"]
-    assert about["unmatched"] == {"features_only": 20, "effects_only": 10} and about["options"]["shuffles"] == 2
-    text = " ".join(capsys.readouterr().out.split())
-    assert "380 tokens of 19 documents" in text and "unmatched rows: 20 of the features, 10 of the effects" in text
-
-
 def test_prefixes_are_equal_where_the_texts_are(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     table = pd.DataFrame({"document": np.repeat(np.arange(40), 6), "position": np.tile(np.arange(6), 40)})
@@ -173,7 +158,7 @@ def test_prefixes_are_equal_where_the_texts_are(tmp_path: Path) -> None:
         assert found[i] == -1 if -9 in text else all((found[i] == found[j]) == (text == texts[j]) for j in range(i))
 
 
-def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path) -> None:
     def same_beginnings(table: pd.DataFrame) -> pd.DataFrame:
         """Documents 2, 3 and 4 begin with the same four tokens, of 1 (whose effects are known) and 0 (not) five."""
         like = table["document"].isin([2, 3, 4]) & (table["position"] < 4)
@@ -183,61 +168,32 @@ def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path, capsys: 
 
     one, other, *_ = files(tmp_path, index=same_beginnings)
     assert matched(one, other).repeated == 3 * 4
-    few = ["--resamples", "100", "--shuffles", "1", "--out", str(tmp_path / "p.parquet")]
-    main(["--features", str(one), "--effects", str(other), *few])
-    assert "12 tokens (3.2%) not held out" in " ".join(capsys.readouterr().out.split())
-    assert read_about(tmp_path / "p.parquet")["about"]["repeated"] == 12
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.drop(columns="log_p"), "column log_p is missing, it should hold real numbers"),
-        (lambda t: t.drop(columns="delta_loss_L0.H0"), "column delta_loss_L0.H0 is missing"),
-        (lambda t: t.filter(regex="^(?!delta)"), "column delta_loss_L0.H0 is missing"),
-        (lambda t: t.drop(columns="target_id"), "column target_id is missing, it should hold integers"),
-        (lambda t: t.assign(loss="much"), "column loss holds (object|str)"),
-        (lambda t: t.assign(**{"delta_log_p_L1.H1": True}), "column delta_log_p_L1.H1 holds bool"),
-        (lambda t: t.assign(position=t["position"] + 0.5), "column position holds float64"),
-    ],
-)
-def test_effects_without_their_columns(tmp_path: Path, change: Any, message: str) -> None:
-    one, other, _, effects = files(tmp_path)
-    about = read_about(other)["about"]
-    write_table(change(effects), other, units={}, about=about)
-    with pytest.raises(InputError, match=message):
-        main(["--features", str(one), "--effects", str(other)])
-    for key, what in (("edits", "names no edits"), ("checkpoint", "different models")):
-        write_table(effects, other, units={}, about={"effects": about["effects"] | {key: {}}})
-        with pytest.raises(InputError, match=what):
-            main(["--features", str(one), "--effects", str(other)])
+    data = FeatureTables(features=(one,)), EffectTable(effects=other)
+    result = PredictEffects(resamples=200, shuffles=1).measure(None, *data)
+    assert "12 tokens (3.2%) not held out" in result.table().title and result.about["repeated"] == 12
+    assert result.about["unmatched"] == {"features_only": 20, "effects_only": 10}
+    table = result.table().frame.set_index(["of", "measure", "edit"])
+    assert len(table) == 8
+    assert table.loc[("signed", "delta_loss", "L0.H0"), "r2"] == pytest.approx(5 / 5.09, abs=0.03)
+    assert table.loc[("signed", "delta_loss", "L1.H1"), "r2"] < 0.05
+    assert table.loc[("absolute", "delta_log_p", "L0.H0"), "r2"] < 0.3
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"token_id": lambda v: v + 1}, "380 of 380 tokens or targets differ"),
-        ({"target_id": lambda v: v.where(v.index != 50, 3)}, "1 of 380 tokens or targets differ"),
         ({"document": lambda v: v + 1000}, "no token in common"),
+        ({"loss": lambda v: "much"}, "column loss holds (object|str)"),
+        ({"position": lambda v: v + 0.5}, "column position holds float64"),
         ({"position": lambda v: v * 0}, "given twice"),
         ({"delta_loss_L0.H0": lambda v: v.where(v > 0)}, "rows with missing values; compute"),
-        ({"delta_loss_L0.H0": lambda v: v.where(v.index != 50, np.inf)}, ": 1 row with infinite values; compute"),
     ],
 )
 def test_files_that_do_not_match(tmp_path: Path, changes: dict, message: str) -> None:
-    one, other, *_ = files(tmp_path, **changes)
+    one, other, features, _ = files(tmp_path, **changes)
     with pytest.raises(InputError, match=message):
         matched(one, other)
-
-
-def test_other_models_kinds_and_edits(tmp_path: Path) -> None:
-    one, other, features, _ = files(tmp_path)
-    with pytest.raises(InputError, match="did you mean L0.H0"):
-        main(["--features", str(one), "--effects", str(other), "--edits", "L0.H3"])
-    with pytest.raises(InputError, match="token_effects"):
-        matched(one, tmp_path / "none.parquet")
-    with pytest.raises(InputError, match="not a table of effects"):
-        matched(one, one)
     planted_file(tmp_path / "features.parquet", table=features, checkpoint="other")
     with pytest.raises(InputError, match="different models"):
         matched(one, other)

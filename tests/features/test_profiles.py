@@ -23,7 +23,6 @@ from streamscope.features.profile.measure import CLUSTER
 from streamscope.features.profile.profiles import (
     centre_distance,
     farthest_points,
-    most_common,
     nearest,
     profiles,
     samples,
@@ -253,24 +252,6 @@ def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     assert table["radius"][0] == pytest.approx(np.sqrt((distance**2).mean()), rel=1e-5)
 
 
-def test_the_map_shows_every_token_in_its_text(tmp_path: Path) -> None:
-    features, clusters = planted(tmp_path, **MODEL)
-    labels, result = Result.load(clusters).table("labels").frame, profile(features, clusters)
-    drawn = result.figure("tokens-y-by-cluster")
-    assert [trace.name.partition(" (")[0] for trace in drawn.data] == ["in no cluster", "cluster 0", "cluster 1"]
-    for trace, cluster in zip(drawn.data, [-1, 0, 1], strict=True):
-        mine = labels[labels["cluster"] == cluster]
-        np.testing.assert_array_equal(trace.x, mine["x"])
-        np.testing.assert_array_equal(trace.y, mine["y"])
-    assert drawn.data[2].customdata[0].tolist() == ["Lily had 3 red balls.⏎⟦She⟧ saw it!…", " saw", "1"]
-    by_depth = result.figure("tokens-y-by-k_star")
-    np.testing.assert_array_equal(by_depth.data[0].marker.color, labels["k_star"])
-    tokens = result.table("tokens").frame
-    pd.testing.assert_frame_equal(
-        tokens[["document", "position", "cluster"]], labels[["document", "position", "cluster"]]
-    )
-
-
 def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
     paths = []
     for i, name in enumerate("ab"):
@@ -305,23 +286,13 @@ def test_without_clusters_they_are_made_now(tmp_path: Path) -> None:
     assert result.figure().data and result.about["clusters"] == made.about["clusters"]
 
 
-def test_texts_that_look_alike_are_one() -> None:
-    found = most_common(pd.Series(["\n", "\r\n", "⏎", "a", "a"] + [" b"] * 5))
-    assert list(json.loads(found).items()) == [(" b", 0.5), ("⏎", 0.3), ("a", 0.2)]
-
-
-@pytest.mark.parametrize(
-    ("of", "name", "message"),
-    [
-        ({"sha256": "0" * 64, "files": ["g.parquet"]}, "cluster", r"other features \(g\.parquet\)"),
-        ({"sha256": "0" * 64, "files": []}, "cluster", r"other features \(features extracted at that time\)"),
-        (None, "extract", "is a result of extract, not of features.cluster"),
-    ],
-)
-def test_clusters_that_do_not_match(tmp_path: Path, of: Any, name: str, message: str) -> None:
+def test_clusters_that_do_not_match(tmp_path: Path) -> None:
     features, clusters = planted(tmp_path, **MODEL)
-    clusters_file(clusters, Result.load(clusters).table("labels").frame, of, name)
-    with pytest.raises(InputError, match=message):
-        profile(features, clusters)
-    with pytest.raises(InputError, match="none.parquet cannot be read .No such file"):
-        profile(features, tmp_path / "none.parquet")
+    labels, other = Result.load(clusters).table("labels").frame, {"sha256": "0" * 64, "files": ["g.parquet"]}
+    for of, name, message in (
+        (other, "cluster", r"other features \(g\.parquet\)"),
+        (None, "extract", "of extract, not"),
+    ):
+        clusters_file(clusters, labels, of, name)
+        with pytest.raises(InputError, match=message):
+            profile(features, clusters)

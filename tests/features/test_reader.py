@@ -273,33 +273,6 @@ def test_the_first_rows_of_documents_may_be_left_out(logits_row: Any) -> None:
         reader.read(docs, rows.tolist())
 
 
-@pytest.mark.parametrize(
-    ("tier", "k", "window", "distance"),
-    [("core", None, None, True), ("structural", None, None, False), ("structural+position", None, 4, True),
-     ("topk", 3, 4, True)],
-)  # fmt: skip
-def test_a_tier_costs_only_what_it_shows(
-    tier: Any, k: int | None, window: int | None, distance: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def recorded(pattern: Any, **how: Any) -> Any:
-        asked.append({"keys": pattern.shape[-1], **how})
-        return attention_stats(pattern, **how)
-
-    monkeypatch.setattr("streamscope.features.compute.reader.attention_stats", recorded)
-    FeatureReader(model_of("pls"), with_heads(tier, k=k or 5, window=window or 5)).read(documents(6, 4))
-    assert asked == [{"keys": 5, "k": k, "window": window, "distance": distance}] * 3, "nor is the last token read"
-
-
-def test_a_hook_that_does_not_fire_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of("pls")
-    reader = FeatureReader(model, Extract(), raw=("ln_final.hook_normalized", "blocks.0.attn.hook_z"))
-    monkeypatch.setattr(model, "layer_norm", lambda layer: torch.nn.Identity())
-    with pytest.raises(InputError, match="^hooks that did not fire: ln_final.hook_normalized$"):
-        reader.read(documents(5))
-
-
 def test_a_layer_without_a_gate_has_not_that_of_the_layer_before() -> None:
     model, docs = model_of("pls"), documents(9)
     model.blocks[2].attn.gate = None
@@ -344,31 +317,18 @@ def test_raw_activations_of_any_hook(preset: str, hook: str, width: int) -> None
 
 def test_bad_input() -> None:
     model = model_of("pls")
-    line = "^--raw blocks.0.attn.hook_pattern: it has no vector per position; name a stream, hook_z or hook_post$"
-    with pytest.raises(InputError, match=line):
+    with pytest.raises(InputError, match="hook_pattern: it has no vector per position; name a stream, hook_z"):
         FeatureReader(model, Extract(), raw=("blocks.0.attn.hook_z", "blocks.0.attn.hook_pattern"))
-    with pytest.raises(InputError, match="unknown hook"):
-        FeatureReader(model, Extract(), raw=("blocks.0.nowhere",))
     with pytest.raises(InputError, match="anchor-heads"):
         FeatureReader(model, Extract(tier="core"))
     for options, docs in ((Extract(), [[3]]), (Extract(), []), (Extract(logits_row="next"), [[3, 1]])):
         n = 2 if options.logits_row == "query" else 3
         with pytest.raises(InputError, match=f"^no document has the {n} tokens that a row needs; give longer ones$"):
             FeatureReader(model, options).read(docs)
-    for ids in ([1, VOCABULARY, 2], [1, 2, VOCABULARY], [-1, 2], [1, -1]):  # the last is no input, but comes
-        with pytest.raises(InputError, match="outside the vocabulary"):
-            FeatureReader(model, Extract()).read([ids])
-    with pytest.raises(
-        InputError, match=r"^the model is in training mode, where dropout is on: call model.eval\(\) first$"
-    ):
+    with pytest.raises(InputError, match="outside the vocabulary"):  # the last is no input, but comes
+        FeatureReader(model, Extract()).read([[1, 2, VOCABULARY]])
+    with pytest.raises(InputError, match="^the model is in training mode, where dropout is on"):
         FeatureReader(model.train(), Extract())
     model.eval().embed.weight.data[3] = torch.nan
-    damaged = "the weights of this run are damaged$"
-    with pytest.raises(InputError, match=f"^features are not finite: {damaged}"):
+    with pytest.raises(InputError, match="^features are not finite: the weights of this run are damaged$"):
         FeatureReader(model, Extract()).read([[3, 3, 3]])
-    for hook in ("blocks.0.attn.hook_z", "blocks.0.attn.hook_q"):  # queries: one position damaged, one whole
-        with pytest.raises(InputError, match=f"^{hook} is not finite: {damaged}"):
-            FeatureReader(model, Extract(), raw=(hook,)).read([[1, 3, 3]])
-    foreign = type("GPT2Model", (), {"__module__": "transformers.models.gpt2", "training": False})()
-    with pytest.raises(InputError, match="^a GPT2Model of transformers has none of the hooks that are read here"):
-        FeatureReader(foreign, Extract())

@@ -20,9 +20,12 @@ import tokenizers
 import torch
 from tokenizers import pre_tokenizers
 
+from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.suite import Prompt, Suite
+from streamscope.instruments.table import Table
 from streamscope.models.config import Alibi, Attention, Gate, LayerNorm, ModelConfig, Readout
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
@@ -106,6 +109,12 @@ def model(gate: Gate | None = None) -> Any:
 def set_pattern(weights: Callable[[int], torch.Tensor]) -> dict[str, Any]:
     """An edit of every pattern: at all positions and heads the row weights(T) [T]."""
     return {"blocks.*.attn.hook_pattern": lambda x, hook: weights(x.shape[-1]).to(x).expand_as(x)}
+
+
+def tables_of(how: Any, seen: InstrumentData) -> dict[str, Table]:
+    """What an instrument makes of observations."""
+    seen.about.setdefault("title", "")
+    return how.tables(seen, estimate_all(seen.blocks, seen.contrasts))
 
 
 # ---- the paper's formulas, one prompt and one head at a time -----------------------------------

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import Aligned
@@ -18,7 +17,7 @@ from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.table import Table
 from streamscope.models.make import build
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.coherence.measure import NO_CONTROL, observed, opening, rows, tables, with_other_openings
+from streamscope.probes.coherence.measure import NO_CONTROL, observed, opening, rows, with_other_openings
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.pds import Pds
 from streamscope.probes.probe import measure
@@ -34,8 +33,7 @@ torch.set_num_threads(1)
 def summary(found: pd.DataFrame, *, elsewhere: bool = True) -> Table:
     """The table of `rows`."""
     seen = observed(found, groups_of(found), str, elsewhere=elsewhere)
-    seen.about["title"] = ""
-    return tables(Coherence(), seen, estimate_all(seen.blocks, seen.contrasts))["coherence"]
+    return planted.tables_of(Coherence(), seen)["coherence"]
 
 
 def planted_logits() -> Any:

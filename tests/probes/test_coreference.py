@@ -12,7 +12,7 @@ from scipy import stats
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData
-from streamscope.instruments.observations import ONE_UNIT, estimate_all
+from streamscope.instruments.observations import ONE_UNIT
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import Suite, align, load_suite
 from streamscope.instruments.stats.held_out import CHOSEN, halves, held_out
@@ -44,8 +44,7 @@ def attended() -> tuple[RoleTable, list[tuple[int, int]]]:
 
 def tables(table: RoleTable, pairs: Sequence[tuple[int, int]] = ()) -> tuple[InstrumentData, dict[str, Table]]:
     seen = observed(Coreference(), table, pairs, groups_of(table.cases), lambda *ids: ids[0])
-    seen.about["title"] = ""
-    return seen, Coreference().tables(seen, estimate_all(seen.blocks, seen.contrasts))
+    return seen, planted.tables_of(Coreference(), seen)
 
 
 def heads_of(table: RoleTable, heads: Sequence[int]) -> RoleTable:
@@ -101,14 +100,6 @@ def test_held_out_chooses_the_semantic_head(table: pd.DataFrame) -> None:
     both = result[(result["halves"] == "both") & (result["rule"] == "recency")].iloc[0]
     assert both[["top1", "rule_share", "difference", "n", "clusters"]].tolist() == [1, 0.5, 0.5, 24, 12]
     assert result["n"].tolist() == [12] * 6 + [24] * 3
-    rows, apart = halves(table, 0)
-    sides = dict(zip(table["cluster"], rows.tolist(), strict=True))
-    assert sorted(sides.values()) == [0] * 6 + [1] * 6
-    assert set(result["apart"]) == {apart} == {"texts"}
-    np.testing.assert_array_equal(rows, [sides[c] for c in table["cluster"]])  # a pair is in one half
-    relation = table.drop_duplicates("cluster").set_index("cluster")["relation"]
-    assert all(sum(sides[c] for c in relation.index[relation == r]) == 3 for r in set(relation))
-    assert (rows == halves(table, 0)[0]).all() and (rows != halves(table, 1)[0]).any()
     # a head right on half A and wrong on half B is chosen by A and fails on B
     lucky = table[table["head"].isin(["L0.H0", "L0.H4"])].copy()
     lucky["hit"] = np.where(lucky["head"] == "L0.H4", halves(lucky, 0)[0] == 0, lucky["hit"])
@@ -125,27 +116,6 @@ def shared_nouns(n: int = 24) -> RoleTable:
     net = planted.model()
     query = Coreference().plan(replace(suite, prompts=prompts), net.tokenizer)
     return attention(Coreference(), run(net, query), query)
-
-
-def test_halves_share_no_target_noun() -> None:
-    table = shared_nouns().frame()
-    rows, apart = halves(table, 0)
-    assert apart == "texts, first words"
-    target = table["cluster"].map(lambda label: label[1])
-    assert not set(target[rows == 0]) & set(target[rows == 1])
-    assert 0.25 <= rows.mean() <= 0.75
-    whole = table.groupby("pair")["id"].nunique()
-    assert (whole == 2).all() and table.assign(side=rows).groupby("pair")["side"].nunique().eq(1).all()
-    assert set(held_out(table)["apart"]) == {apart}
-
-
-def test_nouns_that_chain_all_cases_leave_whole_texts_apart() -> None:
-    """Every text has two pronouns, one for each of two neighbouring nouns of a ring."""
-    label = [(f"text {i}", f"noun {(i + k) % 12}", "other") for i in range(12) for k in (0, 1)]
-    table = pd.DataFrame({"cluster": pd.Series(label), "relation": "r"})
-    rows, apart = halves(table, 0)
-    assert apart == "texts"
-    assert rows.sum() == 12 and (rows[0::2] == rows[1::2]).all()
 
 
 def test_prompts_that_share_nouns_are_not_independent() -> None:
@@ -260,7 +230,7 @@ def test_patched_patterns_even_attention_prefers_long_words() -> None:
     assert keys["tie"].all()
 
 
-def test_ties_are_relative_and_bad_input(table: pd.DataFrame) -> None:
+def test_ties_are_relative_and_prompts_without_a_distractor() -> None:
     wins, ties = exceeds(np.array([0.5, 1e-9, 0.0, 0.3]), np.array([0.5 + 1e-9, 1e-10, 0.0, 0.2]))
     assert wins.tolist() == [False, True, False, True] and ties.tolist() == [True, False, True, False]
     net, suite = planted.model(), planted.suite()
@@ -271,5 +241,3 @@ def test_ties_are_relative_and_bad_input(table: pd.DataFrame) -> None:
     with pytest.raises(InputError, match="target and distractor"):
         measure(net, Coreference(), alone)
     assert Coreference(domain="keys").measure(net, given_prompts(alone, net)).table().frame["n"][0] == 24
-    with pytest.raises(InputError, match="at least four"):
-        held_out(table[table["pair"].isin(["p0", "p1", "p2"])])

@@ -8,11 +8,8 @@ import torch
 
 import streamscope.models
 from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Tasks
 from streamscope.instruments.open_data import OpenTasks
-from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
-from streamscope.instruments.prompts.tasks import sentence_task, token_task
-from streamscope.models import load
+from streamscope.instruments.prompts.tasks import token_task
 from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
 from streamscope.probes.direct_logit_attribution.contributions import directions, observe
 from streamscope.probes.direct_logit_attribution.measure import attribute
@@ -63,23 +60,7 @@ def test_parts_add_up_to_the_logit_difference(preset: str) -> None:
     assert min(sizes[kind] for kind in ("embedding", "head", "FFN")) > 1e-3
 
 
-def test_a_trained_model_and_its_title() -> None:
-    result = DirectLogitAttribution().measure(load("stories/pls"), Tasks(("capitalization-8", "gender-16")))
-    assert max(result.about.get("unexplained", {"": 0.0}).values()) < 1e-4
-    parts, heads = (result.table(name).frame for name in ("parts", "heads"))
-    for task in ("capitalization-8", "gender-16"):
-        some = parts[parts["task"] == task].set_index("part")["contribution"]
-        total = some.drop("sum").sum() + heads.loc[heads["task"] == task, "contribution"].sum()
-        assert total == pytest.approx(some["sum"], abs=1e-4)
-    assert result.figure().data
-
-
-def test_what_is_no_logit_difference_is_refused() -> None:
-    model = load("stories/lfa")
-    pair = SentencePair(id="p", good="The dog ran.", bad="The dog run.", category="c")
-    task = sentence_task(SentencePairs("s", (pair,), "here"), model.tokenizer)
-    with pytest.raises(InputError, match="scores whole sentences, which is not one logit difference"):
-        DirectLogitAttribution().measure(model, OpenTasks([task], model.tokenizer))
+def test_heads_that_do_not_add_up_are_refused() -> None:
     nonlinear = streamscope.models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
     with pytest.raises(InputError, match="output projection of layer 0 is not linear"):
         DirectLogitAttribution().check(nonlinear)

@@ -19,7 +19,7 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config import ModelConfig, NoPositions
 from streamscope.models.hooks import Query, capture, run
-from streamscope.probes.directions import Directions, main
+from streamscope.probes.directions import Directions
 from streamscope.probes.directions.choice import check_direction, direction_of, read_direction
 from streamscope.probes.directions.measure import (
     auc_interval,
@@ -287,35 +287,22 @@ def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) 
         path.write_text("\n".join(json.dumps({"text": f"{kind} {i}", "cluster": f"c{i // 2}"}) for i in range(12)))
     named = open_sets(Sets(a=str(one.with_suffix(".jsonl")), b=str(other.with_suffix(".jsonl"))), model)
     assert [x.tolist() for x in named.lines] == [[i // 2 for i in range(12)]] * 2
-    one.with_suffix(".jsonl").write_text('{"text": "x", "cluster": "c"}\n{"text": "y"}\n')
-    with pytest.raises(InputError, match=r"a\.jsonl:2: .*'cluster' is missing"):
-        read_set(str(one.with_suffix(".jsonl")))
     relations = open_sets(Sets(a="competing#tool-container", b="competing#agent-patient"), model)
     prompts = {p.text: p for p in load_suite("competing").prompts}
     assert len(set(relations.a.lines)) == len({prompts[text].pair for text in relations.a.texts}) == 10
-    assert len(relations.a.texts) == 20
-    frame = Directions(draws=0).measure(model, relations).table().frame
-    assert (frame["clusters"] <= 10).all() and (frame["n"] == 20).all()
 
 
 def test_built_in_and_bad_sets(tmp_path: Path) -> None:
     assert all((len(read_set(name).texts), read_set(name).repeated) == (60, 0) for name in BUILT_IN)
-    few, bad, texts = tmp_path / "few.txt", tmp_path / "bad.jsonl", tmp_path / "texts.csv"
+    few = tmp_path / "few.txt"
     few.write_text("\n".join(f"text {i % 9}" for i in range(12)))
     assert (len(read_set(str(few)).texts), read_set(str(few)).repeated) == (9, 3)
     few.write_text("one\ntwo\n")
-    bad.write_text('{"text": "one"}\n{"txt": "two"}\n')
-    texts.write_text("a")
-    for source, message in (
-        (str(few), "2 different texts"), (str(bad), "bad.jsonl:2"), (str(texts), ".jsonl file"), ("hapy", "happy"),
-        ("competing#tool", "tool-container"), (str(tmp_path / "no.txt"), "No such file"),
-    ):  # fmt: skip
+    for source, message in ((str(few), "2 different texts"), ("hapy", "happy"), ("competing#tool", "tool-container")):
         with pytest.raises(InputError, match=message):
             read_set(source)
     with pytest.raises(InputError, match="share 60 texts"):
         contrast("happy", "happy")
-    with pytest.raises(InputError, match="exactly once"):
-        main(["--template", "no place", "nowhere"])
     with pytest.raises(InputError, match="exactly once"):
         encode(read_set("happy"), None, 32, "{text}{text}")
 
@@ -340,14 +327,6 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
             read_direction(f"{arrays}{spec}")
     assert read_direction(f"{arrays}:1", "token", "svd").vector.norm() == pytest.approx(1)
     with pytest.raises(InputError, match=f"{table} is a table; its arrays are in {arrays}$"):
-        read_direction(str(table))
-    arrays.write_bytes(arrays.read_bytes()[:-8])
-    with pytest.raises(InputError, match="cannot be read .*; make one with python -m probes.directions"):
-        read_direction(str(arrays))
-    with pytest.raises(InputError, match="cannot be read .*; measure it again"):
-        Result.load(table)
-    arrays.unlink()
-    with pytest.raises(InputError, match=f"{table} is a table; make one with python -m probes.directions"):
         read_direction(str(table))
 
 

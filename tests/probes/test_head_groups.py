@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.prompts.suite import Prompt
 from streamscope.instruments.prompts.word_classes import CLASSES, token_classes
 from streamscope.instruments.stats.held_out import halves
@@ -22,14 +21,13 @@ from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups.measure import (
     capture,
     groups_of,
-    plan,
     read,
-    roles,
+    role_tests,
     scores_of,
     shuffled_scores,
     summary,
 )
-from streamscope.probes.roles import RoleTable
+from streamscope.probes.roles import RoleTable, role_query
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
@@ -67,7 +65,7 @@ def captures(patterns: Sequence[torch.Tensor], gates: Sequence[torch.Tensor] | N
 @pytest.mark.parametrize("gated", [False, True])
 def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
     tokenizer, suite = planted.tokenizer(), planted.suite(4)
-    query = plan(suite, tokenizer, gated=gated)
+    query = role_query(suite, tokenizer, gated=gated)
     patterns, generator = random_patterns(query, 0), torch.Generator().manual_seed(2)
     gates = [torch.rand(1, 3, 2, generator=generator) for _ in patterns] if gated else None
     frame = read(captures(patterns, gates), query, tokenizer).frame()
@@ -87,7 +85,7 @@ def test_scores_are_those_of_a_plain_loop(gated: bool) -> None:
 def looking(at: Sequence[str], n: int = 12) -> RoleTable:
     """Heads that look at one class each (or everywhere), a head per entry of `at`."""
     tokenizer = planted.tokenizer()
-    query = plan(planted.suite(n), tokenizer)
+    query = role_query(planted.suite(n), tokenizer)
     patterns = []
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -125,7 +123,7 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
     """Planted, of eight heads: one looks at all candidates; one at the word "took" alone, which is in one class, so
     that it scores there like a head of the class; the others look everywhere. Only the first has its role."""
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
-    query = plan(planted.suite(12), tokenizer)
+    query = role_query(planted.suite(12), tokenizer)
     patterns = []
     for i, p in enumerate(query.aligned.prompts):
         q = query.aligned.queries[i]
@@ -141,7 +139,7 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
     found = captures(patterns)
     dealt = shuffled_scores(probe, found, query, tokenizer)
     assert dealt.shape == (199, 8) and (dealt == shuffled_scores(probe, found, query, tokenizer)).all()
-    held = roles(summary(probe, read(found, query, tokenizer)), dealt).set_index("group")
+    held = role_tests(summary(probe, read(found, query, tokenizer)), dealt).set_index("group")
     word = held[held["index"] == 1].iloc[0]
     assert word["held_out"] > 0.5 and not word["above_shuffled"] and word["p_shuffled"] > 0.05
     one = held.loc["entity"]
@@ -154,7 +152,7 @@ def test_a_role_is_a_head_that_looks_at_a_class_and_not_at_one_word() -> None:
 def test_shuffles_of_one_form_are_those_of_a_plain_loop() -> None:
     """Forms keep one class in a shuffle: beside scores counted token by token."""
     tokenizer, probe = planted.tokenizer(), HeadGroups(k=1)
-    query = plan(planted.suite(4), tokenizer)
+    query = role_query(planted.suite(4), tokenizer)
     rows = random_patterns(query, 1)
     found = shuffled_scores(probe, captures(rows), query, tokenizer, draws=3, seed=5)
     texts = [(tokenizer.spans(p.text)[0], token_classes(p, tokenizer.spans(p.text)[1])) for p in query.aligned.prompts]
@@ -195,17 +193,7 @@ def test_groups_are_disjoint_and_their_scores_sum_to_the_most() -> None:
     best = max(permutations(range(8), 3), key=lambda heads: sum(scores[h, c] for c, h in enumerate(heads)))
     found = groups_of(chosen)
     assert [found[name] for name in CLASSES] == [(Head(h // 4, h % 4),) for h in best]
+    with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 4; lower --k"):
+        summary(HeadGroups(k=2), table)
     last = summary(HeadGroups(k=1), table)
     assert set(last.loc[last["group"] != "", "layer"]) == {1}
-
-
-def test_too_few_heads_or_cases_are_one_line() -> None:
-    table = looking(["semantic", "entity", "anchor"], 4)
-    with pytest.raises(InputError, match="3 groups of 2 need 6 heads, here are 3; lower --k"):
-        summary(HeadGroups(k=2), table)
-    one = planted.without_pairs(planted.suite(1))
-    query = plan(align(one, planted.tokenizer()), planted.tokenizer())
-    q = query.aligned.queries[0]
-    found: Any = read(captures([torch.full((3, 1, q + 1), 1 / (q + 1))]), query, planted.tokenizer())
-    with pytest.raises(InputError, match="independent"):
-        summary(HeadGroups(k=1), found)

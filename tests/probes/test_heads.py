@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.table import Table
 from streamscope.models.hooks import run
 from streamscope.models.make import build
@@ -17,9 +15,8 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
-from streamscope.rooms import folder_of
-from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
+from tests.probes.planted import tables_of
 
 torch.set_num_threads(1)
 N = 6
@@ -55,9 +52,7 @@ def looking(target: Any) -> Any:
 def summary(rows: pd.DataFrame) -> Table:
     """The table of the rows of `read`."""
     names = [str(i) for i in sorted(rows["prompt"].unique())]
-    seen = observed(rows, pd.DataFrame({"unit": names, "cluster": names}))
-    seen.about["title"] = ""
-    return Heads().tables(seen, estimate_all(seen.blocks, seen.contrasts))["scores"]
+    return tables_of(Heads(), observed(rows, pd.DataFrame({"unit": names, "cluster": names})))["scores"]
 
 
 def scores(summary: pd.DataFrame, kind: str = "random") -> dict[tuple[str, str], float]:
@@ -95,10 +90,6 @@ def test_uniform_head_has_the_uniform_score(model: StreamTransformer) -> None:
         np.testing.assert_allclose(one["mean"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["uniform"], expected, rtol=1e-6)
         np.testing.assert_allclose(one["mean_sd"], 0, atol=1e-7)
-    one = summary(measure(model, Heads(sequences=1, length=N), [], tokenizer=Ids(256)))
-    ends = [f"mean_{end}" for end in ("sd", "low", "high")]
-    assert one.frame[ends[1:]].isna().all(axis=None)
-    assert one.missing == {(i, end): "one independent case" for i in range(len(one.frame)) for end in ends}
 
 
 def test_heads_with_weights_set_by_hand() -> None:
@@ -139,31 +130,6 @@ def test_equals_a_naive_loop(model: StreamTransformer) -> None:
             assert all(ids[i] == ids[i - N] for i in over)
         if row.score == "induction":  # what followed the same token the last time
             assert all(ids[i - N + 1 - 1] == ids[i] for i in over)
-
-
-def test_sequences_are_random_and_seeded() -> None:
-    probe = Heads(sequences=20, length=N)
-    query = probe.plan(None, Ids(30))
-    assert query.tokens == probe.plan([], Ids(30)).tokens
-    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
-    for ids in query.tokens:
-        assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
-        assert len(set(ids)) == N + 1
-    assert len({tuple(ids) for ids in query.tokens}) == 20
-
-
-def test_bad_input() -> None:
-    with pytest.raises(InputError, match="different tokens"):
-        Heads(length=40).plan([], Ids(30))
-    with pytest.raises(InputError, match="text 0 has 2 tokens"):
-        Heads().plan([[0, 1]], Ids(300))
-
-
-def test_a_context_below_the_length_of_texts() -> None:
-    tokenizer = Tokenizer.load(folder_of("models") / "zoo" / "lfa")
-    model = build("std-t", "tiny", n_ctx=20, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
-    found = Heads(sequences=2, length=N, texts=False).measure(model, progress=iter).table().frame
-    assert set(found["kind"]) == {"random"} and found["mean"].notna().all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -7,18 +7,15 @@ import pandas as pd
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.data import Text
-from streamscope.instruments.observations import estimate_all
-from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
-from streamscope.models import load, readout
+from streamscope.models import readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.logit_lens.measure import Lens, candidates, lens_of, observed, plan, read, tables, visible
+from streamscope.probes.logit_lens.measure import candidates, observed, read
 from tests.probes.bridges import gpt2_and_bridge
+from tests.probes.planted import tables_of
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
@@ -27,9 +24,7 @@ PROMPTS = [[0, 5, 9, 9, 200, 31], [0, 7, 8]]
 
 def summary(found: pd.DataFrame) -> Table:
     """The table of layers of `read`."""
-    seen = observed(found)
-    estimates = estimate_all(seen.blocks, seen.contrasts)
-    return tables(LogitLens(), seen, estimates)["layers"]
+    return tables_of(LogitLens(), observed(found))["layers"]
 
 
 @pytest.fixture(scope="module", params=["std-t", "lfa", "pls", "own norms"])
@@ -98,18 +93,17 @@ def test_candidates_and_ranks(model: StreamTransformer, monkeypatch: pytest.Monk
             assert one["read"].unique().tolist() == [str(ids[position])]
 
 
-def planted(rows: Any, vocabulary: int) -> tuple[Lens, Captures]:
-    """A lens that takes the stream for logits."""
-    lens = Lens(1, vocabulary, lambda layer, x: x, lambda ids: [chr(97 + int(i)) for i in ids])
-    return lens, Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
+def planted(rows: Any, ids: list[int], pieces: Any = "abcd") -> pd.DataFrame:
+    """The table of streams that are the logarithms of known probabilities."""
+    captures = Captures({"blocks.0.hook_resid_post": [torch.tensor(rows).log()]}, None)
+    query = Query(tokens=[ids], hooks=("blocks.0.hook_resid_post",))
+    return read(LogitLens(k=3), captures, query, lambda layer, x: x, lambda ids: [pieces[int(i)] for i in ids], 9)
 
 
 def test_planted_probabilities_and_ties() -> None:
     """Streams that are the logarithms of known probabilities; equal ones share a rank."""
     rows = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.3, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25]]
-    lens, captures = planted(rows, 4)
-    query = Query(tokens=[[0, 3, 2]], hooks=("blocks.0.hook_resid_post",))
-    table = read(LogitLens(k=3), lens, captures, query)
+    table = planted(rows, [0, 3, 2])
     first, second, third = (one for _, one in table.groupby("position"))
     assert first["token"].tolist() == ["d", "c", "b"]
     np.testing.assert_allclose(first["probability"], [0.4, 0.3, 0.2], rtol=1e-6)
@@ -131,38 +125,6 @@ def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
     assert (last["positions"], last["n"]) == (7, 2)
     assert last["loss_low"] <= last["loss"] <= last["loss_high"]
-
-
-def test_a_text_given_twice_is_one_independent_text() -> None:
-    model = load("stories/lfa")
-    result = LogitLens().measure(model, Text(text=("the cat sat", "she ran", "she ran")))
-    assert result.blocks["loss"].units["cluster"].nunique() == 2
-
-
-@pytest.mark.parametrize(
-    ("pieces", "texts"), [(["a", "b", "c", "d"], ["<u>d</u>", "a"]), (["\n", "", "", "  "], ["<u>␣␣</u>", "⏎"])]
-)
-def test_picture(pieces: list[str], texts: list[str]) -> None:
-    """A cell per layer and position, none empty; what comes true is underlined; HTML in a token stays text."""
-    lens, captures = planted([[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]], 4)
-    lens = Lens(1, 4, lens.logits, lambda ids: [pieces[int(i)] for i in ids])
-    seen = observed(read(LogitLens(k=3), lens, captures, Query(tokens=[[0, 3]], hooks=("blocks.0.hook_resid_post",))))
-    found = estimate_all(seen.blocks, seen.contrasts)
-    result = Result(tables(LogitLens(), seen, found), figures=LogitLens.figures)
-    heat = result.figure().data[0]
-    assert np.asarray(heat.text).tolist() == [texts]
-    np.testing.assert_allclose(np.asarray(heat.z, float), [[0.4, 0.4]], rtol=1e-6)
-    assert visible("<b>\n") == "&lt;b&gt;⏎"
-    assert result.table("layers").title.endswith("after each layer; 1 tokens")
-
-
-def test_bad_input() -> None:
-    model = build("std-t", "tiny")
-    for options, message in (({"k": 999}, "vocabulary"), ({"layers": (7,)}, "layer 7")):
-        with pytest.raises(InputError, match=message):
-            plan(LogitLens(**options), lens_of(model), PROMPTS)
-    with pytest.raises(InputError, match="no position has a next token"):
-        summary(candidates(model, LogitLens(), [[0]]))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -14,9 +14,16 @@ from streamscope.models.checkpoint import load
 from streamscope.models.make import build
 from streamscope.models.mixing import inert_modules
 from streamscope.models.train import main as train
-from streamscope.probes.mixing import final, log, without_gradient
 from streamscope.probes.mixing_monitor import main
-from streamscope.probes.mixing_monitor.measure import RunMixing, by_module, overview, watch
+from streamscope.probes.mixing_monitor.measure import (
+    RunMixing,
+    by_module,
+    final,
+    log,
+    overview,
+    watch,
+    without_gradient,
+)
 from tests.tiny import arguments
 
 NO_LOG = pd.DataFrame(columns=["step", "module", "metric", "part", "value", "why"]).astype({"value": float})
@@ -132,19 +139,6 @@ def test_planted_weights_come_out() -> None:
     assert table["undefined"].str.contains("distance_dynamic, gradient: metrics.jsonl has no mixing rows").all()
 
 
-@pytest.mark.slow
-def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys) -> None:
-    """A gate and Kronecker routing beside mHC: tables for each, swap probabilities undefined, no swap figures."""
-    more = [x for s in ("residual=mhc", "attention.gate=gate", "attention.v=kron") for x in ("--set", s)]
-    train(arguments(corpus, tmp_path / "a", *more, preset="kromhc"))
-    out = tmp_path / "m.parquet"
-    main([str(tmp_path / "a"), "--out", str(out)])
-    printed = capsys.readouterr().out
-    assert "H_res is not a product of 2 x 2 factors" in printed and "head 3" in printed and "L1 attn.v" in printed
-    table = pd.read_parquet(out)
-    assert (table["undefined"].str.len() > 0).all(), "every row lacks the metrics of the other kinds, and says so"
-
-
 def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict, tmp_path: Path) -> None:
     """Static metrics from the weights alone; what needs tokens is undefined, and without a replay nothing is shown."""
     old = shutil.copytree(runs[-2], tmp_path / "old")
@@ -160,13 +154,6 @@ def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict
     # a log of other steps: the dynamic metrics are not those of these weights
     rows = final(load(runs[-2]), log(runs[-2]), 7)
     assert set(rows.loc[rows["metric"] == "gradient", "why"]) == {"not logged at step 7"}
-
-
-def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -> None:
-    build("pls", "tiny").save(tmp_path / "pls")
-    main([str(tmp_path / "pls")])
-    printed = capsys.readouterr().out
-    assert "gate mean, gate sd, gate low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
 
 
 def test_a_run_without_mixing_is_told_what_has_some(tmp_path: Path) -> None:

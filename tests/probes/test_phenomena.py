@@ -9,15 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
-import streamscope.instruments.command
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.data import Documents
-from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.prompts import align
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out
+from streamscope.instruments.stats.held_out import CHOSEN, SIGNED
 from streamscope.models import hooks
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.train import main as train
@@ -26,11 +24,10 @@ from streamscope.probes import coherence
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads import measure as heads_module
 from streamscope.probes.heads.measure import plan, trained_words, words
-from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, PHENOMENA, Phenomena, Phenomenon, main
+from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, Phenomena, main
 from streamscope.probes.phenomena import measure as measure_module
 from streamscope.probes.phenomena.measure import (
     PhenomenonObservations,
-    _block,
     _when,
     chooses,
     losses_and_depths,
@@ -169,13 +166,8 @@ def test_repeated_words_are_words_that_the_documents_have(monkeypatch: pytest.Mo
     for ids in Heads(sequences=3, length=6, pool="words").plan([], tokenizer).tokens:
         pieces = tokenizer.pieces(ids[1:])
         assert all(text[0] == " " and text[1:].isalpha() and len(text) > 2 for text in pieces)
-        assert ids[1:7] == ids[7:] and len(set(ids[1:7])) == 6
-    for probe, few, has in (
-        (Heads(length=24, pool="trained"), pool[:3], "the documents have 3 of them 5 times"),
-        (Heads(length=2000, pool="words"), None, "the vocabulary has"),
-    ):
-        with pytest.raises(InputError, match=f"--length {probe.length} needs as many different words, {has}"):
-            plan(probe, [], tokenizer, few)
+    with pytest.raises(InputError, match="--length 24 needs as many different words, the documents have 3 of them 5"):
+        plan(Heads(length=24, pool="trained"), [], tokenizer, pool[:3])
 
 
 def planted_pairs(monkeypatch: pytest.MonkeyPatch, category: str) -> None:
@@ -284,7 +276,7 @@ def test_one_pass_of_repeated_words_serves_both_phenomena(one: object, monkeypat
     assert [len(query.logits) for query in passes] == [1] * 8, "few logits at once"
 
 
-def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one: object, capsys, monkeypatch) -> None:
+def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one: object, monkeypatch) -> None:
     how = Phenomena(only=("loss", "repeats", "mixing"), sequences=4)
 
     def end(error: BaseException) -> None:
@@ -300,38 +292,11 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
     assert table.missing[2, "value"] == table.missing[2, "level"] == "failed: no memory"
     with pytest.raises(InputError, match="no memory"):
         Phenomena(only=("mixing",)).measure(one)
-    nan = PhenomenonObservations([1.0, float("nan")])
-    monkeypatch.setitem(measure_module.LOOKS, "mixing", lambda of, name: nan)
-    table = how.measure(one, Documents(max_documents=60)).table()
-    assert table.frame["value"].notna().tolist() == [True, True, False] and "nan" in table.missing[2, "value"]
-    with pytest.raises(InputError, match="absent.txt"):
-        how.measure(one, Documents(data="absent.txt"))
     end(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        how.measure(one, Documents(max_documents=60), progress=progress_bar("x"))
-    lines = " ".join(capsys.readouterr().err.split())
     bar = progress_bar("x", keep=True)  # that of a command
     table = how.measure(one, Documents(max_documents=60), progress=bar).table()
     assert table.frame["phenomenon"].tolist() == ["loss", "repeats"] and table.frame["value"].notna().all()
     assert bar.interrupted[0] == "interrupted: 2 of 3 phenomena measured"
-    for name in ("loss", "repeats"):
-        assert f": {name} {frame.loc[name, 'value']:.3f} ({frame.loc[name, 'value_low']:.3f} …" in lines
-
-
-def test_position_is_pds_of_the_stories(one: object) -> None:
-    """Values, head and number of pairs are those of the probe on the suite that the gate names."""
-    from streamscope.instruments.prompts import align, load_suite
-    from streamscope.instruments.stats.held_out import halves
-    from streamscope.probes.pds import NOUNS, Pds
-    from streamscope.probes.probe import measure
-
-    table = measure(one, Pds(), align(load_suite("stories", n=60), one.tokenizer, one.config.n_ctx))
-    table = table[table["category"] == "competing-nouns"]
-    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
-    found = look(one, "position")
-    assert (found["value"], found["head"], found["n"]) == (
-        pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),
-    )  # fmt: skip
 
 
 def test_a_head_that_the_cases_chose_has_a_wider_interval(one: object) -> None:
@@ -380,66 +345,16 @@ def test_halfway_by_hand() -> None:
     assert np.isnan(row["tokens"]) and why["tokens"] == "not trained on text"
 
 
-def test_the_command_over_a_training(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    """Every snapshot in one table with a curve; killed after two, the same command does not measure these again."""
-    out = tmp_path / "p.parquet"
-    argv = [f"{run}@all", "--sequences", "4", "--max-documents", "60", "--out", str(out)]
-    argv += ["--only", "loss", "induction-6", "capitalization", "depth", "mixing"]
-    job, seen = streamscope.instruments.command.Job, []
-    do = job.do
-
-    def dying(self: object, *rest: str) -> Result:
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        seen.append(self.run)
-        return do(self, *rest)
-
-    monkeypatch.setattr(job, "do", dying)
-    with pytest.raises(KeyboardInterrupt):
-        main(argv)
-    assert not out.exists()
-    monkeypatch.setattr(job, "do", lambda self, *rest: seen.append(self.run) or do(self, *rest))
-    main([*argv, "--figure", str(tmp_path / "p.html")])
-    assert seen == [f"{run}@{step}" for step in (0, 4, 12)]
-    assert "optimiser steps" in (tmp_path / "p.html").read_text()
-    printed = capsys.readouterr().out
-    assert "3 snapshots" in printed and "When each phenomenon appeared, between" in printed
-    result = Result.load(out)
+def test_every_snapshot_of_a_training_is_in_one_table(run: Path, tmp_path: Path) -> None:
+    main([f"{run}@all", "--max-documents", "60", "--only", "loss", "mixing", "--out", str(tmp_path / "p.parquet")])
+    result = Result.load(tmp_path / "p.parquet")
     table = result.table().frame
-    assert table["step"].tolist() == [0] * 5 + [4] * 5 + [12] * 5
+    assert table["step"].tolist() == [0] * 2 + [4] * 2 + [12] * 2
     assert (table["tokens"] == table["step"] * 4 * 256).all(), "four sequences a step"
     loss = table[table["phenomenon"] == "loss"].set_index("step")["value"]
     assert loss[12] < loss[0] - 0.5, "it learns"
     when = result.table("when").frame.set_index("phenomenon")
     assert when.loc["loss", ["first", "last"]].tolist() == [loss[0], loss[12]] and when.loc["loss", "by"] in (4, 12)
-    assert sum(trace.mode == "lines+markers" for trace in result.figure().data) == 5, "a panel for each phenomenon"
-
-
-@pytest.mark.slow
-def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "p.parquet"
-    few = ["--only", "loss", "--max-documents", "4", "--out", str(out)]
-    main([f"{run}@all", "--control", f"{run}@all", *few])
-    table = Result.load(out).table("loss-control").frame
-    assert table["step"].tolist() == [0, 4, 12] and (table["value_difference"] == 0).all()
-    main([f"{run}@0", f"{run}@12", "--control", str(run), *few])
-    found = Result.load(out)
-    table = found.table("loss-control").frame
-    assert table["value_difference"].iloc[0] > 0.5 and table["value_difference"].iloc[1] == 0
-    with pytest.raises(InputError, match="no snapshot of the step of"):
-        main([f"{run}@all", str(run), "--control", f"{run}@all", *few[:2]])
-
-
-def test_what_is_wrong_is_one_line(run: Path) -> None:
-    for argv, line in (
-        (["d-cas@all"], "d-cas has no snapshots: train with --snapshots log; among the bundled models stories/lfa and"),
-        ([__file__], "test_phenomena.py is a file, but a run is a folder; files belong to options"),
-        (["stories/pls@5"], "pls@5 does not exist: train .*lfa and stories/std-t-rope have snapshots, in a clone"),
-        ([str(run), "--launch", "ray"], "--launch needs --out"),
-        ([str(run), "--only", "loss", "loss"], "name each phenomenon once"),
-    ):
-        with pytest.raises(InputError, match=line):
-            main(argv)
 
 
 def test_every_phenomenon_has_a_line(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,14 +365,3 @@ def test_every_phenomenon_has_a_line(one: object, monkeypatch: pytest.MonkeyPatc
     frame = Phenomena(only=NAMES).measure(one, Documents(max_documents=1)).table().frame
     assert frame["phenomenon"].tolist() == list(NAMES)
     assert set(frame["verdict"]) == {"–", "present"} and frame["value"].to_numpy() == pytest.approx(1.1)
-
-
-@pytest.mark.parametrize(
-    "phenomenon", [one for one in PHENOMENA if one.unit.startswith("share")], ids=lambda one: one.name
-)
-def test_the_interval_of_a_share_ends_at_0_and_1(phenomenon: Phenomenon) -> None:
-    for few in (0.0, 1.0):
-        found = PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
-        seen = estimate(_block(phenomenon, found), [Contrast(quantity="value", weights={0: 1.0}, tested=False)])
-        row = seen.frame.iloc[0]
-        assert 0 <= row["low"] < row["value"] < row["high"] <= 1

@@ -1,6 +1,5 @@
 """The attention picture where attention is known on paper; its marks, its figure, and input it must refuse."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Text
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import Aligned, align
-from streamscope.models.checkpoint import load
 from streamscope.models.head_spec import Head
-from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.picture import Picture, main
-from streamscope.probes.picture.measure import LONGEST, axis_label, picture, summary
+from streamscope.probes.picture import Picture
+from streamscope.probes.picture.measure import picture, summary
 from tests.probes import planted
 
 torch.set_num_threads(1)
@@ -101,79 +98,18 @@ def test_the_query_and_bad_input(net: Any, prompt: Aligned) -> None:
             picture(net, text, **options)
 
 
-def test_rows_show_heads_roles_and_tokens(net: Any) -> None:
-    figure = Picture(prompt=0).measure(net, given_prompts(planted.suite(), net, net.tokenizer)).figure()
-    assert np.asarray(figure.data[0].z).shape == (5, 12)
-    assert np.asarray(figure.data[0].z)[3][[KEY, BOX]] == pytest.approx([0.8, 0.2], abs=1e-5)
-    ticks = figure.layout.xaxis.ticktext
-    assert [ticks[i] for i in (0, 1, KEY)] == ["BOS", "Tim", "<b>key</b> (target)"]
-    assert list(figure.data[0].y) == [f"L0.H{h}" for h in range(5)]
-
-
-def test_maps_leave_the_unseen_half_blank(net: Any) -> None:
-    result = Picture(heads=("L0.H1", "L0.H4")).measure(net, Text((TEXT,)))
-    figure = result.figure()
-    assert len(figure.data) == 2
-    grid = np.asarray(figure.data[1].z, float)
-    assert grid.shape == (16, 16)
-    assert np.isnan(grid[np.triu_indices(16, 1)]).all() and np.isfinite(grid[np.tril_indices(16)]).all()
-    assert grid[9, 9] == pytest.approx(1 / 10)
-    assert figure.layout.yaxis.autorange == "reversed"
-    assert figure.layout.xaxis.ticktext == figure.layout.yaxis.ticktext
-    assert len(result.table("looks").frame) == 2 * 16
+def test_a_prompt_of_the_suite_and_heads_by_their_scores(net: Any) -> None:
+    data = given_prompts(planted.suite(), net, net.tokenizer)
+    name = planted.suite().prompts[1].id
+    first, same = (
+        Picture(prompt=i, heads=("top1:pds",), query="it").measure(net, data).table().frame for i in (1, name)
+    )
+    pd.testing.assert_frame_equal(first, same)
+    assert set(first["role"]) == {"", "target", "distractor", "query"} and set(first["head"]) == {"L0.H0"}
     cut = Picture(query="key").measure(net, Text((TEXT, "a key"), max_tokens=6)).table().frame
     assert cut.groupby("prompt")["query"].first().tolist() == [4, 2]
-
-
-def test_tokens_are_readable() -> None:
-    assert axis_label(" bag", 3) == "·bag"
-    assert axis_label("\n<b>", 3, "target") == "<b>⏎&lt;b&gt;</b> (target)"
-    assert axis_label("<|endoftext|>", 0) == "BOS"
-    assert len(axis_label("x" * 40, 3)) == LONGEST
-
-
-def test_command_on_a_suite(tiny_run: Path, tmp_path: Path) -> None:
-    import json
-
-    path, out = tmp_path / "short.jsonl", tmp_path / "picture.parquet"
-    lines = []
-    for order, (a, b) in {"target_first": ("cat", "dog"), "target_last": ("dog", "cat")}.items():
-        line = f"the {a} and the {b} sat then it"
-        at = {role: [line.index(w), line.index(w) + 3] for role, w in (("target", "cat"), ("distractor", "dog"))}
-        roles = {**at, "query": [len(line) - 2, len(line)]}
-        lines.append({"id": order, "text": line, "roles": roles, "pair": "one", "order": order, "category": "test"})
-    path.write_text("\n".join(map(json.dumps, lines)))
-    found = {}
-    for name in ("1", "target_last"):
-        options = ["--suite", str(path), "--prompt", name, "--heads", "top2:pds", "--query", "it"]
-        main([str(tiny_run), *options, "--out", str(out)])
-        found[name] = pd.read_parquet(out)
-    pd.testing.assert_frame_equal(found["1"], found["target_last"])
-    assert set(found["1"]["role"]) == {"", "target", "distractor", "query"}
-    assert found["1"]["head"].nunique() == 2
-    main([str(tiny_run), "--text", "the cat sat", "--heads", "L0.H1", "top2:induction", "--out", str(out)])
-    table, looks = pd.read_parquet(out), pd.read_parquet(out.with_stem("picture-looks"))
-    assert 2 <= table["head"].nunique() <= 3 and len(looks) == table["head"].nunique() * table["query"].nunique()
-    for bad, line in (
-        (["--suite", str(path), "--prompt", "2"], "prompts 0 to 1"),
-        (["--suite", str(path), "--prompt", "target_fist"], "did you mean target_first"),
-        (["--text", "the cat", "--prompt", "0"], "leave one out"),
-        (["--heads", "top3:foo"], "unknown head score 'foo'"),
-        (["--text", "the cat", "--control", str(tiny_run)], "name both"),
-    ):
+    for options, line in (
+        ({"prompt": 24}, "prompts 0 to 23"), ({"prompt": "p0-target_fist"}, "did you mean p0-target_first"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=line):
-            main([str(tiny_run), *bad])
-
-
-def test_a_text_that_is_cut_says_so() -> None:
-    net = load("stories/gpt2")
-    text = "Once there was a dog . " * 12
-    n = len(net.tokenizer.encode(text))
-    for how in (Picture(), LogitLens()):
-        for most, line in ((20, f"text 2 cut at 20 of {n} tokens (--max-tokens)"), (n, "")):
-            title = how.measure(net, Text(text=("Once upon a time", text), max_tokens=most)).about["title"]
-            assert line in title and (" cut at " in title) == bool(line)
-    long = text * 9
-    whole = len(net.tokenizer.encode(long))
-    found = LogitLens().measure(net, Text(text=(long,), max_tokens=500))
-    assert f"text 1 cut at 128 of {whole} tokens (the context)" in str(found.about["title"])
+            Picture(**options).measure(net, data)

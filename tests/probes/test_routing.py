@@ -7,11 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import estimate_all
 from streamscope.models.make import build
 from streamscope.probes.routing import Routing
 from streamscope.probes.routing.measure import cells, growth, hub_scores, hubs, layers, matrices, observed, unevenness
+from tests.probes.planted import tables_of
 
 
 def planted(*W: np.ndarray) -> dict:
@@ -123,8 +122,7 @@ def test_a_hub_in_every_layer_stands_out_among_heads() -> None:
     rng = np.random.default_rng(2)
     found = planted(*(star(6, 2) + 0.2 * rng.random((6, 6)) for _ in range(5)))
     how = Routing(shuffles=9)
-    seen = observed(how, found)
-    table = how.tables(seen, estimate_all(seen.blocks, seen.contrasts))["heads"].frame.set_index("head")
+    table = tables_of(how, observed(how, found))["heads"].frame.set_index("head")
     assert table["over_even"].idxmax() == "H2" and table.loc["H2", "over_even_p_holm"] < 0.01
     assert table.loc["H2", "over_even_low"] > 0 and table.loc["H2", "n"] == 5
 
@@ -137,8 +135,3 @@ def test_what_has_no_value_says_why() -> None:
     assert "W is zero" in reasons[2]
     two = growth(table[table["layer"] < 2])
     assert two["slope"].isna().all() and two["undefined"].str.contains("fewer than three layers").all()
-
-
-def test_a_model_without_routing_is_told_what_has_it() -> None:
-    with pytest.raises(InputError, match="no Kronecker mixing.*dst-kron"):
-        matrices(build("std-t", "tiny"))

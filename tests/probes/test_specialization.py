@@ -3,7 +3,6 @@
 import re
 from math import lgamma, log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,17 +12,18 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
-from streamscope.instruments.observations import compare, estimate_all
+from streamscope.instruments.observations import compare
 from streamscope.instruments.table import with_reasons
 from streamscope.models.hooks import Captures, run
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.roles import sinks_sentence
 from streamscope.probes.specialization import Specialization, measure
-from streamscope.probes.specialization.measure import Sums, distances, observed, stream, tables
+from streamscope.probes.specialization.measure import Sums, distances, observed, stream
 from streamscope.rooms import folder_of
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
+from tests.probes.planted import tables_of
 
 torch.set_num_threads(1)
 T = 8
@@ -32,9 +32,7 @@ SAMPLES = torch.randint(1, 256, (23, T + 3), generator=torch.Generator().manual_
 
 def summary(sums: Sums) -> pd.DataFrame:
     """Both tables in one, a row per `measure` (HSS, entropy) and scope: value, its interval, undefined."""
-    seen = observed(sums)
-    found = estimate_all(seen.blocks, seen.contrasts)
-    made = tables(Specialization(), seen, found)
+    made = tables_of(Specialization(), observed(sums))
     parts = [with_reasons(made[name.lower()]).assign(measure=name) for name in ("HSS", "entropy")]
     return pd.concat(
         [p.rename(columns=lambda c: re.sub("^(hss|entropy)", "value", c)) for p in parts], ignore_index=True
@@ -188,24 +186,14 @@ def test_stream_holds_few_samples(model: StreamTransformer, monkeypatch: pytest.
     probe = Specialization(length=T, blocks=5)
     whole = summary(stream(model, probe, SAMPLES))
     monkeypatch.setattr(measure, "CHUNK_NUMBERS", 3 * 2 * 4 * T * T)
-    sizes = []
-
-    def counted(model: Any, query: Any, edits: Any = None) -> Captures:
-        sizes.append(len(query.tokens))
-        return run(model, query, edits)
-
-    monkeypatch.setattr(measure, "run", counted)
+    sizes, chunk_run = list[int](), lambda model, query, edits: sizes.append(len(query.tokens)) or run(model, query)
+    monkeypatch.setattr(measure, "run", chunk_run)
     streamed = summary(stream(model, probe, (row for row in [[1, 2], *SAMPLES])))
     assert sizes == [3] * 7 + [2]
     pd.testing.assert_frame_equal(whole, streamed, atol=1e-6)
 
 
-def test_few_samples_and_one_head(model: StreamTransformer) -> None:
-    with pytest.raises(InputError, match="no sample has 64 tokens"):
-        stream(model, Specialization(), SAMPLES)
-    found = summary(stream(model, Specialization(length=T), SAMPLES[:1]))
-    assert found["value"].notna().all()
-    assert (found["undefined"] != "").all() and found["value_low"].isna().all()
+def test_one_head() -> None:
     alone = summed(Captures({f"blocks.{n}.attn.hook_pattern": [torch.eye(T)[None]] * 2 for n in range(2)}, None))
     alone = alone.set_index(["measure", "scope"])
     assert np.isnan(alone.loc[("HSS", "layers"), "value"])
