@@ -100,9 +100,9 @@ def test_every_synonym_names_commands() -> None:
 
 
 def test_the_name_of_a_room_is_no_command_of_another_room(capsys: pytest.CaptureFixture[str]) -> None:
-    """`streamscope viewer --out x` ran benchmarks.viewer."""
+    """`streamscope features --out x` ran benchmarks.features."""
     names = commands()
-    assert names["benchmarks.viewer"] == "streamscope.benchmarks.viewer"
+    assert names["benchmarks.features"] == "streamscope.benchmarks.features"
     for room in ("viewer", "features"):
         assert room not in names
         with pytest.raises(InputError, match=f"^unknown command of {room} '--out': known: "):
