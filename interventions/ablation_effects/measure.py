@@ -9,7 +9,7 @@ import pandas as pd
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, effect_contrasts
+from streamscope.instruments.observations import Contrast, Estimates, effect_contrasts
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import read_clusters
@@ -40,8 +40,8 @@ def observe(options: AblationEffects, model: Any, data: Opened, progress: Progre
     heads, every = [group.heads for group in groups], every_head(model)
     sweep = controls.plan(heads, [0.0], every, scale_heads, draws=options.draws, seed=options.seed)
     edits: list[tuple[str, int, int | None]] = [("", -1, None)]
-    for group, index, drawn in zip(groups, sweep.index, sweep.controls, strict=True):
-        edits += [(group.name, draw, edit) for draw, edit in enumerate([index, *(i for _, i in drawn)], -1)]
+    for group, (members, g, drawn) in zip(groups, sweep.cells, strict=True):
+        edits += [(group.name, draw, sweep.index[ablated, g]) for draw, ablated in enumerate([members, *drawn], -1)]
     rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {name: [] for name in NAMES}
     for task in opened.tasks:
         for measure, result in observe_task(model, task, sweep.edits, progress=progress).items():
@@ -65,33 +65,19 @@ def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
 
 
 def tables(options: AblationEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
+    """One per measure, a row per task and group; and diagonality."""
     tasks, groups, own_groups = data.extra
     rules, heads = {task.name: task.rule for task in tasks}, {group.name: group.label for group in groups}
     out = {}
     for name, block in data.blocks.items():
-        frame, missing = table_of(block, estimates[name], options.resamples)
+        frame, missing = controls.beside_draws(block, estimates[name], KEYS, resamples=options.resamples)
         frame.insert(2, "heads", frame["group"].map(heads))
         frame.insert(3, "rule", frame["task"].map(rules))
+        change = changes(block)
+        frame["spread"] = [change[pair].std(ddof=1) for pair in zip(frame["task"], frame["group"], strict=True)]
         title = f"{data.about['title']}: change of {NAMES[name]} from ablating groups of heads; {data.about['tasks']}"
         out[name] = Table(frame, columns_of(name), missing, title)
     return {**out, "diagonality": diagonality.table(data.blocks, own_groups, seed=options.seed)} if own_groups else out
-
-
-def table_of(block: Observations, estimates: Estimates, resamples: int) -> tuple[pd.DataFrame, Reasons]:
-    """The numbers of one measure, a row per task and group, and why cells have no value."""
-    frame, missing = estimates.wide(KEYS)
-    deltas = [c for c in estimates.contrasts if c.quantity == "delta"]
-    change, more = changes(block), []
-    for row, (task, group, delta) in enumerate(frame[[*KEYS, "delta"]].itertuples(index=False, name=None)):
-        in_group = (block.cells["task"] == task) & (block.cells["group"] == group)
-        drawn = block.cells.index[in_group & (block.cells["draw"] >= 0)]
-        base = block.total[block.cell(task=task, group="")]
-        effects = [float((block.total[i] - base)[block.inside[i]].mean()) for i in drawn]
-        rank, reasons = controls.beside_draws(delta, effects, controls.NO_DRAWS)
-        missing |= {(row, column): text for column, text in reasons.items()}
-        sizes = controls.effect_sizes(block, list(deltas[row].weights), row, missing, resamples)
-        more.append({"spread": change[task, group].std(ddof=1), **rank, **sizes})
-    return frame.assign(**pd.DataFrame(more)), missing
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
