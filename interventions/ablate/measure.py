@@ -30,8 +30,7 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
-from streamscope.interventions.edits.means import document_rows, mean_outputs
+from streamscope.interventions.edits import document_rows, mean_outputs, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, duration, observe_prompts
 from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.interventions.selection import pds_scores

@@ -216,8 +216,8 @@ def _noun_pair(aligned: Aligned, i: int, _: int, tokenizer: Tokenizer) -> dict[s
     if (prompt.coherent or "").strip() != noun:
         raise Unpaired("the answer is not the target noun")
     kind = prompt.relation or prompt.category
-    alike = [p for p in aligned.prompts if "target" in p.roles and (p.relation or p.category) == kind]
-    nouns = list(dict.fromkeys(p.text[slice(*p.roles["target"])] for p in alike))
+    same_kind = [p for p in aligned.prompts if "target" in p.roles and (p.relation or p.category) == kind]
+    nouns = list(dict.fromkeys(p.text[slice(*p.roles["target"])] for p in same_kind))
     index = nouns.index(noun)
     for candidate in [*nouns[index + 1 :], *nouns[:index]]:
         if candidate.lower() in prompt.text.lower() or (candidate[0].lower() in VOWELS) != (noun[0].lower() in VOWELS):
