@@ -88,11 +88,6 @@ def _with_memory(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
         return work(*arguments), getrusage(RUSAGE_SELF).ru_maxrss / 1024
 
 
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def device_name(device: str) -> str:
     """The GPU's own name, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else device

@@ -15,15 +15,15 @@ from math import comb
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.observations import Contrast, Observations, Reasons, bootstrap, ranks
+from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons, bootstrap, ranks
 from streamscope.instruments.stats.estimators import cohens_d, d_columns, d_of_totals
 from streamscope.instruments.table import counts, described, number
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 
-NAN = float("nan")
 NO_DRAWS, IDENTITY = "no random sets to compare with", "scale 1 changes nothing"
 FEW = "one random set: no spread"
 SHARING = "independent cases, or the fewest words of a kind if cases share words"
@@ -79,15 +79,32 @@ def head_sets(heads: Sequence[Head], size: int, sets: int | None, seed: int) -> 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Groups of heads at scales g, every edit once, and for each cell the edits that are its controls. index: the edit
-    of each cell. controls: the random sets of each cell with their edits, none at scale 1. known: every edited (set of
-    heads, scale), with its edit."""
+    """Groups of heads at scales g. cells: heads, scale, and the random sets that are their controls, none at scale 1.
+    index: (heads, scale) of every edit, each once, with its place in `edits`."""
 
     edits: list[Edits]
-    cells: list[tuple[tuple[Head, ...], float]]
-    index: list[int]
-    controls: list[list[tuple[tuple[Head, ...], int]]]
-    known: Mapping[tuple[tuple[Head, ...], float], int]
+    cells: list[tuple[tuple[Head, ...], float, list[tuple[Head, ...]]]]
+    index: Mapping[tuple[tuple[Head, ...], float], int]
+
+
+def plan(
+    groups: Sequence[Sequence[Head]], scales: Sequence[float], heads: Sequence[Head],
+    make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
+    also: Sequence[Sequence[Head]] = (),
+) -> Sweep:  # fmt: skip
+    """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
+    All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
+    cells."""
+    cells = []
+    for group, g in product(groups, scales):
+        possible = draws > 0 and g != 1 and len(group) < len(heads)
+        sets = random_sets(heads, group, len(group), draws, seed) if possible else []
+        cells.append((tuple(group), float(g), sets))
+    edited = [(group, g) for group, g, _ in cells] + [(drawn, g) for _, g, sets in cells for drawn in sets]
+    edited += [(tuple(group), float(g)) for group, g in product(also, scales)]
+    index = {pair: i for i, pair in enumerate(dict.fromkeys(edited))}
+    # the unedited model at scale 1, bit for bit
+    return Sweep([make(group, g) if g != 1 else {} for group, g in index], cells, index)
 
 
 def against_random(
@@ -102,45 +119,22 @@ def against_random(
     ]
 
 
-def plan(
-    groups: Sequence[Sequence[Head]], scales: Sequence[float], heads: Sequence[Head],
-    make: Callable[[Sequence[Head], float], Edits], *, draws: int = 39, seed: int = 0,
-    also: Sequence[Sequence[Head]] = (),
-) -> Sweep:  # fmt: skip
-    """The edits of a sweep over `groups` × `scales`, with `draws` random other sets of `heads` as controls per group.
-    All other sets if these are at most `draws`; none if the group is all heads. `also` are edited too, but are no
-    cells."""
-    edits: list[Edits] = []
-    known: dict[tuple[tuple[Head, ...], float], int] = {}
-
-    def at(group: Sequence[Head], g: float) -> int:
-        key = (tuple(group), g)
-        if key not in known:
-            known[key] = len(edits)
-            edits.append(make(group, g) if g != 1 else {})  # the unedited model, bit for bit
-        return known[key]
-
-    cells = [(tuple(group), float(g)) for group in groups for g in scales]
-    index = [at(*cell) for cell in cells]
-    controls = []
-    for group, g in cells:
-        possible = draws > 0 and g != 1 and len(group) < len(heads)
-        sets = random_sets(heads, group, len(group), draws, seed) if possible else []
-        controls.append([(drawn, at(drawn, g)) for drawn in sets])
-    for heads_alone, g in product(also, scales):
-        at(heads_alone, float(g))
-    return Sweep(edits, cells, index, controls, known)
-
-
-def beside_draws(value: float, drawn: Sequence[float], none: str) -> tuple[dict[str, float], dict[str, str]]:
-    """control_sd, draws, p_rank and p_rank_min of a value among those of the random sets, and reasons for missing ones,
-    `none` if there are no sets."""
-    row = {"control_sd": NAN, "draws": len(drawn), "p_rank": NAN, "p_rank_min": NAN}
-    if len(drawn):
-        row |= ranks(value, drawn)
-    if len(drawn) > 1:
-        row["control_sd"] = float(np.std(drawn, ddof=1))
-    return row, {column: FEW if len(drawn) else none for column, x in row.items() if np.isnan(x)}
+def beside_draws(
+    block: Observations, estimates: Estimates, keys: Sequence[str], *, effect_sizes: bool = True, resamples: int = 2000
+) -> tuple[pd.DataFrame, Reasons]:
+    """The rows of estimates with a `delta` and a `control` (`against_random`), and why cells have no value: control_sd,
+    draws, p_rank and p_rank_min of the delta among those of the random sets, and Cohen's d."""
+    (frame, missing), values, more = estimates.wide(keys), block.values, []
+    deltas, random = ([c for c in estimates.contrasts if c.quantity == name] for name in ("delta", "control"))
+    for i, (delta, control) in enumerate(zip(deltas, random, strict=True)):
+        edited, base = delta.weights
+        drawn = [] if control.missing else [values[cell] - values[base] for cell in control.weights if cell != base]
+        row = {"control_sd": np.nan, "draws": len(drawn), "p_rank": np.nan, "p_rank_min": np.nan}
+        row |= ranks(float(frame["delta"][i]), drawn) if drawn else {}
+        row |= {"control_sd": float(np.std(drawn, ddof=1))} if len(drawn) > 1 else {}
+        missing |= {(i, column): FEW if drawn else control.missing for column, x in row.items() if np.isnan(x)}
+        more.append(row | (sizes_of_effect(block, [edited, base], i, missing, resamples) if effect_sizes else {}))
+    return frame.assign(**pd.DataFrame(more)), missing
 
 
 RANK_COLUMNS = (
@@ -164,7 +158,7 @@ def inert_reason(measure: str, readout: str, heads: Sequence[Head], n_layers: in
     return REASON if measure == "sps" and last_read <= min(head.layer for head in heads) else ""
 
 
-def effect_sizes(
+def sizes_of_effect(
     block: Observations, cells: Sequence[int], row: int, missing: Reasons, resamples: int = 2000
 ) -> dict[str, float]:
     """d, d_low, d_high and d_z of the first of two cells (edited) against the second, with clusters resampled. Reasons

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
@@ -140,13 +140,11 @@ class Losses:
         """Observations of the named sums (loss, percent, kl, shift); the first cell is unedited, then each variant, or
         those of the cells `indices`, and the others are not measured. Sizes are tokens; those of `percent` the unedited
         losses."""
-        out, nothing = {}, np.zeros_like(self.baseline)
-        from_zero = {"kl": (nothing, self.kl), "shift": (nothing, self.shift)}
-        rows = [0, *(range(1, len(cells)) if indices is None else indices)]
+        out, rows = {}, [0, *(range(1, len(cells)) if indices is None else indices)]
         for name, measure in measures.items():
-            first, variant_sums = from_zero.get(name, (self.baseline, self.edited))
             total, size = np.zeros((2, len(cells), len(units)))
-            total[rows] = np.concatenate([first[None], variant_sums])
+            total[rows[0]] = 0.0 if name in ("kl", "shift") else self.baseline
+            total[rows[1:]] = {"kl": self.kl, "shift": self.shift}.get(name, self.edited)
             size[rows] = self.baseline if name == "percent" else self.tokens
             out[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
         return out
@@ -172,17 +170,15 @@ def document_losses(
     if edited_at(model) and not all(isinstance(variant, Mapping) for variant in variants):
         raise InputError("an edit around the sweep does not act on another model: give it as one of the variants")
     n = min(shards.n_documents, max_documents or shards.n_documents)
-    joint_sums = np.zeros((3, len(variants), n))
-    edited_loss, divergence, shift = joint_sums
-    baseline, tokens_of = np.zeros(n), np.zeros(n, dtype=np.int64)
+    sums, tokens_of = np.zeros((3, 1 + len(variants), n)), np.zeros(n, dtype=np.int64)
     along = None if direction is None else direction.to(device).double()
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
     size = budget or chunk_tokens(model, torch.device(device).type)
-    batches = [
-        part for batch in document_batches(shards, model.config.n_ctx, batch_size, max_documents)
-        for part in _parts(*batch, size)
-    ]  # fmt: skip
+    batches = []
+    for index, tokens, targets in document_batches(shards, model.config.n_ctx, batch_size, max_documents):
+        k = max(1, min(len(tokens) // 2, tokens.numel() // size))  # of two rows, because an edit may exchange rows
+        batches += zip(np.array_split(index, k), tokens.tensor_split(k), targets.tensor_split(k), strict=True)
     finish = ticks(progress, len(batches) * (1 + len(variants)))
     padded = sum(tokens.numel() for _, tokens, _ in batches)
     cases = "windows" if shards.window.any() else "documents"
@@ -203,11 +199,7 @@ def document_losses(
                     outcome = (net.ln_final(x), None if along is None else x.double() @ along, net.head)
                     del net, x
                 unedited = unedited or outcome
-                values = _sums(outcome, unedited, targets, kl)
-                if member:
-                    joint_sums[:, member - 1, index] = values
-                else:
-                    baseline[index] = values[0]
+                sums[:, member, index] = _sums(outcome, unedited, targets, kl)
                 finish(1)
                 forecast(member, tokens.numel())
             tokens_of[index] = (targets != NO_TARGET).sum(1).cpu().numpy()
@@ -217,22 +209,14 @@ def document_losses(
         if not keep:
             raise
         keep_after(interrupt, progress, n_measured, n, cases, least=2)
-        joint_sums[:, :, tokens_of == 0] = 0.0
+        sums[:, :, tokens_of == 0] = 0.0
     finish(0)
-    for noun, values in (("loss", baseline), ("loss under an edit", edited_loss), ("kl under an edit", divergence)):
+    baseline, edited = sums[0, 0], sums[0, 1:]
+    for noun, values in (("loss", baseline), ("loss under an edit", edited), ("kl under an edit", sums[1])):
         if bad := int((~np.isfinite(values)).sum()):
-            raise InputError(
-                f"the {noun} is not finite on {counted(bad, 'document')}: the change is too large for these weights"
-            )
-    return Losses(baseline, edited_loss, divergence, shift, tokens_of)
-
-
-def _parts(
-    index: np.ndarray, tokens: Int[Tensor, "B T"], targets: Int[Tensor, "B T"], size: int
-) -> list[tuple[np.ndarray, Tensor, Tensor]]:
-    """A batch in parts of about `size` padded tokens, of at least two rows, because an edit may exchange rows."""
-    n = max(1, min(len(tokens) // 2, tokens.numel() // size))
-    return list(zip(np.array_split(index, n), tokens.tensor_split(n), targets.tensor_split(n), strict=True))
+            where = f"on {counted(bad, 'document')}"
+            raise InputError(f"the {noun} is not finite {where}: the change is too large for these weights")
+    return Losses(baseline, *sums[:, 1:], tokens_of)
 
 
 Outcome = tuple[Tensor, Tensor | None, Any]
@@ -244,22 +228,15 @@ def _sums(outcome: Outcome, unedited: Outcome, targets: Tensor, kl: KL) -> np.nd
     (stream, place, head), (first_stream, first_place, first_head) = outcome, unedited
     real = targets != NO_TARGET
     h, first_h = stream[real], first_stream[real]
-    loss = document_sums(token_losses(h, head, targets[real]), real)
-    divergence = shift = np.zeros_like(loss)
+    tables = torch.zeros(3, *real.shape, dtype=torch.float64, device=real.device)
+    tables[0, real] = token_losses(h, head, targets[real]).double()
     if kl == "forward":
-        divergence = document_sums(divergences(first_h, h, first_head, head), real)
+        tables[1, real] = divergences(first_h, h, first_head, head).double()
     elif kl == "reverse":
-        divergence = document_sums(divergences(h, first_h, head, first_head), real)
+        tables[1, real] = divergences(h, first_h, head, first_head).double()
     if place is not None and first_place is not None:
-        shift = document_sums((place - first_place)[real], real)
-    return np.stack([loss, divergence, shift])
-
-
-def document_sums(values: Float[Tensor, " targets"], real: Bool[Tensor, "B T"]) -> np.ndarray:
-    """Sums [B] over each document's targets."""
-    table = torch.zeros(real.shape, dtype=torch.float64, device=real.device)
-    table[real] = values.double()
-    return table.sum(1).cpu().numpy()
+        tables[2, real] = (place - first_place)[real].double()
+    return tables.sum(-1).cpu().numpy()
 
 
 def observe_loss(
@@ -292,46 +269,32 @@ def answer_log_probs(
     """ln p(answer | prompt up to its position), in nats, for every case, unedited and under each edit of `sweep`. An
     edit sees the batches of `models.hooks.run` and must treat their rows alike. A TransformerLens bridge works as well.
     Raises `InputError` for positions that do not exist, values that are not finite, and as `run` does."""
-    query = Query(tokens=list(tokens), logits=[[p] for p in positions])
-    targets = torch.as_tensor([list(a) for a in answers])
-    log_p = (_shared if hasattr(model, "segment") else _one_by_one)(model, query, targets, sweep, progress)
+    query, targets = Query(tokens=list(tokens), logits=[[p] for p in positions]), torch.as_tensor([*map(list, answers)])
+    members: list[Edits] = [{}, *sweep]
+    log_p = np.zeros((len(members), *targets.shape))
+    if not hasattr(model, "segment"):  # one run per edit
+        for values, edits in zip(log_p, progress(members), strict=True):
+            logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
+            values[:] = chunk_log_probs(targets, torch.cat(logits or []), slice(None)).cpu().numpy()
+    else:
+        prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
+        tick = ticks(progress, len(members) * len(prompts))
+        size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
+        forecast = Forecast(progress, model, members, size, f"{counted(len(targets), 'case', ',')}")
+        for rows in prompts:
+            batch, streams = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device), []
+            prefix = prefix_of(model, batch, members, at=torch.as_tensor([[positions[i]] for i in rows]))
+            for member, edits in enumerate(members):
+                streams.append(prefix.run(edits)[0][:, 0])
+                tick(1)
+                forecast(member, batch.numel())
+            score = partial(chunk_log_probs, targets[rows].repeat(len(members), 1))
+            values = map_logits(torch.cat(streams), model.head, score)
+            log_p[:, rows] = values.unflatten(0, (len(members), -1)).cpu().numpy()
+        tick(0)
     if not np.isfinite(log_p).all():
         raise InputError("an edit gave log-probabilities that are not finite")
     return log_p
-
-
-def _one_by_one(model: Any, query: Query, targets: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
-    """One run per edit, for models without segments."""
-    log_p = []
-    for edits in progress([{}, *sweep]):
-        logits = run(model, query, edits, batch_tokens=BATCH_TOKENS).logits
-        assert logits is not None
-        log_p.append(log_probs_at(torch.cat(logits), targets.to(model.cfg.device)).cpu().numpy())
-    return np.stack(log_p)
-
-
-def _shared(model: Any, query: Query, targets: Tensor, sweep: Sequence[Edits], progress: Progress) -> np.ndarray:
-    """All edits from shared passes, batch by batch."""
-    assert query.logits is not None
-    members: list[Edits] = [{}, *sweep]
-    table = np.zeros((len(members), *targets.shape))
-    prompts = list(batches([len(t) for t in query.tokens], BATCH_TOKENS))
-    tick = ticks(progress, len(members) * len(prompts))
-    size = sum(len(rows) * max(len(query.tokens[i]) for i in rows) for rows in prompts)
-    forecast = Forecast(progress, model, members, size, f"{counted(len(targets), 'case', ',')}")
-    for rows in prompts:
-        positions = torch.as_tensor([list(query.logits[i]) for i in rows])
-        batch, streams = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device), []
-        prefix = prefix_of(model, batch, members, at=positions)
-        for member, edits in enumerate(members):
-            streams.append(prefix.run(edits)[0][:, 0])
-            tick(1)
-            forecast(member, batch.numel())
-        answers = targets[rows].repeat(len(members), 1).to(model.cfg.device)
-        log_p = map_logits(torch.cat(streams), model.head, partial(chunk_log_probs, answers))
-        table[:, rows] = log_p.unflatten(0, (len(members), -1)).cpu().numpy()
-    tick(0)
-    return table
 
 
 def chunk_log_probs(answers: Tensor, logits: Tensor, rows: slice) -> Tensor:
@@ -359,9 +322,9 @@ def observe_prompts(
     prompt has what a measure needs."""
     if not measures:
         return {}
-    probes: dict[str, Any] = {"sps": Sps(), "coherence": Coherence()}
-    readers = [(measure, probes[measure], probes[measure].plan(aligned, tokenizer)) for measure in measures]
-    queries = [query for _, _, query in readers]
+    probes = {"sps": (Sps(), "sps"), "coherence": (Coherence(), "log_odds")}
+    readers = [(measure, *probes[measure], probes[measure][0].plan(aligned, tokenizer)) for measure in measures]
+    queries = [query for *_, query in readers]
     if len({str(query.tokens) for query in queries}) == 1:  # the same prompts: one forward pass serves both
         fields = {
             name: value for name in ("hooks", "logits", "positions") for query in queries
@@ -375,19 +338,20 @@ def observe_prompts(
     values: dict[str, list[np.ndarray]] = {measure: [] for measure in measures}
     tables: dict[str, pd.DataFrame] = {}
     for _, *captures in zip(progress(range(len(members))), *sweeps, strict=True):
-        for (measure, probe, query), capture in zip(readers, captures * (len(readers) // len(captures)), strict=True):
-            table = tables[measure] = probe.read(capture, query)
-            if measure == "sps":  # of all heads, and of those of each layer
-                shape = (-1, table["layer"].nunique(), table["index"].nunique())
-                by_layer = table["sps"].to_numpy().reshape(shape).mean(-1)
-                values[measure].append(np.concatenate([by_layer.mean(1)[None], by_layer.T]))
-            else:
-                values[measure].append(table["log_odds"].to_numpy()[None])
+        shared = captures * (len(readers) // len(captures))
+        for (measure, probe, column, query), capture in zip(readers, shared, strict=True):
+            tables[measure] = probe.read(capture, query)
+            values[measure].append(tables[measure][column].to_numpy())
     out = {}
-    for measure, _, query in readers:
-        table, is_sps = tables[measure], measure == "sps"
-        cases = table[list(NAMES)].iloc[:: len(table) // len(query.tokens)].reset_index(drop=True)
-        readouts = ("all", *(f"L{layer}" for layer in table["layer"].unique())) if is_sps else ("all",)
-        note = left_out(query, "target and distractor") if is_sps else ""
-        out[measure] = Observed(measure, cases, np.stack(values[measure]), readouts, note)
+    for measure, _, _, query in readers:
+        table, n = tables[measure], len(query.tokens)
+        cases, by_case = table[list(NAMES)].iloc[:: len(table) // n].reset_index(drop=True), np.stack(values[measure])
+        if measure == "sps":  # of all heads, and of those of each layer
+            layers = table["layer"].unique()
+            by_layer = by_case.reshape(len(members), n, len(layers), -1).mean(-1).swapaxes(1, 2)
+            readouts, note = ("all", *(f"L{layer}" for layer in layers)), left_out(query, "target and distractor")
+            by_readout = np.concatenate([by_layer.mean(1, keepdims=True), by_layer], 1)
+            out[measure] = Observed(measure, cases, by_readout, readouts, note)
+        else:
+            out[measure] = Observed(measure, cases, by_case[:, None])
     return out

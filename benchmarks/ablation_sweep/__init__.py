@@ -1,12 +1,11 @@
 """Time a sweep over all heads against TransformerLens on the same weights, in forward passes.
 
     python -m benchmarks.ablation_sweep
-    python -m benchmarks.ablation_sweep --cases answers pairs --vocab 4096 --rounds 5
+    python -m benchmarks.ablation_sweep --cases answers --vocab 4096 --rounds 5
     python -m benchmarks.ablation_sweep --run hf:./SmolLM2-135M --every 9 --batch 4 --clock cpu
 
 answers   every head ablated alone, ln p of one answer at the last position of every row
 losses    every head ablated alone, the loss at every position
-pairs     every two heads ablated together, scored as `answers`
 
 The unit is one forward pass of the same side, with the logits of all positions. The peer is a `TransformerBridge`
 around GPT-2 with our weights and one `run_with_hooks` per head. Its outputs are checked to equal ours first. Δ is the
@@ -23,7 +22,7 @@ from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count, Only
 from streamscope.cli.errors import InputError
 
-Case = Literal["answers", "losses", "pairs"]
+Case = Literal["answers", "losses"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Options:
     every: Annotated[Count, Only("run")] = 3
     """With --run: ablate every N-th head."""
     cases: tuple[Case, ...] = ("answers", "losses")
-    """Cases to time; pairs take a minute per round."""
+    """Cases to time."""
     vocab: tuple[Count, ...] = (50257, 4096)
     """Vocabulary sizes."""
     batch: Count = 8

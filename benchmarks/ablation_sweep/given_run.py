@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from streamscope.benchmarks.ablation_sweep import Options
 from streamscope.benchmarks.inputs import random_tokens, write_shards
@@ -65,12 +66,10 @@ def measured(side: str, options: Options, source: str) -> tuple[float, np.ndarra
 
         peer = bridge(source)
         start = clock()
-        losses = np.array([_peer_losses(peer, row, heads) for row in tokens]).T
+        losses = np.zeros((len(heads), len(tokens)))
+        for i, row in enumerate(tokens):
+            losses[:, i] = ablated(peer, row[None, :-1], heads, lambda x, row=row: cross_entropy(x[0], row[1:]).item())
     return clock() - start, losses
-
-
-def _peer_losses(bridge: Any, row: Tensor, heads: list[Head]) -> list[float]:
-    return ablated(bridge, row[None, :-1], heads, lambda x: float(torch.nn.functional.cross_entropy(x[0], row[1:])))
 
 
 @torch.no_grad()

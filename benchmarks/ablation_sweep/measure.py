@@ -22,17 +22,15 @@ from streamscope.cli.terminal import print_grid
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import answer_log_probs, document_losses
 from streamscope.models import build
-from streamscope.models.head_spec import Head, parse_heads
+from streamscope.models.head_spec import parse_heads
 from streamscope.models.hooks import edit
 from streamscope.models.interop.huggingface.families import FAMILIES, native
 from streamscope.models.interop.tables import give, shapes_of
-from streamscope.models.transformer import StreamTransformer
-from streamscope.text.shards import TokenShards
 
 UNITS = 3
 """Number of forward passes timed together."""
 CHECKED = 24
-"""Number of pairs compared with a forward pass of their own."""
+"""Number of edits compared with a forward pass of their own, at least."""
 
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
@@ -40,70 +38,50 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
         "n_layers": options.layers, "n_heads": options.heads, "d_model": options.width, "d_vocab": vocab,
         "n_ctx": options.length, "init_std": 0.1,
     }  # fmt: skip
-    model = build("std-t", **shape)
+    model, losses = build("std-t", **shape), case == "losses"
     x, y = random_tokens(vocab, options.batch, options.length)
-    tokens = torch.cat([x, y[:, -1:]], 1)
     heads = parse_heads("all", options.layers, options.heads)
-    groups = list(itertools.combinations(heads, 2)) if case == "pairs" else [(head,) for head in heads]
-    sweep = [scale_heads(group, 0.0) for group in groups]
+    sweep = [scale_heads([head], 0.0) for head in heads]
+    outputs: list[np.ndarray] = []  # [1 + edits, rows]: losses per token, or ln p of the last token
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        starts = np.arange(len(tokens) + 1) * tokens.shape[1]
-        shards = write_shards(Path(folder), tokens.numpy(), starts, vocab) if case == "losses" else None
-        outputs: list[np.ndarray] = []
-        steps: dict[str, Callable[[], object]] = {
-            "forward": lambda: [model(x) for _ in range(UNITS)],
-            "sweep": lambda: outputs.append(_swept(model, tokens, sweep, shards, options)),
-        }
-        if options.peer and case != "pairs":
-            steps |= _peers(model, tokens, heads, losses=case == "losses")
+        tokens = torch.cat([x, y[:, -1:]], 1).numpy()
+        shards = write_shards(Path(folder), tokens, np.arange(len(tokens) + 1) * tokens.shape[1], vocab)
+
+        def swept() -> None:
+            if losses:
+                sums = document_losses(model, shards, sweep, batch_size=len(x), budget=options.budget)
+                outputs.append(np.concatenate([sums.baseline[None], sums.edited]) / sums.tokens)
+            else:
+                last = [options.length - 1] * len(x)
+                outputs.append(answer_log_probs(model, x.tolist(), last, y[:, -1:].tolist(), sweep)[..., 0])
+
+        steps: dict[str, Callable[[], object]] = {"forward": lambda: [model(x) for _ in range(UNITS)], "sweep": swept}
+        if options.peer:
+            bridge = as_bridge(model)
+            torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
+
+            def score(logits: Tensor) -> None:
+                if losses:
+                    torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+                else:
+                    logits[:, -1].log_softmax(-1)
+
+            steps["peer"] = lambda: [bridge(x) for _ in range(UNITS)]
+            steps["peer sweep"] = lambda: ablated(bridge, x, heads, score)
         model(x)  # the first call of a process is slow
         times = interleaved(steps, rounds=options.rounds, clock=options.clock)
-        difference = _difference(model, tokens, sweep, outputs[0], losses=case == "losses")
+        difference = 0.0
+        for e in range(0, len(sweep), max(1, len(sweep) // CHECKED)):
+            with edit(model, sweep[e]):
+                log_p = model(x).log_softmax(-1).gather(2, y[..., None])[..., 0]
+            expected = -log_p.double().mean(1) if losses else log_p[:, -1]
+            difference = max(difference, float(np.abs(outputs[0][1 + e] - expected.numpy()).max()))
     for name in {"forward", "peer"} & set(times):
         times[name] = [s / UNITS for s in times[name]]
     pairs = [("sweep", "forward"), ("peer sweep", "peer"), ("peer sweep", "sweep")]
     ratios = [str(times.ratio(*pair)) if set(pair) <= set(times) else "–" for pair in pairs]
     seconds = (f"{times.median(name):.3f} s" for name in ("forward", "sweep"))
     return [case, f"{vocab:,}", str(len(sweep)), *seconds, *ratios, f"{difference:.1e}"]
-
-
-def _swept(
-    model: StreamTransformer, tokens: Tensor, sweep: list, shards: TokenShards | None, options: Options
-) -> np.ndarray:
-    """ln p [1 + edits, rows] of the next token at the last position, or losses per token."""
-    if shards is None:
-        last = [tokens.shape[1] - 2] * len(tokens)
-        return answer_log_probs(model, tokens[:, :-1].tolist(), last, tokens[:, -1:].tolist(), sweep)[..., 0]
-    sums = document_losses(model, shards, sweep, batch_size=len(tokens), budget=options.budget)
-    return np.concatenate([sums.baseline[None], sums.edited]) / sums.tokens
-
-
-def _difference(model: StreamTransformer, tokens: Tensor, sweep: list, output: np.ndarray, *, losses: bool) -> float:
-    """The largest difference to one whole pass per edit, over every edit of a short sweep or `CHECKED` spread ones."""
-    step = max(1, len(sweep) // CHECKED) if len(sweep) > 100 else 1
-    worst = 0.0
-    for e in range(0, len(sweep), step):
-        with edit(model, sweep[e]):
-            log_p = model(tokens[:, :-1]).log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
-        expected = -log_p.double().mean(1) if losses else log_p[:, -1]
-        worst = max(worst, float(np.abs(output[1 + e] - expected.numpy()).max()))
-    return worst
-
-
-def _peers(
-    model: StreamTransformer, tokens: Tensor, heads: list[Head], *, losses: bool
-) -> dict[str, Callable[[], object]]:
-    """TransformerLens' forward pass and its sweep, a pass per head."""
-    bridge, x = as_bridge(model), tokens[:, :-1]
-    torch.testing.assert_close(bridge(x), model(x), rtol=0, atol=1e-3)
-
-    def score(logits: Tensor) -> None:
-        if losses:
-            torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-        else:
-            logits[:, -1].log_softmax(-1)
-
-    return {"peer": lambda: [bridge(x) for _ in range(UNITS)], "peer sweep": lambda: ablated(bridge, x, heads, score)}
 
 
 def as_bridge(model: Any) -> Any:

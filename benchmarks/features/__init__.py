@@ -2,7 +2,6 @@
 
     python -m benchmarks.features
     python -m benchmarks.features --vocab 4096 --tier topk --rounds 5
-    python -m benchmarks.features --memory
 
 extraction        `features.extract`, from token shards to the finished parquet file
 bound             one forward pass with explicit attention, one unembedding per layer, one softmax and top-2 over each
@@ -11,7 +10,7 @@ straightforward   document by document: `run_with_cache`, softmax and top-k of t
 
 All three see the same documents. The bound uses the extraction's batches and computes logits in chunks of `readout`. It
 is not a lower bound: the extraction keeps only the logits it needs, tile by tile, and is faster at a vocabulary of
-50,257. --memory measures the largest memory of an extracting process, by the number of tokens.
+50,257.
 """
 
 from dataclasses import dataclass
@@ -44,10 +43,6 @@ class Options:
     """Repetitions; the medians of the ratios are printed."""
     clock: Literal["wall", "cpu"] = "wall"
     """Wall time or processor seconds (cpu: for a busy machine, with one thread)."""
-    memory: bool = False
-    """Measure memory instead of time."""
-    tokens: tuple[Count, ...] = (20_000, 200_000)
-    """Numbers of tokens for --memory."""
     width: Count = 384
     """Width of the model."""
 

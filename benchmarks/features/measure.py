@@ -3,13 +3,14 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from streamscope.benchmarks.features import Options
 from streamscope.benchmarks.inputs import write_shards
-from streamscope.benchmarks.timing import in_a_process, interleaved, machine
+from streamscope.benchmarks.timing import interleaved, machine
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import print_grid
 from streamscope.features.extract import Extract
@@ -21,56 +22,43 @@ from streamscope.models import build
 from streamscope.models.hooks import batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.transformer import StreamTransformer
-from streamscope.text.shards import TokenShards
 
 COMPARED = 1e-4
 """Largest allowed difference to the straightforward features; relative for values above 1 (spans)."""
 
 
-def _model(options: Options, vocab: int) -> StreamTransformer:
-    shape = {"n_layers": options.layers, "d_model": options.width, "d_vocab": vocab, "n_ctx": options.length}
-    return build(options.preset, **shape, init_std=0.1).eval()  # type: ignore[arg-type]
-
-
-def _shards(folder: Path, lengths: np.ndarray, vocab: int) -> TokenShards:
-    """Documents of lengths + 1 random tokens."""
-    starts = np.concatenate([[0], np.cumsum(lengths + 1)])
-    tokens = np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16)
-    return write_shards(folder, tokens, starts, vocab)
-
-
 def _measure(options: Options, vocab: int) -> list[str]:
-    model, extract = _model(options, vocab), Extract(tier=options.tier)
-    lengths = np.random.default_rng(1).integers(40, options.length + 1, size=options.documents)
-    with tempfile.TemporaryDirectory() as name, torch.no_grad():
-        folder = Path(name)
-        shards, out = _shards(folder, lengths, vocab), folder / "features.parquet"
+    shape: dict[str, Any] = {"n_layers": options.layers, "d_model": options.width, "d_vocab": vocab}
+    model = build(options.preset, **shape, n_ctx=options.length, init_std=0.1).eval()
+    extract, generator = Extract(tier=options.tier), np.random.default_rng(1)
+    starts = np.cumsum([0, *generator.integers(40, options.length + 1, size=options.documents) + 1])
+    tokens = np.random.default_rng(0).integers(vocab, size=int(starts[-1]), dtype=np.uint16)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        shards, out = write_shards(Path(folder), tokens, starts, vocab), Path(folder) / "features.parquet"
         documents = [shards.document(i).tolist() for i in range(shards.n_documents)]
         naive: list[np.ndarray] = []
+
+        def extraction(max_tokens: int | None = None) -> None:
+            opened = OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)
+            extract.measure(model, opened).save(out)
+
         steps: dict[str, Callable[[], object]] = {
-            "extraction": lambda: extraction(model, shards, extract, out),
+            "extraction": extraction,
             "bound": lambda: _bound(model, documents),
             "straightforward": lambda: naive.append(straightforward(model, documents, extract)),
         }
-        extraction(model, shards, extract, out, len(documents[0]))  # first calls of a process are slow
+        extraction(len(documents[0]))  # first calls of a process are slow
         _bound(model, documents[:1])
         straightforward(model, documents[:1], extract)
         times = interleaved(steps, rounds=options.rounds, clock=options.clock)
         difference = float((np.abs(read_features(out).X - naive[0]) / np.maximum(np.abs(naive[0]), 1)).max())
     if not difference < COMPARED:
         raise InputError(f"the features differ from the straightforward ones by {difference:.1e}")
-    n = int(lengths.sum())
+    n = int(starts[-1]) - options.documents
     cells = [f"{vocab:,}", f"{n:,}", f"{times.median('extraction'):.2f} s", f"{n / times.median('extraction'):,.0f}"]
     for peer in ("bound", "straightforward"):
         cells += [f"{times.median(peer):.2f} s", str(times.ratio(peer, "extraction"))]
     return [*cells, f"{difference:.1e}"]
-
-
-def extraction(
-    model: StreamTransformer, shards: TokenShards, extract: Extract, out: Path, max_tokens: int | None = None
-) -> None:
-    """Extract from shards to the finished file."""
-    extract.measure(model, OpenTokens(Tokens(max_tokens=max_tokens), shards, model.config.n_ctx)).save(out)
 
 
 def _bound(model: StreamTransformer, documents: Sequence[Sequence[int]]) -> None:
@@ -144,26 +132,9 @@ def straightforward(model: StreamTransformer, documents: Sequence[Sequence[int]]
     return np.array(X, dtype=np.float32)
 
 
-def of_a_length(options: Options, vocab: int, n: int) -> None:
-    """Extract `n` tokens from documents of one length."""
-    with tempfile.TemporaryDirectory() as folder:
-        shards = _shards(Path(folder), np.full(-(-n // options.length), options.length), vocab)
-        extraction(_model(options, vocab), shards, Extract(tier=options.tier), Path(folder) / "features.parquet", n)
-
-
 def measure(options: Options) -> None:
-    print(
-        f"{machine()}, float32; {options.preset}, {options.layers} layers, 6 heads, width {options.width}, "
-        f"context {options.length}; tier {options.tier}"
-    )
-    titles, rows = ["vocabulary", "tokens"], list[list[str]]()
-    if options.memory:
-        titles += ["largest memory", "against the first"]
-        for vocab in options.vocab:
-            sizes = [in_a_process(of_a_length, options, vocab, n)[1] for n in options.tokens]
-            for n, size in zip(options.tokens, sizes, strict=True):
-                rows.append([f"{vocab:,}", f"{n:,}", f"{size:.1f} MiB", f"{size / sizes[0] - 1:+.1%}"])
-    else:
-        titles += ["extraction", "tokens/s", "bound", "bound / extraction", "straightforward", "times faster", "max Δ"]
-        rows = [_measure(options, vocab) for vocab in options.vocab]
-    print_grid(titles, rows, width=150)
+    shape = f"{options.preset}, {options.layers} layers, 6 heads, width {options.width}, context {options.length}"
+    print(f"{machine()}, float32; {shape}; tier {options.tier}")
+    titles = ["vocabulary", "tokens", "extraction", "tokens/s", "bound", "bound / extraction", "straightforward"]
+    rows = [_measure(options, vocab) for vocab in options.vocab]
+    print_grid([*titles, "times faster", "max Δ"], rows, width=150)

@@ -1,10 +1,10 @@
 """Runs every instrument in a process of its own and reads what the system counted."""
 
 import os
-import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.provenance import provenance
 from streamscope.instruments.registry import REGISTERED, discover
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Column, Table
+from streamscope.instruments.table import Table, key, number
 
 ARGUMENTS: dict[str, str] = {
     "ablate": "--heads L18.* --max-documents 4",
@@ -52,27 +52,18 @@ ARGUMENTS: dict[str, str] = {
     "token_effects": "--heads L18.H6 --max-tokens 500",
 }
 """Little data for each instrument; FOLDER is a temporary one."""
-ABSENT: dict[str, str] = {
-    "cluster": "reads features, no model",
-    "profile": "reads features, no model",
-    "predict_effects": "reads features, no model",
-    "dual_path": "reads HDPL's projections",
-    "latents": "changes HDPL's latents",
-    "mixing": "changes the mixing of several streams",
-    "mixing_monitor": "reads the mixing of several streams",
-    "contraction": "reads several streams",
-    "routing": "reads Kronecker mixing",
-    "streams": "removes one of several streams",
-}
-"""Instruments that a model with one stream has nothing for."""
+ABSENT = {
+    "cluster", "profile", "predict_effects", "dual_path", "latents", "mixing", "mixing_monitor", "contraction",
+    "routing", "streams",
+}  # fmt: skip
+"""Instruments that read features, HDPL's projections or several streams: a model with one stream has none."""
 COLUMNS = (
-    Column(name="instrument", title="instrument", unit="name", doc="the command"),
-    Column(name="arguments", title="arguments", unit="text", doc="its data and options"),
-    Column(name="memory", title="peak memory", unit="MiB", doc="largest resident set of the process", format=",.0f"),
-    Column(name="cpu", title="CPU", unit="s", doc="user plus system time", format=".1f"),
-    Column(name="silence", title="longest silence", unit="s", doc="longest wait between two outputs", format=".1f"),
-    Column(name="outcome", title="outcome", unit="text", doc="completed, or why not"),
-)
+    key("instrument", "instrument", "the command"), key("arguments", "arguments", "its data and options", "text"),
+    number("memory", "peak memory", "MiB", "largest resident set of the process", ",.0f"),
+    number("cpu", "CPU", "s", "user plus system time", ".1f"),
+    number("silence", "longest silence", "s", "longest wait between two outputs", ".1f"),
+    key("outcome", "outcome", "completed, or why not", "text"),
+)  # fmt: skip
 
 
 def measure(options: Options) -> None:
@@ -81,7 +72,7 @@ def measure(options: Options) -> None:
     for name in names:
         if name not in ARGUMENTS:
             raise unknown("instrument", name, sorted(ARGUMENTS))
-    if missing := sorted(REGISTERED.keys() - ARGUMENTS.keys() - ABSENT.keys()):
+    if missing := sorted(REGISTERED.keys() - ARGUMENTS.keys() - ABSENT):
         raise InputError(f"{', '.join(missing)}: give arguments in benchmarks.real_model.measure")
     if options.out is not None:
         check_writable(options.out)
@@ -107,29 +98,25 @@ def measure(options: Options) -> None:
 def cost(command: Sequence[str], limit: float) -> dict[str, float | str]:
     """Memory (MiB), CPU (s), longest silence (s) and outcome of `streamscope COMMAND` in a process of its own."""
     began = last = time.monotonic()
-    silence, outcome, stderr = 0.0, "completed", b""
+    silence, outcome, printed, piece = 0.0, "completed", b"", b"."
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     argv = [sys.executable, "-m", "streamscope", *command]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     assert process.stdout is not None
-    with process.stdout, selectors.DefaultSelector() as waiting:
-        waiting.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            ready = waiting.select(timeout=1.0)
-            moment = time.monotonic()
-            if ready:
-                silence, last = max(silence, moment - last), moment
-                if not (piece := os.read(process.stdout.fileno(), 65536)):
-                    break
-                stderr = (stderr + piece)[-2000:]
-            if moment - began > limit and outcome == "completed":
-                outcome = f"stopped after {limit:.0f} s"
-                process.kill()
+    timer = threading.Timer(limit, process.kill)
+    timer.start()
+    while piece:
+        piece = os.read(process.stdout.fileno(), 65536)
+        silence, last = max(silence, time.monotonic() - last), time.monotonic()
+        printed = (printed + piece)[-2000:]
+    timer.cancel()
+    process.stdout.close()
     _, status, use = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode and outcome == "completed":
-        *_, line = stderr.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        outcome = line[:120] if process.returncode > 0 else f"ended by signal {-process.returncode}"
+    if code := os.waitstatus_to_exitcode(status):
+        *_, line = printed.decode(errors="replace").strip().splitlines() or [f"exit code {code}"]
+        outcome = line[:120] if code > 0 else f"ended by signal {-code}"
+        outcome = outcome if last - began < limit else f"stopped after {limit:.0f} s"
+    process.returncode = code
     return {
         "memory": use.ru_maxrss / 1024, "cpu": use.ru_utime + use.ru_stime, "silence": silence, "outcome": outcome,
     }  # fmt: skip

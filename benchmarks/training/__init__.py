@@ -1,16 +1,13 @@
-"""Time training against a plain GPT, across presets, and against the peak of the machine.
+"""Time training against a plain GPT and across presets.
 
     python -m benchmarks.training
-    python -m benchmarks.training --parts gpt supervision --widths 192 --vocabularies 4096 --compile
-    python -m benchmarks.training --parts mfu --presets std-t kromcanon --device cuda
+    python -m benchmarks.training --parts gpt presets --widths 192 --vocabularies 4096 --compile
+    python -m benchmarks.training --parts gpt --device cuda
 
-hooks        eager forward and backward pass of presets against the same models without hook points
-gpt          a whole training step of `std-t` against a plain GPT (`benchmarks/training/peers.py`) of the same shape
-presets      LFA's and DST's presets against `std-t` of the same shape
-supervision  `pls` against `c2`: the ratio of times over the ratio of FLOPs
-pairs        hdpl against llama, kromcanon against gpt2, at the papers' width and layers
-mfu          model FLOPs utilisation of every preset against a measured ceiling: the fastest large matrix product
-profile      the operators in which a step of each preset spends its time, by torch's profiler
+hooks     eager forward and backward pass of presets against the same models without hook points
+gpt       a whole training step of `std-t` against a plain GPT (`benchmarks/training/peers.py`) of the same shape
+presets   LFA's and DST's presets against `std-t` of the same shape
+pairs     hdpl against llama, kromcanon against gpt2, at the papers' width and layers
 
 A step is forward, backward, clipping and the optimisers of `models.train`. Both sides of a ratio have the same shape,
 dtype (bf16 autocast, or --dtype fp32) and compile setting, and take turns in one process. A figure is the median of
@@ -19,14 +16,14 @@ machine.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from streamscope.benchmarks import main_of
 from streamscope.cli.bounds import Count, Whole
 from streamscope.cli.errors import InputError
 
-Part = Literal["hooks", "gpt", "presets", "supervision", "pairs", "mfu", "profile"]
-PARTS: tuple[Part, ...] = ("hooks", "gpt", "presets", "supervision", "pairs", "mfu", "profile")
+Part = Literal["hooks", "gpt", "presets", "pairs"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +33,13 @@ class Options:
     parts: tuple[Part, ...] = PARTS
     """Parts to measure."""
     presets: tuple[str, ...] = ("d-cas", "lfa", "cfm", "dst-dense", "dst-kron", "dst-ind", "dst-full-ind")
-    """Presets of the part `presets`; `hooks` adds std-t, `mfu` and `profile` also the presets of the other parts."""
+    """Presets of the parts `presets` and `hooks`, which adds std-t."""
     pairs: tuple[str, ...] = ("hdpl:llama", "kromcanon:gpt2")
     """PRESET:PEER pairs of the part `pairs`."""
     widths: tuple[Count, ...] = (192, 384)
-    """Widths of the parts `gpt` and `supervision`; `hooks` and `presets` take the first."""
+    """Widths of the part `gpt`; `hooks` and `presets` take the first."""
     vocabularies: tuple[Count, ...] = (4096, 50257)
-    """Vocabulary sizes of the parts `gpt` and `supervision`; the others take the first."""
+    """Vocabulary sizes of the part `gpt`; the others take the first."""
     layers: Whole = 0
     """Layers; 0: the preset's own number."""
     context: Count = 256

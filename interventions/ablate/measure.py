@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,18 +30,8 @@ from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table, counts, key, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.edits import replace_heads, resample_heads, scale_heads
-from streamscope.interventions.edits.means import document_rows, mean_outputs
-from streamscope.interventions.observe import (
-    MEASURES,
-    NATS,
-    PERCENT,
-    Losses,
-    Observed,
-    document_losses,
-    duration,
-    observe_prompts,
-)
+from streamscope.interventions.edits import document_rows, mean_outputs, replace_heads, resample_heads, scale_heads
+from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, duration, observe_prompts
 from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.interventions.selection import pds_scores
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
@@ -52,18 +43,29 @@ MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
 MOST = 40
 """Printed rows of a long table of sets, those with the strongest interaction."""
+NAMED = 12
+"""Largest number of left out heads that are named."""
+PILOT_HEADS, PILOT_TOKENS = 3, 1024
+"""The sweep that is timed for --budget."""
 
 
 def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model and every edit of the sweep. Units: documents for the loss, prompts for the others."""
     heads, prompts = _heads(options, model, data), [m for m in dict.fromkeys(options.measures) if m != "loss"]
-    sets = [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
-    groups: Sequence[Sequence[Head]] = sets
-    scales = tuple(dict.fromkeys(float(g) for g in options.scale))
-    measurements, name = InstrumentData({}, {}, {"title": {}}, extra={}), title_of(model)
+    groups: Sequence[Sequence[Head]] = (
+        [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
+    )
+    scales, name = tuple(dict.fromkeys(float(g) for g in options.scale)), title_of(model)
+    measurements, start, note = InstrumentData({}, {}, {"title": {}}), time.monotonic(), ""
+
+    def add(measure: str, sweep: controls.Sweep, title: str, no_effect: Callable[..., str] = lambda heads: "") -> None:
+        measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect)
+        n = max(len(sets) for _, _, sets in sweep.cells)
+        drawn = f"control: {n} other sets of as many heads" if n else "no controls"
+        measurements.about["title"][measure] = f"{title}{options.method} ablation; {drawn}{note}"
+
     if "loss" in options.measures:
-        documents = data[Documents]
-        start, note, pool = time.monotonic(), "", every_head(model)
+        documents, pool = data[Documents], every_head(model)
         make = _maker(options, model, lambda: document_rows(documents.batches()))
         if options.screen is not None:
             say(progress, f"{name}: ranking {len(heads)} heads by one gradient on {documents.title()}")
@@ -73,7 +75,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
             sample = tuple(head for (head,) in controls.random_sets(heads, (), 1, options.draws, options.seed))
             screen = Screen(by_gradient, tuple(ranked[: options.screened()]), sample, len(heads))
             groups = [(head,) for head in heads if head in {*screen.best, *screen.sample}]
-            measurements.extra["screen"] = screen
+            measurements.extra = screen
         elif options.budget is not None and {*scales} != {1.0}:
             n = heads_within(options, model, heads, documents, scales, make, start + options.seconds())
             if n < min(len(pool), len(heads) + options.draws):  # controls are measured too
@@ -90,20 +92,28 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
                 measurements.about["head_selection"], note = selection, f"; {selection}"
         sweep = sweep_of(options, model, groups, scales, make, pool)
         losses = document_losses(model, documents.shards, sweep.edits, **documents.limits, progress=progress)
-        add_losses(measurements, sweep, losses, documents.units())
+        measurements.blocks |= losses.blocks(cells_of(sweep), documents.units(), loss=NATS, percent=PERCENT)
+        measurements.contrasts["percent"] = [
+            Contrast(quantity="percent", weights={1 + sweep.index[group, g]: 1.0}, labels=labels(group, g),
+                     family=f"percent at {g!r}")
+            for group, g, _ in sweep.cells
+        ]  # fmt: skip
         baseline, tokens = losses.baseline.sum() / losses.tokens.sum(), int(losses.tokens.sum())
-        description = f"loss {baseline:.4f} nats/token; {documents.title()}, {counted(tokens, 'token', ',')}"
-        measurements.about["title"]["loss"] = f"{name}: {description}; {options.method} ablation; {_drawn(sweep)}{note}"
+        of_documents = f"{documents.title()}, {counted(tokens, 'token', ',')}"
+        add("loss", sweep, f"{name}: loss {baseline:.4f} nats/token; {of_documents}; ")
     if prompts:
         opened = data[Prompts]
-        make = _maker(options, model, lambda: opened.aligned.tokens)
-        sweep = sweep_of(options, model, groups, scales, make)
+        sweep = sweep_of(options, model, groups, scales, _maker(options, model, lambda: opened.aligned.tokens))
         by_measure = observe_prompts(model, prompts, sweep.edits, opened.aligned, opened.tokenizer, progress=progress)
-        for measure, values in by_measure.items():
-            add_prompts(measurements, sweep, values, model.config.n_layers, opened.unit)
-            scored = opened.aligned.scoring() if measure == "coherence" else values.left_out
-            description = f"{name} on {opened.title()}{scored}; {measure}, {options.method} ablation; {_drawn(sweep)}"
-            measurements.about["title"][measure] = description
+        for measure, observed in by_measure.items():
+            units = observed.cases.rename(columns={"id": "unit"})
+            measurements.blocks[measure] = Observations(
+                measure=MEASURES[measure], cells=cells_of(sweep), size=1.0, total=observed.values[:, 0],
+                units=units.assign(unit=units["unit"].map(opened.unit)),
+            )  # fmt: skip
+            scored = opened.aligned.scoring() if measure == "coherence" else observed.left_out
+            no_effect = partial(controls.inert_reason, measure, "all", n_layers=model.config.n_layers)
+            add(measure, sweep, f"{name} on {opened.title()}{scored}; {measure}, ", no_effect)
     return measurements
 
 
@@ -136,7 +146,7 @@ class Screen:
     def title(self, frame: pd.DataFrame) -> str:
         """How well attribution ranks the random heads, and the largest effect of those that it did not select, for each
         scale. The interval is that of this head alone."""
-        lines = [f"; {len(self.best)} of {self.of} heads by attribution, and {len(self.sample)} at random"]
+        lines = [f"{len(self.best)} of {self.of} heads by attribution, and {len(self.sample)} at random"]
         sample, best = ({head.label for head in heads} for heads in (self.sample, self.best))
         for g, rows in frame[frame["head"].isin(sample) & (frame["scale"] != 1)].groupby("scale", sort=False):
             rho = float(rows["attribution"].abs().rank().corr(rows["delta"].abs().rank()))  # Spearman's
@@ -149,12 +159,6 @@ class Screen:
                 phrase = f"largest effect among the {len(missed)} random heads that attribution did not select"
                 lines.append(f"{phrase}: {row['head']} {value} ({low} … {high}, 95 % for this head alone)")
         return "; ".join(lines)
-
-
-NAMED = 12
-"""Largest number of left out heads that are named."""
-PILOT_HEADS, PILOT_TOKENS = 3, 1024
-"""The sweep that is timed for --budget."""
 
 
 def heads_within(
@@ -180,19 +184,12 @@ def heads_within(
     return n
 
 
-def _maker(options: Ablate, model: Any, rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
-    """The function that makes the edits of the method; `rows` gives the reference rows of the mean."""
+def _maker(options: Ablate, model: Any, reference_rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
+    """The function that makes the edits of the method."""
     if options.method == "mean":
-        means = mean_outputs(model, rows())
+        means = mean_outputs(model, reference_rows())
         return lambda heads, g: replace_heads(heads, means, g)
-    if options.method == "resample":
-        return lambda heads, g: resample_heads(heads, g, seed=options.seed)
-    return scale_heads
-
-
-def _drawn(sweep: controls.Sweep) -> str:
-    n = max(len(sets) for sets in sweep.controls)
-    return f"control: {n} other sets of as many heads" if n else "no controls"
+    return partial(resample_heads, seed=options.seed) if options.method == "resample" else scale_heads
 
 
 def sweep_of(
@@ -214,8 +211,8 @@ def labels(heads: Sequence[Head], g: float) -> dict[str, Any]:
 
 def cells_of(sweep: controls.Sweep) -> pd.DataFrame:
     """One row for the unedited model, then one per edit with its heads and scale."""
-    edits = sorted(sweep.known, key=lambda pair: sweep.known[pair])
-    return pd.DataFrame([{"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}, *(labels(*e) for e in edits)])
+    unedited = {"head": "unedited", "layer": -1, "index": -1, "scale": 1.0}
+    return pd.DataFrame([unedited, *(labels(*pair) for pair in sweep.index)])
 
 
 def contrasts_of(
@@ -223,17 +220,16 @@ def contrasts_of(
 ) -> list[Contrast]:
     """The estimates of every cell, corrected within the measure; `no_effect` gives the reason if heads cannot change
     the measure, else ""."""
-    several = any(len(heads) > 1 for heads, _ in sweep.cells)
-    out = []
-    for (heads, g), index, sets in zip(sweep.cells, sweep.index, sweep.controls, strict=True):
-        row, edited, missing = labels(heads, g), index + 1, no_effect(heads)
-        drawn = [i + 1 for drawn_heads, i in sets if not no_effect(drawn_heads)]
+    several, out = any(len(heads) > 1 for heads, _, _ in sweep.cells), []
+    for heads, g, sets in sweep.cells:
+        row, edited, missing = labels(heads, g), 1 + sweep.index[heads, g], no_effect(heads)
+        drawn = [1 + sweep.index[drawn_heads, g] for drawn_heads in sets if not no_effect(drawn_heads)]
         none = missing or (controls.IDENTITY if g == 1 else controls.NO_DRAWS if not drawn else "")
         out += effect_contrasts("edited", {edited: 1.0}, 0, row, missing=missing, family=f"delta of {measure} at {g!r}")
         out += controls.against_random(edited, 0, drawn, row, none, f"above of {measure} at {g!r}")
         if several:
             able = [head for head in heads if not no_effect([head])]
-            alone = {sweep.known[(head,), g] + 1: 1.0 for head in able}
+            alone = {1 + sweep.index[(head,), g]: 1.0 for head in able}
             lost = "" if len(able) > 1 else next((reason for h in heads if (reason := no_effect([h]))), "")
             sums = {**alone, 0: -float(len(able))}
             beyond = {edited: 1.0, **{i: -1.0 for i in alone}, 0: float(len(able) - 1)}
@@ -245,70 +241,32 @@ def contrasts_of(
     return out
 
 
-def add_losses(data: InstrumentData, sweep: controls.Sweep, losses: Losses, units: pd.DataFrame) -> None:
-    """Add the loss of every document, and its change in percent of the unedited loss."""
-    data.blocks |= losses.blocks(cells_of(sweep), units, loss=NATS, percent=PERCENT)
-    data.contrasts["loss"] = contrasts_of(sweep, "loss")
-    data.contrasts["percent"] = [
-        Contrast(quantity="percent", weights={index + 1: 1.0}, labels=labels(heads, g), family=f"percent at {g!r}")
-        for (heads, g), index in zip(sweep.cells, sweep.index, strict=True)
-    ]
-    data.extra["loss"] = sweep
-
-
-def add_prompts(
-    data: InstrumentData, sweep: controls.Sweep, observed: Observed, n_layers: int, name_of: Callable[[str], str]
-) -> None:
-    """Add a measure of every prompt; SPS cannot change if only heads of the last layer are scaled."""
-    units, name = observed.cases.rename(columns={"id": "unit"}), observed.measure
-    units["unit"] = units["unit"].map(name_of)
-    data.blocks[name] = Observations(
-        measure=MEASURES[name], cells=cells_of(sweep), units=units, total=observed.values[:, 0], size=1.0
-    )
-    data.contrasts[name] = contrasts_of(sweep, name, lambda heads: controls.inert_reason(name, "all", heads, n_layers))
-    data.extra[name] = sweep
-
-
 def tables(options: Ablate, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    percent = {"loss": estimates.get("percent")}
-    names = [name for name in data.blocks if name != "percent"]
-    return {name: table_of(data, name, estimates[name], percent.get(name)) for name in names}
-
-
-def table_of(data: InstrumentData, name: str, estimates: Estimates, percent: Estimates | None) -> Table:
-    """The table of one measure: estimates, ranks among the random sets, and effect sizes for prompts."""
-    sweep, block = data.extra[name], data.blocks[name]
-    frame, missing = estimates.wide(KEYS)
-    change = block.values - block.values[0]
-    more: list[dict[str, float]] = []
-    for i, control in enumerate(c for c in estimates.contrasts if c.quantity == "control"):
-        drawn = [] if control.missing else [change[cell] for cell in control.weights if cell]
-        row, reasons = controls.beside_draws(float(frame["delta"][i]), drawn, control.missing)
-        missing |= {(i, column): text for column, text in reasons.items()}
-        more.append(row)
-    frame = frame.assign(**pd.DataFrame(more))
-    unit, several = block.measure.unit, "interaction" in frame
-    columns = [*HEADS, *_effects(name, unit, several)]
-    if percent is not None:
-        frame.insert(frame.columns.get_loc("delta"), "percent", percent.frame["value"].to_numpy())
-        frame["tokens"] = int(block.sizes[0].sum())
-        columns += TOKENS
-    else:
-        sizes = [controls.effect_sizes(block, [index + 1, 0], i, missing) for i, index in enumerate(sweep.index)]
-        frame = frame.assign(**pd.DataFrame(sizes))
-        columns += controls.EFFECT_SIZES
-    units = ("documents", "documents") if percent is not None else ("prompts", controls.SHARING)
-    title, screen = data.about["title"][name], data.extra.get("screen")
-    if screen is not None:
-        # to first order Δ is (g − 1) times the attribution
-        frame["attribution"] = (frame["scale"] - 1).to_numpy() * screen.attribution[frame["layer"], frame["index"]]
-        best = frame["head"].isin([head.label for head in screen.best])
-        frame["selection"] = np.where(best, "attribution", "at random")
-        columns += SCREENED
-        title += (quality := screen.title(frame))
-        data.about["head_selection"] = quality.removeprefix("; ")
-    by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
-    return Table(frame, (*columns, *counts(*units)), missing, title, by=by, most=MOST)
+    """One per measure: estimates, ranks among the random sets, and effect sizes for prompts."""
+    out = {}
+    for name, block in data.blocks.items():
+        if name == "percent":
+            continue
+        loss, title, columns = name == "loss", data.about["title"][name], list(HEADS)
+        frame, missing = controls.beside_draws(block, estimates[name], KEYS, effect_sizes=not loss)
+        several = "interaction" in frame
+        columns += _effects(name, block.measure.unit, several)
+        if loss:
+            frame.insert(frame.columns.get_loc("delta"), "percent", estimates["percent"].frame["value"].to_numpy())
+            frame["tokens"] = int(block.sizes[0].sum())
+        columns += TOKENS if loss else controls.EFFECT_SIZES
+        if (screen := data.extra) is not None:
+            # to first order Δ is (g − 1) times the attribution
+            frame["attribution"] = (frame["scale"] - 1).to_numpy() * screen.attribution[frame["layer"], frame["index"]]
+            best = frame["head"].isin([head.label for head in screen.best])
+            frame["selection"] = np.where(best, "attribution", "at random")
+            columns += SCREENED
+            data.about["head_selection"] = quality = screen.title(frame)
+            title += f"; {quality}"
+        columns += counts(*(("documents", "documents") if loss else ("prompts", controls.SHARING)))
+        by = ("interaction" if frame["interaction"].notna().any() else "delta") if several else ""
+        out[name] = Table(frame, tuple(columns), missing, title, by=by, most=MOST)
+    return out
 
 
 def relate(result: Result) -> dict[str, Table]:

@@ -12,7 +12,7 @@ Intervals, p and Holm's correction over tasks × groups use the independent case
 mean effect of random other groups of as many heads, and p_rank the group's rank among them. --control adds the
 case-by-case differences to a second model of the same shape, and the ratios of spreads and means; `found` groups are
 searched for in each model. Diagonality, whether tasks rely on their own heads (§5.3):
-`interventions.ablation_effects.diagonality`.
+`interventions.ablation_effects.measure`.
 """
 
 from types import ModuleType

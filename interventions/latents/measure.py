@@ -1,11 +1,21 @@
-"""Edits of latents: losses of documents, KL at every position of texts, and their next tokens."""
+"""Edits of latents: losses of documents, KL at every position of texts, and their next tokens.
 
-from collections.abc import Mapping, Sequence
+An HDPL projection adds a detail path and a latent path, which encodes the input into a small vector z and decodes it.
+Hook: `blocks.L.attn.q.hook_latent` [B, T, R], z; at evaluation z is its mean μ (HDPL §2.1.2). Places are written like
+heads: `L2.q` is one projection, `L2.*` a layer, `L0-2.up` a range, `*.v` one in every layer, `all` every one.
+
+Every edit acts on the dimensions `dims` and the `positions` (None: all; negative positions count from the end of the
+padded row) and leaves the rest unchanged, bit for bit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,11 +26,11 @@ from streamscope.instruments.observations import Estimates, Measure, Observation
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Table, counts, key, number
 from streamscope.interventions import changes
-from streamscope.interventions.edits import latents as e
 from streamscope.interventions.latents import Latents
 from streamscope.interventions.observe import NATS
 from streamscope.models.config import ModelConfig
-from streamscope.models.hooks import Edits, Query, run
+from streamscope.models.head_spec import parse_parts
+from streamscope.models.hooks import Edit, Edits, Query, run
 from streamscope.models.layers.hdpl import latent_widths
 from streamscope.models.readout import divergences
 
@@ -30,11 +40,84 @@ NOTHING = {"latents": "none", "place": "", "layer": -1, "projection": "", "dims"
 """The keys of the unedited model."""
 
 
+class Place(NamedTuple):
+    """An HDPL projection: its layer, and its path inside the block (attn.q, mlp.up)."""
+
+    layer: int
+    path: str
+
+    @property
+    def label(self) -> str:
+        return f"L{self.layer}.{self.path.split('.')[1]}"
+
+    @property
+    def hook(self) -> str:
+        return f"blocks.{self.layer}.{self.path}.hook_latent"
+
+
+def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]:
+    """Places in order of layer and use, each once. Raises `InputError` for places that the model lacks."""
+    names = {path.split(".")[1]: path for path in latent_widths(config)}
+    parts = parse_parts(specs, config.n_layers, list(names), "HDPL projection")
+    return [Place(layer, names[name]) for layer, name in parts]
+
+
+def check_dims(places: Iterable[Place], dims: Iterable[int], config: ModelConfig) -> None:
+    """Raise `InputError` unless every place has every dimension, counted from 0."""
+    widths = latent_widths(config)
+    for place in places:
+        for d in dims:
+            if not 0 <= d < widths[place.path]:
+                raise InputError(f"{place.label} has latent dimensions 0 to {widths[place.path] - 1}, not {d}")
+
+
+Indices = Sequence[int] | None
+
+
+def clamp_latents(
+    places: Iterable[Place], value: float, dims: Indices = None, positions: Indices = None
+) -> dict[str, Edit]:
+    """z ← value. The prior is N(0, 1); 0 in every dimension switches the latent path off, because SiLU(0) = 0."""
+    return {place.hook: _edit(lambda z: torch.full_like(z, value), dims, positions) for place in places}
+
+
+def scale_latents(
+    places: Iterable[Place], g: float, dims: Indices = None, positions: Indices = None
+) -> dict[str, Edit]:
+    """z ← g z. g = 1 changes nothing, g = 0 switches the latent path off."""
+    return {place.hook: _edit(lambda z: g * z, dims, positions) for place in places}
+
+
+def blend_latents(
+    latents: Mapping[Place, Float[Tensor, "P R"]], share: float, dims: Indices = None, positions: Indices = None
+) -> dict[str, Edit]:
+    """z ← (1 − s) z + s z', between two prompts: s = 1 swaps, s = 0 changes nothing. z' [P, R] goes to the P
+    `positions`, in order, of every row of the batch."""
+
+    def blended(z: Tensor, donor: Tensor) -> Tensor:
+        new, rows = z.clone(), slice(None) if positions is None else list(positions)
+        new[:, rows] = (1 - share) * z[:, rows] + share * donor.to(z)
+        return new
+
+    return {place.hook: _edit(partial(blended, donor=donor), dims, positions) for place, donor in latents.items()}
+
+
+def _edit(change: Callable[[Tensor], Tensor], dims: Indices, positions: Indices) -> Edit:
+    def apply(z: Tensor, hook: Any) -> Tensor:
+        chosen = zip(z.shape[1:], (positions, dims), strict=True)
+        rows, columns = (torch.arange(n)[slice(None) if indices is None else list(indices)] for n, indices in chosen)
+        mask = torch.zeros(z.shape[1:], dtype=torch.bool, device=z.device)
+        mask[rows[:, None], columns] = True
+        return torch.where(mask, change(z), z)
+
+    return apply
+
+
 @dataclass(frozen=True)
 class Cell:
     """One edit of one place or of several at once; `dims` None means all latent dimensions."""
 
-    places: tuple[e.Place, ...]
+    places: tuple[Place, ...]
     dims: tuple[int, ...] | None
     kind: Literal["scale", "clamp", "blend"]
     amount: float
@@ -51,12 +134,12 @@ class Cell:
             "dims": dims, "edit": self.kind, "amount": float(self.amount),
         }  # fmt: skip
 
-    def edits(self, positions: Sequence[int] | None = None, donor: e.Latents | None = None) -> Edits:
+    def edits(self, positions: Sequence[int] | None = None, donor: Mapping[Place, Tensor] | None = None) -> Edits:
         """The edits at the `positions`; `donor` is the other prompt's z to blend with."""
         if self.kind == "blend":
             assert donor is not None
-            return e.blend_latents({place: donor[place] for place in self.places}, self.amount, self.dims, positions)
-        make = e.scale_latents if self.kind == "scale" else e.clamp_latents
+            return blend_latents({place: donor[place] for place in self.places}, self.amount, self.dims, positions)
+        make = scale_latents if self.kind == "scale" else clamp_latents
         return make(self.places, self.amount, self.dims, positions)
 
 
@@ -68,8 +151,8 @@ def check(options: Latents, model: Any) -> None:
 def cells_of(options: Latents, config: ModelConfig) -> list[Cell]:
     """Every change of every place (or of all together), and with `each` of every dimension. Raises `InputError` for a
     projection or dimension that the model lacks."""
-    places = e.parse_places(options.at, config)
-    e.check_dims(places, options.dims, config)
+    places = parse_places(options.at, config)
+    check_dims(places, options.dims, config)
     widths = latent_widths(config)
     blends = options.blend or ((1.0,) if options.source else ())
     scales = options.scale or (() if options.clamp or blends else (0.0,))
@@ -113,7 +196,7 @@ def observe(options: Latents, model: Any, data: Opened, progress: Progress) -> c
 
 
 def with_resolved_heads(options: Latents, data: Opened) -> Latents:
-    return replace(options, at=tuple(place.label for place in e.parse_places(options.at, data.model.config)))
+    return replace(options, at=tuple(place.label for place in parse_places(options.at, data.model.config)))
 
 
 def aligned_positions(n: int, n_source: int | None, positions: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -1,9 +1,21 @@
-"""Losses of documents under changes of the mixing of streams; changes without effect are not measured."""
+"""Losses of documents under changes of the mixing of streams; changes without effect are not measured.
 
+    X ← H_res X + H_post ⊗ F(H_pre X)          around the branch F of every module, L2.attn or L2.mlp (SPEC §1.4, §2)
+
+Coefficients are edited where they are used: `blocks.L.{attn,mlp}_hc.hook_pre`, `hook_post` [B, T, N] and `hook_res`
+[B, T, N, N]. Streams are edited where they enter the module, `blocks.L.hook_streams_pre` for attention and
+`hook_streams_mid` for the FFN [B, T, N, D], so that the module computes its coefficients from the changed streams.
+"""
+
+import itertools
+import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.instruments.contract import Progress, need_streams, title_of
@@ -12,11 +24,11 @@ from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import changes
-from streamscope.interventions.edits import mixing as e
-from streamscope.interventions.edits.means import document_rows, hook_means
+from streamscope.interventions.edits import document_rows, hook_means
 from streamscope.interventions.mixing import Mixing
-from streamscope.models.hooks import Edits, edited_at, hooked_at
-from streamscope.models.mixing import PlacedConnection, connections, inert_modules, unseen
+from streamscope.models.head_spec import parse_parts
+from streamscope.models.hooks import Edit, Edits, edited_at, hooked_at
+from streamscope.models.mixing import PARTS, PlacedConnection, connections, inert_modules, unseen
 
 EVERYWHERE = "everywhere"
 OF = {"res": "H_res", "pre": "H_pre", "post": "H_post", "both": "H_pre and H_post"}
@@ -27,6 +39,49 @@ Constants = Mapping[tuple[str, str], Tensor]
 SAME = "coefficients are the same at every token by construction"
 EQUAL = "its streams are equal"
 SUM = "only the sum of its streams is read, which stays the same"
+
+
+def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[PlacedConnection]:
+    """Modules named L2.attn, L2.*, L0-2.mlp, *.attn or all; in order, each once."""
+    return [PlacedConnection(*part) for part in parse_parts(specs, n_layers, PARTS, "module")]
+
+
+def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
+    """H ← values[hook], [N] or [N, N], the same at every token."""
+    return {name: partial(_constant, value=value) for name, value in values.items()}
+
+
+def permute_streams(modules: Iterable[PlacedConnection], order: Sequence[int]) -> dict[str, Edit]:
+    """X_s ← X_order[s] where the streams enter the modules."""
+    return {module.entry: lambda X, hook: X[:, :, list(order)] for module in modules}
+
+
+def average_streams(modules: Iterable[PlacedConnection]) -> dict[str, Edit]:
+    """X_s ← the mean of the streams where they enter the modules; equal streams stay equal, bit for bit."""
+    return {module.entry: _average for module in modules}
+
+
+def permutations(n: int, draws: int, seed: int) -> list[tuple[int, ...]]:
+    """`draws` different permutations of n streams, drawn uniformly from all but the identity; all if there are fewer.
+    The same seed gives the same permutations."""
+    identity = tuple(range(n))
+    if math.factorial(n) - 1 <= draws:
+        return list(itertools.permutations(range(n)))[1:]
+    generator, drawn = random.Random(seed), dict[tuple[int, ...], None]()
+    while len(drawn) < draws:
+        order = tuple(generator.sample(identity, n))
+        if order != identity:
+            drawn[order] = None
+    return list(drawn)
+
+
+def _constant(H: Tensor, hook: Any, *, value: Tensor) -> Tensor:
+    return value.to(H).expand_as(H)
+
+
+def _average(X: Float[Tensor, "B T N D"], hook: Any) -> Float[Tensor, "B T N D"]:
+    first = X[:, :, :1]  # the mean of equal numbers is not always that number
+    return (first + (X - first).mean(2, keepdim=True)).expand_as(X)
 
 
 def hooks_of(change: str, module: PlacedConnection) -> list[str]:
@@ -42,13 +97,13 @@ def check(options: Mixing, model: Any) -> None:
 def places(where: Sequence[str], n_layers: int) -> tuple[bool, list[PlacedConnection]]:
     """(whether to change all modules at once, the modules to change alone); both by default."""
     alone = [spec for spec in where if spec != EVERYWHERE] if where else ["all"]
-    return not where or EVERYWHERE in where, e.parse_modules(alone, n_layers)
+    return not where or EVERYWHERE in where, parse_modules(alone, n_layers)
 
 
 def placed_changes(options: Mixing, model: Any) -> list[tuple[str, str, tuple[PlacedConnection, ...], str]]:
     """(change, where, modules in which it acts, why it cannot act) of every change, everywhere and at every module."""
     everywhere, alone = places(options.where, model.config.n_layers)
-    every = e.parse_modules("all", model.config.n_layers)
+    every = parse_modules("all", model.config.n_layers)
     out = list[tuple[str, str, tuple[PlacedConnection, ...], str]]()
     for change in dict.fromkeys(options.change):
         inert = inert_reasons(model, change)
@@ -64,12 +119,12 @@ def edits_of(
 ) -> list[Edits]:
     """The edits of a change in these modules, one for each permutation."""
     if change == "permute":
-        return [e.permute_streams(modules, order) for order in orders]
+        return [permute_streams(modules, order) for order in orders]
     if change == "average":
-        return [e.average_streams(modules)]
+        return [average_streams(modules)]
     to = change.partition("-")[2]
     hooks = [hook for module in modules for hook in hooks_of(change, module)]
-    return [e.constant_coefficients({hook: constants[hook, to] for hook in hooks})]
+    return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
 
 
 def inert_reasons(model: Any, change: str) -> dict[str, str]:
@@ -118,7 +173,7 @@ def observe(options: Mixing, model: Any, data: Opened, progress: Progress) -> ch
     """Every change, everywhere and at every module, one variant per permutation. Units: documents."""
     opened, placed = data[Documents], placed_changes(options, model)
     constants = constants_of(model, [(change, modules) for change, _, modules, inert in placed if not inert], opened)
-    orders, change_list = e.permutations(model.config.residual.n, options.draws, options.seed), []
+    orders, change_list = permutations(model.config.residual.n, options.draws, options.seed), []
     for change, where, modules, inert in placed:
         drawn, (of, _, to) = len(orders) if change == "permute" else 1, change.partition("-")
         coefficient, value = (OF[of], TO[to]) if to else ("streams", STREAMS[of])

@@ -16,8 +16,15 @@ from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.interventions.patch import Patch, activations
-from streamscope.interventions.patch.pairs import Pairs, PatchPair, by_token, choose_pairs, make_pairs, own_pair
-from streamscope.interventions.patch.pairs import units_of as pair_units
+from streamscope.interventions.patch.pairs import (
+    Pairs,
+    PatchPair,
+    by_token,
+    choose_pairs,
+    make_pairs,
+    own_pair,
+    units_of,
+)
 from streamscope.interventions.patch.paths import edges_of, every_edge, parse_senders, patch_edges
 from streamscope.models.head_spec import Head, parse_layers, score_names
 
@@ -167,39 +174,40 @@ def add_blocks(
     """Add two blocks: log-odds with the effect of every patch, and recoveries of the pairs that define one. Holm's p of
     the effects corrects over the patches with the same direction and `family`."""
     cells: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {odds: [], share: []}
-    contrasts: dict[str, list[Contrast]] = {odds: [], share: []}
+    data.contrasts |= {odds: [], share: []}
 
     def cell(block: str, label: Mapping[str, Any], run: str, x: np.ndarray) -> int:
         cells[block].append(({**label, "run": run}, x))
         return len(cells[block]) - 1
 
     for sweep in swept:
+        exact, direction = sweep.exact, sweep.exact.direction
         blank = {k: v if k == "direction" else type(v)() for k, v in sweep.labels[0].items()}
-        clean = cell(odds, blank, "clean", sweep.exact.clean)
-        corrupt = cell(odds, blank, "corrupted", sweep.exact.corrupt)
-        base = corrupt if sweep.exact.direction == "denoise" else clean
-        rows = [("effect", "recovery", "patched", sweep.exact.patched)] if len(sweep.exact.patched) else []
+        clean, corrupt = (
+            cell(odds, blank, run, x) for run, x in (("clean", exact.clean), ("corrupted", exact.corrupt))
+        )
+        base = corrupt if direction == "denoise" else clean
+        rows = [("effect", "recovery", "patched", exact.patched)] if len(exact.patched) else []
         if sweep.guessed is not None:
-            rows.append(("attribution", "attributed", "guessed", sweep.exact.own + sweep.guessed))
+            rows.append(("attribution", "attributed", "guessed", exact.own + sweep.guessed))
         for i, label in enumerate(sweep.labels):
-            for effect, recovery, run, all_of in rows:
-                index, tested = cell(odds, label, run, all_of[i]), effect == "effect"
-                absent = NO_EDGE if np.isnan(all_of[i]).all() else ""
-                contrasts[odds].append(Contrast(
-                    quantity=effect, weights={index: 1.0, base: -1.0}, labels=label, null=0.0 if tested else None,
-                    family=f"{odds}, {sweep.exact.direction} {label[family]}", missing=absent,
+            for effect, recovery, run, patched in rows:
+                absent = NO_EDGE if np.isnan(patched[i]).all() else ""
+                data.contrasts[odds].append(Contrast(
+                    quantity=effect, labels=label, null=0.0 if effect == "effect" else None, missing=absent,
+                    weights={cell(odds, label, run, patched[i]): 1.0, base: -1.0},
+                    family=f"{odds}, {direction} {label[family]}",
                 ))  # fmt: skip
-                part = replace(sweep.exact, patched=all_of[i][None]).recovery(threshold)[0]
-                reason = absent or (_unclear(threshold) if np.isnan(part).all() else "")
-                weights = {cell(share, label, run, part): 1.0}
-                described_only = Contrast(quantity=recovery, weights=weights, labels=label, null=None, missing=reason)
-                contrasts[share].append(described_only)
-    units = pair_units(pairs)
+                part = replace(exact, patched=patched[i][None]).recovery(threshold)[0]
+                data.contrasts[share].append(Contrast(
+                    quantity=recovery, weights={cell(share, label, run, part): 1.0}, labels=label, null=None,
+                    missing=absent or (_unclear(threshold) if np.isnan(part).all() else ""),
+                ))  # fmt: skip
     for name, measure in ((odds, ODDS), (share, SHARE)):
         keys, total = pd.DataFrame([key for key, _ in cells[name]]), np.stack([x for _, x in cells[name]])
-        size = ~np.isnan(total)
-        data.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
-        data.contrasts[name] = contrasts[name]
+        data.blocks[name] = Observations(
+            measure=measure, cells=keys, units=units_of(pairs), total=total, size=~np.isnan(total)
+        )
 
 
 def _unclear(threshold: float) -> str:
@@ -237,27 +245,18 @@ def errors(swept: SweepResults) -> pd.DataFrame:
     """One row per hook: the errors of attribution, over cells × pairs, in nats. correlation is Pearson's r; max_abs and
     mean_abs are the largest and mean |guess − exact|; exact_abs: mean |exact|."""
     assert swept.guessed is not None
-    hooks, names = (
-        pd.Series([label["hook"] for label in swept.labels]),
-        ("correlation", "max_abs", "mean_abs", "exact_abs"),
-    )
-    rows = []
+    hooks, rows = pd.Series([label["hook"] for label in swept.labels]), []
     for hook, index in hooks.groupby(hooks, sort=False).groups.items():
         a, b = swept.exact.effect[index].ravel(), swept.guessed[index].ravel()
         a, b = a[np.isfinite(a)], b[np.isfinite(a)]
+        names = ("correlation", "max_abs", "mean_abs", "exact_abs")
         values, undefined = [np.nan] * 4, f"{', '.join(names)}: {NO_EDGE}"
         if len(a):
             flat = len(a) < 2 or a.std() < RESOLUTION or b.std() < RESOLUTION
-            undefined = "correlation: one of the two does not vary" if flat else ""
-            off = np.abs(b - a)
+            undefined, off = "correlation: one of the two does not vary" if flat else "", np.abs(b - a)
             values = [np.nan if flat else np.corrcoef(a, b)[0, 1], off.max(), off.mean(), np.abs(a).mean()]
-        row = {
-            "direction": swept.exact.direction,
-            "hook": hook,
-            "values": len(a),
-            **dict(zip(names, values, strict=True)),
-        }
-        rows.append({**row, "undefined": undefined})
+        row = {"direction": swept.exact.direction, "hook": hook, "values": len(a), "undefined": undefined}
+        rows.append(row | dict(zip(names, values, strict=True)))
     return pd.DataFrame(rows)
 
 

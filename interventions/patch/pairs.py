@@ -12,7 +12,7 @@ Position labels mean the same in every pair (`PLACES`), so that pairs of differe
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -85,31 +85,32 @@ class Pairs:
         return f"{lost}, {cut} by the first token of a longer answer or foil" if cut else lost
 
 
+class Unpaired(Exception):
+    """Why a prompt has no partner to compare it with."""
+
+
 def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pairs:
     """All pairs of a suite. Raises `InputError` if there is none."""
-    names, prompts = units(aligned.prompts), aligned.prompts
-    outcomes: list[tuple[str, PatchPair | str]]
-    if contrast == "corrupt":
-        outcomes = [(p.id, _corrupt_pair(aligned, i, tokenizer, names[i])) for i, p in enumerate(prompts)]
-    elif contrast == "noun":
-        nouns = _nouns(aligned)
-        outcomes = [
-            (p.id, _noun_pair(aligned, i, nouns.get(p.relation or p.category, []), tokenizer, names[i]))
-            for i, p in enumerate(prompts)
-        ]
+    prompts, names = aligned.prompts, units(aligned.prompts)
+    if contrast == "order":
+        partners = aligned.pairs()
+        ids = [prompts[first].pair or prompts[first].id for first, _ in partners]
     else:
-        outcomes = [
-            (prompts[first].pair or prompts[first].id, _order_pair(aligned, first, last, tokenizer, names[first]))
-            for first, last in aligned.pairs()
-        ]
-        outcomes += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
-    pairs = tuple(outcome for _, outcome in outcomes if isinstance(outcome, PatchPair))
-    filtered = tuple((name, reason) for name, reason in outcomes if isinstance(reason, str))
+        partners, ids = [(i, i) for i in range(len(prompts))], [p.id for p in prompts]
+    make = {"corrupt": _corrupt_pair, "noun": _noun_pair, "order": _order_pair}[contrast]
+    pairs, filtered = list[PatchPair](), list[tuple[str, str]]()
+    for name, (i, j) in zip(ids, partners, strict=True):
+        try:
+            pairs.append(PatchPair(id=name, cluster=names[i], **make(aligned, i, j, tokenizer)))
+        except Unpaired as reason:
+            filtered.append((name, str(reason)))
+    if contrast == "order":
+        filtered += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
     if not pairs:
         reasons = Counter(reason for _, reason in filtered).most_common(1)
         reason = reasons[0][0] if reasons else "it has no minimal pairs"
         raise InputError(f"no prompt gives a clean and a corrupted text of equal length: {reason}; use other prompts")
-    return Pairs(pairs, filtered)
+    return Pairs(tuple(pairs), tuple(filtered))
 
 
 def units_of(pairs: Sequence[PatchPair]) -> pd.DataFrame:
@@ -186,41 +187,37 @@ def answer_tokens(
     return answers, foils, any(len(row) > len(ids) + 1 for row in rows)
 
 
-def _corrupt_pair(aligned: Aligned, i: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and its corrupted text, or the reason why they cannot be compared."""
+def _corrupt_pair(aligned: Aligned, i: int, _: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The prompt and its corrupted text."""
     prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
     if prompt.corrupt is None:
-        return "it has no corrupted text"
+        raise Unpaired("it has no corrupted text")
     changed = tokenizer.encode(prompt.corrupt)
     if len(changed) != len(ids):
-        return "its corrupted text has another number of tokens"
+        raise Unpaired("its corrupted text has another number of tokens")
     sides = answer_tokens(prompt, ids, tokenizer)
     if isinstance(sides, str):
-        return sides
+        raise Unpaired(sides)
     nouns = [role for role in ("target", "distractor") if role in by_role]
-    places = _places(by_role, len(ids), nouns, tokenizer.adds_bos)
-    return _pair(prompt.id, cluster, (ids, changed), sides[:2], places, sides[2])
+    return {
+        "clean": tuple(ids), "corrupt": tuple(changed), "answers": sides[0], "foils": sides[1], "cut": sides[2],
+        "places": _places(by_role, len(ids), nouns, tokenizer.adds_bos),
+    }  # fmt: skip
 
 
-def _nouns(aligned: Aligned) -> dict[str, list[str]]:
-    """Relation (or category) -> the target nouns of its prompts, in order, each once."""
-    by_kind: dict[str, dict[str, None]] = {}
-    for p in aligned.prompts:
-        if "target" in p.roles:
-            by_kind.setdefault(p.relation or p.category, {})[p.text[slice(*p.roles["target"])]] = None
-    return {name: list(nouns) for name, nouns in by_kind.items()}
-
-
-def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """The prompt and the same one with another target noun, or the reason why there is no such pair."""
+def _noun_pair(aligned: Aligned, i: int, _: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The prompt and the same one with another target noun of its relation (or category)."""
     prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
     continuations = aligned.continuations[i]
     if continuations is None or "target" not in by_role or "distractor" not in by_role:
-        return "it has no continuations or no competitor"
+        raise Unpaired("it has no continuations or no competitor")
     start, end = prompt.roles["target"]
     noun = prompt.text[start:end]
     if (prompt.coherent or "").strip() != noun:
-        return "the answer is not the target noun"
+        raise Unpaired("the answer is not the target noun")
+    kind = prompt.relation or prompt.category
+    same_kind = [p for p in aligned.prompts if "target" in p.roles and (p.relation or p.category) == kind]
+    nouns = list(dict.fromkeys(p.text[slice(*p.roles["target"])] for p in same_kind))
     index = nouns.index(noun)
     for candidate in [*nouns[index + 1 :], *nouns[:index]]:
         if candidate.lower() in prompt.text.lower() or (candidate[0].lower() in VOWELS) != (noun[0].lower() in VOWELS):
@@ -231,42 +228,35 @@ def _noun_pair(aligned: Aligned, i: int, nouns: list[str], tokenizer: Tokenizer,
             a == b or p in by_role["target"] for p, (a, b) in enumerate(zip(ids, changed, strict=True))
         )
         if is_aligned and longer[: len(ids)] == ids and longer[len(ids)] != continuations[0][0]:
-            sides = (continuations[0], longer[len(ids) :])
             places = _places(by_role, len(ids), ("target", "distractor"), tokenizer.adds_bos)
-            return _pair(prompt.id, cluster, (ids, changed), [side[:1] for side in sides], places, _several(sides))
-    return "no other noun of its relation has as many tokens"
+            return _by_first_token(ids, changed, continuations[0], longer[len(ids) :], places)
+    raise Unpaired("no other noun of its relation has as many tokens")
 
 
-def _order_pair(aligned: Aligned, first: int, last: int, tokenizer: Tokenizer, cluster: Unit) -> PatchPair | str:
-    """Target first as clean, target last as corrupted, or the reason why they cannot be compared."""
+def _order_pair(aligned: Aligned, first: int, last: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Target first as clean, target last as corrupted."""
     ids, last_ids = aligned.tokens[first], aligned.tokens[last]
     by_role, swapped = aligned.positions[first], aligned.positions[last]
     sides = aligned.continuations[first]
     if sides is None:
-        return "it has no continuations"
+        raise Unpaired("it has no continuations")
     if len(ids) != len(last_ids):
-        return "the two orders differ in tokens"
+        raise Unpaired("the two orders differ in tokens")
     exchanged = {"target": "distractor", "distractor": "target", "query": "query"}
     if any(by_role[role] != swapped[other] for role, other in exchanged.items()):
-        return "the nouns have different numbers of tokens"
+        raise Unpaired("the nouns have different numbers of tokens")
     where = {"first noun": by_role["target"], "second noun": by_role["distractor"], "query": by_role["query"]}
-    name = aligned.prompts[first].pair or aligned.prompts[first].id
     places = _places(where, len(ids), ("first noun", "second noun"), tokenizer.adds_bos)
-    return _pair(name, cluster, (ids, last_ids), [side[:1] for side in sides], places, _several(sides))
+    return _by_first_token(ids, last_ids, *sides, places)
 
 
-def _pair(
-    name: str, cluster: Unit, texts: Iterable[Iterable[int]], answers: Iterable[Iterable[int]],
-    places: dict[str, tuple[int, ...]], cut: bool,
-) -> PatchPair:  # fmt: skip
-    (clean, corrupt), (right, wrong) = (map(tuple, sides) for sides in (texts, answers))
-    return PatchPair(id=name, cluster=cluster, clean=clean, corrupt=corrupt, answers=right, foils=wrong, places=places,
-                     cut=cut)  # fmt: skip
-
-
-def _several(sides: Iterable[Sequence[int]]) -> bool:
-    """Whether a continuation has more than the one token that counts."""
-    return any(len(side) > 1 for side in sides)
+def _by_first_token(
+    clean: Sequence[int], corrupt: Sequence[int], right: Sequence[int], wrong: Sequence[int], places: Any
+) -> dict[str, Any]:
+    return {
+        "clean": tuple(clean), "corrupt": tuple(corrupt), "answers": tuple(right[:1]), "foils": tuple(wrong[:1]),
+        "places": places, "cut": len(right) > 1 or len(wrong) > 1,
+    }  # fmt: skip
 
 
 def _places(by_role: dict[str, Any], n: int, nouns: Sequence[str], bos: bool) -> dict[str, tuple[int, ...]]:

@@ -14,8 +14,7 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Table, described, key
 from streamscope.interventions import changes
-from streamscope.interventions.edits import add_direction, random_direction
-from streamscope.interventions.edits.means import chunks, document_rows
+from streamscope.interventions.edits import add_direction, chunks, document_rows, random_direction
 from streamscope.interventions.observe import NATS
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations

@@ -62,18 +62,16 @@ def blocks_of(
 ) -> dict[str, Observations]:
     """Per measure the values of every case, from the observations of each task and its units. Cells: task, group,
     scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model."""
-    scales = list(dict.fromkeys(g for _, g in sweep.cells))
-    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
-    sizes = {task: result.size for task, (observed, _) in by_task.items() for result in observed.values()}
+    names, rows = np.repeat([group.name for group in groups], len(sweep.cells) // len(groups)).tolist(), {}
     for task, (observed, _) in by_task.items():
-        for c, (_, scale) in enumerate(sweep.cells):
-            where = {"task": task, "group": groups[c // len(scales)].name, "scale": scale}
-            edits = [None if scale == 1 else sweep.index[c], *(index for _, index in sweep.controls[c])]
-            for name, result in observed.items():
-                totals = [result.under(edit) * result.size for edit in edits]
-                values = [({**where, "draw": draw}, total) for draw, total in enumerate(totals, -1)]
-                rows.setdefault(name, []).extend(values)
+        for name, (heads, scale, drawn) in zip(names, sweep.cells, strict=True):
+            edits = [None if scale == 1 else sweep.index[heads, scale], *(sweep.index[d, scale] for d in drawn)]
+            where = {"task": task, "group": name, "scale": scale}
+            for measure, result in observed.items():
+                values = [({**where, "draw": i}, result.under(edit) * result.size) for i, edit in enumerate(edits, -1)]
+                rows.setdefault(measure, []).extend(values)
     units = {task: task_units for task, (_, task_units) in by_task.items()}
+    sizes = {task: result.size for task, (observed, _) in by_task.items() for result in observed.values()}
     return {name: task_block(MEASURES[name], units, block_rows, sizes) for name, block_rows in rows.items()}
 
 

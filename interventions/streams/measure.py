@@ -1,6 +1,20 @@
-"""The loss of a model with one of its streams removed, one row per place, with documents as units."""
+"""The loss of a model with one of its streams removed, one row per place, with documents as units.
 
-from collections.abc import Iterable, Mapping, Sequence
+A stream is read at three points of layer L, `blocks.L.hook_<stream>_pre`, `_mid` and `_post`: attention reads pre, the
+FFN mid, the next layer (or the head) post. The stream continues, so the reach of an edit depends on the point:
+
+    onwards     pre of layer L only: layer L and everything after it read the replacement plus later writes. A frozen
+                token stream is never written, so it stays replaced up to the head.
+    layer       pre and mid of layer L; at post the removed part is put back as the layer carries it. Only layer L reads
+                the change; its outputs stay. Hyper-connections carry through H_res: until post, other streams lack the
+                stream's share, too, and coefficients come from the changed streams.
+    everywhere  pre and mid of every layer and post of the last: nothing ever reads the stream itself.
+    head        post of the last layer: only the final norm and the head read the replacement.
+
+Streams: "token", "context"; "s0", "s1", … of hyper-connections; "resid" for a single stream.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,14 +31,11 @@ from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import changes
-from streamscope.interventions.edits import stream_number
-from streamscope.interventions.edits import streams as e
-from streamscope.interventions.edits.means import document_rows, hook_means
-from streamscope.interventions.edits.streams import EVERYWHERE, HEAD, Replacement, hook_names
+from streamscope.interventions.edits import document_rows, hook_means, stream_number
 from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Query, edited_at, hooked_at, run
+from streamscope.models.hooks import Edit, Query, edited_at, hooked_at, run
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.stream_states import streams_of
 from streamscope.text.shards import TokenShards
@@ -37,6 +48,79 @@ PAPER = {("token", "zero"): 36.0, ("context", "zero"): 9.5, ("token", "random"):
 """Percent in DST Table 4, for another model and corpus, at an unstated place."""
 NOT_PRINTED = "not in the paper"
 EMPTY = "by construction, x_e is 0 until layer 0 writes it"
+
+
+Replacement = Callable[[str, Tensor], Tensor]
+"""(hook name, the stream [B, T, D]) -> its replacement, of the same shape."""
+
+
+def zero(name: str, x: Tensor) -> Tensor:
+    """x ← 0 (DST Table 4)."""
+    return torch.zeros_like(x)
+
+
+def constant(values: Mapping[str, Tensor]) -> Replacement:
+    """x ← values[hook] [D], the same at every position: mean ablation."""
+    return lambda name, x: values[name].to(x).expand_as(x)
+
+
+def sequence(values: Mapping[str, Tensor]) -> Replacement:
+    """x_t ← values[hook]_t from rows [T', D] with T' ≥ T, the same in every row of the batch: another text's stream."""
+    return lambda name, x: values[name][: x.shape[1]].to(x).expand_as(x)
+
+
+EVERYWHERE, HEAD = "everywhere", "head"
+
+
+def replace_at(stream: str, replacement: Replacement, where: int | str, reach: str, n_layers: int) -> dict[str, Edit]:
+    """The edits of a place: `EVERYWHERE`, `HEAD`, or a layer with the reach "layer" or "onwards"."""
+    if reach == "layer":
+        return _replace_in_layer(stream, replacement, int(where))
+    if where == EVERYWHERE:
+        names = hook_names(stream, n_layers)
+    else:
+        names = (_hook(stream, n_layers - 1, "post") if where == HEAD else _hook(stream, int(where), "pre"),)
+    return dict.fromkeys(names, partial(_replace, stream=stream, replacement=replacement))
+
+
+def _replace_in_layer(stream: str, replacement: Replacement, layer: int) -> dict[str, Edit]:
+    """Replace the stream for the readers of one layer; afterwards it is what it would have been. The edits of a layer
+    share state, so use them together, in one forward pass at a time."""
+    removed: dict[str, Tensor] = {}  # the part that is put back
+
+    def take(x: Tensor, hook: Any, *, carried: bool) -> Tensor:
+        new = _replace(x, hook, stream=stream, replacement=replacement)
+        removed["part"] = removed["part"] + (x - new) if carried else x - new
+        return new
+
+    def carry(H: Tensor, hook: Any) -> Tensor:
+        removed["part"] = H @ removed["part"]
+        return H
+
+    pre, mid, post = (_hook(stream, layer, place) for place in ("pre", "mid", "post"))
+    edits: dict[str, Edit] = {pre: partial(take, carried=False)}
+    if stream_number(stream) is not None:
+        edits |= {f"blocks.{layer}.{branch}_hc.hook_res": carry for branch in ("attn", "mlp")}
+    return edits | {mid: partial(take, carried=True), post: lambda x, hook: x + removed.pop("part")}
+
+
+def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
+    """Hooks where a stream is read: pre and mid of every layer, post of the last."""
+    names = [_hook(stream, layer, place) for layer in range(n_layers) for place in ("pre", "mid")]
+    return (*names, _hook(stream, n_layers - 1, "post"))
+
+
+def _hook(stream: str, layer: int, place: str) -> str:
+    return f"blocks.{layer}.hook_{stream if stream_number(stream) is None else 'streams'}_{place}"
+
+
+def _replace(x: Tensor, hook: Any, *, stream: str, replacement: Replacement) -> Tensor:
+    index = stream_number(stream)
+    if index is None:
+        return replacement(hook.name, x)
+    new = x.clone()
+    new[:, :, index] = replacement(hook.name, x[:, :, index])
+    return new
 
 
 def _stream_part(stream: str, x: Tensor) -> Tensor:
@@ -103,7 +187,7 @@ def observe(options: Streams, model: Any, data: Opened, progress: Progress) -> c
                     "layer": where if isinstance(where, int) else -1,
                 }  # fmt: skip
                 change_list.append(changes.Change(
-                    labels, [e.replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
+                    labels, [replace_at(stream, x, where, reach, model.config.n_layers) for x in drawn],
                     missing=EMPTY if empty else "",
                     family=f"{stream}, {method}",
                     undrawn="" if method in DRAWN else "the replacement is not random",
@@ -152,14 +236,14 @@ def parse_places(specs: Sequence[str], reaches: Sequence[str], n_layers: int) ->
 def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: str, method: str) -> list[Replacement]:
     """What replaces a stream, one per draw; the mean is over the documents."""
     if method == "zero":
-        return [e.zero]
+        return [zero]
     if method == "mean":
-        return [e.constant(stream_means(model, stream, document_rows(opened.batches())))]
+        return [constant(stream_means(model, stream, document_rows(opened.batches())))]
     if method == "random":
         draws = range(options.draws)
-        return [e.sequence(random_embeddings(model, stream, opened.shards.d_vocab, options.seed, i)) for i in draws]
+        return [sequence(random_embeddings(model, stream, opened.shards.d_vocab, options.seed, i)) for i in draws]
     texts = [window(opened.shards, model.config.n_ctx, options.seed, i) for i in range(options.draws)]
-    return [e.sequence(stream_of(model, stream, ids)) for ids in texts]
+    return [sequence(stream_of(model, stream, ids)) for ids in texts]
 
 
 def tables(options: Streams, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -272,7 +272,7 @@ def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Esti
     effects, lost_effects = all_estimates.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
     deltas = [c for c in all_estimates.contrasts if c.quantity == "delta"]
     sizes = [
-        controls.effect_sizes(data.blocks[c.labels["measure"]], list(c.weights), row, lost_effects, options.resamples)
+        controls.sizes_of_effect(data.blocks[c.labels["measure"]], [*c.weights], row, lost_effects, options.resamples)
         for row, c in enumerate(deltas)
     ]
     effects = effects.assign(**pd.DataFrame(sizes))

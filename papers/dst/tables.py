@@ -29,7 +29,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.stats.held_out import best_head_held_out, halves
 from streamscope.interventions.amplify import Amplify
-from streamscope.interventions.edits.amplification import amplification
+from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.streams import Streams
 from streamscope.models.hooks import edit
 from streamscope.models.mixing import routing as matrices

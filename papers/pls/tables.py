@@ -37,7 +37,7 @@ from streamscope.features.store import features_of, raw_of
 from streamscope.instruments.data import Tasks, Tokens
 from streamscope.instruments.stats.held_out import halves
 from streamscope.interventions.ablation_effects import AblationEffects
-from streamscope.interventions.ablation_effects.ratios import changes
+from streamscope.interventions.ablation_effects.measure import changes
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
 from streamscope.interventions.hydra.measure import kept_share

@@ -53,7 +53,7 @@ def commands() -> dict[str, str]:
     """Command -> module, from the source of the rooms: packages with a `main`, and files that end in `command(main)`.
 
     A name that two rooms have is listed with its room, as `benchmarks.circuits`, and so is one that another room is
-    called, as `benchmarks.viewer`. Where only one of two is no benchmark, that one keeps the short name. Papers are
+    called, as `benchmarks.features`. Where only one of two is no benchmark, that one keeps the short name. Papers are
     commands of a clone: they are typed as `python -m papers.demo`.
     """
     modules_of: dict[str, list[str]] = {}

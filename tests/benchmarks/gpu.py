@@ -1,26 +1,22 @@
-"""Run the checks and timings that need a GPU, in pieces of under ten minutes.
+"""Run the checks that need a GPU, in pieces of under ten minutes.
 
     python -m tests.benchmarks.gpu --out gpu.jsonl
-    python -m tests.benchmarks.gpu --out gpu.jsonl --pieces mfu --minutes 9
+    python -m tests.benchmarks.gpu --out gpu.jsonl --pieces sync --minutes 9
     python -m tests.benchmarks.gpu --device cpu --scale tiny --out dry.jsonl
 
 correctness  every preset in fp32: loss and gradients on the GPU against the CPU; in bf16 the loss
 sync         training steps under `torch.cuda.set_sync_debug_mode("error")`, which raises where the host waits
-mfu          tokens per second, MFU and peak memory of a training by `models.training.loop`, per preset and --compile
-memory       peak of a step with and without per-layer supervision, V 50,257, 32 x 512 tokens
 
 Every finding is written to --out at once. A second call continues with the missing cases, and a call stops after
---minutes. Without CUDA, the pieces that need it are skipped with a message; the others run on the CPU.
+--minutes. Without CUDA, `sync` is skipped with a message; the other runs on the CPU.
 """
 
 import copy
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,13 +31,12 @@ from streamscope.cli.parse import command, parse
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.training.config import Training, with_recipe
-from streamscope.models.training.loop import Progress, Trainer
+from streamscope.models.training.loop import Trainer
 from streamscope.models.training.run import Run
 from streamscope.text.shards import Windows
 
 Row = dict[str, Any]
-Piece = Literal["correctness", "sync", "mfu", "memory"]
-PIECES: tuple[Piece, ...] = ("correctness", "sync", "mfu", "memory")
+Piece = Literal["correctness", "sync"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +45,14 @@ class Options:
 
     out: Path | None = None
     """JSON lines file that findings are added to."""
-    pieces: tuple[Piece, ...] = PIECES
+    pieces: tuple[Piece, ...] = ("correctness", "sync")
     """Pieces to measure."""
     presets: tuple[str, ...] = ()
     """Presets (default: all)."""
     scale: Literal["paper", "small", "tiny"] = "paper"
-    """Scale of `sync` and `mfu`; `correctness` is at scale small, or tiny if that is chosen."""
-    compile: tuple[Literal["off", "blocks", "step"], ...] = ("off", "blocks", "step")
-    """Compile settings of `mfu`."""
+    """Scale of `sync`; `correctness` is at scale small, or tiny if that is chosen."""
     steps: Count = 30
-    """Training steps of `sync` and `mfu`; the first third of `mfu` warms up."""
+    """Training steps of `sync`."""
     minutes: Positive = 9.0
     """Start no new case after this many minutes; the next call continues."""
     device: Literal["cuda", "cpu"] = "cuda"
@@ -98,29 +91,18 @@ def gradients(loss: Any, model: Any) -> list[Any]:
     return [torch.zeros(()) if g is None or float(g.abs().max()) < 1e-7 else g for g in grads]
 
 
-@contextmanager
-def fed_trainer(o: Options, name: str, **changes: Any) -> Iterator[Trainer]:
-    """The training loop of `models.train` on random windows, in a temporary folder, with its batches ready."""
+def sync(o: Options, name: str) -> Row:
+    """No step between two log steps of the training loop, on random windows, may wait for the device."""
     model = build(name, o.scale)
-    options = {"steps": o.steps, "device": o.device, "sample_every": 0, "log_every": max(1, o.steps // 3), **changes}
-    training = with_recipe(Training(**options), name, o.scale)
+    quiet: dict[str, Any] = {"sample_every": 0, "log_every": 10**6, "checkpoint_every": 10**6}
+    training = with_recipe(Training(steps=o.steps, device=o.device, **quiet), name, o.scale)
     d_vocab, n_ctx, n = model.config.d_vocab, model.config.n_ctx, 64 * (training.batch_size or 1)
     with tempfile.TemporaryDirectory() as folder:
         tokens, _ = random_tokens(d_vocab, 1, n * n_ctx + 1)
         starts = np.array([0, tokens.shape[1]])
         windows = Windows(write_shards(Path(folder), tokens[0].numpy(), starts, d_vocab), n_ctx)
         t = Trainer(model, training, windows, windows, Run(Path(folder)), o.device)
-        t.feed = t.open_feed()
-        try:
-            yield t
-        finally:
-            t.feed.close()
-
-
-def sync(o: Options, name: str, scale: str) -> Row:
-    """No step between two log steps may wait for the device."""
-    with fed_trainer(o, name, log_every=10**6, checkpoint_every=10**6) as t:
-        t.steps = 10**6
+        t.feed, t.steps = t.open_feed(), 10**6
         try:
             for _ in range(3):  # caches, autotuning and the first allocation may wait
                 t._queue_values(t.update())
@@ -130,39 +112,9 @@ def sync(o: Options, name: str, scale: str) -> Row:
                 t._queue_values(t.update())
         finally:
             torch.cuda.set_sync_debug_mode("default")
+            t.feed.close()
         t._read_values()
         return {"steps_without_waiting": o.steps, "loss": t.mean_loss}
-
-
-def mfu(o: Options, name: str, scale: str, compile_: str) -> Row:
-    """The last of three rows that a training logs, so that compiling and warming up are over."""
-    if o.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    with fed_trainer(o, name, compile=compile_) as t:
-        rows: list[Row] = []
-        t.run.log = lambda step, kind, **values: rows.append(values)  # type: ignore[method-assign]
-        with Progress(o.steps) as progress:
-            while t.step < o.steps:
-                began = time.perf_counter()
-                t._queue_values(t.update())
-                t._log(progress, began)
-        names = ("tokens_per_second", "mfu", "peak_memory", "loss")
-        return {k: rows[-1][k] for k in names if k in rows[-1]} | {"parameters": t.model.n_params()}
-
-
-def memory(o: Options, name: str) -> Row:
-    """Bytes at the peak of a training step."""
-    model = build(name).to(o.device).train()
-    tokens = torch.randint(model.config.d_vocab, (32, 513), device=o.device)
-    peaks = []
-    for _ in range(2):
-        torch.cuda.reset_peak_memory_stats()
-        with torch.autocast(o.device, dtype=torch.bfloat16):
-            loss = model.loss(tokens[:, :-1], tokens[:, 1:])[0]
-        loss.backward()
-        peaks.append(torch.cuda.max_memory_allocated())
-        model.zero_grad(set_to_none=False)
-    return {"peak_bytes": peaks[-1]}
 
 
 def measure(options: Options) -> None:
@@ -176,29 +128,21 @@ def measure(options: Options) -> None:
     presets = options.presets or tuple(PRESETS)
     if wrong := [name for name in presets if name not in PRESETS]:
         raise unknown("preset", wrong[0], list(PRESETS))
-    settings = [c for c in options.compile if c != "step" or options.device == "cuda"]
-    pieces: dict[str, tuple[Callable[..., Row], Iterator[tuple[str, ...]]]] = {
-        "correctness": (correctness, product(presets)),
-        "sync": (sync, product(presets, [options.scale])),
-        "mfu": (mfu, product(presets, [options.scale], settings)),
-        "memory": (memory, product(["c2", "pls"])),
-    }
     for piece in options.pieces:
-        if piece in ("sync", "memory") and options.device != "cuda":
-            print(f"{piece}: skipped, it needs CUDA")
+        if piece == "sync" and options.device != "cuda":
+            print("sync: skipped, it needs CUDA")
             continue
-        if piece == "correctness" and options.device != "cuda":
+        if options.device != "cuda":
             print("correctness: without CUDA the CPU is compared with itself; this only shows that the comparison runs")
-        look, cases = pieces[piece]
-        for arguments in cases:
-            case = (piece, *arguments)
+        for name in presets:
+            case = (piece, name) if piece == "correctness" else (piece, name, options.scale)
             if case in done:
                 continue
             if time.monotonic() > end:
                 print(f"{piece}: time is over; call again with the same --out to continue")
                 return
             try:
-                row = look(options, *arguments)
+                row = (correctness if piece == "correctness" else sync)(options, name)
             except Exception as error:  # a preset that fails must not hide the others
                 row = {"error": f"{type(error).__name__}: {error}"[:500]}
             about = {"case": case, "device": device_name(options.device), "torch": torch.__version__}

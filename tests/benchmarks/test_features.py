@@ -30,10 +30,3 @@ def test_the_straightforward_features_are_the_features(preset: str, tier: str) -
     with torch.no_grad():
         expected = straightforward(model, docs, options)
     np.testing.assert_allclose(FeatureReader(model, options).read(docs).X, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_memory_is_measured_in_processes_of_their_own(capsys: pytest.CaptureFixture) -> None:
-    main([*SMALL, "--memory", "--tokens", "100"])
-    (row,) = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert row[1].strip() == "100" and 50 < float(row[2].split()[0]) < 5000

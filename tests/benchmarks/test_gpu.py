@@ -18,19 +18,16 @@ def rows(path: Path) -> dict[tuple, dict]:
 
 def test_a_dry_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "gpu.jsonl"
-    argv = ["--device", "cpu", "--scale", "tiny", "--steps", "3", "--compile", "off", "--out", str(out)]
+    argv = ["--device", "cpu", "--scale", "tiny", "--out", str(out)]
     main([*argv, "--presets", "lfa", "hdpl"])
     printed = capsys.readouterr().out
-    assert "sync: skipped, it needs CUDA" in printed and "memory: skipped, it needs CUDA" in printed
+    assert "sync: skipped, it needs CUDA" in printed
     found = rows(out)
     assert found["correctness", "lfa"]["equal"] and found["correctness", "hdpl"]["loss_difference"] == 0
-    assert found["mfu", "lfa", "tiny", "off"]["tokens_per_second"] > 0
     assert not any("error" in row for row in found.values())
     before = out.read_text()
     main([*argv, "--presets", "lfa", "hdpl", "pls"])
-    assert out.read_text().startswith(before) and rows(out).keys() - found.keys() == {
-        ("correctness", "pls"), ("mfu", "pls", "tiny", "off")
-    }  # fmt: skip
+    assert out.read_text().startswith(before) and rows(out).keys() - found.keys() == {("correctness", "pls")}
 
 
 def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

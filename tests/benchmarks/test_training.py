@@ -4,13 +4,7 @@ import pytest
 import torch
 
 from streamscope.benchmarks.training import PARTS, Options, main
-from streamscope.benchmarks.training.measure import (
-    forward_backward,
-    matmul_ceiling,
-    optimizer_step,
-    shape,
-    training_step,
-)
+from streamscope.benchmarks.training.measure import forward_backward, optimizer_step, shape, training_step
 from streamscope.benchmarks.training.peers import PlainGPT, hooks_disabled, without_hooks
 from streamscope.cli.errors import InputError
 from streamscope.models import build
@@ -25,11 +19,9 @@ def test_prints_a_line_per_comparison(capsys: pytest.CaptureFixture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("1 x 8 tokens, 1 rounds")
     kinds = [line.split(":")[0] for line in lines[1:]]
-    assert [kinds.count(k) for k in PARTS] == [2, 1, 1, 1, 1, 7, 6]
-    profiles = {line.split()[1].strip(","): line for line in lines if line.startswith("profile:")}
-    assert list(profiles) == ["std-t", "lfa", "c2", "pls", "hdpl", "llama"] and all("%" in p for p in profiles.values())
+    assert [kinds.count(k) for k in PARTS] == [2, 1, 1, 1]
     assert ", eager: " in lines[1] and "x the same without hooks" in lines[1] and "x plain GPT" in lines[3]
-    assert "lfa, width 48" in lines[4] and "FLOPs predict" in lines[5]
+    assert "lfa, width 48" in lines[4] and "hdpl, width 512: " in lines[5] and "x llama" in lines[5]
 
 
 def test_bad_options_raise() -> None:
@@ -60,10 +52,6 @@ def test_a_step_trains() -> None:
         step()
     assert losses[-1] < losses[0] - 0.1
     training_step(shape("kromcanon", o, 48, 64), "kromcanon", o)()  # Muon as well
-
-
-def test_a_ceiling_is_positive() -> None:
-    assert 1e6 < matmul_ceiling(Options(rounds=1)) < 1e16
 
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "kromcanon"])

@@ -81,13 +81,13 @@ def values(result: Result) -> list[np.ndarray]:
 DATA = {"heads": {"L1.H2": {"scale": 0}, "L3.*": {"alpha": 4}}, "streams": {"context": "unembedding"}}
 SAME = """
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.edits.amplification import amplification
-from streamscope.interventions.edits.streams import replace_for_head, zero
+from streamscope.interventions.amplify.measure import amplification
+from streamscope.interventions.streams.measure import replace_at, zero
 from streamscope.models.head_spec import Head
 
 def edits(model):
     sharp = amplification(model, 4.0, [Head(3, h) for h in range(model.config.n_heads)])
-    return scale_heads([Head(1, 2)], 0.0) | sharp | replace_for_head("context", zero, model.config.n_layers)
+    return scale_heads([Head(1, 2)], 0.0) | sharp | replace_at("context", zero, "head", "", model.config.n_layers)
 """
 
 

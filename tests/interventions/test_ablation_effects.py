@@ -13,14 +13,15 @@ from streamscope.instruments.open_data import OpenTasks
 from streamscope.instruments.prompts.tasks import token_task
 from streamscope.instruments.result import Result
 from streamscope.interventions.ablation_effects import AblationEffects
-from streamscope.interventions.ablation_effects.diagonality import diagonality, own_groups
-from streamscope.interventions.ablation_effects.ratios import (
+from streamscope.interventions.ablation_effects.measure import (
     cases,
     changes,
+    diagonality,
     mean_ratio,
+    own_groups,
     ratio_of_changes,
+    ratio_table,
     sd_ratio,
-    table,
 )
 from streamscope.interventions.selection import HeadFinder
 from streamscope.models import load
@@ -147,14 +148,18 @@ def test_undefined_ratios_say_why(y: np.ndarray, clusters: np.ndarray | None, ce
 def test_models_are_compared_on_the_cases_both_can_score(effects: Result) -> None:
     others = {name: block.at(np.arange(4, 20)) for name, block in effects.blocks.items()}
     half = {name: replace(block, total=block.total / 2) for name, block in others.items()}
-    one = table(effects.blocks, half, resamples=100).frame.set_index(["measure", "group"]).loc[("log_odds", "copier")]
+    one = (
+        ratio_table(effects.blocks, half, resamples=100)
+        .frame.set_index(["measure", "group"])
+        .loc[("log_odds", "copier")]
+    )
     assert one["n"] == 16
     assert (one["sd_ratio"], one["mean_ratio"]) == (pytest.approx(2), pytest.approx(2))
     units = effects.blocks["log_odds"].units
     units = units.assign(unit=units["unit"].where(units.index == 0, "other " + units["unit"]))
     none = {name: replace(block, units=units) for name, block in effects.blocks.items()}
     with pytest.raises(InputError, match="fewer than two cases"):
-        table(effects.blocks, none)
+        ratio_table(effects.blocks, none)
 
 
 # ---- diagonality -------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.result import Result
 from streamscope.interventions.amplify import Amplify, main
-from streamscope.interventions.amplify.measure import areas, trapezoid
-from streamscope.interventions.edits.amplification import amplification, amplify_heads, pattern_sums
+from streamscope.interventions.amplify.measure import amplification, amplify_heads, areas, pattern_sums, trapezoid
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit

@@ -30,7 +30,7 @@ from streamscope.interventions.circuits import Circuits, measure, metrics, worth
 from streamscope.interventions.circuits.formats import CircuitFile, write_circuit
 from streamscope.interventions.circuits.graph import Graph, graph_of, read_vector, sends_by_head, write_vector
 from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
-from streamscope.interventions.circuits.planted.models import build_planted, plant, specification
+from streamscope.interventions.circuits.planted import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import bytes_per_token, score_edges
 from streamscope.interventions.circuits.worth import auroc

@@ -29,29 +29,32 @@ def measured(planted, tiny_run: Path):
 def test_a_sweep_over_all_heads_is_its_own_control() -> None:
     sweep = plan([[head] for head in HEADS], [0.0], HEADS, scale_heads)
     assert len(sweep.edits) == 8
-    for (heads, _), controls in zip(sweep.cells, sweep.controls, strict=True):
-        assert [drawn for drawn, _ in controls] == [(h,) for h in HEADS if h not in heads]
-        assert all(sweep.cells[i][0] == drawn for drawn, i in controls)
+    for heads, g, controls in sweep.cells:
+        assert controls == [(h,) for h in HEADS if h not in heads]
+        assert all((drawn, g) in sweep.index for drawn in controls)
 
 
 def test_random_sets_are_as_large_and_others() -> None:
-    sweep = plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=3)
-    for controls in sweep.controls:
-        assert len({drawn for drawn, _ in controls}) == 6
-        assert all(len(drawn) == 3 and drawn != tuple(HEADS[:3]) for drawn, _ in controls)
-    for (_, g), controls in zip(sweep.cells, sweep.controls, strict=True):  # they are edited as the cell is
-        assert all(fn(torch.ones(1, 1, 4, 1), None).min() == g for _, i in controls for fn in sweep.edits[i].values())
-    same, other = (plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=seed) for seed in (3, 4))
-    assert same.controls == sweep.controls != other.controls
+    plans = [plan([HEADS[:3]], [0.0, 0.5], HEADS, scale_heads, draws=6, seed=seed) for seed in (3, 3, 4)]
+    sweep = plans[0]
+    for _, g, controls in sweep.cells:
+        assert len({*controls}) == 6 and all(len(drawn) == 3 and drawn != tuple(HEADS[:3]) for drawn in controls)
+        for edits in (sweep.edits[sweep.index[drawn, g]] for drawn in controls):  # they are edited as the cell is
+            assert all(fn(torch.ones(1, 1, 4, 1), None).min() == g for fn in edits.values())
+    assert plans[0].cells == plans[1].cells != plans[2].cells
 
 
 def test_controls_of_several_sets_are_all_other_sets_of_all_heads(measured) -> None:
     model, shards = measured
     how = Ablate(heads=("L0.H0-2",), size=2, draws=99)
-    sweep = how.observe(model, how.open(model, opened(model, shards, 2)), iter).extra["loss"]
-    assert [pair for pair, _ in sweep.cells] == [*combinations(HEADS[:3], 2)]
-    for (pair, _), controls in zip(sweep.cells, sweep.controls, strict=True):
-        assert {drawn for drawn, _ in controls} == {*combinations(HEADS, 2)} - {pair}
+    seen = how.observe(model, how.open(model, opened(model, shards, 2)), iter)
+    given, every = (
+        ["+".join(h.label for h in pair) for pair in combinations(heads, 2)] for heads in (HEADS[:3], HEADS)
+    )
+    controls = [c for c in seen.contrasts["loss"] if c.quantity == "control"]
+    assert [c.labels["head"] for c in controls] == given
+    for c in controls:
+        assert {*seen.blocks["loss"].cells["head"].iloc[list(c.weights)]} == {"unedited", *every} - {c.labels["head"]}
 
 
 def test_control_is_the_mean_of_the_others(measured) -> None:

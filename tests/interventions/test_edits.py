@@ -9,8 +9,14 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.interventions.ablate import Ablate
-from streamscope.interventions.edits import donors, replace_heads, resample_heads, scale_heads
-from streamscope.interventions.edits.means import document_rows, mean_outputs
+from streamscope.interventions.edits import (
+    document_rows,
+    donors,
+    mean_outputs,
+    replace_heads,
+    resample_heads,
+    scale_heads,
+)
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards

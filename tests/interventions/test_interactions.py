@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.figures import Matrix
 from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import Observations, estimate
@@ -19,9 +18,9 @@ from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions.ablate import Ablate, main
-from streamscope.interventions.ablate.measure import add_losses, cells_of, contrasts_of
+from streamscope.interventions.ablate.measure import cells_of, contrasts_of
 from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets, plan
-from streamscope.interventions.observe import MEASURES, Losses
+from streamscope.interventions.observe import MEASURES, NATS
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
@@ -139,16 +138,14 @@ def test_small_interactions_of_many_documents_are_tested() -> None:
     """Documents that differ by more than rounding: the error of their mean is below it, the spread is not."""
     rng = np.random.default_rng(0)
     pair, a, b = (Head(5, 0), Head(5, 1)), Head(5, 0), Head(5, 1)
-    known = {(pair, 0.0): 0, ((a,), 0.0): 1, ((b,), 0.0): 2}
-    sweep, names = Sweep([{}] * 3, [(pair, 0.0)], [0], [[]], known), [str(i) for i in range(400)]
+    index = {(pair, 0.0): 0, ((a,), 0.0): 1, ((b,), 0.0): 2}
+    sweep, names = Sweep([{}] * 3, [(pair, 0.0, [])], index), [str(i) for i in range(400)]
+    units = pd.DataFrame({"unit": names, "cluster": names})
     for spread, tested in ((1e-5, True), (1e-8, False)):
         effect = 4e-6 + spread * rng.standard_normal(400)
-        seen = InstrumentData({}, {}, extra={})
-        edited = np.stack([100 * effect, np.zeros(400), np.zeros(400)])
-        none = np.zeros((3, 400))
-        losses = Losses(np.zeros(400) + 1e-12, edited, none, none, np.full(400, 100))
-        add_losses(seen, sweep, losses, pd.DataFrame({"unit": names, "cluster": names}))
-        found, why = estimate(seen.blocks["loss"], seen.contrasts["loss"]).wide(["head"])
+        edited = np.stack([np.zeros(400), 100 * effect, np.zeros(400), np.zeros(400)])
+        block = Observations(measure=NATS, cells=cells_of(sweep), units=units, total=edited, size=100)
+        found, why = estimate(block, contrasts_of(sweep, "loss")).wide(["head"])
         if tested:
             expected = stats.ttest_1samp(effect, 0.0)
             assert found["interaction_p"][0] == pytest.approx(expected.pvalue) and (0, "interaction_p") not in why

@@ -14,9 +14,15 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_documents
 from streamscope.instruments.result import Result
-from streamscope.interventions.edits.latents import Place, blend_latents, clamp_latents, parse_places, scale_latents
 from streamscope.interventions.latents import Latents
-from streamscope.interventions.latents.measure import aligned_positions
+from streamscope.interventions.latents.measure import (
+    Place,
+    aligned_positions,
+    blend_latents,
+    clamp_latents,
+    parse_places,
+    scale_latents,
+)
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.text.shards import document_batches

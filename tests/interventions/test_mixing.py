@@ -16,14 +16,16 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import holm
-from streamscope.interventions.edits.mixing import (
+from streamscope.interventions.mixing import Change, Mixing
+from streamscope.interventions.mixing.measure import (
     average_streams,
+    constants_of,
+    edits_of,
     parse_modules,
     permutations,
     permute_streams,
+    placed_changes,
 )
-from streamscope.interventions.mixing import Change, Mixing
-from streamscope.interventions.mixing.measure import constants_of, edits_of, placed_changes
 from streamscope.models import build, load, preset
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections

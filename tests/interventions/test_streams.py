@@ -12,7 +12,6 @@ from torch import Tensor
 
 from streamscope.instruments.data import Documents
 from streamscope.instruments.table import with_reasons
-from streamscope.interventions.edits import streams as e
 from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
@@ -34,8 +33,8 @@ def make(preset: str, **overrides: Any) -> Any:
     return randomise(build(preset, "tiny", init_std=0.3, **overrides).double().eval(), std=0.2)
 
 
-def by_rows(stream: str, n_layers: int = 2) -> e.Replacement:
-    return e.sequence(dict.fromkeys(m.hook_names(stream, n_layers), OTHER))
+def by_rows(stream: str, n_layers: int = 2) -> m.Replacement:
+    return m.sequence(dict.fromkeys(m.hook_names(stream, n_layers), OTHER))
 
 
 Change = Callable[[Tensor, int], Tensor]
@@ -76,14 +75,14 @@ def plain_dual(model: Any, tokens: Tensor, stream: str, change: Change, where: A
 def test_two_streams_as_in_the_loop(preset: str, overrides: dict, stream: str, where: Any, reach: str) -> None:
     model = make(preset, **overrides)
     for replacement, change in (
-        (e.zero, lambda x, _: 0 * x),
+        (m.zero, lambda x, _: 0 * x),
         (by_rows(stream), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
     ):
-        edits = e.replace_at(stream, replacement, where, reach, 2)
+        edits = m.replace_at(stream, replacement, where, reach, 2)
         found = under(model, TOKENS, edits)
         with torch.no_grad():
             expected = plain_dual(model, TOKENS, stream, change, where, reach)
-            nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and replacement is e.zero
+            nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and replacement is m.zero
             assert ((found - model(TOKENS)).abs().max() < 1e-10) == nothing_yet
         torch.testing.assert_close(found, expected, **TIGHT)
 
@@ -129,10 +128,10 @@ def test_hyper_connections_as_in_the_loop(residual: Any, where: Any, reach: str)
             elif name.endswith(("alpha.pre", "alpha.res", "alpha.post")):
                 p.fill_(0.7)
     for replacement, change in (
-        (e.zero, lambda x, _: 0 * x),
+        (m.zero, lambda x, _: 0 * x),
         (by_rows("s2"), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
     ):
-        found = under(model, TOKENS, e.replace_at("s2", replacement, where, reach, 2))
+        found = under(model, TOKENS, m.replace_at("s2", replacement, where, reach, 2))
         with torch.no_grad():
             torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, change, where, reach), **TIGHT)
             assert (found - model(TOKENS)).abs().max() > 1e-4
@@ -141,9 +140,9 @@ def test_hyper_connections_as_in_the_loop(residual: Any, where: Any, reach: str)
 def test_what_is_known_on_paper() -> None:
     """Without x_e everywhere a frozen model is softmax(W_U ln(E[token])); without x_t it says the same everywhere."""
     model = make("lfa")
-    found = under(model, TOKENS, e.replace_everywhere("context", e.zero, 2))
+    found = under(model, TOKENS, m.replace_at("context", m.zero, "everywhere", "", 2))
     torch.testing.assert_close(found, model.ln_final(model.embed.weight[TOKENS]) @ model.head.T, **TIGHT)
-    for edits in (e.replace_everywhere("token", e.zero, 2), e.replace_onwards("token", e.zero, 0)):
+    for edits in (m.replace_at("token", m.zero, "everywhere", "", 2), m.replace_at("token", m.zero, 0, "onwards", 2)):
         found = under(model, TOKENS, edits)
         torch.testing.assert_close(found, found[:1, :1].expand_as(found), **TIGHT)
 
@@ -189,12 +188,12 @@ def test_the_table(tiny_run: Path) -> None:
 
     base = by_hand({})
     for row, made in (
-        (table.loc["x_t → 0", "everywhere"], [e.zero]),
+        (table.loc["x_t → 0", "everywhere"], [m.zero]),
         (table.loc["x_e → other text", "everywhere"],
-         [e.sequence(m.stream_of(model, "context", m.window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
+         [m.sequence(m.stream_of(model, "context", m.window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
     ):  # fmt: skip
         stream = row["stream"]
-        sums = np.stack([by_hand(e.replace_everywhere(stream, r, 2)) for r in made])
+        sums = np.stack([by_hand(m.replace_at(stream, r, "everywhere", "", 2)) for r in made])
         assert row["delta"] == pytest.approx((sums.mean(0) - base).sum() / row["tokens"], abs=1e-5)
         assert row["percent"] == pytest.approx(100 * (sums.mean(0).sum() / base.sum() - 1), abs=1e-3)
         assert row["percent_low"] < row["percent"] < row["percent_high"] and row["delta_low"] < row["delta"]

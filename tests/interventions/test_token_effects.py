@@ -22,8 +22,7 @@ from streamscope.interventions.edits import add_direction, scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
-from streamscope.interventions.token_effects.gates import Halves, Modes, by_modes, gates_of
-from streamscope.interventions.token_effects.measure import token_effects
+from streamscope.interventions.token_effects.measure import Halves, Modes, by_modes, gates_of, token_effects
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import streamscope.models.generate as generation
 from streamscope.cli.errors import InputError
+from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import add_direction, replace_heads, scale_heads
-from streamscope.interventions.edits.amplification import amplification
 from streamscope.models.checkpoint import NAMES, load
 from streamscope.models.generate import can_keep, generate
 from streamscope.models.head_spec import Head

@@ -11,8 +11,8 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.interventions.abliterate.measure import abliterate_weights
+from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.edits.amplification import amplification
 from streamscope.interventions.patch.paths import Sender, edges_of
 from streamscope.models import load
 from streamscope.models.head_spec import Head

@@ -96,6 +96,16 @@ def test_a_word_of_the_field_leads_to_its_command(word: str, command: str) -> No
     assert (found[1] if found else "") == command and "\n" not in str(caught.value)
 
 
+def test_the_name_of_a_room_is_no_command_of_another_room(capsys: pytest.CaptureFixture[str]) -> None:
+    """`streamscope features --out x` ran benchmarks.features."""
+    names = commands()
+    assert names["benchmarks.features"] == "streamscope.benchmarks.features"
+    for room in ("viewer", "features"):
+        assert room not in names
+        with pytest.raises(InputError, match=f"^unknown command of {room} '--out': known: "):
+            main([room, "--out", "x"])
+
+
 def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:
     where = foreign(tmp_path / "user")
     done = run(["-m", "streamscope", "ablate", "--help"], where, PYTHONPATH=str(ROOT))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.edits.amplification import amplification
-from streamscope.interventions.edits.streams import replace_everywhere, replace_for_head, zero
+from streamscope.interventions.streams.measure import replace_at, zero
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
@@ -56,13 +56,14 @@ def test_streams_are_switched_off_as_by_the_interventions(models: dict[str, Any]
     for name, stream in (("dst-kron", "token"), ("lfa", "context"), ("kromcanon", "s2")):
         model = models[name]
         for reader, edits in (
-            ("unembedding", replace_for_head(stream, zero, 2)), ("everywhere", replace_everywhere(stream, zero, 2)),
-        ):  # fmt: skip
+            ("unembedding", replace_at(stream, zero, "head", "", 2)),
+            ("everywhere", replace_at(stream, zero, "everywhere", "", 2)),
+        ):
             got = logits(model, edits_of({"streams": {stream: reader}}, model))
             assert torch.allclose(got, logits(model, edits), atol=1e-5), (name, reader)
             assert (got - logits(model, {})).abs().max() > 1e-2
     both = edits_of({"streams": {"context": "everywhere", "token": "unembedding"}}, models["lfa"])
-    expected = replace_everywhere("context", zero, 2) | replace_for_head("token", zero, 2)
+    expected = replace_at("context", zero, "everywhere", "", 2) | replace_at("token", zero, "head", "", 2)
     assert torch.allclose(logits(models["lfa"], both), logits(models["lfa"], expected), atol=1e-5)
 
 

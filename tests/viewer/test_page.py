@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.edits.streams import replace_everywhere, zero
+from streamscope.interventions.streams.measure import replace_at, zero
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
@@ -530,7 +530,7 @@ def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, An
 def test_two_models_side_by_side_take_the_same_changes(page: Page, models: dict[str, Any]) -> None:
     changes = OFF | {"streams": {"context": "everywhere"}}
     page.open(text=TEXT, second="gpt2", head=HEAD, edits=changes)
-    both = replace_everywhere("context", zero, 6), off(HEAD)
+    both = replace_at("context", zero, "everywhere", "", 6), off(HEAD)
     for column, (name, edits) in enumerate((("lfa", both[0] | both[1]), ("gpt2", both[1]))):
         logits = in_torch(models[name], TEXT, edits)[1]
         np.testing.assert_allclose(page.array("logits", column), logits.ravel(), atol=1e-4)

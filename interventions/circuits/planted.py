@@ -1,4 +1,8 @@
-"""Builds the planted models of `datasets/planted`, and texts for them."""
+"""Small models with weights written by hand, in which the edges that compute the answer are known, and texts for them.
+
+`datasets/planted` holds the specification and the card. An edge is true if patching it in the model without noise
+changes the metric of a pair.
+"""
 
 import tomllib
 from collections.abc import Sequence

@@ -4,12 +4,13 @@ An ablated head writes nothing instead of its z (`scale_heads`), its mean over a
 output in another row (`resample_heads`). All three blend z ← g z + (1−g) z': g = 1 changes nothing, bit for bit, and
 g = 0 is the full ablation. Hook: `blocks.L.attn.hook_z` [B, T, H, K].
 
-`add_direction` steers residual streams after a block. `streams` replaces a stream, `latents` changes the latents of
-HDPL projections, `amplification` sharpens attention.
+`add_direction` steers residual streams after a block. The edits of one instrument alone are in its `measure`: `streams`
+replaces a stream, `mixing` its mixing, `latents` changes the latents of HDPL projections, `amplify` sharpens attention.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import Edit, everywhere
+from streamscope.models.hooks import Edit, Query, everywhere, run
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
@@ -32,7 +33,7 @@ def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
 def replace_heads(heads: Iterable[Head], means: Mapping[Head, Tensor], g: float = 0.0) -> dict[str, Edit]:
     """Mean ablation: z ← g z + (1−g) z̄ at every position, z̄ [K] the head's mean over a reference set.
 
-    Unlike zero, the mean keeps what is constant in a head's output. `edits.means` computes means.
+    Unlike zero, the mean keeps what is constant in a head's output. `mean_outputs` computes means.
     """
     return {
         _hook(layer): partial(_replace, index=index, means=torch.stack([means[Head(layer, h)] for h in index]), g=g)
@@ -133,3 +134,43 @@ def _add(x: Tensor, hook: Any, *, index: list[int], step: Tensor) -> Tensor:
     new = x.clone()
     new[:, :, index] = x[:, :, index] + step.to(x)
     return new
+
+
+# ---- means over documents: the reference of mean ablation ------------------------------------------
+
+
+def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
+    """Mean z [K] of every head; see `hook_means`."""
+    means = hook_means(model, ("blocks.*.attn.hook_z",), rows, chunk=chunk)
+    return {Head(int(name.split(".")[1]), h): z for name, mean in means.items() for h, z in enumerate(mean)}
+
+
+def hook_means(
+    model: Any, names: Sequence[str], rows: Iterable[Sequence[int]], *,
+    part: Callable[[Tensor], Tensor] = lambda x: x, chunk: int = 32,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Mean of each hook [...], or of a `part` of it [T, ...], over all positions (BOS included) of rows, in float32.
+    Sums run in float64 over `chunk` rows at a time, so memory does not grow."""
+    sums, n = dict[str, Tensor](), 0
+    for batch in chunks((row for row in rows if len(row)), chunk):  # a document without a target has none
+        n += sum(map(len, batch))
+        for name, values in run(model, Query(tokens=batch, hooks=tuple(names))).hooks.items():
+            total = torch.stack([part(x).double().sum(0) for x in values]).sum(0)
+            sums[name] = sums[name] + total if name in sums else total
+    return {name: (total / n).float() for name, total in sums.items()}
+
+
+def document_rows(batches: Iterable[tuple[Any, Tensor, Tensor]]) -> Iterator[list[int]]:
+    """The inputs of `text.shards.document_batches` one by one without padding; windows of a longer document come whole,
+    with the repeated context."""
+    for _, tokens, targets in batches:
+        for row, target in zip(tokens, targets, strict=True):
+            real = (target != -100).nonzero()
+            yield row[: int(real[-1]) + 1 if len(real) else 0].tolist()
+
+
+def chunks(rows: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
+    """Lists of `size` rows, the last one shorter."""
+    iterator = iter(rows)
+    while batch := list(islice(iterator, size)):
+        yield batch
