@@ -165,15 +165,16 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
         table = family.names(config, prefix)
         unread = {name for name in where if name.endswith(IGNORED)}
 
-        turned = [name for name in where if family.architecture == "GPT2LMHeadModel" and "h." in name]
-        lora = adapter.read_adapter(_folder(folder), where, family.prefix, turned)
+        conv1d, files = family.architecture == "GPT2LMHeadModel", _folder(folder)
+        updates = adapter.read_adapter(files, where, family.prefix)
 
         def read(name: str) -> Tensor:
             x: Tensor = where[name].get_tensor(name)
             check_dtype(f"{folder}: {name}", x.dtype)
             if bad := int(x.isnan().sum()):
                 raise InputError(f"{folder}: {name} is NaN: {bad} of {x.numel()} values; {REMEDY}")
-            return x if lora is None else lora.merged(name, x)
+            with reading(f"{files / adapter.WEIGHTS}: {name}", REMEDY):
+                return adapter.merged(x, updates[name], conv1d and "h." in name) if name in updates else x
 
         embed, head = table["embed.weight"][0], table["unembed.weight"][0]
         if config.readout.tied and embed in where and head in where:
