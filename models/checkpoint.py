@@ -6,7 +6,7 @@
     generation_config.json   the tokens that end a generated text, unless it is BOS
     metrics.jsonl        one row per log, evaluation or sample
     manifest.json        how the run was made; of a completed run, the sha256 of its weights
-    checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.checkpoints`)
+    checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.run`)
 
     snapshots/           weights of chosen steps, step-000512.safetensors, and snapshots.json with their hashes
 
@@ -17,6 +17,7 @@ new one. Tensor files carry the sha256 of their content, which is checked on rea
 """
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from streamscope.cli.disk import Config, Manifest, read_json, sha256, write_text
 from streamscope.cli.errors import InputError, reading
-from streamscope.cli.provenance import pick_device
+from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
@@ -55,8 +56,10 @@ from streamscope.models.tensors import (
     TOKENIZER,
     config_digest,
     digest,
+    new_folder,
     read_tensors,
     release_memory,
+    save,
     write_tensors,
 )
 from streamscope.models.transformer import StreamTransformer
@@ -222,3 +225,51 @@ def _check_parts(
             f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
             f"of {tokenizer_sha256[:12]}…), so its ids mean other tokens: restore it"
         )
+
+
+# ---- runs that derive from other runs ------------------------------------------------------------
+
+
+def parent_of(folder: Path) -> dict[str, Any]:
+    """A derived run's record of its parent: name, sha256 of the weights, preset and step if known."""
+    entries = _recorded(folder, "preset", "step", "parent")
+    return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **entries}
+
+
+def unchanged_parent(manifest: dict[str, Any]) -> Path:
+    """The folder of the parent, for a run that starts again from its weights. Raises `InputError` if they changed."""
+    parent = manifest["parent"]
+    folder = run_folder(parent["run"])
+    if sha256(folder / "model.safetensors") != parent.get("sha256"):
+        raise InputError(f"the weights of {folder} changed since the run began from them: start it again")
+    return folder
+
+
+def _recorded(folder: Path, *names: str) -> dict[str, Any]:
+    """What the manifest of a run, if it has one, says of these names."""
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
+    return {name: manifest[name] for name in names if name in manifest}
+
+
+def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a derived run copies from its parent, which `evaluation_shards` needs to find its validation data: (from
+    config.json: data; from manifest.json: preset, scale, seed, data, step, steps, bos), as far as the parent has
+    them."""
+    config = read_json(parent / "config.json", Config)
+    entries = _recorded(parent, "preset", "scale", "seed", "data", "step", "steps", "bos")
+    return {"data": config["data"]} if "data" in config else {}, entries
+
+
+def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens: int, **about: Any) -> None:
+    """Write a run folder like the parent's with these weights, atomically. metrics.jsonl gets one evaluation row:
+    `loss` in nats per token over `tokens` tokens. `about` and the parent go into the manifest. Raises `InputError` for
+    a folder that is not empty or cannot be written."""
+    config, manifest = inherited(parent)
+    with new_folder(folder) as part:
+        save(model, part)
+        write_text(part / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict(), **config}, indent=1))
+        row = {"step": manifest.get("step", 0), "kind": "eval", "loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        write_text(part / "metrics.jsonl", json.dumps({**row, "tokens": tokens}) + "\n")
+        manifest = {"preset": model.config.name, "scale": "", **manifest, "parameters": model.n_params()}
+        manifest |= {**provenance(str(model.cfg.device)), "parent": parent_of(parent), **about}
+        write_text(part / "manifest.json", json.dumps(manifest, indent=1))

@@ -31,12 +31,11 @@ from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
 from streamscope.models.readout import IGNORE
-from streamscope.models.training.checkpoints import load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.training.config import Training, phases_of, snapshot_steps
 from streamscope.models.training.lora import merged
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
 from streamscope.models.training.parallel import Ranks
-from streamscope.models.training.run import Run
+from streamscope.models.training.run import Run, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.mixture import MixedWindows
 from streamscope.text.shards import Windows, epoch_order

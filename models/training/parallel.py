@@ -31,7 +31,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from streamscope.cli.errors import InputError
 from streamscope.models.training.config import Training
-from streamscope.models.training.run import Run
 
 WAIT = datetime.timedelta(hours=1)
 """Time that the others wait while process 0 evaluates, samples and saves."""
@@ -234,14 +233,6 @@ class _Loss(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.model.loss(tokens, targets, blocks=self.blocks)
-
-
-class Reader(Run):
-    """The run folder of a process that must not write."""
-
-    def _skip(self, *_: Any, **__: Any) -> Any: ...
-
-    open_metrics = log = log_rows = lock = save_model = save_final = finish = _skip
 
 
 def _whole(tensor: Tensor) -> Tensor:

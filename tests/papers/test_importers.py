@@ -447,10 +447,10 @@ def test_the_process_says_one_line_and_exits_2(
     assert capfd.readouterr().err == f"error: {file}: ln_f.weight is missing, which ln_final.weight needs\n"
     with pytest.raises(InputError, match="give a checkpoint"):
         main([str(file)])
-    (tmp_path / "run").mkdir()
-    with pytest.raises(InputError, match="already exists"):
+    (other := tmp_path / "run" / "of_others").mkdir(parents=True)
+    with pytest.raises(InputError, match="is not empty: choose another folder"):
         main(argv)
-    assert list((tmp_path / "run").iterdir()) == []
+    assert list((tmp_path / "run").iterdir()) == [other]
 
 
 # ---- single layers: SPEC §2.1, §2.2, §2.4 --------------------------------------------------------
