@@ -24,6 +24,7 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """Base of all parts; a subclass is a frozen dataclass, and `class Dense(Weighted, kind="dense")` is one of a kind.
 
@@ -32,6 +33,8 @@ class Part:
     """
 
     kind: ClassVar[str]
+    module: ClassVar[Any]
+    """The class that computes it (`models.layers.registry`)."""
 
     def __init_subclass__(cls, **constants: Any) -> None:
         for name, value in constants.items():

@@ -76,13 +76,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, c.Part):
         if isinstance(value, hint):
             return value
-        if not isinstance(value, str):
-            return from_dict(hint, value, where)
-        names = kinds(hint)
-        shorts = {k.short: k for k in names.values() if issubclass(k, c.Projection)}  # `kron` is `kronecker`
-        if value not in (names | shorts):
-            raise unknown(f"kind of {where}", value, sorted(names))
-        return from_dict(hint, {"kind": (names | shorts)[value].kind}, where)
+        if isinstance(value, str):  # `kron` is `kronecker`
+            shorts = {k.short: name for name, k in kinds(hint).items() if issubclass(k, c.Projection)}
+            value = {"kind": shorts.get(value, value)}
+        return from_dict(hint, value, where)
     return _scalar(hint, value, where)
 
 

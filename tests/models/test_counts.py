@@ -7,7 +7,6 @@ import torch
 
 from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
-from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
 
 
@@ -219,9 +218,9 @@ def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale(
 )
 def test_one_projection(spec: c.Projection, count: int) -> None:
     """DST Table 7: 512 -> 512 with 8 heads; a bias adds the width."""
-    assert sum(p.numel() for p in module_for(spec)(spec, 512, 512, 8).parameters()) == count
+    assert sum(p.numel() for p in spec.module(spec, 512, 512, 8).parameters()) == count
     if count:
-        biased = module_for(spec)(type(spec)(bias=True), 512, 512, 8)
+        biased = spec.module(type(spec)(bias=True), 512, 512, 8)
         assert sum(p.numel() for p in biased.parameters()) == count + 512
 
 

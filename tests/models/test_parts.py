@@ -11,7 +11,6 @@ from streamscope.models import config as c
 from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
 from streamscope.models.layers.positions import alibi_slopes
-from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import Mlp
 from streamscope.models.make import build
 
@@ -52,7 +51,7 @@ def naive_norm(kind: str, x: Tensor, gamma: Tensor, beta: Tensor | None, eps: fl
 @pytest.mark.parametrize("path", ["fused", "scale", "normalized"])
 def test_norm(spec: c.Norm, path: str) -> None:
     """A large eps, so that leaving it out or misplacing it shows."""
-    norm, x = shake(module_for(spec)(spec, D, H)), random(B, T, D) * 0.5
+    norm, x = shake(spec.module(spec, D, H)), random(B, T, D) * 0.5
     seen: dict[str, Tensor] = {}
     if path != "fused":
         getattr(norm, f"hook_{path}").add_hook(lambda t, hook: seen.update({path: t}))
@@ -87,7 +86,7 @@ def rope(x: Tensor, base: float, rotated: int) -> Tensor:
 @pytest.mark.parametrize(("fraction", "base"), [(1.0, 10_000.0), (1 / 3, 10_000.0), (2 / 3, 50.0)])
 def test_rope(fraction: float, base: float) -> None:
     spec = c.Rope(fraction=fraction, base=base)
-    part, x = module_for(spec)(spec, K, H, 64), random(B, 64, H, K)
+    part, x = spec.module(spec, K, H, 64), random(B, 64, H, K)
     y = part.rotate(x)
     rotated = round(K * fraction)
     torch.testing.assert_close(y, rope(x, base, rotated), rtol=0, atol=1e-6)
@@ -99,7 +98,7 @@ def test_stretched_positions_wave_by_wave() -> None:
     """Llama 3.1's rule, case by case; with original 0 every wave is as many times as long."""
     factor, original, low, high, width, base = 8.0, 40, 1.0, 4.0, 24, 500.0
     spec = c.Rope(base=base, stretch=c.Stretch(factor=factor, original=original, low=low, high=high))
-    part = module_for(spec)(spec, width, 1, 50).double()
+    part = spec.module(spec, width, 1, 50).double()
     seen = set()
     for i in range(width // 2):
         theta = base ** (-2 * i / width)
@@ -116,12 +115,12 @@ def test_stretched_positions_wave_by_wave() -> None:
         torch.testing.assert_close(part.cos[:, 0, i], want, rtol=0, atol=1e-12)
     assert len(seen) == 3
     linear, plain = c.Rope(base=base, stretch=c.Stretch(factor=5.0, original=0)), c.Rope(base=base)
-    five, one = (module_for(spec)(spec, width, 1, 50).double() for spec in (linear, plain))
+    five, one = (spec.module(spec, width, 1, 50).double() for spec in (linear, plain))
     torch.testing.assert_close(five.sin[::5], one.sin[:10], rtol=0, atol=1e-12)
 
 
 def test_rope_of_a_double_model_is_exact_to_double() -> None:
-    part, x = module_for(c.Rope())(c.Rope(), K, H, 64).double(), random(B, 64, H, K)
+    part, x = c.Rope().module(c.Rope(), K, H, 64).double(), random(B, 64, H, K)
     torch.testing.assert_close(part.rotate(x), rope(x, 10_000.0, K), rtol=0, atol=1e-12)
 
 
