@@ -212,8 +212,7 @@ class _Grid:
 
 
 def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
-    """The cells, presets × settings × seeds of every part, in this order. Raises `InputError` for an unknown key,
-    preset or option, and for a run that is named twice or equals another."""
+    """The cells, presets × settings × seeds of every part, in this order."""
     parts, whole = grid.get("parts", [{}]), {key: value for key, value in grid.items() if key != "parts"}
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise InputError("[[parts]] of a grid are tables with changes to the grid")
@@ -281,8 +280,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def with_options(cell: Cell, words: Sequence[str]) -> Cell:
-    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text. Raises `InputError` for a word
-    of another form, an unknown option and a value of another type."""
+    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text."""
     argv = list(cell.argv)
     for word in words:
         key, equals, text = word.partition("=")
@@ -311,8 +309,7 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     """Add the cells to those in `out`, and return them under the names that `out` uses.
 
     A training is in a folder once: if it is already there, under another name or with its options in another order,
-    that cell is used. Raises `InputError` if `out` has another training or anything else of a name, or cannot be
-    created.
+    that cell is used.
     """
     with locked(out / ".grid.lock") if write else contextlib.nullcontext():  # commands see each other's cells
         existing_cells, matched = _read_cells(out), list[Cell]()
@@ -356,7 +353,10 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
         if code == 130:
             raise Stopped
         if code:
-            raise InputError(f"{_error_line(log, code)} (see {log})")
+            lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+            reason = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+            reason = f"killed by signal {-code}" if code < 0 else reason.removeprefix("error: ")
+            raise InputError(f"{reason} (see {log})")
     last = [row for row in read_rows(folder / "metrics.jsonl", strict=False) if row["kind"] == "eval"][-1]
     return {"step": last["step"], "loss": last["loss"]}
 
@@ -364,13 +364,6 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
 def _completed(folder: Path) -> bool:
     path = folder / "manifest.json"
     return path.is_file() and read_json(path, Manifest).get("outcome") == "completed"
-
-
-def _error_line(log: Path, code: int) -> str:
-    if code < 0:
-        return f"killed by signal {-code}"
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
 
 
 def print_status(out: Path, cells: Sequence[Cell]) -> None:

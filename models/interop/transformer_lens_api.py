@@ -110,15 +110,8 @@ class LensMixin:
     tokenizer: "Tokenizer | None"
     hook_dict: dict[str, Any]
 
-    @property
-    def W_E(self) -> Float[Tensor, "V D"]:
-        """Token embedding, times its scale."""
-        return self.embed.W_E  # type: ignore[attr-defined]
-
-    @property
-    def W_U(self) -> Float[Tensor, "D V"]:
-        """Unembedding."""
-        return self.unembed.W_U  # type: ignore[attr-defined]
+    W_E, W_U = property(attrgetter("embed.W_E")), property(attrgetter("unembed.W_U"))
+    """Token embedding [V, D], times its scale, and unembedding [D, V]."""
 
     @property
     def b_U(self) -> Float[Tensor, " V"]:
@@ -130,7 +123,7 @@ class LensMixin:
         """β W_U + b_U, the part of the logits from the final norm's bias β (zeros after an RMSNorm); in TransformerLens
         it is b_U after folding the norm into the head. Raises `InputError` for capped logits."""
         self.no_cap()
-        bias = self.ln_final.bias  # type: ignore[attr-defined]
+        bias = self.ln_final.bias
         return self.b_U if bias is None else bias @ self.W_U + self.b_U
 
     @property
@@ -139,7 +132,7 @@ class LensMixin:
         if not self.config.positions.table:
             kind = self.config.positions.kind
             raise Undefined(f"W_pos is a table of learned positions, but this model has positions of kind {kind}")
-        return self.pos_embed.W_pos  # type: ignore[attr-defined]
+        return self.pos_embed.W_pos
 
     @property
     def W_E_pos(self) -> Float[Tensor, "rows D"]:
@@ -236,7 +229,7 @@ class LensMixin:
         if path == "raw" or self.config.norm_place == "after":
             return weights
         maps = []
-        for block, w in zip(self.blocks, weights, strict=True):  # type: ignore[attr-defined]
+        for block, w in zip(self.blocks, weights, strict=True):
             norm = block.ln1_v if path == "own" else block.ln1
             w = (norm.weight[:, None] * w).unflatten(-2, (norm.groups, -1))
             maps.append((w - w.mean(-2, keepdim=True) if norm.centred else w).flatten(-3, -2))
@@ -258,9 +251,9 @@ class LensMixin:
         if not 0 <= layer <= n - mlp_input:
             raise InputError(f"accumulated_bias needs a layer from 0 to {n - mlp_input}, got {layer}")
         total = self.W_U.new_zeros(self.config.d_model)
-        for block in self.blocks[:layer]:  # type: ignore[attr-defined]
+        for block in self.blocks[:layer]:
             total = total + block.attn.b_O + (block.mlp.b_out if include_mlp_biases else 0.0)
-        return total + self.blocks[layer].attn.b_O if mlp_input else total  # type: ignore[attr-defined]
+        return total + self.blocks[layer].attn.b_O if mlp_input else total
 
     @property
     def logit_scale(self) -> float:
@@ -355,10 +348,7 @@ class LensMixin:
             yield model
 
     def get_caching_hooks(self, names_filter: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, also with name patterns; observe-only points get no backward hooks.
-
-        Raises `InputError` for a filter that matches no hook.
-        """
+        """As in TransformerLens, also with name patterns; observe-only points get no backward hooks."""
         if isinstance(names_filter, str | list | tuple):  # TransformerLens would cache nothing for a wrong name
             names_filter = match(self, names_filter)
         elif names_filter is None:
@@ -493,10 +483,7 @@ class LensMixin:
         self, single_token: str | int, input: Any, mode: str = "first", prepend_bos: bool | None = None,
         padding_side: str | None = None,
     ) -> int:  # fmt: skip
-        """The first or last position of a token in a text or in ids [T] or [1, T].
-
-        Raises `InputError` if it is not there, and for another mode or several rows.
-        """
+        """The first or last position of a token in a text or in ids [T] or [1, T]."""
         tokens = self.to_tokens(input, prepend_bos, padding_side) if isinstance(input, str) else input
         if mode not in ("first", "last"):
             raise unknown("mode", str(mode), ["first", "last"])
@@ -510,10 +497,7 @@ class LensMixin:
     def input_to_embed(
         self, input: Any, prepend_bos: bool | None = None, padding_side: str | None = None, attention_mask: Any = None
     ) -> tuple[Float[Tensor, "B T D"], Int[Tensor, "B T"], None, Any]:
-        """(stream that enters layer 0, tokens, None, mask) of texts or ids; `start_at_layer=0` goes on from the stream.
-
-        Raises `InputError` for a model with several streams.
-        """
+        """(stream that enters layer 0, tokens, None, mask) of texts or ids; `start_at_layer=0` continues from it."""
         if names := self.config.residual.streams:
             raise InputError(f"this model has the streams {' and '.join(names)}: use model.embed_tokens(tokens)")
         text = isinstance(input, str | list | tuple)
