@@ -182,7 +182,7 @@ def _fit(trainer: Any, data: Any) -> None:
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:
-        lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
+        lengths = ", then ".join(f"{phase.batch_size} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{visible(model.config.name)} {model.config.mixing}: {model.n_params():,} parameters; "
             f"{data.train.n_tokens:,} training tokens in {document_count(data.train.n_documents, data.valid.meta)}, "

@@ -64,10 +64,6 @@ class Run:
     ) -> "Run":  # fmt: skip
         """Create the folder; the manifest is written last. Raises `InputError` if it is not empty."""
         check_startable(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot create {folder}: {error.strerror}") from None
         run = cls(folder)
         with run.locked():
             check_startable(folder)
