@@ -85,13 +85,13 @@ def hooks() -> str:
 def presets() -> str:
     """Every preset: its paper's configuration in one line, and its parameters at each scale."""
     rows = []
-    for name, make in PRESETS.items():
+    for name, (line, _) in PRESETS.items():
         counts = []
         for scale in ("paper", "small", "zoo"):
             with torch.device("meta"), contextlib.suppress(RuntimeError):
                 counts.append(f"{StreamTransformer(preset(name, scale)).n_params():,}")
         config = preset(name)
-        rows.append([f"`{name}`", inspect.getdoc(make) or "", f"`{config.mixing}`", config.positions.kind, *counts])
+        rows.append([f"`{name}`", line, f"`{config.mixing}`", config.positions.kind, *counts])
     head = ["preset", "what it is", "mixing", "positions", "paper", "small", "zoo"]
     return (
         "# Presets\n\n`build(NAME, scale)` makes one, `streamscope train NAME` trains one. Mixing is v-o/up-down. "

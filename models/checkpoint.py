@@ -6,7 +6,7 @@
     generation_config.json   the tokens that end a generated text, unless it is BOS
     metrics.jsonl        one row per log, evaluation or sample
     manifest.json        how the run was made; of a completed run, the sha256 of its weights
-    checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.checkpoints`)
+    checkpoint.safetensors   weights, optimiser, random state, step: for --resume (`models.training.run`)
 
     snapshots/           weights of chosen steps, step-000512.safetensors, and snapshots.json with their hashes
 
@@ -17,6 +17,7 @@ new one. Tensor files carry the sha256 of their content, which is checked on rea
 """
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Mapping
@@ -28,10 +29,11 @@ from torch import Tensor
 
 from streamscope.cli.disk import Config, Manifest, read_json, sha256, write_text
 from streamscope.cli.errors import InputError, reading
-from streamscope.cli.provenance import pick_device
+from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict
 from streamscope.models.interop.huggingface.generation import read_eos, read_sampling
+from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.run_names import (  # noqa: F401  most callers know them by this module
     HUGGING_FACE,
     NAMES,
@@ -55,15 +57,16 @@ from streamscope.models.tensors import (
     TOKENIZER,
     config_digest,
     digest,
+    new_folder,
     read_tensors,
     release_memory,
+    save,
     write_tensors,
 )
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.cache import cache_root
 from streamscope.text.tokenizer import Tokenizer
 
-DTYPES = ("fp32", "bf16")
 ORIGIN = ("source", "quantisation", "adapter", "bos")
 """Fields of the manifest of a model that was trained elsewhere, which results record."""
 
@@ -181,14 +184,13 @@ def load_for_instruments(
         if foreign(name) is not None:
             from streamscope.models.interop.huggingface.bridged import bridge
 
-            kind = torch.bfloat16 if dtype_name(dtype) == "bf16" else torch.float32
-            return bridge(name, device=pick_device(str(device)), dtype=kind)
+            return bridge(name, device=pick_device(str(device)), dtype=DTYPES[dtype_name(dtype)])
     return load(run_or_path, device=device, dtype=dtype)
 
 
 def dtype_name(dtype: str | torch.dtype) -> str:
     """Normalise to "fp32" or "bf16"; `InputError` for others."""
-    name = {str(torch.float32): "fp32", str(torch.bfloat16): "bf16"}.get(str(dtype), str(dtype))
+    name = {str(kind): name for name, kind in DTYPES.items()}.get(str(dtype), str(dtype))
     if name not in DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown: {' or '.join(DTYPES)}")
     return name
@@ -203,22 +205,64 @@ def _check_parts(
     The same ids in a rewritten tokenizer.json are the same tokenizer; so is an unchanged file that a new version of the
     library would write differently.
     """
-    was = metadata.get(CONFIG) or manifest.get(CONFIG)
-    config_sha256 = config_digest(read_json(folder / "config.json", Config)["model"])
-    if was not in (None, config_sha256):
-        raise InputError(
-            f"{folder / 'config.json'} is not the configuration of these weights (sha256 {config_sha256[:12]}…, not "
-            f"{was[:12]}…): restore it; for another architecture train a run with --set"
-        )
+    config_now = config_digest(read_json(folder / "config.json", Config)["model"])
     final = manifest.get("weights") if snapshot_step(folder) is None else None
-    if final is not None and metadata.get(DIGEST) != final:
-        raise InputError(
-            f"{folder / 'model.safetensors'} does not hold the run's final weights (sha256 "
-            f"{metadata.get(DIGEST, 'unknown')[:12]}… instead of {final[:12]}…): restore it, or --resume the run"
-        )
-    tokenizer_sha256 = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
-    if tokenizer and tokenizer_sha256 not in (None, tokenizer.sha256, sha256(folder / "tokenizer.json")):
-        raise InputError(
-            f"{folder / 'tokenizer.json'} is not the tokenizer of this model (sha256 {tokenizer.sha256[:12]}… instead "
-            f"of {tokenizer_sha256[:12]}…), so its ids mean other tokens: restore it"
-        )
+    words = metadata.get(TOKENIZER) or manifest.get("data", {}).get("tokenizer", {}).get("sha256")
+    checks = [
+        ("config.json", metadata.get(CONFIG) or manifest.get(CONFIG), [config_now],
+         "is not the configuration of these weights", "restore it; for another architecture train a run with --set"),
+        ("model.safetensors", final, [metadata.get(DIGEST, "unknown")],
+         "does not hold the run's final weights", "restore it, or --resume the run"),
+        ("tokenizer.json", words, [tokenizer.sha256, sha256(folder / "tokenizer.json")] if tokenizer else [words],
+         "is not the tokenizer of this model", "restore it, or its ids mean other tokens"),
+    ]  # fmt: skip
+    for file, was, now, line, remedy in checks:
+        if was is not None and was not in now:
+            raise InputError(f"{folder / file} {line} (sha256 {now[0][:12]}… instead of {was[:12]}…): {remedy}")
+
+
+# ---- runs that derive from other runs ------------------------------------------------------------
+
+
+def parent_of(folder: Path) -> dict[str, Any]:
+    """A derived run's record of its parent: name, sha256 of the weights, preset and step if known."""
+    entries = _recorded(folder, "preset", "step", "parent")
+    return {"run": run_label(folder), "sha256": sha256(folder / "model.safetensors"), **entries}
+
+
+def unchanged_parent(manifest: dict[str, Any]) -> Path:
+    """The folder of the parent, for a run that starts again from its weights. Raises `InputError` if they changed."""
+    parent = manifest["parent"]
+    folder = run_folder(parent["run"])
+    if sha256(folder / "model.safetensors") != parent.get("sha256"):
+        raise InputError(f"the weights of {folder} changed since the run began from them: start it again")
+    return folder
+
+
+def _recorded(folder: Path, *names: str) -> dict[str, Any]:
+    """What the manifest of a run, if it has one, says of these names."""
+    manifest = read_manifest(folder) if (folder / "manifest.json").is_file() else {}
+    return {name: manifest[name] for name in names if name in manifest}
+
+
+def inherited(parent: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a derived run copies from its parent, which `evaluation_shards` needs to find its validation data: (from
+    config.json: data; from manifest.json: preset, scale, seed, data, step, steps, bos), as far as the parent has
+    them."""
+    config = read_json(parent / "config.json", Config)
+    entries = _recorded(parent, "preset", "scale", "seed", "data", "step", "steps", "bos")
+    return {"data": config["data"]} if "data" in config else {}, entries
+
+
+def write_derived(folder: Path, model: Any, parent: Path, *, loss: float, tokens: int, **about: Any) -> None:
+    """Write a run folder like the parent's with these weights, atomically. metrics.jsonl gets one evaluation row:
+    `loss` in nats per token over `tokens` tokens. `about` and the parent go into the manifest."""
+    config, manifest = inherited(parent)
+    with new_folder(folder) as part:
+        save(model, part)
+        write_text(part / "config.json", json.dumps({"format": FORMAT, "model": model.to_dict(), **config}, indent=1))
+        row = {"step": manifest.get("step", 0), "kind": "eval", "loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        write_text(part / "metrics.jsonl", json.dumps({**row, "tokens": tokens}) + "\n")
+        manifest = {"preset": model.config.name, "scale": "", **manifest, "parameters": model.n_params()}
+        manifest |= {**provenance(str(model.cfg.device)), "parent": parent_of(parent), **about}
+        write_text(part / "manifest.json", json.dumps(manifest, indent=1))

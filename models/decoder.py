@@ -16,11 +16,10 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers import hdpl, hyper_mixing  # noqa: F401  (imported to register their modules)
-from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, capped, unembed
+from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUnembedding, unembed
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
-from streamscope.models.layers.registry import module_for
 from streamscope.models.layers.residual import State, Topology
 
 BlockCall = Callable[[State], State]
@@ -41,10 +40,10 @@ class Decoder(nn.Module):
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
-        self.residual: Topology = module_for(config.residual)(config)
+        self.residual: Topology = config.residual.module(config)
         self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
         norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
-        make = partial(module_for(norm), norm, config.d_model, config.n_heads)
+        make = partial(norm.module, norm, config.d_model, config.n_heads)
         self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(own_norms)])
         self.ln_final = make()
         self.unembed = TiedUnembedding(config, self.embed) if config.readout.tied else UntiedUnembedding(config)
@@ -81,7 +80,7 @@ class Decoder(nn.Module):
     @property
     def head(self) -> Any:
         """The unembedding W [V, D] of a normed stream x, logits = x Wᵀ; `Capped` if they have a cap."""
-        return capped(self.unembed.weight, self.config.readout.softcap)
+        return self.unembed.head
 
     def embed_tokens(self, tokens: Int[Tensor, "B T"], positions: Int[Tensor, "B T"] | None = None) -> State:
         """The state before layer 0; `positions` are those of the tokens, if they are not the first ones."""

@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.preset and options.run is None:
         if options != Options():
             raise InputError("--scale, --set and --hooks need a model: name a preset, as in lfa --set n_layers=4")
-        for name, make in PRESETS.items():
-            print(f"{name:14s} {make.__doc__}")
+        for name, (line, _) in PRESETS.items():
+            print(f"{name:14s} {line}")
         return
     if options.preset and options.run is not None:
         raise InputError("give a preset or --run, not both")

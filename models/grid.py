@@ -35,18 +35,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import chain
+from dataclasses import dataclass, field, fields
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from annotated_types import MinLen
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from streamscope.cli.bounds import Count
+from streamscope.cli.bounds import Count, Whole, check
 from streamscope.cli.disk import Manifest, read_json, read_rows, read_toml, write_text
-from streamscope.cli.errors import InputError, unknown
+from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.launch import LaunchOptions, child, is_worker, launch, work
 from streamscope.cli.locks import Held, locked
 from streamscope.cli.parse import command, parse
@@ -64,9 +65,9 @@ ALLOCATOR = {
 }
 """Settings for glibc, unless the caller sets them: memory freed by a step is kept for the next one, in large pages. By
 default every step maps and zeroes new memory, which takes a tenth of a step of pls. Other C libraries ignore them."""
-KEYS = ("presets", "seeds", "train", "settings", "parts")
-TRAINING = {field.name for field in fields(Training)}
-OPTIONS = {*TRAINING, *(field.name for field in fields(Train))} - {"preset", "out", "resume", "training", "seed"}
+KEYS = ("presets", "seeds", "train", "settings")
+TRAINING = {option.name for option in fields(Training)}
+OPTIONS = {*TRAINING, *(option.name for option in fields(Train))} - {"preset", "out", "resume", "training", "seed"}
 """The options of `models.train` that a grid may set."""
 
 
@@ -103,7 +104,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.out is None:
         raise InputError("--out FOLDER is missing: name the folder for the runs")
     out, worker = options.out, is_worker(options)
-    cells = _cells(options.grid, out, options.train, write=not options.status)
+    if options.grid is not None:
+        grid = cells_of(read_grid(options.grid))
+        cells = begin([with_options(cell, options.train) for cell in grid], out, write=not options.status)
+    elif options.train:
+        raise InputError("--train changes a grid: also name the grid's file")
+    elif not (cells := _read_cells(out)):
+        raise InputError(f"{out} holds no grid yet: give GRID.toml")
     if not options.status:
         for cell in cells if options.retry and not worker else ():
             failure_file(out, cell.name).unlink(missing_ok=True)
@@ -176,40 +183,54 @@ def read_grid(path: Path) -> dict[str, Any]:
     return read_toml(path, dict[str, Any], "give a grid as .toml")
 
 
-def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
-    """The cells, presets × settings × seeds of every part, in this order. Raises `InputError` for an unknown key,
-    preset or option."""
-    for key in grid:
-        if key not in KEYS:
-            raise unknown("key of a grid", key, list(KEYS))
-    if "parts" in grid:
-        parts = grid["parts"]
-        if not isinstance(parts, list) or not all(isinstance(part, dict) and "parts" not in part for part in parts):
-            raise InputError("[[parts]] of a grid are tables with changes to the grid")
-        return _distinct([cell for part in parts for cell in cells_of(_part(grid, part))])
-    presets, seeds, settings = grid.get("presets"), grid.get("seeds", [0]), grid.get("settings") or {"": {}}
-    if not isinstance(presets, list) or not presets or not isinstance(seeds, list) or not seeds:
-        raise InputError('a grid needs lists of presets and seeds, such as presets = ["lfa"] and seeds = [0, 1]')
-    for name in presets:
-        if name not in PRESETS:
-            raise unknown("preset", str(name), sorted(PRESETS))
-    for seed in seeds:
-        if type(seed) is not int or seed < 0:
-            raise InputError(f"seeds of a grid are whole numbers from 0, got {seed!r}")
-    usual = grid.get("train", {})
-    for where, table in {"train": usual, **{f"settings.{k}": v for k, v in settings.items()}}.items():
-        if not isinstance(table, dict):
-            raise InputError(f"[{where}] of a grid is a table of options of python -m models.train, got {table!r}")
-    cells = []
-    for name in presets:
-        for setting, changes in settings.items():
-            runs = ["-".join(filter(None, (name, setting, f"s{seed}"))) for seed in seeds]
-            options = _merged(usual, changes)
+@dataclass(frozen=True, kw_only=True)
+class _Grid:
+    """A grid without parts."""
+
+    presets: Annotated[tuple[str, ...], MinLen(1)]
+    seeds: Annotated[tuple[Whole, ...], MinLen(1)] = (0,)
+    train: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self, lambda name: f"{name} of a grid")
+        for name in self.presets:
+            if name not in PRESETS:
+                raise unknown("preset", name, sorted(PRESETS))
+
+    def cells(self) -> Iterator[Cell]:
+        """presets × settings × seeds, in this order."""
+        for name, (setting, changes) in product(self.presets, (self.settings or {"": {}}).items()):
+            runs = ["-".join(filter(None, (name, setting, f"s{seed}"))) for seed in self.seeds]
+            options = _merged(self.train, changes)
             words = _words(options)
-            with _named(runs[0]):
-                _check(name, options)
-            cells += [Cell(run, (name, *words, "--seed", str(seed))) for run, seed in zip(runs, seeds, strict=True)]
-    return _distinct(cells)
+            with reading(f"{runs[0]} of a grid"):  # an option that would be ignored, a model that is impossible
+                training, scale = _training(options), options.get("scale", Train.scale)
+                config = preset(name, scale, **parse_set(options.get("set", [])))
+                check_given(training, with_recipe(training, name, scale), config, Training())
+            yield from (Cell(run, (name, *words, "--seed", str(n))) for run, n in zip(runs, self.seeds, strict=True))
+
+
+def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
+    """The cells, presets × settings × seeds of every part, in this order."""
+    parts, whole = grid.get("parts", [{}]), {key: value for key, value in grid.items() if key != "parts"}
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise InputError("[[parts]] of a grid are tables with changes to the grid")
+    cells: list[Cell] = []
+    for part in parts:
+        trains = [table.get("train", {}) for table in (whole, part)]
+        table = whole | part | ({"train": _merged(*trains)} if all(isinstance(x, dict) for x in trains) else {})
+        if wrong := [key for key in table if key not in KEYS]:
+            raise unknown("key of a grid", wrong[0], list(KEYS))
+        cells += _Grid(**{"presets": ()} | table).cells()
+    if len({cell.name for cell in cells}) < len(cells):
+        raise InputError("a grid names a run (preset, setting and seed) twice")
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first_cell = first.setdefault(_identity(cell), cell)
+        if first_cell is not cell:
+            raise InputError(f"{first_cell.name} and {cell.name} of a grid are the same run: their settings are equal")
+    return cells
 
 
 def _merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,15 +240,6 @@ def _merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
     if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in sets):
         raise InputError('set of a grid is a list of texts, such as ["n_layers=4"]')
     return options | ({"set": list(chain(*sets))} if any(sets) else {})
-
-
-@contextlib.contextmanager
-def _named(run: str) -> Iterator[None]:
-    """Errors of the block name the run."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{run} of a grid: {error}") from None
 
 
 def _training(options: Mapping[str, Any]) -> Training:
@@ -240,31 +252,6 @@ def _training(options: Mapping[str, Any]) -> Training:
     return from_dict(Training, {name: value for name, value in options.items() if name in TRAINING}, "train")
 
 
-def _check(name: str, options: Mapping[str, Any]) -> None:
-    """Raise `InputError` for options that would be ignored (`models.training.config.check_given`)."""
-    training, scale = _training(options), options.get("scale", Train.scale)
-    config = preset(name, scale, **parse_set(options.get("set", [])))
-    check_given(training, with_recipe(training, name, scale), config, Training())
-
-
-def _part(grid: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a part's changes to the grid."""
-    result = {key: value for key, value in grid.items() if key != "parts"} | dict(part)
-    tables = [table.get("train", {}) for table in (grid, part)]
-    return result | ({"train": _merged(*tables)} if all(isinstance(table, dict) for table in tables) else {})
-
-
-def _distinct(cells: list[Cell]) -> list[Cell]:
-    if len({cell.name for cell in cells}) < len(cells):
-        raise InputError("a grid names a run (preset, setting and seed) twice")
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first_cell = first.setdefault(_identity(cell), cell)
-        if first_cell is not cell:
-            raise InputError(f"{first_cell.name} and {cell.name} of a grid are the same run: their settings are equal")
-    return cells
-
-
 def _identity(cell: Cell) -> str:
     """The options that determine a run: the model's configuration, and the other options in any order."""
     name, *words = cell.argv
@@ -275,7 +262,7 @@ def _identity(cell: Cell) -> str:
         options[-1].append(word)
     sets = [option[1] for option in options if option[0] == "--set"]
     scale = next((option[1] for option in options if option[0] == "--scale"), Train.scale)
-    with _named(cell.name):
+    with reading(f"{cell.name} of a grid"):
         config = to_dict(preset(name, scale, **parse_set(sets)))
     return json.dumps([config, sorted(option for option in options if option[0] != "--set")], default=str)
 
@@ -285,19 +272,15 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     _training(options)
     words: list[str] = []
     for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, list):
-            words += [word for item in value for word in (flag, str(item))]
-        elif isinstance(value, str | int | float):
-            words += [flag, str(value)]
-        else:
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, str | int | float) for item in items):
             raise InputError(f"{name} of a grid must be a string, a number, true, false or a list, got {value!r}")
+        words += [word for item in items for word in (f"--{name.replace('_', '-')}", str(item))]
     return words
 
 
 def with_options(cell: Cell, words: Sequence[str]) -> Cell:
-    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text. Raises `InputError` for a word
-    of another form, an unknown option and a value of another type."""
+    """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text."""
     argv = list(cell.argv)
     for word in words:
         key, equals, text = word.partition("=")
@@ -315,17 +298,6 @@ def with_options(cell: Cell, words: Sequence[str]) -> Cell:
     return Cell(cell.name, tuple(argv))
 
 
-def _cells(path: Path | None, out: Path, words: Sequence[str] = (), *, write: bool) -> list[Cell]:
-    """The cells of the grid by `begin`, or all that `out` was started with."""
-    if path is None and words:
-        raise InputError("--train changes a grid: also name the grid's file")
-    if path is not None:
-        return begin([with_options(cell, words) for cell in cells_of(read_grid(path))], out, write=write)
-    if not (existing_cells := _read_cells(out)):
-        raise InputError(f"{out} holds no grid yet: give GRID.toml")
-    return existing_cells
-
-
 def _read_cells(out: Path) -> list[Cell]:
     """The cells that `out` was started with."""
     memory = out / "grid.json"
@@ -337,8 +309,7 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
     """Add the cells to those in `out`, and return them under the names that `out` uses.
 
     A training is in a folder once: if it is already there, under another name or with its options in another order,
-    that cell is used. Raises `InputError` if `out` has another training or anything else of a name, or cannot be
-    created.
+    that cell is used.
     """
     with locked(out / ".grid.lock") if write else contextlib.nullcontext():  # commands see each other's cells
         existing_cells, matched = _read_cells(out), list[Cell]()
@@ -382,7 +353,10 @@ def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
         if code == 130:
             raise Stopped
         if code:
-            raise InputError(f"{_error_line(log, code)} (see {log})")
+            lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+            reason = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+            reason = f"killed by signal {-code}" if code < 0 else reason.removeprefix("error: ")
+            raise InputError(f"{reason} (see {log})")
     last = [row for row in read_rows(folder / "metrics.jsonl", strict=False) if row["kind"] == "eval"][-1]
     return {"step": last["step"], "loss": last["loss"]}
 
@@ -392,27 +366,17 @@ def _completed(folder: Path) -> bool:
     return path.is_file() and read_json(path, Manifest).get("outcome") == "completed"
 
 
-def _error_line(log: Path, code: int) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    if code < 0:
-        return f"killed by signal {-code}"
-    return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
-
-
 def print_status(out: Path, cells: Sequence[Cell]) -> None:
     """Print a line per run: its state, its step, its last validation loss or its error."""
-    rows_printed = []
+    lines = []
     for cell in cells:
-        state, log = state_of(out, cell.name), out / cell.name / "metrics.jsonl"
+        state, log, failure = state_of(out, cell.name), out / cell.name / "metrics.jsonl", failure_file(out, cell.name)
         rows = read_rows(log, strict=False) if log.is_file() else []
-        losses = [row["loss"] for row in rows if row["kind"] == "eval"]
-        step = str(max((row["step"] for row in rows), default=0))
-        detail = ""
-        if state == "failed":
-            detail = read_json(failure_file(out, cell.name), str, "delete it, and the run is tried again")
-        rows_printed.append((cell.name, state, step, f"{losses[-1]:.4f}" if losses else "", detail))
+        losses = ["", *(f"{row['loss']:.4f}" for row in rows if row["kind"] == "eval")]
+        detail = read_json(failure, str, "delete it, and the run is tried again") if state == "failed" else ""
+        lines.append((cell.name, state, str(max((row["step"] for row in rows), default=0)), losses[-1], detail))
     columns = ("run", "state", "step", "validation loss", "")
-    print_grid(columns, rows_printed, title=str(out), width=None if sys.stdout.isatty() else 160)
+    print_grid(columns, lines, title=str(out), width=None if sys.stdout.isatty() else 160)
 
 
 if __name__ == "__main__":

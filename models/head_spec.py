@@ -63,10 +63,7 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
 
 
 def parse_parts(specs: str | Sequence[str], n_layers: int, parts: Sequence[str], noun: str) -> list[tuple[int, str]]:
-    """Parse parts of layers (L2.q, L2.*, L0-2.up, *.v, all) to sorted (layer, part) without repetition.
-
-    Raises `InputError`, which calls a part `noun`, for parts that the model does not have.
-    """
+    """Parse parts of layers (L2.q, L2.*, L0-2.up, *.v, all) to sorted, distinct (layer, part); errors name `noun`."""
     chosen: set[tuple[int, str]] = set()
     for spec in [specs] if isinstance(specs, str) else specs:
         match = re.fullmatch(r"(?:L(\d+)(?:-(\d+))?|\*)\.(\w+|\*)", "*.*" if spec == "all" else spec)

@@ -38,13 +38,6 @@ def loss_rows(d_vocab: int, device: str) -> int:
     return chunk_rows(d_vocab, *LOSS_BUDGET.get(device, LOSS_BUDGET["cuda"]))
 
 
-def _softmax_rows(d_vocab: int, device: torch.device) -> int:
-    """Rows whose softmax is computed at once: one cache full on a CPU; the whole chunk elsewhere, or if compiled."""
-    if device.type != "cpu" or torch.compiler.is_compiling():
-        return 2**31
-    return max(1, torch.get_num_threads() * CACHE // d_vocab)
-
-
 def _padding(d_vocab: int, d_model: int, device: str) -> tuple[int, int]:
     """Rows and columns of zeros that pad the head inside the product."""
     return (-d_vocab % VOCABULARY_MULTIPLE, -d_model % WIDTH_MULTIPLE) if device == "cuda" else (0, 0)
@@ -114,7 +107,9 @@ def _log_probs(logits: Tensor, index: Tensor, wide: torch.dtype, scale: Tensor |
 
     The gradient of −log softmax[index] is softmax − one-hot; it is scaled before it is rounded to the logits' dtype.
     """
-    size, out = _softmax_rows(logits.shape[1], logits.device), []
+    size, out = 2**31, []  # rows at once: one cache full on a CPU; the whole chunk elsewhere, or if compiled
+    if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+        size = max(1, torch.get_num_threads() * CACHE // logits.shape[1])
     for rows in (slice(i, i + size) for i in range(0, logits.shape[0], size)):
         z, t = logits[rows], index[rows]
         if scale is None:

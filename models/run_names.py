@@ -41,8 +41,7 @@ def bundled() -> tuple[str, ...]:
 
 
 def bundled_folder(name: str) -> Path | None:
-    """The folder of the bundled model stories/NAME, or NAME for short; None for other names. Raises `InputError` for an
-    ambiguous short name, and for a bundled model that this installation lacks."""
+    """The folder of the bundled model stories/NAME, or NAME for short; None for other names."""
     short = name.removeprefix(STORIES)
     if short not in NAMES:
         return None

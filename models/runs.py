@@ -27,6 +27,15 @@ class List:
     folder: tyro.conf.Positional[Path] = Path("runs")
     """Folder to search."""
 
+    def print(self) -> None:
+        if not self.folder.is_dir():
+            raise InputError(f"{self.folder} is not a folder")
+        os.listdir(self.folder)  # raises for one that may not be read, where rglob finds nothing
+        rows = [_row(path.parent, self.folder) for path in sorted(self.folder.rglob("manifest.json"))]
+        if not rows:
+            raise InputError(f"{self.folder} contains no run: train one with python -m models.train")
+        print_grid(list(rows[0]), (list(row.values()) for row in rows))
+
 
 @dataclass(frozen=True)
 class Show:
@@ -34,6 +43,28 @@ class Show:
 
     run: tyro.conf.Positional[Path]
     """Run folder."""
+
+    def print(self) -> None:
+        from streamscope.text.shards import document_count
+
+        run = run_folder(self.run)
+        manifest, metrics = read_manifest(run, TrainedManifest), read_metrics(run)
+        data = manifest["data"]["train"]
+        names = "preset scale parameters seed commit device started ended wall_seconds outcome"
+        lines = {name: manifest.get(name, "") for name in names.split()}
+        if rows := snapshots(run):
+            lines["snapshots"] = ", ".join(str(row["step"]) for row in rows)
+        lines["command"] = " ".join(manifest["argv"])
+        if "parent" in manifest:  # fine-tuned or edited: the data below are the parent's
+            lines["made from"] = manifest["parent"]["run"]
+        documents = document_count(data["n_documents"], manifest["data"]["valid"])
+        lines["data"] = f"{data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"
+        for name, value in lines.items():
+            print(visible(f"{name:13s} {value}"))
+        losses = [(row["step"], f"{row['loss']:.4f}", f"{row['perplexity']:.2f}") for row in evaluations(run)]
+        print_grid(["step", "loss", "perplexity"] if losses else [], losses)
+        if samples := [row["text"] for row in metrics if row["kind"] == "sample"]:
+            print(visible(f"last sample: {samples[-1]}", keep="\n"))
 
 
 @dataclass(frozen=True)
@@ -44,6 +75,19 @@ class Diff:
     """Run folder."""
     second: tyro.conf.Positional[Path]
     """Run folder."""
+
+    def print(self) -> None:
+        runs = (self.first, self.second)
+        first, second = (flatten(read_json(run_folder(run) / "config.json", Config)) for run in runs)
+        names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
+        rows = [(name, str(first.get(name, "-")), str(second.get(name, "-"))) for name in names]
+        losses = (_last_loss(run) or "-" for run in runs)
+        print_grid(("field", *map(str, runs)), [*rows, ("validation loss", *losses)])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options: Any = parse(List | Show | Diff, argv, __doc__)
+    options.print()
 
 
 def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
@@ -59,24 +103,9 @@ def evaluations(folder: Path) -> list[dict[str, Any]]:
     return [row for row in read_metrics(run_folder(folder)) if row["kind"] == "eval"]
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    options: Any = parse(List | Show | Diff, argv, __doc__)
-    if isinstance(options, List):
-        _list(options.folder)
-    elif isinstance(options, Show):
-        _show(run_folder(options.run))
-    else:
-        _diff(options.first, options.second)
-
-
-def _list(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder")
-    os.listdir(folder)  # raises for one that may not be read, where rglob finds nothing
-    rows = [_row(path.parent, folder) for path in sorted(folder.rglob("manifest.json"))]
-    if not rows:
-        raise InputError(f"{folder} contains no run: train one with python -m models.train")
-    print_grid(list(rows[0]), (list(row.values()) for row in rows))
+def _last_loss(run: Path) -> str:
+    """The last validation loss; "" before the first evaluation."""
+    return next((f"{row['loss']:.4f}" for row in reversed(evaluations(run))), "")
 
 
 def _row(run: Path, below: Path) -> dict[str, Any]:
@@ -92,42 +121,6 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
         "step": f"{manifest.get('step', 0)}/{manifest.get('steps', '?')}", "validation loss": last,
         "outcome": manifest.get("outcome", "running or killed"),
     }  # fmt: skip
-
-
-def _show(run: Path) -> None:
-    from streamscope.text.shards import document_count
-
-    manifest, metrics = read_manifest(run, TrainedManifest), read_metrics(run)
-    data = manifest["data"]["train"]
-    names = "preset scale parameters seed commit device started ended wall_seconds outcome"
-    lines = {name: manifest.get(name, "") for name in names.split()}
-    if rows := snapshots(run):
-        lines["snapshots"] = ", ".join(str(row["step"]) for row in rows)
-    lines["command"] = " ".join(manifest["argv"])
-    if "parent" in manifest:  # fine-tuned or edited: the data below are the parent's
-        lines["made from"] = manifest["parent"]["run"]
-    documents = document_count(data["n_documents"], manifest["data"]["valid"])
-    lines["data"] = f"{data['source']['source']}: {data['n_tokens']:,} tokens in {documents}"
-    for name, value in lines.items():
-        print(visible(f"{name:13s} {value}"))
-    losses = [(row["step"], f"{row['loss']:.4f}", f"{row['perplexity']:.2f}") for row in evaluations(run)]
-    print_grid(["step", "loss", "perplexity"] if losses else [], losses)
-    if samples := [row["text"] for row in metrics if row["kind"] == "sample"]:
-        print(visible(f"last sample: {samples[-1]}", keep="\n"))
-
-
-def _diff(*runs: Path) -> None:
-    first, second = (flatten(read_json(run_folder(run) / "config.json", Config)) for run in runs)
-    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
-    rows = [(name, str(first.get(name, "-")), str(second.get(name, "-"))) for name in names]
-    losses = (_last_loss(run) or "-" for run in runs)
-    print_grid(("field", *map(str, runs)), [*rows, ("validation loss", *losses)])
-
-
-def _last_loss(run: Path) -> str:
-    """The last validation loss; "" before the first evaluation."""
-    rows = evaluations(run)
-    return f"{rows[-1]['loss']:.4f}" if rows else ""
 
 
 if __name__ == "__main__":

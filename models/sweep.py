@@ -25,26 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from streamscope.cli.errors import InputError
-from streamscope.models.hooks import (
-    HOOKS,
-    Captures,
-    Edits,
-    Query,
-    attached,
-    batches,
-    capture,
-    crop,
-    edit,
-    hooked_at,
-    is_finite,
-    match,
-    not_finite,
-    pad,
-    quiet,
-    resolve,
-    row_of,
-    run,
-)
+from streamscope.models import hooks
+from streamscope.models.hooks import Captures, Edits, Query, edit, row_of
 from streamscope.models.layers.attention import pick
 from streamscope.models.layers.head import unembed
 from streamscope.models.layers.residual import State, map_state
@@ -56,7 +38,7 @@ WIDEST = 384
 """Widest FFN for which a batch on a CPU has all its tokens; a wider one has as many fewer. A sweep of SmolLM2 (1,536)
 takes 1.1 GB with 1,024 tokens and 1.8 with 4,096, in equal time."""
 EMBED = -1
-_ROWS = {row.name: i for i, row in enumerate(HOOKS)}
+_ROWS = {row.name: i for i, row in enumerate(hooks.HOOKS)}
 _Z, _FINAL = _ROWS["blocks.L.attn.hook_z"], _ROWS["ln_final.hook_scale"]
 Keep = Callable[[str, Tensor], Any]
 """(hook name, activation of the batch) -> the value to keep."""
@@ -76,7 +58,7 @@ def start_of(name: str, n_layers: int) -> Start:
 def first_start(model: Any, edits: Edits) -> Start:
     """The start of a pass under some edits; `InputError` as `hooks.edit` raises it for names."""
     n = model.config.n_layers
-    return min((start_of(name, n) for name, _ in resolve(model, edits)), default=(n + 1, False))
+    return min((start_of(name, n) for name, _ in hooks.resolve(model, edits)), default=(n + 1, False))
 
 
 def chunk_tokens(model: Any, device: str) -> int:
@@ -116,7 +98,7 @@ class Prefix:
     ) -> None:  # fmt: skip
         if model.training:
             raise InputError("the model is in training mode, where dropout is on: call model.eval() first")
-        hooked = hooked_at(model)
+        hooked = hooks.hooked_at(model)
         apart = rf"blocks\.\d+(\.attn)?|unembed|{type(model).__name__}"
         if skipped := [name for name in hooked if re.fullmatch(apart, name)]:
             raise InputError(
@@ -129,14 +111,14 @@ class Prefix:
         self.residual, self.norm = model.residual, model.ln_final
         self.at = None if at is None else at.to(tokens.device)
         n = model.config.n_layers
-        self.starts = {name: start_of(name, n) for name in (match(model, names) if names else ())}
+        self.starts = {name: start_of(name, n) for name in (hooks.match(model, names) if names else ())}
         shown = max((layer for layer, _ in self.starts.values()), default=EMBED)
         self.last = n if streams or not all(map(row_of, self.starts)) else shown
         """The last layer that runs, or n_layers: the final norm."""
         late = [point for name, point in model.hook_dict.items() if start_of(name, n)[0] >= n - 1]
         self.hooked_late = any(name.startswith((f"blocks.{n - 1}.", "ln_final")) for name in hooked)
         """Whether a hook of the caller, perhaps on a module, has to see every position of the last layer or norm."""
-        is_quiet = not self.hooked_late and all(map(quiet, late))
+        is_quiet = not self.hooked_late and all(map(hooks.quiet, late))
         self.short = at is not None and is_quiet and shown < n - 1 and bool(self.blocks[-1].positionwise)
         """Whether the last layer may run at the positions only."""
         starting = {first_start(model, edits) for edits in sweep if edits}
@@ -149,7 +131,7 @@ class Prefix:
 
     def run(self, edits: Edits) -> tuple[Any, dict[str, Any]]:
         """(final normed streams [B, P, D], or None without `streams`; captures) under edits that are in the sweep."""
-        n, names = self.model.config.n_layers, {name for name, _ in resolve(self.model, edits)}
+        n, names = self.model.config.n_layers, {name for name, _ in hooks.resolve(self.model, edits)}
         start = min((start_of(name, n) for name in names), default=(n + 1, False))
         has_effect = self.last == n or start <= max(self.starts.values(), default=(EMBED, False))
         return self._pass(edits, names, start, self.unedited[1]) if edits and has_effect else self.unedited
@@ -161,14 +143,12 @@ class Prefix:
         """The pass from `start` on under edits of the hooks `names`; `base_captures` are those of the unedited one."""
         layer, n = start[0], self.model.config.n_layers
         captured, finite = dict(base_captures), list[bool]()
-        hooks: list[tuple[str, Callable[..., Any]]] = [
-            (name, partial(self._capture, name, captured, finite)) for name in self.starts
-        ]
+        listeners = [(name, partial(self._capture, name, captured, finite)) for name in self.starts]
         late = {name for name in names if row_of(name) is None or start_of(name, n)[0] >= n - 1}
         z_name = f"blocks.{n - 1}.attn.hook_z"
         short = self.short and late <= {z_name} and (bool(edits) or n not in self.starting)
         whole_z = z_name in names or n - 1 in self.starting_at_z  # an edit sees every position
-        with edit(self.model, edits, must_fire=self.streams), attached(self.model, hooks):
+        with edit(self.model, edits, must_fire=self.streams), hooks.attached(self.model, listeners):
             state = self.model.embed_tokens(self.tokens) if layer == EMBED else self.states[layer]
             for i in range(max(layer, 0), min(self.last + 1, n)):
                 if i in self.starting:
@@ -179,8 +159,8 @@ class Prefix:
             if n in self.starting and not short:
                 self.states.setdefault(n, state)
             h = self._final(state, short) if self.last == n else None
-        if not all(finite) or (h is not None and not is_finite(h)):
-            raise not_finite(self.model, self.tokens, resolve(self.model, edits))
+        if not all(finite) or (h is not None and not hooks.is_finite(h)):
+            raise hooks.not_finite(self.model, self.tokens, hooks.resolve(self.model, edits))
         return h if self.streams else None, captured
 
     def _layer(self, layer: int, state: State, z: Tensor | None) -> State:
@@ -221,7 +201,7 @@ class Prefix:
         return pick(self.norm(x), self.at) if whole else self.norm(pick(x, self.at))
 
     def _capture(self, name: str, captured: dict[str, Any], finite: list[bool], x: Tensor, hook: Any) -> None:
-        finite.append(is_finite(x, name))
+        finite.append(hooks.is_finite(x, name))
         captured[name] = self.keep(name, x)
 
 
@@ -235,7 +215,7 @@ class WholePasses:
     def run(self, edits: Edits) -> tuple[Tensor, dict[str, Any]]:
         """(final normed streams, captures) under the edits."""
         model = self.model
-        with edit(model, edits), capture(model, [*self.names, model.final]) as captured:
+        with edit(model, edits), hooks.capture(model, [*self.names, model.final]) as captured:
             model(self.tokens)
         return model.streams(captured[model.final]), {name: self.keep(name, captured[name]) for name in self.names}
 
@@ -258,36 +238,34 @@ def run_sweep(
     size = sum(map(len, query.tokens))
     if not hasattr(model, "segment"):
         for member, edits in enumerate(sweep):
-            yield run(model, query, edits)
+            yield hooks.run(model, query, edits)
             report(member, size)
         return
     parts = []
-    for rows in batches([len(t) for t in query.tokens], batch_tokens):
-        tokens = pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
-        positions = None if query.logits is None else pad([list(query.logits[i]) or [0] for i in rows])
+    for rows in hooks.batches([len(t) for t in query.tokens], batch_tokens):
+        tokens = hooks.pad([list(query.tokens[i]) for i in rows]).to(model.cfg.device)
+        positions = None if query.logits is None else hooks.pad([list(query.logits[i]) or [0] for i in rows])
         options: dict[str, Any] = {"names": query.hooks, "keep": partial(_cropped, query, rows)}
         parts.append((rows, Prefix(model, tokens, sweep, at=positions, streams=positions is not None, **options)))
     for member, edits in enumerate(sweep):
-        hooks: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in parts[0][1].starts}
+        values: dict[str, list[Any]] = {name: [None] * len(query.tokens) for name in parts[0][1].starts}
         streams: list[Any] = [None] * len(query.tokens)
         for rows, prefix in parts:
             h, captured = prefix.run(edits)
-            if silent := [name for name in hooks if name not in captured]:
+            if silent := [name for name in values if name not in captured]:
                 raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
             for b, i in enumerate(rows):
-                for name, values in captured.items():
-                    hooks[name][i] = values[b]
+                for name, rows_of in captured.items():
+                    values[name][i] = rows_of[b]
                 if h is not None and query.logits is not None:
                     streams[i] = h[b, : len(query.logits[i])]
         with torch.no_grad():
             logits = unembed(torch.cat(streams), model.head) if query.logits is not None else None
-        yield Captures(hooks, None if logits is None else list(logits.split([len(h) for h in streams])))
+        yield Captures(values, None if logits is None else list(logits.split([len(h) for h in streams])))
         report(member, size)
 
 
 def _cropped(query: Query, rows: Sequence[int], name: str, x: Tensor) -> list[Tensor]:
     """Each prompt's part of an activation, without padding, at the query's positions."""
-    row_positions = query.positions
-    return [
-        crop(name, x[b], len(query.tokens[i]), row_positions[i] if row_positions else None) for b, i in enumerate(rows)
-    ]
+    positions: Sequence[Any] = query.positions or [None] * len(query.tokens)
+    return [hooks.crop(name, x[b], len(query.tokens[i]), positions[i]) for b, i in enumerate(rows)]

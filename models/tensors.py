@@ -3,8 +3,10 @@
 import ctypes
 import hashlib
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +93,30 @@ def read_tensors(
             f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}"
         )
     return tensors, metadata
+
+
+def check_new(folder: Path) -> None:
+    """Raise `InputError` if a folder to write is not empty, or is a file."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file: give the name of a new folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty: choose another folder")
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `out` at the end, or is removed after an error. Raises `InputError` like
+    `check_new`, and if it cannot be written."""
+    check_new(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
+            part = Path(scratch) / "run"
+            part.mkdir()
+            yield part
+            os.replace(part, out)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror or error}") from None
 
 
 def release_memory() -> None:

@@ -89,9 +89,8 @@ def _start(options: Options, out: Path) -> None:
 
 def _resume(out: Path) -> None:
     from streamscope.cli.disk import Config, TrainedConfig, TrainedManifest, read_json
-    from streamscope.models.checkpoint import model_config, whole_run
-    from streamscope.models.derived import unchanged_parent
-    from streamscope.models.training.checkpoints import none_yet
+    from streamscope.models.checkpoint import model_config, unchanged_parent, whole_run
+    from streamscope.models.training.run import none_yet
 
     folder = whole_run(out)
     config = model_config(folder)
@@ -132,11 +131,10 @@ def _trainer(
 ) -> Any:  # fmt: skip
     """Make the model, the windows and, after all checks and unless it is resumed (`scale` None), the run folder."""
     from streamscope.cli.provenance import provenance
-    from streamscope.models.derived import parent_of
+    from streamscope.models.checkpoint import parent_of
     from streamscope.models.training.data import windows
     from streamscope.models.training.loop import Trainer
-    from streamscope.models.training.parallel import Reader
-    from streamscope.models.training.run import Run
+    from streamscope.models.training.run import Reader, Run
     from streamscope.models.transformer import StreamTransformer
 
     group.seed_noise(training.seeds["noise"])
@@ -184,7 +182,7 @@ def _fit(trainer: Any, data: Any) -> None:
 
     model, folder = trainer.model, trainer.run.folder
     if trainer.ranks.leader:
-        lengths = ", then ".join(f"{phase.batch} x {phase.n_ctx}" for phase in trainer.phases)
+        lengths = ", then ".join(f"{phase.batch_size} x {phase.n_ctx}" for phase in trainer.phases)
         print(
             f"{visible(model.config.name)} {model.config.mixing}: {model.n_params():,} parameters; "
             f"{data.train.n_tokens:,} training tokens in {document_count(data.train.n_documents, data.valid.meta)}, "

@@ -25,10 +25,10 @@ from streamscope.interventions import changes
 from streamscope.interventions.abliterate import Abliterate
 from streamscope.interventions.edits import random_direction
 from streamscope.interventions.observe import NATS
+from streamscope.models.checkpoint import write_derived
 from streamscope.models.config import Dense, Identity, Independent, Kronecker
-from streamscope.models.derived import check_new, write_derived
 from streamscope.models.hooks import capture, edited_at
-from streamscope.models.tensors import release_memory
+from streamscope.models.tensors import check_new, release_memory
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.text.shards import document_batches

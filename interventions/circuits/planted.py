@@ -21,7 +21,7 @@ from streamscope.interventions.circuits.graph import Graph, graph_of
 from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build
-from streamscope.models.layers.norms import RMSNorm
+from streamscope.models.layers.norms import Norm
 from streamscope.rooms import folder_of
 
 BOS = 0
@@ -89,7 +89,7 @@ def build_planted(name: str, noise: float, seed: int = 0) -> Any:
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-        for norm in (m for m in model.modules() if isinstance(m, RMSNorm)):
+        for norm in (m for m in model.modules() if isinstance(m, Norm)):
             norm.weight.fill_(1.0)
         assert model.pos_embed is not None
         model.embed.weight[1:, at("token")] = code[1:]  # BOS has no content

@@ -5,9 +5,8 @@ part's class (`models.layers.registry`). So a new projection, norm, position enc
 here and one where it is computed. The docstring under each field is its help text on the command line.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
 
 from annotated_types import Ge, Le, Lt
 
@@ -24,36 +23,28 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 # ---- parts in kinds: initial weights, projections, norms, positions, Canon layers ---------------------
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Base of all parts. `kind` is its name in JSON files and in `--set`.
+    """Base of all parts; a subclass is a frozen dataclass, and `class Dense(Weighted, kind="dense")` is one of a kind.
 
-    Raises `InputError` for a number that is not finite, or outside the `Bounds` of its field.
+    `kind` is its name in JSON files and in `--set`; other keywords are values of the class too. Raises `InputError` for
+    a number that is not finite, or outside the `Bounds` of its field.
     """
 
     kind: ClassVar[str]
+    module: ClassVar[Any]
+    """The class that computes it (`models.layers.registry`)."""
+
+    def __init_subclass__(cls, **constants: Any) -> None:
+        for name, value in constants.items():
+            setattr(cls, name, value)
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         check(self, lambda name: f"{self.kind}.{name}", nested=False)
 
 
-PartClass = TypeVar("PartClass", bound=type[Part])
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-def part(kind: str, **constants: Any) -> Callable[[PartClass], PartClass]:
-    """Make a class a part: a frozen dataclass with this `kind`, and with these values for all of its instances."""
-
-    def register(cls: PartClass) -> PartClass:
-        for name, value in {"kind": kind, **constants}.items():
-            setattr(cls, name, value)
-        dataclass(frozen=True, kw_only=True)(cls)
-        return cls
-
-    return register
-
-
-@dataclass(frozen=True, kw_only=True)
 class Init(Part):
     """The rule for the initial weights of a map or a table; `models.layers.projections.fill` draws them.
 
@@ -62,15 +53,13 @@ class Init(Part):
     """
 
 
-@part("normal")
-class Normal(Init):
+class Normal(Init, kind="normal"):
     """N(0, std), independent of the fan-in (GPT-2)."""
 
     std: NotNegative | None = None
     """σ; none: the model's init_std."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Scaled(Init):
     """Base of the rules that preserve scale: an output is about `gain` times as large as an input."""
 
@@ -78,18 +67,15 @@ class Scaled(Init):
     """Factor on the weights."""
 
 
-@part("fan_in_uniform")
-class FanInUniform(Scaled):
+class FanInUniform(Scaled, kind="fan_in_uniform"):
     """U(±gain / sqrt(fan-in)), so σ = gain / sqrt(3 fan-in): the default of PyTorch's and MLX's Linear."""
 
 
-@part("fan_in_normal")
-class FanInNormal(Scaled):
+class FanInNormal(Scaled, kind="fan_in_normal"):
     """N(0, gain / sqrt(fan-in)): at gain 1, outputs are as large as inputs (MLX's Embedding, whose fan-in is D)."""
 
 
-@part("unit_output")
-class UnitOutput(Scaled):
+class UnitOutput(Scaled, kind="unit_output"):
     """N(0, gain / (s sqrt(fan-in))) for an input of size s: initial outputs of size `gain`.
 
     s is 1, the size of a normed input, except for values that read a raw stream: there it is the size of the initial
@@ -97,13 +83,11 @@ class UnitOutput(Scaled):
     """
 
 
-@part("orthogonal")
-class Orthogonal(Scaled):
+class Orthogonal(Scaled, kind="orthogonal"):
     """gain times a matrix with orthonormal rows or columns (whichever are fewer); each block of an independent map."""
 
 
-@part("initial")
-class Initial(Part):
+class Initial(Part, kind="initial"):
     """Initial weights of the parts that have no rule of their own (such as `attention.v.init`)."""
 
     weights: Init = Normal()
@@ -118,7 +102,6 @@ class Initial(Part):
     """Divide the initial attention.o and mlp.down, which write to the residual stream, by sqrt(2 L), as GPT-2 does."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Projection(Part):
     """One linear map D_in -> D_out between H channels; its kind says which channels may exchange information."""
 
@@ -137,12 +120,10 @@ class Projection(Part):
             )
 
 
-@part("identity", short="id", square=True)
-class Identity(Projection):
+class Identity(Projection, kind="identity", short="id", square=True):
     """The identity y = x, without parameters; for square maps only."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Weighted(Projection):
     """Base of the projections with plain weights."""
 
@@ -152,8 +133,7 @@ class Weighted(Projection):
     """Initial weights; none: the model's init.weights."""
 
 
-@part("independent", short="ind", mix="B H in out")
-class Independent(Weighted):
+class Independent(Weighted, kind="independent", short="ind", mix="B H in out"):
     """Independent channels, y_h = x_h W_h: H · (d_in/H) · (d_out/H) parameters (DST Eq. 4)."""
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
@@ -163,18 +143,15 @@ class Independent(Weighted):
             )
 
 
-@part("kronecker", short="kron", square=True, mix="B H H")
-class Kronecker(Weighted):
+class Kronecker(Weighted, kind="kronecker", short="kron", square=True, mix="B H H"):
     """Weighted sums of channels, y_k = Σ_h W_kh x_h, or W ⊗ I: H² parameters; square maps only (DST Eq. 5)."""
 
 
-@part("dense", short="dns")
-class Dense(Weighted):
+class Dense(Weighted, kind="dense", short="dns"):
     """A dense map y = x W between all channels: d_in · d_out parameters (DST Eq. 6)."""
 
 
-@part("hdpl", short="hdpl")
-class Hdpl(Projection):
+class Hdpl(Projection, kind="hdpl", short="hdpl"):
     """Block-diagonal detail and variational global path: y = x W_block + W_dec SiLU(z), z ~ N(μ, σ²) (HDPL §2.1)."""
 
     rank: int = 0
@@ -207,7 +184,6 @@ class Hdpl(Projection):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Norm(Part):
     """Base of the normalisations over the model width."""
 
@@ -215,22 +191,18 @@ class Norm(Part):
     """Added to the variance."""
 
 
-@part("layer")
-class LayerNorm(Norm):
+class LayerNorm(Norm, kind="layer"):
     """LayerNorm, γ (x − mean) / sqrt(var + eps) + β over all D."""
 
 
-@part("channel")
-class ChannelLayerNorm(Norm):
+class ChannelLayerNorm(Norm, kind="channel"):
     """LayerNorm of each head's d_h dimensions separately, with γ_h, β_h (DST Eq. 13)."""
 
 
-@part("rms")
-class RMSNorm(Norm):
+class RMSNorm(Norm, kind="rms"):
     """RMSNorm, γ x / sqrt(mean(x²) + eps)."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Positions(Part):
     """Base of the position encodings."""
 
@@ -239,8 +211,7 @@ class Positions(Part):
     slopes: ClassVar[bool] = False  # adds −m_h (q − k) to the scores
 
 
-@part("stretch")
-class Stretch(Part):
+class Stretch(Part, kind="stretch"):
     """Slower rotations for contexts longer than in training, by Llama 3.1's rule.
 
     A frequency θ of wavelength λ = 2π/θ becomes θ ((1 − s)/factor + s), with s = (original/λ − low)/(high − low)
@@ -266,8 +237,7 @@ class Stretch(Part):
             )
 
 
-@part("rope", rotates=True)
-class Rope(Positions):
+class Rope(Positions, kind="rope", rotates=True):
     """Rotary positions, half-rotate layout."""
 
     base: Positive = 10_000.0
@@ -282,23 +252,19 @@ class Rope(Positions):
     """θ of the layers with a window, which are not stretched either (Gemma 3); 0: that of all layers."""
 
 
-@part("alibi", slopes=True)
-class Alibi(Positions):
+class Alibi(Positions, kind="alibi", slopes=True):
     """ALiBi: biases −m_h (q − k) added to the scores, with m_h by the rule of the paper."""
 
 
-@part("learned", table=True)
-class Learned(Positions):
+class Learned(Positions, kind="learned", table=True):
     """A learned table [n_ctx, D] added to the token embedding."""
 
 
-@part("none")
-class NoPositions(Positions):
+class NoPositions(Positions, kind="none"):
     """No position information except the causal mask."""
 
 
-@part("canon")
-class Canon(Part):
+class Canon(Part, kind="canon"):
     """Short causal convolutions, one kernel per channel, inside the branches (SPEC §1.3, §3; PhysicsLM4).
 
     Places: A, the normed input of Q and K, and of V if V shares that norm (values with their own norm, or raw values,
@@ -327,7 +293,6 @@ class Canon(Part):
 # ---- residual topologies ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class Residual(Part):
     """Base of the residual topologies. `streams` are the names in the hooks, () for one stream."""
 
@@ -339,15 +304,13 @@ class Residual(Part):
         return "shared"
 
 
-@part("single")
-class Single(Residual):
+class Single(Residual, kind="single"):
     """One residual stream, as in a standard pre-norm transformer."""
 
     order: Literal["sequential", "parallel"] = "sequential"
     """sequential: the FFN sees the attention update of its layer; parallel: both branches read the same (GPT-NeoX)."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DualStream(Residual):
     """Base of the two-stream topologies, x = x_t + x_e (DST Eq. 1)."""
 
@@ -366,20 +329,17 @@ class DualStream(Residual):
         return "own" if self.values == "token" else "shared"
 
 
-@part("token_factor")
-class TokenFactor(DualStream):
+class TokenFactor(DualStream, kind="token_factor"):
     """Attention writes to x_t, the FFN writes to x_e (DST §2.1)."""
 
 
-@part("frozen_token")
-class FrozenToken(DualStream):
+class FrozenToken(DualStream, kind="frozen_token"):
     """x_t stays the embedding; attention and FFN write to x_e (DST §2.1, LFA Eq. 18–21, CASCADE)."""
 
     detach_token: bool = False
     """Stop gradients through x_t into the embedding (LFA "no gradient flow into X_T")."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hyper(Residual):
     """Hyper-connections, X ← H_res X + H_post ⊗ F(H_pre X), around each branch F on n streams X (SPEC §2)."""
 
@@ -402,8 +362,7 @@ class Hyper(Residual):
     """Storage dtype of the parameters; computation is in fp32. In bf16 a step of 0.005 never moves a bias of −8."""
 
 
-@part("hc")
-class HC(Hyper):
+class HC(Hyper, kind="hc"):
     """Hyper-connections with unconstrained matrices that start as the identity (arXiv 2409.19606)."""
 
     dyn_act: Literal["tanh", "none"] = "tanh"
@@ -412,7 +371,6 @@ class HC(Hyper):
     """Norm of each stream before the dynamic terms: rms as in the public code, layer as in the paper."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stochastic(Hyper):
     """Base of the kinds with a doubly stochastic H_res: mixing preserves the mean of the streams."""
 
@@ -420,8 +378,7 @@ class Stochastic(Hyper):
     """Initial logit of mixing, where the identity has logit 0; 0, −1 and −2 mix from the start."""
 
 
-@part("mhc")
-class MHC(Stochastic):
+class MHC(Stochastic, kind="mhc"):
     """mHC: H_res is a Sinkhorn-normalised n × n matrix (arXiv 2512.24880)."""
 
     iterations: Count = 20
@@ -430,8 +387,7 @@ class MHC(Stochastic):
     """ε added to H_pre, to the columns' first shares and to all later sums (DeepSeek-V4: 1e-6)."""
 
 
-@part("mhc_lite")
-class MHCLite(Stochastic):
+class MHCLite(Stochastic, kind="mhc_lite"):
     """mHC-lite: H_res is a convex combination of all n! permutations."""
 
     def __post_init__(self) -> None:
@@ -442,8 +398,7 @@ class MHCLite(Stochastic):
             )
 
 
-@part("kromhc")
-class KromHC(Stochastic):
+class KromHC(Stochastic, kind="kromhc"):
     """KromHC: H_res is a Kronecker product of 2 × 2 matrices [[p, 1−p], [1−p, p]] (arXiv 2601.21579)."""
 
     def __post_init__(self) -> None:
@@ -460,8 +415,7 @@ class KromHC(Stochastic):
 # ---- a model ---------------------------------------------------------------------------------------
 
 
-@part("gate")
-class Gate(Part):
+class Gate(Part, kind="gate"):
     """A gate g = σ(W s + b) that multiplies each head's output (DST Eq. 14, PLS A.4.2)."""
 
     shape: Literal["scalar", "vector"] = "scalar"
@@ -474,8 +428,7 @@ class Gate(Part):
     """Initial weights: 0 (g = 1/2) or N(0, 0.02)."""
 
 
-@part("attention")
-class Attention(Part):
+class Attention(Part, kind="attention"):
     """Causal multi-head attention (DST Eq. 7–10)."""
 
     q: Projection = Dense()
@@ -508,8 +461,7 @@ class Attention(Part):
     """c of capped scores s → c · tanh(s / c) (Gemma 2); 0: no cap."""
 
 
-@part("mlp")
-class Mlp(Part):
+class Mlp(Part, kind="mlp"):
     """The FFN (DST Eq. 11–12); with `gate`, act(gate x) ⊙ up x (SwiGLU with silu)."""
 
     d_mlp: Whole = 0
@@ -524,8 +476,7 @@ class Mlp(Part):
     """Activation function; gelu is exact, gelu_tanh is GPT-2's approximation."""
 
 
-@part("supervision")
-class Supervision(Part):
+class Supervision(Part, kind="supervision"):
     """Per-layer supervision, L = L_final + strength · Σ_ℓ w_ℓ L^(ℓ) (DST Eq. 15, PLS A.5)."""
 
     weights: Literal["linear", "uniform", "exponential"] = "linear"
@@ -546,8 +497,7 @@ class Supervision(Part):
         return [self.strength * w / total for w in (weights if self.include_last else weights[:-1])]
 
 
-@part("readout")
-class Readout(Part):
+class Readout(Part, kind="readout"):
     """Final norm, unembedding and per-layer readouts."""
 
     norm: Norm = LayerNorm()
@@ -606,44 +556,33 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check(self, nested=False)
-        attention = self.attention
-        if attention.kv_heads and self.n_heads % attention.kv_heads:
-            raise InputError(f"{attention.kv_heads} key-value heads do not divide the {self.n_heads} heads")
-        channels = "channel" in (self.norm.kind, self.readout.norm.kind)
-        if self.d_model % self.n_heads and (not attention.d_head or attention.gate or channels):
-            raise InputError(
-                f"{self.n_heads} heads do not divide the width {self.d_model}; "
-                f"the nearest width that fits is {max(1, round(self.d_model / self.n_heads)) * self.n_heads}"
-            )
-        if attention.gate and attention.gate.source == "value" and self.d_head * self.n_heads != self.d_model:
-            raise InputError(
-                f"attention.gate.source=value reads {self.d_model // self.n_heads} dimensions per head, but a head has "
-                f"{self.d_head}: leave out attention.d_head, or choose another source"
-            )
-        for name, width in (("d_head", self.d_head), ("d_mlp", self.d_mlp)):
-            if width > WIDEST:
-                raise InputError(f"{name} must be at most {WIDEST:,}, got {width}")
-        if self.norm_place != "before" and (self.residual.streams or self.canon is not None):
-            raise InputError(
-                f"norm_place={self.norm_place} needs one residual stream (residual=single) and no Canon layers"
-            )
-        if attention.softcap and self.positions.slopes:
-            raise InputError("attention.softcap is not defined with ALiBi: choose other positions")
-        if isinstance(self.positions, Rope):
-            rotated = self.d_head * self.positions.fraction
-            if rotated != int(rotated) or int(rotated) % 2 or not 0 < rotated <= self.d_head:
-                raise InputError(
-                    f"RoPE rotates pairs: {rotated:g} of {self.d_head} head dimensions is not an even number"
-                )
-        readout, residual = self.readout, self.residual
-        if isinstance(residual, FrozenToken) and residual.detach_token and not readout.tied:
-            raise InputError(
-                "residual.detach_token with an untied head never trains the embedding: set readout.tied=true"
-            )
-        if readout.layer_norms == "own" and readout.supervision is None:
-            raise InputError(
-                "readout.layer_norms=own needs readout.supervision; otherwise these norms are never trained"
-            )
+        attention, readout, residual, positions = self.attention, self.readout, self.residual, self.positions
+        d, h, d_head, kv_heads, gate = self.d_model, self.n_heads, self.d_head, attention.kv_heads, attention.gate
+        channels = "channel" in (self.norm.kind, readout.norm.kind)
+        rotated = d_head * positions.fraction if isinstance(positions, Rope) else 0
+        detached = isinstance(residual, FrozenToken) and residual.detach_token
+        faults = [
+            (kv_heads and h % kv_heads, f"{kv_heads} key-value heads do not divide the {h} heads"),
+            (d % h and (not attention.d_head or gate or channels),
+             f"{h} heads do not divide the width {d}; the nearest width that fits is {max(1, round(d / h)) * h}"),
+            (gate and gate.source == "value" and d_head * h != d,
+             f"attention.gate.source=value reads {d // h} dimensions per head, but a head has {d_head}: leave out "
+             "attention.d_head, or choose another source"),
+            (d_head > WIDEST, f"d_head must be at most {WIDEST:,}, got {d_head}"),
+            (self.d_mlp > WIDEST, f"d_mlp must be at most {WIDEST:,}, got {self.d_mlp}"),
+            (self.norm_place != "before" and (residual.streams or self.canon),
+             f"norm_place={self.norm_place} needs one residual stream (residual=single) and no Canon layers"),
+            (attention.softcap and positions.slopes,
+             "attention.softcap is not defined with ALiBi: choose other positions"),
+            (isinstance(positions, Rope) and (rotated % 2 or not 0 < rotated <= d_head),
+             f"RoPE rotates pairs: {rotated:g} of {d_head} head dimensions is not an even number"),
+            (detached and not readout.tied,
+             "residual.detach_token with an untied head never trains the embedding: set readout.tied=true"),
+            (readout.layer_norms == "own" and readout.supervision is None,
+             "readout.layer_norms=own needs readout.supervision; otherwise these norms are never trained"),
+        ]  # fmt: skip
+        if lines := [line for is_wrong, line in faults if is_wrong]:
+            raise InputError(lines[0])
         for name, spec, d_in, d_out in self.projections():
             spec.check(name, d_in, d_out, self.n_heads)
 

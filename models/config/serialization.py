@@ -8,6 +8,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -75,35 +76,24 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, c.Part):
         if isinstance(value, hint):
             return value
-        if not isinstance(value, str):
-            return from_dict(hint, value, where)
-        names = kinds(hint)
-        shorts = {k.short: k for k in names.values() if issubclass(k, c.Projection)}  # `kron` is `kronecker`
-        if value not in (names | shorts):
-            raise unknown(f"kind of {where}", value, sorted(names))
-        return from_dict(hint, {"kind": (names | shorts)[value].kind}, where)
+        if isinstance(value, str):  # `kron` is `kronecker`
+            shorts = {k.short: name for name, k in kinds(hint).items() if issubclass(k, c.Projection)}
+            value = {"kind": shorts.get(value, value)}
+        return from_dict(hint, value, where)
     return _scalar(hint, value, where)
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
     """Convert to a number, flag or text, also from a string of the command line."""
-    words = {"true": True, "false": False}
-    try:
-        if hint is bool:
-            value = words.get(value.lower(), value) if isinstance(value, str) else value
-            if not isinstance(value, bool):
-                raise ValueError
-        elif hint is int:
-            if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
-                raise ValueError
-            value = int(value)
-        elif hint is float:
-            value = float(value)
-        elif not isinstance(value, hint):
-            raise ValueError
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{where} must be {hint.__name__}, got {value!r}") from None
-    return value
+    converted = value
+    with suppress(ValueError, TypeError, OverflowError):
+        if hint is bool and isinstance(value, str):
+            converted = {"true": True, "false": False}.get(value.lower())
+        elif hint in (int, float) and not isinstance(value, bool):
+            converted = hint(value)
+    if type(converted) is not hint or (hint is int and isinstance(value, float) and converted != value):
+        raise InputError(f"{where} must be {hint.__name__}, got {value!r}")
+    return converted
 
 
 def override(config: T, changes: dict[str, Any], where: str = "") -> T:

@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import counted
@@ -107,19 +108,16 @@ def capture(model: Any, names: str | Sequence[str], *, grad: bool = False) -> It
             raise InputError(f"{name} only shows {point.shows} and has no gradient; ask for {point.instead}")
     captured = Captured()
 
-    def keep(name: str) -> Callable[..., Tensor | None]:
-        def hook(x: Tensor, hook: Any) -> Tensor | None:
-            if not grad:
-                captured[name] = x.detach().clone()
-                return None
-            if not torch.is_grad_enabled():
-                raise InputError("capture(grad=True) needs gradients: leave torch.no_grad() or inference mode")
-            captured[name] = x if x.requires_grad else x.detach().requires_grad_()
-            return captured[name]
+    def keep(name: str, x: Tensor, hook: Any) -> Tensor | None:
+        if not grad:
+            captured[name] = x.detach().clone()
+            return None
+        if not torch.is_grad_enabled():
+            raise InputError("capture(grad=True) needs gradients: leave torch.no_grad() or inference mode")
+        captured[name] = x if x.requires_grad else x.detach().requires_grad_()
+        return captured[name]
 
-        return hook
-
-    with attached(model, [(name, keep(name)) for name in matches]):
+    with attached(model, [(name, partial(keep, name)) for name in matches]):
         yield captured
     check_fired([name for name in matches if name not in captured], "hooks")
 
@@ -143,18 +141,15 @@ def edit(model: Any, edits: Edits, *, must_fire: bool = True) -> Iterator[None]:
             looking = True  # the pass that searches for the first hook also ends here
             raise not_finite(model, inputs[0], plan, attach=False)
 
-    def record(name: str, fn: Edit) -> Callable[..., Tensor]:
-        def hook(x: Tensor, hook: Any) -> Tensor:
-            fired.add(name)
-            return apply_edit(name, fn, x, hook)
-
-        return hook
+    def record(name: str, fn: Edit, x: Tensor, hook: Any) -> Tensor:
+        fired.add(name)
+        return apply_edit(name, fn, x, hook)
 
     if not plan:
         yield
         return
     setattr(check, _OURS, True)
-    with attached(model, [(name, record(name, fn)) for name, fn in plan]):
+    with attached(model, [(name, partial(record, name, fn)) for name, fn in plan]):
         handle = model.register_forward_hook(check)
         with _LOCK:
             if not hasattr(model, "edited_at"):
@@ -180,16 +175,11 @@ def hooked_at(model: Any) -> tuple[str, ...]:
 
     The model itself is named by its class. Hooks of `capture`, `edit` and a bridge itself do not count.
     """
-    names = []
+    names, tables = [], ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
     with _LOCK:
         for name, module in model.named_modules() if hasattr(model, "named_modules") else ():
-            tables = (
-                module._forward_pre_hooks,
-                module._forward_hooks,
-                module._backward_pre_hooks,
-                module._backward_hooks,
-            )
-            foreign_hooks = [hook for table in tables for hook in table.values() if not hasattr(hook, _OURS)]
+            hooks = [hook for table in tables for hook in getattr(module, table).values()]
+            foreign_hooks = [hook for hook in hooks if not hasattr(hook, _OURS)]
             if not all(f"{getattr(hook, '__module__', '')}.".startswith(_LIBRARIES) for hook in foreign_hooks):
                 names.append(name or type(model).__name__)
     return tuple(names)
@@ -280,19 +270,16 @@ def not_finite(model: Any, tokens: Tensor, plan: Sequence[tuple[str, Edit]], *, 
         return error
     non_finite: list[str] = []
 
-    def look(name: str) -> Callable[..., None]:
-        def hook(x: Tensor, hook: Any) -> None:
-            if not non_finite and isinstance(x, Tensor) and not is_finite(x, name):
-                non_finite.append(name)
-
-        return hook
+    def look(name: str, x: Tensor, hook: Any) -> None:
+        if not non_finite and isinstance(x, Tensor) and not is_finite(x, name):
+            non_finite.append(name)
 
     edits: list[tuple[str, Callable[..., Any]]] = list(plan) if attach else []
     names = {id(point): (point, name) for name, point in reversed(model.hook_dict.items())}.values()
     for point, name in reversed(names):
         with suppress(ValueError):  # a bridge refuses points that its settings switch off
-            model.check_hooks_to_add(point, name, look(name))
-            edits.append((name, look(name)))
+            model.check_hooks_to_add(point, name, look)
+            edits.append((name, partial(look, name)))
     with torch.no_grad(), attached(model, edits):
         model(tokens)
     edited = ", ".join(dict.fromkeys((*edited_at(model), *(name for name, _ in plan))))
@@ -308,7 +295,7 @@ def check_fired(silent: Sequence[str], kind: str = "edits") -> None:
 
 
 @contextmanager
-def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
+def attached(model: Any, hooks: Sequence[tuple[str, Callable[..., Any]]]) -> Iterator[None]:
     """Attach TransformerLens hooks for the block; hooks of an outer block stay.
 
     Hooks sit on the model, so another thread's forward pass would be edited, or captured as this thread's: it raises
@@ -319,20 +306,16 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
         return
     owner, handles = get_ident(), list[tuple[Any, Any]]()
 
-    def guarded(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        def hook(x: Tensor, hook: Any) -> Any:
+    def only_here(name: str, point: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def hook(module: Any, *passed: Any) -> Any:
+            if module is not point:  # torch copies hooks with a part of a model
+                return None
             if get_ident() != owner:
                 raise InputError(
                     f"another thread captures or edits {name} of this model: give each thread its own model "
                     "(copy.deepcopy(model)), or hold a lock around capture, edit and forward pass"
                 )
-            return fn(x, hook)
-
-        return hook
-
-    def only_at(point: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
-        def hook(module: Any, *passed: Any) -> Any:
-            return fn(module, *passed) if module is point else None  # torch copies hooks with a part of a model
+            return fn(module, *passed)
 
         setattr(hook, _OURS, True)
         return hook
@@ -346,10 +329,10 @@ def attached(model: Any, hooks: list[tuple[str, Callable[..., Any]]]) -> Iterato
                 except ValueError as error:
                     raise InputError(str(error)) from None
                 with _LOCK:
-                    handle = point.add_hook(guarded(name, fn))
+                    handle = point.add_hook(lambda x, hook, fn=fn: fn(x, hook))
                     handles.append((point, handle))
                     hook_id = handle.hook.id
-                    point._forward_hooks[hook_id] = only_at(point, point._forward_hooks[hook_id])
+                    point._forward_hooks[hook_id] = only_here(name, point, point._forward_hooks[hook_id])
             yield
         finally:
             with _LOCK:
@@ -473,10 +456,7 @@ def run(
 
 def pad(prompts: Sequence[Sequence[int]], fill: int = 0) -> Tensor:
     """Pad on the right to tokens [B, T]; causal attention hides the padding from every real position."""
-    tokens = torch.full((len(prompts), max(map(len, prompts))), fill)
-    for i, ids in enumerate(prompts):
-        tokens[i, : len(ids)] = torch.as_tensor(ids)
-    return tokens
+    return pad_sequence([torch.as_tensor(ids) for ids in prompts], batch_first=True, padding_value=fill)
 
 
 def batches(lengths: list[int], budget: int) -> Iterator[list[int]]:

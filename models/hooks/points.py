@@ -148,10 +148,7 @@ def read_point(point: HookPoint, x: Tensor) -> Tensor:
 
 
 def observe(point: ObservePoint, readout: Callable[[], Tensor]) -> None:
-    """Show `readout()` to the hooks of an observe-only point; it is computed only if there are any.
-
-    Raises `InputError` if a hook edits it.
-    """
+    """Show `readout()` to the hooks of an observe-only point; it is computed only if there are any."""
     if not _hooked(point):
         return
     x = readout().detach()

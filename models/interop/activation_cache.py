@@ -62,8 +62,7 @@ class NormedCache(ActivationCache):
         The final norm's bias is nobody's part: parts of a whole stream add up to the logit minus `model.logit_bias`.
         Raises `InputError` for logits that are not linear in the input of the head.
         """
-        scale = self.model.logit_scale
-        return super().logit_attrs(*args, **kwargs) * scale
+        return self.model.logit_scale * super().logit_attrs(*args, **kwargs)
 
     def apply_slice_to_batch_dim(self, batch_slice: Any) -> "NormedCache":
         part = super().apply_slice_to_batch_dim(batch_slice)

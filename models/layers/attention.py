@@ -24,7 +24,6 @@ from streamscope.models.layers.projections import (
     linear,
     residual_scale,
 )
-from streamscope.models.layers.registry import module_for
 
 
 class HeadGate(nn.Module):
@@ -112,7 +111,7 @@ class Attention(WithProjections):
             positions = c.NoPositions()
         elif isinstance(positions, c.Rope) and positions.local_base and self.window:
             positions = replace(positions, base=positions.local_base, stretch=None)
-        self.positions = module_for(positions)(positions, self.d_head, self.n_heads, config.n_ctx)
+        self.positions = positions.module(positions, self.d_head, self.n_heads, config.n_ctx)
         self.kv_heads = config.kv_heads
         self.widths = (self.n_heads * self.d_head, *(self.kv_heads * self.d_head,) * 2)
         for name, width in zip("qkv", self.widths, strict=True):
@@ -122,7 +121,7 @@ class Attention(WithProjections):
         if spec.qk_norm is not None:
             wide = spec.qk_norm_over == "layer"
             self.q_norm, self.k_norm = (
-                module_for(spec.qk_norm)(spec.qk_norm, width if wide else self.d_head, 1, hooks=False)
+                spec.qk_norm.module(spec.qk_norm, width if wide else self.d_head, 1, hooks=False)
                 for width in self.widths[:2]
             )
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
@@ -215,22 +214,18 @@ class Attention(WithProjections):
     def split_heads(self, name: str, y: Tensor) -> Float[Tensor, "B T heads K"]:
         """Split into heads [B, T, H or G, K], apply the norm of queries and keys if there is one, and the hook."""
         norm = self._modules.get(f"{name}_norm")
-        if norm is not None and norm.d_model != self.d_head:
-            y = norm(y).unflatten(-1, (-1, self.d_head))
-        else:
-            y = y.unflatten(-1, (-1, self.d_head))
-            y = y if norm is None else norm(y)
+        over_layer = norm is not None and norm.d_model != self.d_head
+        y = (norm(y) if norm is not None and over_layer else y).unflatten(-1, (-1, self.d_head))
+        y = y if norm is None or over_layer else norm(y)
         return read_point(getattr(self, f"hook_{name}"), y)  # an identity projection returns a view of the stream
-
-    def _repeat_shared(self, x: Float[Tensor, "B T G K"]) -> Float[Tensor, "B T H K"]:
-        return x if self.kv_heads == self.n_heads else x.repeat_interleave(self.n_heads // self.kv_heads, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None) -> Float[Tensor, "B rows H K"]:
         """A V per head; scores and attention weights are only materialised if somebody listens to them.
 
         `positions` [B, P] are those of the queries, if not all: only in evaluation and without listeners.
         """
-        k, v = self._repeat_shared(k), self._repeat_shared(v)
+        if self.kv_heads != self.n_heads:
+            k, v = (x.repeat_interleave(self.n_heads // self.kv_heads, 2) for x in (k, v))
         own_keys = k if positions is None else pick(k, positions)
         q, own_keys, k, v = (t.transpose(1, 2) for t in (q, own_keys, k, v))  # [B, H, T, K]
         n, rate, slopes, bias = k.shape[2], self.dropout if self.training else 0.0, self.positions.slopes, None
@@ -254,7 +249,9 @@ class Attention(WithProjections):
                 mask = bias.masked_fill(~mask, -torch.inf).to(q.dtype)
                 mask = mask.expand(q.shape[0], *mask.shape[-3:])  # one kernel, whether or not slopes are listened to
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
-        return (z if self.training else _keep_nan(z, q, own_keys)).transpose(1, 2)
+        if not self.training:  # NaN where a query or its own key is not finite; torch's kernel would give 0 there
+            z = z.add((q + own_keys).to(z.dtype), alpha=0)
+        return z.transpose(1, 2)
 
     def _hidden(self, k: Tensor, positions: Tensor | None) -> Bool[Tensor, "*B_1 rows T"]:
         """True where a key lies after its query, or before the query's window."""
@@ -272,9 +269,8 @@ class Attention(WithProjections):
     def W_O(self) -> Float[Tensor, "H K D"]:
         return self.o.matrix().unflatten(0, (self.n_heads, self.d_head))
 
-    @property
-    def b_O(self) -> Float[Tensor, " D"]:
-        return self.o.bias_or_zeros()
+    b_O = property(lambda self: self.o.bias_or_zeros())
+    """Bias [D]."""
 
 
 NARROW_HEAD = 48
@@ -292,23 +288,10 @@ def causal_attention(
     device = q.device.type
     if torch.is_autocast_enabled(device):
         q, k, v = (t.to(torch.get_autocast_dtype(device)) for t in (q, k, v))
-    if (
-        device == "cpu"
-        and q.dtype == torch.bfloat16
-        and q.shape[-1] <= NARROW_HEAD
-        and not dropout
-        and torch.is_grad_enabled()
-        and (q.requires_grad or k.requires_grad or v.requires_grad)
-    ):
+    narrow = device == "cpu" and q.dtype == torch.bfloat16 and q.shape[-1] <= NARROW_HEAD and not dropout
+    if narrow and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _NarrowAttention.apply(q, k, v)
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-
-
-def _keep_nan(
-    z: Float[Tensor, "B H P K"], q: Float[Tensor, "B H P K"], k: Float[Tensor, "B H P K"]
-) -> Float[Tensor, "B H P K"]:
-    """z, set to NaN where a query or the key at its position is not finite; torch's kernel would give 0 there."""
-    return z.add((q + k).to(z.dtype), alpha=0)
 
 
 class _NarrowAttention(torch.autograd.Function):

@@ -38,7 +38,7 @@ class _ShiftedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
         ctx.save_for_backward(x, w)
-        wide, y = w.to(_wide(w)), torch.empty_like(x)
+        wide, y = w.to(torch.promote_types(w.dtype, torch.float32)), torch.empty_like(x)
         for part in _sequences(x):
             y[part] = shifted_sum(x[part].to(wide.dtype), wide)
         return y
@@ -47,7 +47,7 @@ class _ShiftedSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, w = ctx.saved_tensors
-        k, n, wide = w.shape[1], x.shape[1], w.to(_wide(w))
+        k, n, wide = w.shape[1], x.shape[1], w.to(torch.promote_types(w.dtype, torch.float32))
         columns = wide.T.contiguous()
         grad_x, grad_w = torch.empty_like(x), torch.zeros_like(columns)
         for part in _sequences(x):
@@ -60,10 +60,6 @@ class _ShiftedSum(torch.autograd.Function):
                 grad_w[j] += (g[:, late:] * inputs[:, :-late]).sum((0, 1))
             grad_x[part] = total
         return grad_x, grad_w.T.to(w.dtype)
-
-
-def _wide(t: Tensor) -> torch.dtype:
-    return torch.promote_types(t.dtype, torch.float32)
 
 
 def _sequences(x: Tensor) -> list[slice]:

@@ -1,6 +1,7 @@
 """The embedding, and the unembedding of a normed stream, perhaps with a cap on its logits."""
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TypeAlias
 
 import torch
@@ -43,13 +44,7 @@ class Capped:
     weight: Float[Tensor, "V D"]
     cap: float
 
-    @property
-    def shape(self) -> torch.Size:
-        return self.weight.shape
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.weight.requires_grad
+    shape, requires_grad = property(attrgetter("weight.shape")), property(attrgetter("weight.requires_grad"))
 
     def numel(self) -> int:
         return self.weight.numel()
@@ -60,10 +55,6 @@ class Capped:
 
 Head: TypeAlias = Tensor | Capped
 """An unembedding: W [V, D], or with a cap."""
-
-
-def capped(weight: Float[Tensor, "V D"], cap: float) -> Head:
-    return Capped(weight, cap) if cap else weight
 
 
 def softcap(x: Float[Tensor, "*any"], cap: float) -> Float[Tensor, "*any"]:
@@ -85,9 +76,13 @@ class Unembedding(nn.Module):
     def W_U(self) -> Float[Tensor, "D V"]:
         return self.weight.T
 
+    @property
+    def head(self) -> Head:
+        return Capped(self.weight, self.cap) if self.cap else self.weight
+
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V"]:
         """The logits of a normed stream, with the readout's cap."""
-        return unembed(x, capped(self.weight, self.cap))
+        return unembed(x, self.head)
 
 
 class UntiedUnembedding(Unembedding, Embedding):

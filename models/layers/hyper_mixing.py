@@ -93,6 +93,11 @@ class HyperConnection(nn.Module):
     """The α that scales the dynamic term of each coefficient."""
     eps: float = EPS
     """ε of the norm before the dynamic terms; public code that divides by the norm has no ε."""
+    biases: Callable[[], dict[str, Tensor]]
+    normed_product: Callable[[Tensor, Tensor], Tensor]
+    """norm(X) Wᵀ of X [B, T, N, D] and W [out, width]."""
+    mixing: Callable[[Tensor], Tensor]
+    """H_res [*B_T, N, N] of logits."""
 
     def __init__(self, spec: c.Hyper, d_model: int, module: int) -> None:
         super().__init__()
@@ -109,9 +114,6 @@ class HyperConnection(nn.Module):
 
     def _empty(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, dtype=DTYPES[self.spec.hc_dtype]))
-
-    def biases(self) -> dict[str, Tensor]:
-        raise NotImplementedError
 
     def init_weights(self, std: float, generator: torch.Generator) -> None:
         """Set W = 0, α = spec.alpha, γ = 1 and the biases of the kind, so coefficients start independent of the
@@ -165,9 +167,6 @@ class HyperConnection(nn.Module):
         y = self.normed_product(_wide(X), W)
         return dict(zip(names, y.split([len(self.W[name]) for name in names], -1), strict=True))
 
-    def normed_product(self, X: Float[Tensor, "B T N D"], W: Float[Tensor, "out width"]) -> Tensor:
-        raise NotImplementedError
-
     def H_pre(self, y: Dynamic) -> Float[Tensor, "*B_T N"]:
         """Weight of each stream in the branch's input; [N] (the static part) if y has no such term."""
         return self.logits("pre", y)
@@ -180,9 +179,6 @@ class HyperConnection(nn.Module):
         if self.spec.freeze_res:
             return torch.eye(self.spec.n, device=self.b["pre"].device)
         return self.mixing(self.logits("res", y))
-
-    def mixing(self, logits: Tensor) -> Float[Tensor, "*B_T N N"]:
-        raise NotImplementedError
 
     def logits(self, name: str, y: Dynamic) -> Tensor:
         """The logits α · act(y) + b, or b if y has no term of that name."""
@@ -244,10 +240,8 @@ class StochasticConnection(HyperConnection):
     """
 
     spec: c.Stochastic
-
-    def identity_logits(self) -> Tensor:
-        """Initial b_res: 0 for the identity, `spec.b_res` for mixing."""
-        raise NotImplementedError
+    identity_logits: Callable[[], Tensor]
+    """Initial b_res: 0 for the identity, `spec.b_res` for mixing."""
 
     def biases(self) -> dict[str, Tensor]:
         outer = torch.full((self.spec.n,), -1.0)

@@ -6,6 +6,8 @@ over all D (layer), over each head's d_h (channel), or with μ = 0 and no β (rm
 `hook_normalized` is (x − μ)/s, as in TransformerLens 4. If nobody listens to either, a fused kernel computes y.
 """
 
+from operator import attrgetter
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -16,14 +18,17 @@ from streamscope.models.hooks.points import OnDemand
 from streamscope.models.layers.registry import implements
 
 
+@implements(c.LayerNorm)
+@implements(c.ChannelLayerNorm)
+@implements(c.RMSNorm)
 class Norm(nn.Module):
-    """Base of the norms. `groups` is H for a channel norm, otherwise 1."""
-
-    centred = True
+    """The norm of a kind; γ, β are [D] in all. `groups` is H for a channel norm, otherwise 1."""
 
     def __init__(self, spec: c.Norm, d_model: int, n_heads: int, *, hooks: bool = True) -> None:
         super().__init__()
-        self.eps, self.d_model, self.groups = spec.eps, d_model, 1
+        self.eps, self.d_model = spec.eps, d_model
+        self.centred, self.by_head = not isinstance(spec, c.RMSNorm), isinstance(spec, c.ChannelLayerNorm)
+        self.groups = n_heads if self.by_head else 1
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if self.centred else None
         self.hooks = hooks
@@ -31,13 +36,8 @@ class Norm(nn.Module):
             self.hook_scale = OnDemand()
             self.hook_normalized = OnDemand()
 
-    @property
-    def w(self) -> Float[Tensor, " D"]:
-        return self.weight
-
-    @property
-    def b(self) -> Float[Tensor, " D"] | None:
-        return self.bias
+    w, b = property(attrgetter("weight")), property(attrgetter("bias"))
+    """TransformerLens' names of γ and β."""
 
     @property
     def listening(self) -> bool:
@@ -53,40 +53,18 @@ class Norm(nn.Module):
         n = self.hook_normalized((g / scale).reshape(x.shape))
         return n * self.weight if self.bias is None else n * self.weight + self.bias
 
+    def fused(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        if not self.centred:
+            return F.rms_norm(x, (self.d_model,), self.weight, self.eps)
+        if not self.by_head:
+            return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
+        n = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d_model // self.groups,), eps=self.eps)
+        return torch.addcmul(self.bias, n.flatten(-2), self.weight)  # type: ignore[arg-type]
+
     def init_weights(self, std: float, generator: torch.Generator) -> None:
         nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def fused(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
     def extra_repr(self) -> str:
         return f"{self.d_model}, groups={self.groups}, eps={self.eps}"
-
-
-@implements(c.LayerNorm)
-class LayerNorm(Norm):
-    def fused(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
-
-
-@implements(c.ChannelLayerNorm)
-class ChannelLayerNorm(Norm):
-    """LayerNorm over each head's d_h; γ, β are [D] = [H · d_h]."""
-
-    def __init__(self, spec: c.Norm, d_model: int, n_heads: int, *, hooks: bool = True) -> None:
-        super().__init__(spec, d_model, n_heads, hooks=hooks)
-        self.groups = n_heads
-
-    def fused(self, x: Tensor) -> Tensor:
-        n = F.layer_norm(x.unflatten(-1, (self.groups, -1)), (self.d_model // self.groups,), eps=self.eps)
-        return torch.addcmul(self.bias, n.flatten(-2), self.weight)  # type: ignore[arg-type]
-
-
-@implements(c.RMSNorm)
-class RMSNorm(Norm):
-    centred = False
-
-    def fused(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (self.d_model,), self.weight, self.eps)

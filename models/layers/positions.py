@@ -6,6 +6,7 @@ bias(T)      with slopes: bias [H, T, T] of the scores; [B, H, T, T] for slopes 
 """
 
 import math
+from operator import attrgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -122,9 +123,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 class PositionTable(Embedding):
     """A learned position table [n_ctx, D]."""
 
-    @property
-    def W_pos(self) -> Float[Tensor, "n_ctx D"]:
-        return self.weight
+    W_pos = property(attrgetter("weight"))
 
     def forward(  # type: ignore[override]
         self, n: int, batch: int, positions: Int[Tensor, "B T"] | None = None

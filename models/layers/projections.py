@@ -14,7 +14,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 from streamscope.models import config as c
 from streamscope.models.hooks.points import OnDemand
-from streamscope.models.layers.registry import implements, module_for
+from streamscope.models.layers.registry import implements
 
 ALIGNMENT = 8
 """bf16 numbers in 16 bytes; tensor cores are fast only for rows that are a multiple of it."""
@@ -236,7 +236,7 @@ class WithProjections(nn.Module):
         """Create `self.{name}` and, for a kind with a mixing matrix, `self.hook_{name}_mix`."""
         if spec.mix is not None:
             self.add_module(f"hook_{name}_mix", OnDemand())
-        projection = module_for(spec)(spec, d_in, d_out, config.n_heads)
+        projection = spec.module(spec, d_in, d_out, config.n_heads)
         projection.init_scale, projection.default_init = init_scale, config.init.weights
         self.add_module(name, projection)
 

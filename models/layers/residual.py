@@ -25,7 +25,7 @@ from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
-from streamscope.models.layers.registry import implements, module_for
+from streamscope.models.layers.registry import implements
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
 MlpBranch = Callable[[Tensor], Tensor]
@@ -127,7 +127,7 @@ class Block(nn.Module):
                 self.add_module(f"hook_{stream}_{place}", HookPoint())
             self.add_module(f"hook_resid_{place}", resid_point(config, place))
         self.hook_attn_in, self.hook_attn_v_in = HookPoint(), HookPoint()
-        norm = module_for(config.norm)
+        norm = config.norm.module
         places = {"before": ("",), "after": ("_post",), "both": ("", "_post")}[config.norm_place]
         for place in places:
             self.add_module(f"ln1{place}", norm(config.norm, d, heads))

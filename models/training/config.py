@@ -177,6 +177,10 @@ class Phase:
     n_ctx: int
     weights: tuple[float, ...] | None = None
     """Weights of the parts of the mixture; None: as in --data."""
+    windows: Any = None
+    """What a `Trainer` reads in it."""
+    flops: int = 0
+    """FLOPs per training token, for a `Trainer`."""
 
 
 def phases_of(spec: str | None) -> list[Phase]:
@@ -235,8 +239,7 @@ def tokens_seen(training: Mapping[str, Any], n_ctx: int, step: int) -> int:
 
 
 def snapshot_steps(spec: str, steps: int) -> list[int]:
-    """The steps that `--snapshots` saves in a run of `steps` steps. Raises `InputError` unless it is log, log:N,
-    every:N, numbers separated by commas, or none."""
+    """The steps that `--snapshots` saves in a run of `steps` steps."""
     kind, _, number = spec.partition(":")
     try:
         if spec == "none":

@@ -55,14 +55,17 @@ def prepare(
     if held_out is None and valid_blocks is None and not _divisible(corpus, fraction):
         valid_blocks = BLOCKS
     tok = Tokenizer.load(_tokenizer_path(tokenizer)) if tokenizer is not None else train_bpe(corpus, d_vocab)
-    if held_out is not None:
-        train, val = _packed(corpus, tok, "all", fraction, None), pack(held_out, tok)
+    split: dict[str, Any] = {"valid_fraction": fraction, "valid_blocks": valid_blocks}
+    split_train = split | {"part": "train" if held_out is None else "all"}
+    train: TokenShards | Mixture
+    if isinstance(corpus, MixtureCorpus):
+        train = Mixture(corpus, [pack(item, tok, **split_train) for item in corpus.parts])
     else:
-        train = _packed(corpus, tok, "train", fraction, valid_blocks)
-        val = pack(corpus, tok, part="valid", valid_fraction=fraction, valid_blocks=valid_blocks)
+        train = pack(corpus, tok, **split_train)
+    val = pack(corpus, tok, part="valid", **split) if held_out is None else pack(held_out, tok)
+    parts = {"train": train, "valid": val}
     description = {
-        "train": {**train.meta, "n_tokens": train.n_tokens, "n_documents": train.n_documents},
-        "valid": {**val.meta, "n_tokens": val.n_tokens, "n_documents": val.n_documents},
+        **{name: {**x.meta, "n_tokens": x.n_tokens, "n_documents": x.n_documents} for name, x in parts.items()},
         "tokenizer": {"sha256": tok.sha256, "d_vocab": tok.d_vocab, "source": tokenizer or "BPE trained on the data"},
     }
     source_options = {
@@ -93,13 +96,6 @@ def parts_not_held_out(data: Data) -> list[str]:
     fraction = VALID_FRACTION if source["valid_fraction"] is None else source["valid_fraction"]
     texts = {part.source: part.documents() for part in corpus.parts}
     return [name for name, documents in texts.items() if not any(in_validation(text, fraction) for text in documents)]
-
-
-def _packed(corpus: Corpus, tok: Tokenizer, part: str, fraction: float, blocks: int | None) -> TokenShards | Mixture:
-    options: dict[str, Any] = {"part": part, "valid_fraction": fraction, "valid_blocks": blocks}
-    if isinstance(corpus, MixtureCorpus):
-        return Mixture(corpus, [pack(item, tok, **options) for item in corpus.parts])
-    return pack(corpus, tok, **options)
 
 
 def _divisible(corpus: Corpus, fraction: float) -> bool:
@@ -136,8 +132,7 @@ def evaluation_shards(
     folder: Path, tokenizer: Tokenizer, source: str | None, *, text_field: str = "text", split_at: SplitAt = "separator"
 ) -> TokenShards:
     """Documents to measure a run on: `source`, or the run's own validation data with its own options; for a model that
-    was trained elsewhere the built-in stories, which a line on stderr says. Raises `InputError` if the run's validation
-    data is missing or has changed."""
+    was trained elsewhere the built-in stories, which a line on stderr says."""
     if source is not None:
         return pack(open_corpus(source, text_field=text_field, split_at=split_at), tokenizer)
     for name, value, usual in (("text-field", text_field, "text"), ("split-at", split_at, "separator")):

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -31,12 +31,11 @@ from streamscope.models.flops import peak_flops, training_flops_per_token
 from streamscope.models.generate import generate
 from streamscope.models.mixing import has_mixing, inert_modules, measure, no_mixing_message
 from streamscope.models.readout import IGNORE
-from streamscope.models.training.checkpoints import load_checkpoint, none_yet, save_checkpoint
-from streamscope.models.training.config import Training, phases_of, snapshot_steps
+from streamscope.models.training.config import Phase, Training, phases_of, snapshot_steps
 from streamscope.models.training.lora import merged
 from streamscope.models.training.optim import lr_factor, make_optimizer, set_lr, store_parameters
 from streamscope.models.training.parallel import Ranks
-from streamscope.models.training.run import Run
+from streamscope.models.training.run import Run, load_checkpoint, none_yet, save_checkpoint
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.mixture import MixedWindows
 from streamscope.text.shards import Windows, epoch_order
@@ -107,16 +106,6 @@ class Progress(Bar):
             self.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
 
 
-class TrainingPhase(NamedTuple):
-    """A phase of a run: from step `first`, `batch` windows of `n_ctx` tokens per step, `flops` per training token."""
-
-    first: int
-    batch: int
-    n_ctx: int
-    windows: Any
-    flops: int
-
-
 class Stopped(Exception):
     """Training ended early; the message gives the reason and the remedy."""
 
@@ -166,14 +155,9 @@ class Trainer:
         """Steps per epoch; windows that do not fill the last batch are left out."""
         return len(self.train) // self.batch
 
-    def _phases(self) -> list[TrainingPhase]:
+    def _phases(self) -> list[Phase]:
         """The phases of the run, one by default. Raises `InputError` for impossible ones."""
-
-        def made(first: int, batch: int, n_ctx: int, windows: Any) -> TrainingPhase:
-            flops = sum(training_flops_per_token(self.model, n_ctx).values())
-            return TrainingPhase(first, batch, n_ctx, windows, flops)
-
-        context, phases = self.model.config.n_ctx, list[TrainingPhase]()
+        context, phases = self.model.config.n_ctx, list[Phase]()
         for phase in phases_of(self.training.phases):
             if not isinstance(self.train, Windows | MixedWindows):
                 raise InputError("phases need a training on text: leave out --phases")
@@ -185,8 +169,9 @@ class Trainer:
             windows = self.train.at(phase.n_ctx, *([] if phase.weights is None else [phase.weights]))
             if len(windows) < phase.batch_size:
                 raise InputError(f"the data has {len(windows)} windows, but a phase's batch needs {phase.batch_size}")
-            phases.append(made(phase.first, phase.batch_size, phase.n_ctx, windows))
-        return phases or [made(0, self.batch, getattr(self.train, "n_ctx", context), self.train)]
+            phases.append(replace(phase, windows=windows))
+        phases = phases or [Phase(0, self.steps, self.batch, getattr(self.train, "n_ctx", context), None, self.train)]
+        return [replace(p, flops=sum(training_flops_per_token(self.model, p.n_ctx).values())) for p in phases]
 
     def phase(self, step: int) -> int:
         return bisect.bisect_right(self.phases, step, key=lambda phase: phase.first) - 1
@@ -197,11 +182,11 @@ class Trainer:
         number = self.phase(step)
         phase, seed = self.phases[number], self.training.seeds["data"]
         if isinstance(phase.windows, MixedWindows):
-            return phase.windows.draw(seed, (step - phase.first) * phase.batch, phase.batch, number)
-        epoch, place = divmod(step - phase.first, len(phase.windows) // phase.batch)
+            return phase.windows.draw(seed, (step - phase.first) * phase.batch_size, phase.batch_size, number)
+        epoch, place = divmod(step - phase.first, len(phase.windows) // phase.batch_size)
         if getattr(self, "_epoch", None) != (number, epoch):
             self._epoch, self._order = (number, epoch), epoch_order(len(phase.windows), seed, epoch, number)
-        return self._order[place * phase.batch : (place + 1) * phase.batch]
+        return self._order[place * phase.batch_size : (place + 1) * phase.batch_size]
 
     def autocast(self) -> Any:
         """bf16 autocast with --dtype bf16.
@@ -453,16 +438,11 @@ class Trainer:
                 raise KeyboardInterrupt
             self._stop = True
 
-        try:
-            old = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: a notebook's kernel handles its own interrupts
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(ValueError):  # not the main thread: a notebook's kernel handles its own interrupts
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    stack.callback(signal.signal, number, signal.signal(number, ask))
             yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 def compiled_loss(model: StreamTransformer, backend: str = "inductor") -> Any:

@@ -34,8 +34,7 @@ class Lora(nn.Module):
 
 
 def add_lora(model: nn.Module, rank: int, alpha: float, names: Sequence[str], seed: int) -> int:
-    """Freeze the model and add adapters to its dense projections with these names (or "all"); returns their parameters.
-    Raises `InputError` for a name that no dense projection has, and for a rank above the smaller side of a matrix."""
+    """Freeze the model; add adapters to its dense projections of these names (or "all"); returns their parameters."""
     dense = {path: m for path, m in model.named_modules() if isinstance(m, DenseProjection)}
     suffixes = sorted({path.rpartition(".")[2] for path in dense})
     names = suffixes if list(names) == ["all"] else names

@@ -10,7 +10,7 @@ follow, rounds after every operation.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class _WideOptimizer(torch.optim.Optimizer):
     usual: dict[str, Any]
     """Defaults of the options of a group."""
     place: int
+    _update: Callable[[int, dict[str, Any], list[Tensor], list[dict[str, Any]]], None]
 
     def __init__(self, params: Any, *, stochastic_seed: int | None = None, **options: Any) -> None:
         super().__init__(params, self.usual | options)
@@ -79,9 +80,6 @@ class _WideOptimizer(torch.optim.Optimizer):
         for i, group in enumerate(self.param_groups):
             if params := [p for p in group["params"] if p.grad is not None]:
                 self._update(i, group, params, [self._state(p) for p in params])
-
-    def _update(self, i: int, group: dict[str, Any], params: list[Tensor], states: list[dict[str, Any]]) -> None:
-        raise NotImplementedError
 
     def _state(self, p: Tensor) -> dict[str, Any]:
         state = self.state[p]
@@ -200,27 +198,24 @@ class Muon(_WideOptimizer):
         self._store([*zip(params, w, strict=True), *zip(buffers, m, strict=True)], states[0]["step"], i)
 
 
-class Optimizers:
+class Optimizers(list[torch.optim.Optimizer]):
     """Several optimisers that step as one; their groups and states are concatenated."""
-
-    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
-        self.parts = list(parts)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        return [group for part in self.parts for group in part.param_groups]
+        return [group for part in self for group in part.param_groups]
 
     def step(self) -> None:
-        for part in self.parts:
+        for part in self:
             part.step()
 
     def zero_grad(self) -> None:
-        for part in self.parts:
+        for part in self:
             part.zero_grad()
 
     def _indices(self) -> Iterator[tuple[range, torch.optim.Optimizer]]:
         first = 0
-        for part in self.parts:
+        for part in self:
             indices = range(first, first + sum(len(group["params"]) for group in part.param_groups))
             yield indices, part
             first = indices.stop
@@ -254,7 +249,11 @@ def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     ]
     if hyper and t.hc_optimizer == "adamw":
         groups.append({**hyper_group, "betas": (t.hc_beta1, t.hc_beta2)})
-    seed = _rounding_seed(model, training, bool(hyper))
+    seed = None if t.rounding == "nearest" else t.seed
+    if seed is not None and all(p.dtype != torch.bfloat16 for p in model.parameters()):
+        raise InputError("--rounding stochastic needs bf16 storage: add --param-dtype bf16")
+    if seed is not None and hyper and t.hc_optimizer == "sgd":
+        raise InputError("--rounding stochastic does not support --hc-optimizer sgd: use adamw, or --rounding nearest")
     adamw: dict[str, Any] = {"lr": t.lr, "betas": (t.beta1, t.beta2)}
     parts: list[torch.optim.Optimizer] = []
     if t.bias_correction is False or seed is not None:
@@ -271,17 +270,6 @@ def make_optimizer(model: nn.Module, training: Training) -> Optimizers:
     for group in optimizer.param_groups:
         group["peak_lr"] = group["lr"]
     return optimizer
-
-
-def _rounding_seed(model: nn.Module, training: Training, hyper: bool) -> int | None:
-    """The seed of stochastic rounding, or None. Raises `InputError` if nothing would be rounded."""
-    if training.rounding == "nearest":
-        return None
-    if all(p.dtype != torch.bfloat16 for p in model.parameters()):
-        raise InputError("--rounding stochastic needs bf16 storage: add --param-dtype bf16")
-    if hyper and training.hc_optimizer == "sgd":
-        raise InputError("--rounding stochastic does not support --hc-optimizer sgd: use adamw, or --rounding nearest")
-    return training.seed
 
 
 def warmup_steps(steps: int, warmup: int) -> int:

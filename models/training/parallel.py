@@ -31,7 +31,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from streamscope.cli.errors import InputError
 from streamscope.models.training.config import Training
-from streamscope.models.training.run import Run
 
 WAIT = datetime.timedelta(hours=1)
 """Time that the others wait while process 0 evaluates, samples and saves."""
@@ -41,14 +40,11 @@ class Ranks:
     """The processes of a training, seen from one of them. The default is a single process without communication."""
 
     def __init__(self, rank: int = 0, size: int = 1, sharded: bool = False) -> None:
-        self.rank, self.size, self.sharded = rank, size, sharded
+        self.rank, self.size, self.sharded, self.leader = rank, size, sharded, rank == 0
         self.syncing: Callable[[bool], Any] = lambda last: contextlib.nullcontext()
         """Context for the backward pass of a micro-batch; only the last one of a step exchanges gradients."""
-        self._trained: nn.Module | None = None
-
-    @property
-    def leader(self) -> bool:
-        return self.rank == 0
+        self.trained_model: nn.Module
+        """The model that `loss_of` trains; with sharding a copy."""
 
     def check(self, training: Training, batch: int) -> None:
         """Raise `InputError` for options that these processes cannot share."""
@@ -83,7 +79,7 @@ class Ranks:
     def loss_of(self, model: Any, blocks: Any) -> Callable[[Tensor, Tensor], Any]:
         """A function for the training loss of `model`, whose gradients are averaged over the processes. With sharding,
         `trained_model` is a copy of the model, and `refresh` copies its weights back."""
-        self._trained = model
+        self.trained_model = model
         if not self.sharded and self.size == 1:
             return lambda tokens, targets: model.loss(tokens, targets, blocks=blocks)
         wrapped = _Loss(model, blocks)
@@ -107,7 +103,7 @@ class Ranks:
         mesh = init_device_mesh(device.type, (self.size,))
         # a block may return a view; nothing here changes one in place
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
-        self._trained = wrapped.model = copy.deepcopy(full_model)
+        self.trained_model = wrapped.model = copy.deepcopy(full_model)
         if not self.leader:
             full_model.to("meta")  # it is not used there
         for block in wrapped.model.blocks:
@@ -116,11 +112,6 @@ class Ranks:
         module: Any = wrapped  # now an FSDPModule
         self.syncing = lambda last: contextlib.nullcontext(module.set_requires_gradient_sync(last))
         return wrapped
-
-    @property
-    def trained_model(self) -> nn.Module:
-        assert self._trained is not None, "loss_of comes first"
-        return self._trained
 
     def clip(self, largest: float) -> Tensor:
         """Scale the whole gradient down to norm `largest`; returns its norm over all parameters and shards."""
@@ -142,10 +133,8 @@ class Ranks:
         """The moments of the optimiser without shards, in memory; {} in processes that do not write them."""
         if not self.sharded:
             return moments
-        full_moments = {
-            i: {key: torch.as_tensor(_whole(x)).cpu() for key, x in values.items()} for i, values in moments.items()
-        }
-        return full_moments if self.leader else {}
+        full = {i: {key: torch.as_tensor(_whole(x)).cpu() for key, x in m.items()} for i, m in moments.items()}
+        return full if self.leader else {}
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """Means of scalars over the processes, equal in all of them."""
@@ -209,8 +198,7 @@ class Ranks:
 
 
 def ranks(device: str, parallel: str = "ddp") -> tuple[Ranks, str]:
-    """(processes started by torchrun, device of this one): with CUDA, that of its local rank. Raises `InputError` if a
-    machine has fewer GPUs than processes."""
+    """(processes started by torchrun, device of this one): with CUDA, that of its local rank."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return Ranks(), device
     local, rank, size = (int(os.environ[name]) for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"))
@@ -234,14 +222,6 @@ class _Loss(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return self.model.loss(tokens, targets, blocks=self.blocks)
-
-
-class Reader(Run):
-    """The run folder of a process that must not write."""
-
-    def _skip(self, *_: Any, **__: Any) -> Any: ...
-
-    open_metrics = log = log_rows = lock = save_model = save_final = finish = _skip
 
 
 def _whole(tensor: Tensor) -> Tensor:

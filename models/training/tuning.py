@@ -12,16 +12,15 @@ import torch
 from streamscope.cli.disk import Config, TunedConfig, TunedManifest, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
-from streamscope.models.checkpoint import load, model_config, run_folder, whole_run
+from streamscope.models.checkpoint import inherited, load, model_config, parent_of, unchanged_parent, whole_run
 from streamscope.models.config.serialization import to_dict
-from streamscope.models.derived import inherited, parent_of, unchanged_parent
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.generation import read_eos, read_generation
-from streamscope.models.training.checkpoints import none_yet
+from streamscope.models.run_names import run_folder
 from streamscope.models.training.config import Training, check_given, saved_training, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.lora import add_lora
-from streamscope.models.training.run import Run, check_startable
+from streamscope.models.training.run import Run, check_startable, none_yet
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.chat import read_template
 from streamscope.text.pairs import TEMPLATE, PairWindows, check_template, encode_pairs, hold_out, prompt_of, read_pairs

@@ -168,7 +168,7 @@ class Job:
     @cached_property
     def task(self) -> str:
         """Its name among parts: what is measured how on which models and data, by the content of all their files."""
-        from streamscope.models.hooks.user_edits import about_edits
+        from streamscope.models.hooks.controls import about_edits
         from streamscope.models.interop.huggingface.convert import content_digest
         from streamscope.models.run_names import run_folder
 
@@ -215,7 +215,7 @@ class Job:
     def edited(self, model: Any) -> Iterator[None]:
         """The model under the user's own edits."""
         from streamscope.models.hooks import edit
-        from streamscope.models.hooks.user_edits import user_edits
+        from streamscope.models.hooks.controls import user_edits
 
         with edit(model, user_edits(model, self.edits), must_fire=self.work is None):  # or all of it was done before
             try:
@@ -229,7 +229,7 @@ class Job:
         """Measure, with a bar on stderr (`progress_bar`)."""
         from streamscope.instruments.contract import title_of
         from streamscope.instruments.pool_results import compare
-        from streamscope.models.hooks.user_edits import about_edits
+        from streamscope.models.hooks.controls import about_edits
 
         with signs_of_life(label + self.run):
             model, control = self.models()

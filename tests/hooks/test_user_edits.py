@@ -9,7 +9,7 @@ import torch
 
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit, edited_at
-from streamscope.models.hooks.user_edits import about_edits, user_edits
+from streamscope.models.hooks.controls import about_edits, user_edits
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.tiny import randomise, refused

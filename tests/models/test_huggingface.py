@@ -220,7 +220,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     main([str(folder), "--out", str(out)])
     assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
     assert load(out).run == out
-    with pytest.raises(InputError, match="already exists: give a new folder"):
+    with pytest.raises(InputError, match="is not empty: choose another folder"):
         main([str(folder), "--out", str(out)])
     saved = json.loads((folder / "config.json").read_text())
     without_heads = {name: value for name, value in saved.items() if name != "n_head"}

@@ -12,7 +12,6 @@ from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import Attention, HeadGate
 from streamscope.models.layers.noise import LEVELS, Dropout, dropout, keep_mask
 from streamscope.models.layers.positions import alibi_slopes
-from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
 
 B, T, D, H, K = 2, 7, 24, 4, 6
@@ -47,7 +46,7 @@ def naive_norm(kind: str, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("path", ["fused", "scale", "normalized"])
 def test_norm(spec: c.Norm, path: str) -> None:
     """A large eps, so that leaving it out or misplacing it shows."""
-    norm, x = shake(module_for(spec)(spec, D, H)), random(B, T, D) * 0.5
+    norm, x = shake(spec.module(spec, D, H)), random(B, T, D) * 0.5
     seen: dict[str, Tensor] = {}
     if path != "fused":
         getattr(norm, f"hook_{path}").add_hook(lambda t, hook: seen.update({path: t}))
@@ -74,7 +73,7 @@ def rope(x: Tensor, base: float, rotated: int) -> Tensor:
 def test_rope(fraction: float, base: float) -> None:
     """A model in fp64 has tables of that precision."""
     spec = c.Rope(fraction=fraction, base=base)
-    part, x = module_for(spec)(spec, K, H, 64), random(B, 64, H, K)
+    part, x = spec.module(spec, K, H, 64), random(B, 64, H, K)
     expected = rope(x, base, round(K * fraction))
     torch.testing.assert_close(part.rotate(x), expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(part.double().rotate(x), expected, rtol=0, atol=1e-12)
@@ -84,7 +83,7 @@ def test_stretched_positions_wave_by_wave() -> None:
     """Llama 3.1's rule, case by case; with original 0 every wave is as many times as long."""
     factor, original, low, high, width, base = 8.0, 40, 1.0, 4.0, 24, 500.0
     spec = c.Rope(base=base, stretch=c.Stretch(factor=factor, original=original, low=low, high=high))
-    part = module_for(spec)(spec, width, 1, 50).double()
+    part = spec.module(spec, width, 1, 50).double()
     seen = set()
     for i in range(width // 2):
         theta = base ** (-2 * i / width)
@@ -101,7 +100,7 @@ def test_stretched_positions_wave_by_wave() -> None:
         torch.testing.assert_close(part.cos[:, 0, i], want, rtol=0, atol=1e-12)
     assert len(seen) == 3
     linear, plain = c.Rope(base=base, stretch=c.Stretch(factor=5.0, original=0)), c.Rope(base=base)
-    five, one = (module_for(spec)(spec, width, 1, 50).double() for spec in (linear, plain))
+    five, one = (spec.module(spec, width, 1, 50).double() for spec in (linear, plain))
     torch.testing.assert_close(five.sin[::5], one.sin[:10], rtol=0, atol=1e-12)
 
 

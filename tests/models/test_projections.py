@@ -12,7 +12,6 @@ from streamscope.models.config.serialization import kinds
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import projections
 from streamscope.models.layers.projections import Projection
-from streamscope.models.layers.registry import module_for
 from streamscope.models.make import build
 from tests.tiny import assert_gradients
 
@@ -23,7 +22,7 @@ SQUARE = (c.Identity, c.Kronecker)
 
 def make(spec: c.Projection, d_in: int, d_out: int) -> Projection:
     torch.manual_seed(0)
-    module = module_for(spec)(spec, d_in, d_out, H).double()
+    module = spec.module(spec, d_in, d_out, H).double()
     for p in module.parameters():
         torch.nn.init.normal_(p)
     return module

@@ -426,11 +426,12 @@ def test_the_process_says_one_line_and_exits_2(
         command(lambda: main(argv))
     assert end.value.code == 2
     assert capfd.readouterr().err == f"error: {file}: ln_f.weight is missing, which ln_final.weight needs\n"
-    (tmp_path / "run").mkdir()
-    for words, line in (([str(file)], "give a checkpoint"), (argv, "already exists")):
-        with pytest.raises(InputError, match=line):
-            main(words)
-    assert list((tmp_path / "run").iterdir()) == []
+    with pytest.raises(InputError, match="give a checkpoint"):
+        main([str(file)])
+    (other := tmp_path / "run" / "of_others").mkdir(parents=True)
+    with pytest.raises(InputError, match="is not empty: choose another folder"):
+        main(argv)
+    assert list((tmp_path / "run").iterdir()) == [other]
 
 
 # ---- single layers: SPEC §2.1, §2.2, §2.4 --------------------------------------------------------

@@ -148,12 +148,13 @@ BESIDE = {
     "models/interop/huggingface/convert.py": {"huggingface_hub", "huggingface_hub.errors"},  # an extra
     "models/interop/huggingface/generation.py": {"streamscope.models.interop.huggingface.gguf"},  # of GGUF files only
     "models/interop/huggingface/gguf.py": {"gguf"},  # an extra
-    "models/interop/transformer_lens_api.py": {"streamscope.models.interop.activation_cache"},  # TransformerLens
+    "models/interop/transformer_lens_api.py": {  # TransformerLens, 2 seconds
+        "streamscope.models.interop.activation_cache", "transformer_lens.model_bridge.composition_scores",
+    },
     "models/training/parallel.py": {  # of several GPUs only
         "torch.distributed.device_mesh", "torch.distributed.fsdp", "torch.distributed.tensor",
     },
     "models/training/run.py": {"torch.utils.tensorboard"},  # an extra
-    "models/weights.py": {"transformer_lens.model_bridge.composition_scores"},  # the bridges, 2 seconds
     "papers/demo/report.py": {"streamscope.viewer.page"},  # an extra
     "papers/drawing.py": {"matplotlib"},  # an extra
     "probes/head_groups/measure.py": {"scipy.optimize"},  # to match heads with roles; 0.4 seconds

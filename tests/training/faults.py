@@ -31,7 +31,7 @@ KILLED = 86
 """Exit code of a process that killed itself at a rename."""
 STEPS = 9
 PRELOADED = [
-    *("streamscope.models.training.loop", "streamscope.models.training.data", "streamscope.models.derived"),
+    *("streamscope.models.training.loop", "streamscope.models.training.data"),
     *("streamscope.text.pairs", "streamscope.models.train", "streamscope.models.sft", "streamscope.models.checkpoint"),
     *("torch._dynamo", "torch.utils.tensorboard", "typeguard"),  # torch and tyro import these late, and slowly
 ]

@@ -14,9 +14,9 @@ from streamscope.cli.errors import InputError
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
 from streamscope.models.config.presets import preset
-from streamscope.models.derived import check_new
 from streamscope.models.describe import main as describe
 from streamscope.models.runs import main as runs
+from streamscope.models.tensors import check_new
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.data import evaluation_shards
@@ -92,7 +92,7 @@ def test_a_used_folder_is_not_overwritten(corpus, tiny_run: Path) -> None:
     assert {p: p.read_bytes() for p in before} == before
     with pytest.raises(InputError, match=r"config.json is a file: a run is a folder, name another --out"):
         train(arguments(corpus, tiny_run / "config.json"))
-    with pytest.raises(InputError, match=r"config.json is a file: a run is a folder, give another name"):
+    with pytest.raises(InputError, match=r"config.json is a file: give the name of a new folder"):
         check_new(tiny_run / "config.json")
 
 

@@ -18,8 +18,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.sft import main as tune
 from streamscope.models.tensors import read_tensors, write_tensors
 from streamscope.models.train import main as train
-from streamscope.models.training.checkpoints import BEFORE, LAST
-from streamscope.models.training.run import LOCK, Run
+from streamscope.models.training.run import BEFORE, LAST, LOCK, Run
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import TokenShards, pack
 from streamscope.text.tokenizer import Tokenizer

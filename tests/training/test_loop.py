@@ -16,11 +16,10 @@ from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main
 from streamscope.models.training import config
-from streamscope.models.training.checkpoints import load_checkpoint
 from streamscope.models.training.config import Training, saved_training, with_recipe
 from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Stopped, Trainer, fastest_dtype, run_to_end
-from streamscope.models.training.run import Run, read_metrics
+from streamscope.models.training.run import Run, load_checkpoint, read_metrics
 from tests.tiny import arguments
 
 

@@ -126,7 +126,7 @@ def test_options_of_an_older_run_mean_what_they_meant() -> None:
     store_parameters(model, t)
     optimizer = make_optimizer(model, t)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert type(optimizer.parts[0]) is torch.optim.AdamW
+    assert type(optimizer[0]) is torch.optim.AdamW
     assert [g["weight_decay"] for g in optimizer.param_groups] == [0.1, 0.0, 0.2, 0.01]
     assert not optimizer.param_groups[-1]["coupled"]
     kernels = {id(p) for n, p in model.named_parameters() if "canon_" in n}

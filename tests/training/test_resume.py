@@ -12,9 +12,8 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.models.train import main
-from streamscope.models.training.checkpoints import load_checkpoint, save_checkpoint
 from streamscope.models.training.optim import Optimizers
-from streamscope.models.training.run import read_metrics
+from streamscope.models.training.run import load_checkpoint, read_metrics, save_checkpoint
 from tests.tiny import arguments, some
 from tests.training.runs import cut, rows, same_weights
 

@@ -213,7 +213,7 @@ def test_processes_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: An
         t = uneven(corpus, tmp_path / f"rank{rank}", monkeypatch, preset, accumulate=2)
         half = Half(rank)
         half.totals = torch.tensor([(targets != -100).sum(), targets.numel()]).double()
-        half.size, half._trained = 2, t.model
+        half.size, half.trained_model = 2, t.model
         half.mean = lambda values: values  # type: ignore[method-assign]
         t.ranks = half
         found.append(gradients(t)[1])

@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 from streamscope.models import load
 from streamscope.models.dictionaries import Dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
-from streamscope.models.hooks.controls import control_values, edits_of
-from streamscope.models.hooks.user_edits import about_edits, user_edits
+from streamscope.models.hooks.controls import about_edits, control_values, edits_of, user_edits
 from streamscope.models.tensors import save
 from streamscope.viewer import View, page
 from streamscope.viewer.engine import Watched

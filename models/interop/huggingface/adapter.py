@@ -8,7 +8,6 @@ adapter can do (DoRA, biases, embeddings, modules_to_save, other methods than Lo
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -46,30 +45,23 @@ class Config(TypedDict):
     alpha_pattern: NotRequired[dict[str, float] | None]
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """The updates of weights by name: s, B and A."""
-
-    path: Path
-    updates: Mapping[str, tuple[float, Tensor, Tensor]]
-    turned: Collection[str]
-    """Names of weights that are stored as [d_in, d_out] (GPT-2)."""
-
-    def merged(self, name: str, weight: Tensor) -> Tensor:
-        """W' of a weight, in at least fp32, or the weight itself if it has no update."""
-        if name not in self.updates:
-            return weight
-        scale, b, a = self.updates[name]
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-        delta = scale * b.to(dtype) @ a.to(dtype)
-        delta = delta.mT if name in self.turned else delta
-        if delta.shape != weight.shape:
-            raise InputError(f"{self.path}: the update {list(delta.shape)} does not fit {name} {list(weight.shape)}")
-        return weight.to(dtype) + delta
+Update = tuple[float, Tensor, Tensor]
+"""s, B and A of a weight."""
 
 
-def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Collection[str]) -> Adapter | None:
-    """The adapter of a folder, or None. `names` are the model's weights, most with `prefix`; `turned` [d_in, d_out].
+def merged(weight: Tensor, update: Update, turned: bool) -> Tensor:
+    """W' of a weight, in at least fp32; `turned` if it is stored as [d_in, d_out] (GPT-2)."""
+    scale, b, a = update
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    delta = scale * b.to(dtype) @ a.to(dtype)
+    delta = delta.mT if turned else delta
+    if delta.shape != weight.shape:
+        raise InputError(f"the update {list(delta.shape)} does not fit {list(weight.shape)}")
+    return weight.to(dtype) + delta
+
+
+def read_adapter(folder: Path, names: Collection[str], prefix: str) -> dict[str, Update]:
+    """The updates in the adapter of a folder, by weight; {} without one. `names` are the model's, most with `prefix`.
 
     Raises `InputError` for anything but plain LoRA of these weights.
     """
@@ -77,7 +69,7 @@ def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Coll
     if not config.is_file():
         if weights.is_file():
             raise InputError(f"{folder} has no {CONFIG}, although it has {WEIGHTS}: complete the folder")
-        return None
+        return {}
     for name, value in read_json(config, dict[str, Any], AGAIN).items():
         if value not in PLAIN[name] if name in PLAIN else value and name not in NEUTRAL:
             raise InputError(f"{config}: {name} = {value!r} is not supported, only plain LoRA; {REMEDY}")
@@ -90,12 +82,12 @@ def read_adapter(folder: Path, names: Collection[str], prefix: str, turned: Coll
         if bad := int((~x.isfinite()).sum()):
             raise InputError(f"{weights}: {name} is not finite: {bad} of {x.numel()} values; {AGAIN}")
     with reading(weights, AGAIN):
-        return Adapter(weights, dict(_updates(fields, tensors, names, prefix)), turned)
+        return dict(_updates(fields, tensors, names, prefix))
 
 
 def _updates(
     fields: Config, tensors: Mapping[str, Tensor], names: Collection[str], prefix: str
-) -> Iterator[tuple[str, tuple[float, Tensor, Tensor]]]:
+) -> Iterator[tuple[str, Update]]:
     """(weight, (s, B, A)) of every map that an adapter holds."""
     for key in sorted(tensors):
         module = key.removesuffix(".lora_A.weight").removesuffix(".lora_B.weight")

@@ -3,9 +3,8 @@
 import hashlib
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from streamscope.models.interop.huggingface import adapter, gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.huggingface.generation import INDEX, REMEDY, gguf_file, read_eos, read_generation
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
-from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, write_tensors
+from streamscope.models.tensors import CONFIG, FORMAT, GENERATION, TOKENIZER, config_digest, new_folder, write_tensors
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import PAIRS, Tokenizer
@@ -165,15 +164,16 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
         table = family.names(config, prefix)
         unread = {name for name in where if name.endswith(IGNORED)}
 
-        turned = [name for name in where if family.architecture == "GPT2LMHeadModel" and "h." in name]
-        lora = adapter.read_adapter(_folder(folder), where, family.prefix, turned)
+        conv1d, files = family.architecture == "GPT2LMHeadModel", _folder(folder)
+        updates = adapter.read_adapter(files, where, family.prefix)
 
         def read(name: str) -> Tensor:
             x: Tensor = where[name].get_tensor(name)
             check_dtype(f"{folder}: {name}", x.dtype)
             if bad := int(x.isnan().sum()):
                 raise InputError(f"{folder}: {name} is NaN: {bad} of {x.numel()} values; {REMEDY}")
-            return x if lora is None else lora.merged(name, x)
+            with reading(f"{files / adapter.WEIGHTS}: {name}", REMEDY):
+                return adapter.merged(x, updates[name], conv1d and "h." in name) if name in updates else x
 
         embed, head = table["embed.weight"][0], table["unembed.weight"][0]
         if config.readout.tied and embed in where and head in where:
@@ -270,22 +270,6 @@ def convert(folder: Path, out: Path) -> ModelConfig:
     """Convert a Hugging Face folder to the run folder `out`, atomically. Raises `InputError` if `out` exists."""
     with new_folder(out) as part:
         return write_run(folder, part)
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """An empty temporary folder that is renamed to `out` at the end, or removed after an error.
-
-    Raises `InputError` if `out` exists.
-    """
-    if out.exists():
-        raise InputError(f"{out} already exists: give a new folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name[:12]}-", dir=out.parent) as scratch:
-        part = Path(scratch) / "run"
-        part.mkdir()
-        yield part
-        part.rename(out)
 
 
 def cached_run(name: str) -> Path:

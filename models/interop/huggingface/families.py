@@ -28,7 +28,7 @@ from streamscope.models.config import (
     Single,
     Stretch,
 )
-from streamscope.models.config.serialization import from_dict
+from streamscope.models.config.serialization import from_dict, override
 from streamscope.models.interop.tables import LAYER, TRANSPOSED, WHOLE, Conversion, Table, modules, shapes_of
 
 Theirs = Mapping[str, Any]
@@ -124,19 +124,6 @@ def sizes(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def any_bias(config: ModelConfig, names: str) -> bool:
-    """Whether any of these projections of attention has a bias."""
-    return any(getattr(getattr(config.attention, name), "bias", False) for name in names)
-
-
-def flag(fields: Theirs, name: str, default: bool) -> bool:
-    """Read a field that is true or false. Raises `InputError` for another value."""
-    value = fields.get(name, default)
-    if not isinstance(value, bool):
-        raise InputError(f"{name} must be true or false, got {value!r}")
-    return value
-
-
 def rope(
     fields: Theirs, *, base: str = "rope_theta", share: str = "", usual: float = 0.25, theta: float = 10_000.0,
     skip: int = 0,
@@ -175,13 +162,13 @@ def gpt2(fields: Theirs) -> ModelConfig:
         hidden_size=fields["n_embd"], max_position_embeddings=fields["n_positions"],
     )  # fmt: skip
     bias, norm = Dense(bias=True), LayerNorm(eps=fields["layer_norm_epsilon"])
+    act = activation(fields["activation_function"])
     return ModelConfig(
         name="hf-gpt2", n_layers=fields["n_layer"], d_model=fields["n_embd"], n_heads=fields["n_head"],
         d_vocab=fields["vocab_size"], n_ctx=fields["n_positions"], positions=Learned(), norm=norm,
         attention=Attention(q=bias, k=bias, v=bias, o=bias),
-        mlp=Mlp(d_mlp=fields.get("n_inner") or 0, up=bias, down=bias,
-                activation=activation(fields["activation_function"])),
-        readout=Readout(norm=norm, tied=flag(fields, "tie_word_embeddings", True)),
+        mlp=Mlp(d_mlp=fields.get("n_inner") or 0, up=bias, down=bias, activation=act),
+        readout=Readout(norm=norm, tied=fields.get("tie_word_embeddings", True)),
     )  # fmt: skip
 
 
@@ -207,29 +194,30 @@ GPT2 = modules(
 
 def neox(fields: Theirs) -> ModelConfig:
     """GPT-NeoX and Pythia: partly rotary positions, parallel branches, biases, an untied head."""
-    bias = Dense(bias=True)
-    attention = bias if flag(fields, "attention_bias", True) else Dense()
     refuse(fields, head_dim=fields["hidden_size"] // fields["num_attention_heads"])
-    norm = LayerNorm(eps=fields["layer_norm_eps"])
+    norm, bias, qkvo = LayerNorm(eps=fields["layer_norm_eps"]), Dense(bias=True), fields.get("attention_bias", True)
+    attention, parallel = Dense(bias=qkvo), fields.get("use_parallel_residual", True)
+    if not isinstance(parallel, bool):
+        raise InputError(f"use_parallel_residual must be true or false, got {parallel!r}")
     return ModelConfig(
         name="hf-gpt-neox", n_layers=fields["num_hidden_layers"], d_model=fields["hidden_size"],
         n_heads=fields["num_attention_heads"], d_vocab=fields["vocab_size"], n_ctx=fields["max_position_embeddings"],
         positions=rope(fields, base="rotary_emb_base", share="rotary_pct"), norm=norm,
-        residual=Single(order="parallel" if flag(fields, "use_parallel_residual", True) else "sequential"),
+        residual=Single(order="parallel" if parallel else "sequential"),
         attention=Attention(q=attention, k=attention, v=attention, o=attention),
         mlp=Mlp(d_mlp=fields["intermediate_size"], up=bias, down=bias, activation=activation(fields["hidden_act"])),
-        readout=Readout(norm=norm, tied=flag(fields, "tie_word_embeddings", False)),
+        readout=Readout(norm=norm, tied=fields.get("tie_word_embeddings", False)),
     )  # fmt: skip
 
 
 def as_neox(config: ModelConfig) -> dict[str, Any]:
-    fields = sizes(config)
+    fields, bias = sizes(config), any(name.startswith("attn.") for name in _biased(config))
     if isinstance(config.positions, Rope):
         fields["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
         fields |= {"rotary_emb_base": config.positions.base, "rotary_pct": config.positions.fraction}
-    return {
-        **fields, "layer_norm_eps": config.norm.eps, "attention_bias": any_bias(config, "qkvo"),
-        "use_parallel_residual": getattr(config.residual, "order", "") == "parallel",
+    parallel = getattr(config.residual, "order", "") == "parallel"
+    return fields | {
+        "layer_norm_eps": config.norm.eps, "attention_bias": bias, "use_parallel_residual": parallel,
     }  # fmt: skip
 
 
@@ -248,8 +236,7 @@ def neox_table(config: ModelConfig) -> Table:
 
 def llama(
     fields: Theirs, *, name: str = "hf-llama", biases: Sequence[str] = ("attention_bias", "mlp_bias"),
-    qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False, positions: Callable[[Theirs], Rope] = rope,
-    window: Callable[[Theirs], int] = lambda fields: 0,
+    qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False, positions: Rope | None = None, window: Any = 0,
 ) -> ModelConfig:  # fmt: skip
     """Llama and its relatives: rotary positions, RMSNorm, a gated FFN; optional grouped queries, biases and QK norm.
 
@@ -259,27 +246,19 @@ def llama(
     if set(fields.get("layer_types") or ()) - {"full_attention"}:
         raise InputError("layer_types other than 'full_attention' are not supported")
     norm, d, heads = RMSNorm(eps=fields["rms_norm_eps"]), fields["hidden_size"], fields["num_attention_heads"]
-    bias, mlp_bias = (field in biases and flag(fields, field, False) for field in ("attention_bias", "mlp_bias"))
+    bias, mlp_bias = (field in biases and fields.get(field, False) for field in ("attention_bias", "mlp_bias"))
     qkv, mlp = Dense(bias=bias or qkv_bias), Dense(bias=mlp_bias)
+    act = activation(fields["hidden_act"])
     return ModelConfig(
         name=name, n_layers=fields["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=fields["vocab_size"],
-        n_ctx=fields["max_position_embeddings"], positions=positions(fields), norm=norm,
+        n_ctx=fields["max_position_embeddings"], positions=positions or rope(fields), norm=norm,
         attention=Attention(
-            window=window(fields), q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=fields.get("head_dim") or d // heads,
+            window=window or 0, q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=fields.get("head_dim") or d // heads,
             kv_heads=fields.get("num_key_value_heads") or heads, qk_norm=norm if qk_norm else None,
         ),
-        mlp=Mlp(d_mlp=fields["intermediate_size"], up=mlp, down=mlp, gate=mlp,
-                activation=activation(fields["hidden_act"])),
-        readout=Readout(norm=norm, tied=flag(fields, "tie_word_embeddings", tied)),
+        mlp=Mlp(d_mlp=fields["intermediate_size"], up=mlp, down=mlp, gate=mlp, activation=act),
+        readout=Readout(norm=norm, tied=fields.get("tie_word_embeddings", tied)),
     )  # fmt: skip
-
-
-def sliding(fields: Theirs, default: int | None) -> int:
-    """The window of attention in tokens; 0 if every query sees all keys before it."""
-    window = fields.get("sliding_window", default)
-    if window is not None and (type(window) is not int or window < 1):
-        raise InputError(f"sliding_window must be a number of tokens or null, got {window!r}")
-    return window or 0
 
 
 def every_kth(marked: Sequence[bool], n: int, label: str) -> int:
@@ -295,20 +274,32 @@ def every_kth(marked: Sequence[bool], n: int, label: str) -> int:
     return k
 
 
-def nope(fields: Theirs) -> Rope:
-    """SmolLM3's rotary positions, which every k-th layer lacks. Raises `InputError` for another pattern."""
+def mistral(fields: Theirs) -> ModelConfig:
+    """Mistral: Llama with a window in every layer, unless layer_types say that there is none."""
+    window = 0 if fields.get("layer_types") else fields.get("sliding_window", 4096)
+    return llama(fields, name="hf-mistral", biases=(), window=window)
+
+
+def phi3(fields: Theirs) -> ModelConfig:
+    """Phi-3: Llama with partly rotary positions and perhaps a window."""
+    positions = rope(fields, share="partial_rotary_factor", usual=1.0)
+    return llama(fields, name="hf-phi3", biases=(), window=fields.get("sliding_window"), positions=positions)
+
+
+def smollm3(fields: Theirs) -> ModelConfig:
+    """SmolLM3: Llama without positions in every k-th layer. Raises `InputError` for another pattern."""
     n, step = fields["num_hidden_layers"], fields.get("no_rope_layer_interval", 4)
-    rotated = fields.get("no_rope_layers")
-    if rotated is not None:
+    if (rotated := fields.get("no_rope_layers")) is not None:
         step = every_kth([not value for value in rotated[:n]], n, f"no_rope_layers = {rotated!r}")
-    return rope(fields, theta=2_000_000.0, skip=step)
+    return llama(fields, name="hf-smollm3", tied=True, positions=rope(fields, theta=2_000_000.0, skip=step))
 
 
 def as_llama(config: ModelConfig) -> dict[str, Any]:
+    biased = _biased(config)
     return {
         **sizes(config), "rms_norm_eps": config.norm.eps, "head_dim": config.d_head,
-        "num_key_value_heads": config.kv_heads, "attention_bias": any_bias(config, "o"),
-        "mlp_bias": any(getattr(spec, "bias", False) for spec in (config.mlp.up, config.mlp.down, config.mlp.gate)),
+        "num_key_value_heads": config.kv_heads, "attention_bias": "attn.o" in biased,
+        "mlp_bias": any(name.startswith("mlp.") for name in biased),
     }  # fmt: skip
 
 
@@ -361,10 +352,10 @@ def gemma(
         full = [kind == "full_attention" for kind in types]
         every = every_kth(full, fields["num_hidden_layers"], f"layer_types = {types!r}")
     usual = {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
-    hidden_act = fields.get("hidden_activation", "gelu_pytorch_tanh")
-    fields = {**usual, **fields, "hidden_act": hidden_act, "layer_types": None}
-    window = partial(sliding, default=4096)
-    config = llama(fields, name=name, biases=("attention_bias",), tied=True, window=window, **options)
+    usual |= {"hidden_activation": "gelu_pytorch_tanh"} | fields
+    fields = {**usual, "hidden_act": usual["hidden_activation"], "layer_types": None}
+    options |= {"biases": ("attention_bias",), "tied": True, "window": fields["sliding_window"]}
+    config = llama(fields, name=name, **options)
     scores_cap = float(fields.get("attn_logit_softcapping", caps[0]) or 0)
     logits_cap = float(fields.get("final_logit_softcapping", caps[1]) or 0)
     width = fields["query_pre_attn_scalar"]
@@ -388,10 +379,9 @@ def gemma3(fields: Theirs) -> ModelConfig:
     rule = (rules.get("full_attention") or {}) | (fields.get("rope_scaling") or {})
     full = {"rope_theta": fields.get("rope_theta", 1_000_000.0), **rule}
     base = float(local.get("rope_theta") or fields.get("rope_local_base_freq") or 10_000.0)
-    return gemma(
-        {**fields, "rope_parameters": full, "rope_scaling": None}, name="hf-gemma3", qk_norm=True, caps=(None, None),
-        every=fields.get("sliding_window_pattern", 6), positions=lambda fields: replace(rope(fields), local_base=base),
-    )  # fmt: skip
+    every = fields.get("sliding_window_pattern", 6)
+    positions = replace(rope({**fields, "rope_parameters": full, "rope_scaling": None}), local_base=base)
+    return gemma(fields, name="hf-gemma3", qk_norm=True, caps=(None, None), every=every, positions=positions)
 
 
 def exported(fields: Theirs) -> ModelConfig:
@@ -405,16 +395,7 @@ def exported_table(config: ModelConfig) -> Table:
 
 qwen2 = partial(llama, name="hf-qwen2", biases=(), qkv_bias=True)
 qwen3 = partial(llama, name="hf-qwen3", biases=("attention_bias",), qk_norm=True)
-mistral = partial(
-    llama, name="hf-mistral", biases=(),
-    window=lambda fields: 0 if fields.get("layer_types") else sliding(fields, 4096),  # then all are full
-)  # fmt: skip
-smollm3 = partial(llama, name="hf-smollm3", tied=True, positions=nope)
 gemma2 = partial(gemma, name="hf-gemma2", every=2, caps=(50.0, 30.0))
-phi3 = partial(
-    llama, name="hf-phi3", biases=(), window=partial(sliding, default=None),
-    positions=partial(rope, share="partial_rotary_factor", usual=1.0),
-)  # fmt: skip
 FAMILIES = {
     "gpt2": Family(gpt2, GPT2, "transformer.", "GPT2LMHeadModel", as_gpt2),
     "gpt_neox": Family(neox, neox_table, "gpt_neox.", "GPTNeoXForCausalLM", as_neox),
@@ -463,17 +444,12 @@ def _biased(config: ModelConfig) -> set[str]:
 
 def _computed(config: ModelConfig) -> ModelConfig:
     """The configuration without biases and everything that evaluation ignores."""
-
-    def plain(spec: Any) -> Any:
-        return Dense() if isinstance(spec, Dense) else spec
-
-    attention, mlp = config.attention, config.mlp
-    return replace(
-        config, name="", dropout=0.0, init=Initial(), init_std=0.02,
-        attention=replace(
-            attention, dropout=0.0, d_head=config.d_head, kv_heads=config.kv_heads,
-            **{name: plain(getattr(attention, name)) for name in "qkvo"},
-        ),
-        mlp=replace(mlp, d_mlp=config.d_mlp, up=plain(mlp.up), down=plain(mlp.down), gate=plain(mlp.gate)),
-        readout=replace(config.readout, supervision=None) if config.readout.layer_norms == "shared" else config.readout,
-    )  # fmt: skip
+    changes: dict[str, Any] = {
+        "name": "", "dropout": 0.0, "init": Initial(), "init_std": 0.02, "attention.dropout": 0.0,
+        "attention.d_head": config.d_head, "attention.kv_heads": config.kv_heads, "mlp.d_mlp": config.d_mlp,
+    }  # fmt: skip
+    dense = [path for path, spec, *_ in config.projections() if isinstance(spec, Dense)]
+    changes |= {path.replace("attn.", "attention."): Dense() for path in dense}
+    if config.readout.layer_norms == "shared":
+        changes["readout.supervision"] = None
+    return override(config, changes)

@@ -20,8 +20,9 @@ from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.models.config import Canon, Dense, Hdpl, KromHC, Mlp, ModelConfig, Projection
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override
-from streamscope.models.interop.huggingface.convert import fill, fitting_tokenizer, new_folder
+from streamscope.models.interop.huggingface.convert import fill, fitting_tokenizer
 from streamscope.models.interop.tables import TRANSPOSED, WHOLE, Conversion, Table, equal, modules, shapes_of, take
+from streamscope.models.tensors import new_folder
 from streamscope.papers.peers.importers.tensors import count_layers, matrix, read
 
 Theirs = Mapping[str, Tensor]
