@@ -491,7 +491,7 @@ def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[st
 
 
 def maker_of(path: Path) -> str:
-    """The instrument or the module, as papers.circuits, that wrote a file; "" where there is no file of ours."""
+    """The instrument, or the module such as papers.circuits, that wrote a file; "" where there is no file of ours."""
     try:
         if path.suffix == ".csv":
             sidecar = path.with_name(f"{path.stem}-about.json")
@@ -501,12 +501,9 @@ def maker_of(path: Path) -> str:
                 about = json.loads((file.metadata() or {})["about"])
         else:
             about = read_about(path).get("about", {})
-        words = about.get("argv", [])
+        return str(about.get("instrument", ""))
     except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
-    words = words.split() if isinstance(words, str) else words
-    module = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
-    return str(about.get("instrument", module if module.startswith("papers.") else ""))
 
 
 def check_own(path: Path, module: str) -> None:
