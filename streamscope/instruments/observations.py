@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
@@ -42,6 +42,7 @@ from streamscope.instruments.stats.estimators import (
     rank_among,
     read_clusters,
     statistic_interval,
+    t_quantile,
 )
 from streamscope.instruments.stats.proportions import score_p, wilson
 
@@ -313,7 +314,7 @@ def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[An
     return frame.loc[:, ~frame.columns.duplicated() & frame.columns.isin(names)], missing
 
 
-def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:
+def estimate(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
     """Every contrast of the observations, with sd between clusters, interval, p and Holm's p within its family.
 
     A contrast is over the units that are in all its cells, or over each cell's own (`own_units`). Where these are one
@@ -348,12 +349,12 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
         row["n"] = len(unit_indices)
         row["clusters"] = int(_counts(size, clusters).min()) if c.own_units else clusters.count
         if not c.missing:
-            numbers, untested = _numbers(c, total, size, clusters, m, confidence)
+            numbers, untested = _numbers(c, total, size, clusters, m)
             row |= numbers
             if m.kind == "share" and [*c.weights.values()] == [1.0] and clusters.count > 1:
                 hits = observed.total[cells[0], unit_indices]
-                row["low"], row["high"] = wilson(hits, clusters, confidence, m.inflation)
-                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, confidence, m.inflation)
+                row["low"], row["high"] = wilson(hits, clusters, m.inflation)
+                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, m.inflation)
                 untested = {}
             row_reasons = untested
             if c.null is None or not c.tested:
@@ -395,7 +396,7 @@ def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
 
 
 def _numbers(
-    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure, level: float
+    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Numbers of a contrast from totals and sizes [cells, units], by the formulas of this module; why some lack."""
     w, own_units = np.fromiter(c.weights.values(), float), c.own_units
@@ -423,7 +424,7 @@ def _numbers(
         dfs = np.array([degrees_of_freedom(cell_sizes, clusters.shared) for cell_sizes in n])
         v = w**2 / dfs
         df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
-    t = float(stdtrit(df, 0.5 + level / 2))
+    t = t_quantile(df)
     row["low"], row["high"] = row["value"] - t * error, row["value"] + t * error
     if m.limits is not None and c.is_level:
         sizes, count = cluster_weights[cluster_weights > 0], int(counts.min())
@@ -521,15 +522,10 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
 
 
 def bootstrap(
-    observed: Observations,
-    cells: Sequence[int],
-    statistic: Callable[..., np.ndarray],
-    columns: Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]] | None = None,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
+    observed: Observations, cells: Sequence[int], statistic: Callable[..., np.ndarray],
+    columns: Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]] | None = None, *, resamples: int = 2000,
     seed: int = 0,
-) -> tuple[dict[str, float], dict[str, str]]:
+) -> tuple[dict[str, float], dict[str, str]]:  # fmt: skip
     """value, low, high, n and clusters of a statistic that is no contrast (Cohen's d), and why some are missing.
 
     `columns(total, size)`, both [cells, units], gives what is summed over units, each [units] or [cells, units]; by
@@ -551,9 +547,7 @@ def bootstrap(
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
     if clusters.shared is not None:  # its derivatives are by each number of a cluster
         statistic, sums = _by_cell(statistic, sums)
-    low, high = statistic_interval(
-        statistic, *sums, clusters=clusters, confidence=confidence, resamples=resamples, seed=seed
-    )
+    low, high = statistic_interval(statistic, *sums, clusters=clusters, resamples=resamples, seed=seed)
     if np.isfinite([low, high]).all():
         return {**row, "low": float(low), "high": float(high)}, {}
     return row, dict.fromkeys(("low", "high"), ZERO if np.isinf(low) else SAME)

@@ -31,6 +31,8 @@ from scipy.special import ndtr, stdtrit
 
 from streamscope.cli.errors import InputError
 
+CONFIDENCE = 0.95
+"""Of every interval."""
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
 
@@ -206,25 +208,20 @@ def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.n
     return np.asarray(1 / (np.square(p).sum(-1) + w.sum(-1) ** 2 - np.square(w).sum(-1)))
 
 
-def t_quantile(confidence: float, df: float) -> float:
-    """Two-sided Student quantile: the half-width of an interval in standard errors."""
-    return float(stdtrit(df, 0.5 + confidence / 2))
+def t_quantile(df: float) -> float:
+    """Two-sided Student quantile: the half-width of a 95 % interval in standard errors."""
+    return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
 
 
-def expanded_level(confidence: float, d: int) -> float:
-    """Level for a bootstrap of d clusters to cover `confidence`; see `cluster_bootstrap`."""
-    return float(1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(confidence, d - 1)))
+def expanded_level(d: int) -> float:
+    """Level for a bootstrap of d clusters to cover 95 %; see `cluster_bootstrap`."""
+    return float(1 - 2 * ndtr(-np.sqrt(d / (d - 1)) * t_quantile(d - 1)))
 
 
 def cluster_bootstrap(
-    statistic: Callable[..., np.ndarray],
-    *columns: np.ndarray,
-    confidence: float = 0.95,
-    method: Literal["BCa", "percentile"] = "BCa",
-    resamples: int = 5000,
-    seed: int = 0,
+    statistic: Callable[..., np.ndarray], *columns: np.ndarray, resamples: int = 5000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bootstrap interval of a statistic of per-cluster totals, whole clusters drawn with replacement.
+    """BCa bootstrap interval of a statistic of per-cluster totals, whole clusters drawn with replacement.
 
     `columns` are [..., D]: per cluster a count, a sum, a sum of squares, …; `statistic(*columns, axis)` reduces the
     last axis. Leading axes (heads, scales) share the resamples. Returns (low, high) of shape [...]; NaN where the
@@ -245,8 +242,8 @@ def cluster_bootstrap(
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # without variation it is NaN in the answer
         result = stats.bootstrap(
-            data, statistic, paired=True, vectorized=True, axis=-1, confidence_level=expanded_level(confidence, d),
-            method=method, n_resamples=resamples, batch=max(1, _BATCH_CELLS // data[0].size),
+            data, statistic, paired=True, vectorized=True, axis=-1, confidence_level=expanded_level(d),
+            method="BCa", n_resamples=resamples, batch=max(1, _BATCH_CELLS // data[0].size),
             rng=np.random.default_rng(seed),
         )  # fmt: skip
     low, high = map(np.asarray, result.confidence_interval)
@@ -255,12 +252,7 @@ def cluster_bootstrap(
 
 
 def statistic_interval(
-    statistic: Callable[..., np.ndarray],
-    *columns: np.ndarray,
-    clusters: Clusters,
-    confidence: float = 0.95,
-    resamples: int = 5000,
-    seed: int = 0,
+    statistic: Callable[..., np.ndarray], *columns: np.ndarray, clusters: Clusters, resamples: int = 5000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Interval of a statistic of totals per cell: `cluster_bootstrap`, or linearised where cells share labels.
 
@@ -270,7 +262,7 @@ def statistic_interval(
     """
     shared = clusters.shared
     if shared is None:
-        return cluster_bootstrap(statistic, *columns, confidence=confidence, resamples=resamples, seed=seed)
+        return cluster_bootstrap(statistic, *columns, resamples=resamples, seed=seed)
     cells = np.broadcast_arrays(*columns)
     sums, steps = [c.sum(-1, keepdims=True) for c in cells], [1e-6 * np.abs(c).sum(-1, keepdims=True) for c in cells]
     influence = np.zeros(cells[0].shape)
@@ -279,7 +271,7 @@ def statistic_interval(
         rise = np.asarray(statistic(*high_args, axis=-1)) - np.asarray(statistic(*low_args, axis=-1))
         influence += rise[..., None] / np.where(step > 0, 2 * step, 1.0) * cells[k]
     error = np.sqrt(clustered_square(influence - influence.mean(-1, keepdims=True), shared))
-    half = t_quantile(confidence, float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
+    half = t_quantile(float(degrees_of_freedom(shared.sizes, shared))) * np.where(error > 0, error, np.nan)
     centre = np.asarray(statistic(*cells, axis=-1))
     return np.asarray(centre - half), np.asarray(centre + half)
 
