@@ -322,6 +322,26 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates
     are undefined, with the reason. sd is that of the clusters' own estimates Σ_k w_k a y_kc / n_kc, over own units of
     the linearised ones, value + e_c Σ n / n_c. Units are those of the measure.
     """
+    return estimate_all({"": observed}, {"": contrasts})[""]
+
+
+def estimate_all(
+    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
+) -> dict[str, Estimates]:
+    """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
+    estimates = {name: _uncorrected(block, contrasts[name]) for name, block in blocks.items()}
+    labelled = [(name, c) for name, part in estimates.items() for c in part.contrasts]
+    families = [f"{name}:{c.quantity}" if c.family is None else c.family for name, c in labelled]
+    p = [pd.Series(part.frame.get("p", []), dtype=float) for part in estimates.values()]
+    corrected = pd.concat(p, keys=list(estimates)).groupby(families, sort=False).transform(holm) if families else {}
+    for name, part in estimates.items():
+        if len(part.frame):
+            part.frame["p_holm"] = corrected[name]
+    return estimates
+
+
+def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
+    """`estimate`, with p_holm yet to come."""
     m, present = observed.measure, observed.inside
     cache: dict[bytes, tuple[np.ndarray, Clusters]] = {}
     rows: list[dict[str, Any]] = []
@@ -364,27 +384,7 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates
                 row |= dict.fromkeys(("sd", *TESTED), np.nan)
                 row_reasons = dict.fromkeys(("sd", *TESTED), c.fixed)
         reasons |= {(i, name): text for name, text in row_reasons.items()}
-    frame = pd.DataFrame(rows)
-    _holm(frame, contrasts, reasons)
-    return Estimates(frame, reasons, tuple(contrasts))
-
-
-def estimate_all(
-    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
-) -> dict[str, Estimates]:
-    """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    estimates = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
-    members: dict[str, list[tuple[str, int]]] = {}
-    for name, part in estimates.items():
-        for i, c in enumerate(part.contrasts):
-            if c.family is not None and not np.isnan(part.frame["p"].iloc[i]):
-                members.setdefault(c.family, []).append((name, i))
-    for rows in members.values():
-        if len({name for name, _ in rows}) > 1:
-            p = holm([estimates[name].frame["p"].iloc[i] for name, i in rows])
-            for (name, i), corrected in zip(rows, p, strict=True):
-                estimates[name].frame.loc[i, "p_holm"] = corrected
-    return estimates
+    return Estimates(pd.DataFrame(rows), reasons, tuple(contrasts))
 
 
 def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
@@ -435,16 +435,6 @@ def _numbers(
     if c.null is not None:
         row["p"] = float(2 * stdtr(df, -abs(row["value"] - c.null) / error))
     return row, {}
-
-
-def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) -> None:
-    """Fill p_holm; `estimate_all` corrects families that several blocks share once more, over all of them."""
-    families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
-    for _, rows in families.groupby(families, sort=False).groups.items():
-        frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p"])
-    for i, p in enumerate(frame["p"] if len(frame) else ()):
-        if np.isnan(p) and (i, "p") in reasons:
-            reasons.setdefault((i, "p_holm"), reasons[i, "p"])
 
 
 def compare(
