@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 def script(shell: str = "", *more: str) -> str:
-    """The script for a shell. Raises `InputError` for another shell, and for none or several."""
+    """The script for a shell."""
     import tyro
 
     if shell not in SHELLS or more:

@@ -243,8 +243,8 @@ STALE = 3600.0  # seconds after its last change at which a temporary file is one
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
     """Write a file at `path`: call `write` on a temporary name, sync, rename, sync the folder.
 
-    The file has the mode of the umask. With `keep`, the previous file is renamed to it. Raises `InputError` if it
-    cannot be written; after any error the previous file is unchanged.
+    The file has the mode of the umask. With `keep`, the previous file is renamed to it. After an
+    error the previous file is unchanged.
     """
     part = path.with_name(f".{path.name[:190]}.{secrets.token_hex(4)}.part")
     try:

@@ -52,11 +52,7 @@ class Option(NamedTuple):
 
 
 def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
-    """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes.
-
-    Raises `InputError` for a word that is no option or no value of one, for an option that is given twice, for a number
-    outside its bounds and for a path that is the empty string.
-    """
+    """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes."""
     import tyro
 
     spec, output = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
@@ -118,10 +114,7 @@ def _wide() -> Iterator[None]:
 
 
 def with_all(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
-    """The words, with all behind an option such as --heads that stands without a value and whose default is all.
-
-    Raises `InputError` for an option without a value where that would mean the same as no option.
-    """
+    """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
     words = list[str]()
     for word, next_word in zip(argv, [*argv[1:], "--"], strict=False):
         value = known[word].default if word in known and next_word.startswith("--") else None

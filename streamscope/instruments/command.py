@@ -164,7 +164,7 @@ class Job:
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
-        """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
+        """The model and its control, or None."""
         from streamscope.instruments.data import Documents
         from streamscope.instruments.open_data import same_tokens
         from streamscope.instruments.prompts.alignment import check_tokenizer

@@ -134,8 +134,6 @@ class Instrument(ValidatedOptions):
         Data are specifications, or what they opened as (`instruments.open_data`). Options that a specification does not
         give are those of the command. A notebook shows a bar with the time left; `progress` wraps the steps in
         something else, `iter` in nothing.
-
-        Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
         """
         from streamscope.instruments.notebook_bar import notebook_bar
 
@@ -143,7 +141,7 @@ class Instrument(ValidatedOptions):
         return self.run(opened, notebook_bar(title_of(opened.model)) if progress is None else progress)
 
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
-        """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
+        """The data of a measurement, to be opened for the model."""
         from streamscope.instruments.open_data import open_data
         from streamscope.models.checkpoint import load_for_instruments
         from streamscope.models.hooks import check_weights

@@ -101,9 +101,6 @@ class Observations:
     `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
     cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. Values are raw: the
     unedited model is a cell, and controls are cells.
-
-    Raises `InputError` for other shapes, sizes below 0 or not finite, a total that is not finite in a cell, one of a
-    unit outside it, and units named twice.
     """
 
     measure: Measure
@@ -302,7 +299,7 @@ class Estimates:
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
     """The wide tables of estimates with the same rows as one: what the `columns` of a table describe.
 
-    n and clusters are those of the first. Raises `InputError` for estimates of other rows, or in another order.
+    n and clusters are those of the first.
     """
     tables = [part.wide(keys, describe=("sd", "low", "high")) for part in parts]
     rows = [wide[list(keys)].astype(object) for wide, _ in tables]
@@ -445,8 +442,7 @@ def compare(
     Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
     weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
 
-    What is missing in either (`of_control`: the control's own contrasts) is missing here. Raises `InputError` for other
-    measures or cells in the two, and for fewer than two shared units.
+    What is missing in either (`of_control`: the control's own contrasts) is missing here.
     """
     control_missing = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
     contrasts = [
@@ -487,7 +483,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
-    Intervals stay inside the measure's limits. Raises `InputError` for runs with other contrasts.
+    Intervals stay inside the measure's limits.
     """
     first, columns = runs[0], [*keys, "quantity"]
     if any(not run.frame[columns].equals(first.frame[columns]) for run in runs):

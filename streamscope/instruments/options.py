@@ -97,9 +97,8 @@ class Arguments(LaunchOptions):
 
 
 def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exports: Sequence[str] = ()) -> Path:
-    """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
-    it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
-    table of another instrument, tensors that are none of its arrays. `exports` are further suffixes."""
+    """`path`, where a table of an instrument can be written there and destroys nothing: none of the `inputs` (files, or
+    what lies in folders), no table of another instrument. `exports` are further suffixes."""
     if path.name == ".." or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix not in (".parquet", ".csv", *exports):

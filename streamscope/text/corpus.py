@@ -84,10 +84,7 @@ class Corpus(ABC):
     split_at: SplitAt = "separator"
 
     def documents(self) -> Iterator[str]:
-        """Yield at most `max_documents` documents, stripped and not empty.
-
-        Raises `InputError` for unreadable content (with file, line or byte), and without any document.
-        """
+        """Yield at most `max_documents` documents, stripped and not empty."""
         n = 0
         for text in self._texts():
             for document in map(str.strip, text.split(END_OF_TEXT)):
@@ -308,8 +305,7 @@ def open_corpus(
     """Open the corpus that `source` names (see the module); only folder listings are read yet.
 
     `text_field` is the JSON field or column with the text, `split_at` the separator of documents in a text file
-    (`readers.read_file`). Raises `InputError` for a source that cannot be read or is malformed, and an option that it
-    does not use.
+    (`readers.read_file`).
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     for name, value, default, needs in (
@@ -456,8 +452,7 @@ def is_records(source: str) -> bool:
 
 def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
-    empty ones are left out. Raises `InputError` for a file that cannot be read, and for JSON lines other than
-    `expected`."""
+    empty ones are left out."""
     if source.startswith("hf:"):
         hub = open_corpus(source)
         assert isinstance(hub, HubCorpus)

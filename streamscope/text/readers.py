@@ -35,8 +35,7 @@ def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> I
 
     The `text_field` of a record (`rows`) is one text, and a list of messages there a chat (`record_text`). A text file
     is split after lines with `<|endoftext|>`, which stays in the text; with "blank" also at blank lines; with "file"
-    not at all, and a separator becomes a blank line. Raises `InputError` with the file and the byte (after
-    decompression) or line that cannot be read.
+    not at all, and a separator becomes a blank line.
     """
     if not suffix_of(path).startswith((".txt", ".md")):
         expected = f"an object with a field {text_field!r}"
@@ -86,7 +85,7 @@ def suffix_of(path: Path) -> str:
 def visible_files(folder: Path) -> list[Path]:
     """Every file below `folder`, sorted by path, without hidden files and folders.
 
-    Links are followed, except to an enclosing folder. Raises `InputError` for a folder that cannot be opened.
+    Links are followed, except to an enclosing folder.
     """
     files, todo = list[Path](), [(folder, frozenset[str]())]
     while todo:
@@ -108,7 +107,7 @@ def digest(path: Path, root: Path) -> dict[str, Any]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and for none."""
+    """("file:line", text) of the lines that are not blank."""
     empty = True
     with reading(path, CHECK):
         check_content(path)
@@ -258,10 +257,7 @@ def record_text(row: Mapping[str, Any], text_field: str, place: str) -> str:
 
 
 def field_of(names: Iterable[str], text_field: str, place: str) -> str:
-    """The field with the text: `text_field`, or messages if there is no field text.
-
-    Raises `InputError` with the available fields if there is neither.
-    """
+    """The field with the text: `text_field`, or messages if there is no field text."""
     fields = list(names)
     if text_field in fields:
         return text_field
@@ -274,8 +270,7 @@ def field_of(names: Iterable[str], text_field: str, place: str) -> str:
 def chat_text(messages: Sequence[Any], place: str) -> str:
     """Convert a chat to a document with a line "Role: content" per message, as in the template of `text.pairs`.
 
-    A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}. Raises
-    `InputError` for others.
+    A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}.
     """
     lines = []
     for number, message in enumerate(messages, 1):
@@ -294,7 +289,7 @@ def chat_text(messages: Sequence[Any], place: str) -> str:
 
 
 def checked_text(value: object, place: str) -> str:
-    """A value that is a text; "" for null. Raises `InputError` for others."""
+    """A value that is a text; "" for null."""
     if value is None:
         return ""
     if not isinstance(value, str):

@@ -50,8 +50,6 @@ class TokenShards:
     `begins` and `ends` [n_documents] are the places of each document in `tokens`. Of windows (`overlapping_windows`)
     `source` is their document, `window` their number in it, `offset` their first position there and `unscored` their
     number of leading targets that are only context; a whole document is its only window.
-
-    Raises `InputError` unless the folder is a complete entry of this format.
     """
 
     def __init__(self, folder: Path):
@@ -108,8 +106,7 @@ def pack(
 
     `part` is "all" documents, or the "train" or "valid" side of the split of `in_validation`, with `valid_fraction` as
     the expected share of the latter. With `valid_blocks`, every document is split into this number of equal blocks
-    instead, whose ends are held out (`pieces`). Raises `InputError` for a part without documents, a cache that cannot
-    be written, and an unreadable corpus.
+    instead, whose ends are held out (`pieces`).
     """
     rule = _rule(part, valid_fraction, valid_blocks)
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
@@ -168,8 +165,6 @@ class Windows:
       Windows cross documents, and the BOS of the next document is a target.
     - `document`: a window holds one document, or the j-th chunk [jT : jT + T + 1] of a longer one (positions restart
       there), padded on the right with `pad_id` and target -100. Every token except BOS is a target exactly once.
-
-    Raises `InputError` for a corpus shorter than one window.
     """
 
     def __init__(self, shards: TokenShards, n_ctx: int, *, packing: Packing = "stream"):
@@ -242,8 +237,7 @@ def overlapping_windows(
     With context T = `n_ctx` and stride s ≤ T, window w of a document holds the inputs ws … ws + T − 1 and their next
     tokens. The first window scores all of its targets, each later one only its last s. So a token is predicted from
     everything before it, or from at least T − s + 1 tokens. s = T gives separate chunks, as packing "document" in
-    training. If there are more than `most` windows, `most` evenly spread ones are selected. Raises `InputError` for a
-    stride outside 1 … T.
+    training. If there are more than `most` windows, `most` evenly spread ones are selected.
     """
     if not 1 <= stride <= n_ctx:
         raise InputError(f"stride {stride}: give 1 to {n_ctx}, the context; a larger one would skip tokens")

@@ -109,9 +109,7 @@ class Task:
 
 
 def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
-    """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH.
-
-    Raises `InputError` for an unknown name, a file of another format, and when no case can be scored."""
+    """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH."""
     check_task(name)
     form, colon, path = name.partition(":")
     if colon and form in PAIRS:

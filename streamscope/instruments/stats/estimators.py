@@ -105,7 +105,7 @@ def read_clusters(clusters: ArrayLike | Sequence[tuple] | None, n: int) -> Clust
     """Clusters of n observations from one label each (any hashable), or several: tuples, or an array [n, kinds].
 
     None makes every observation its own cluster. Equal texts are one label, of whatever kind; numbers are labels of
-    their kind only. Raises `InputError` for another number of labels, unequal numbers of kinds, and missing labels.
+    their kind only.
     """
     if clusters is None:
         return Clusters(np.arange(n), None, n)
@@ -221,17 +221,17 @@ def expanded_level(d: int) -> float:
 def cluster_bootstrap(
     statistic: Callable[..., np.ndarray], *columns: np.ndarray, resamples: int = 5000, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """BCa bootstrap interval of a statistic of per-cluster totals, whole clusters drawn with replacement.
+    """BCa bootstrap interval of a statistic of totals in 8 clusters or more, whole clusters drawn with replacement.
 
     `columns` are [..., D]: per cluster a count, a sum, a sum of squares, …; `statistic(*columns, axis)` reduces the
     last axis. Leading axes (heads, scales) share the resamples. Returns (low, high) of shape [...]; NaN where the
     statistic does not vary over resamples, −∞ and ∞ where an end has no value because it is not finite in some.
 
-    The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because
-    a bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa held its
-    level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6, neither expanded 94.5 and 93.8),
-    d_z 95.8 % (93.6); with t_3 tails, where d itself is unstable, 93.0 and 91.0 %. For a mean use a contrast of
-    observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3. Raises `InputError` for fewer than 8 clusters.
+    The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because a
+    bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa held its
+    level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6, neither expanded 94.5 and 93.8), d_z
+    95.8 % (93.6); with t_3 tails, where d itself is unstable, 93.0 and 91.0 %. For a mean use a contrast of
+    observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
     """
     from scipy import stats
 

@@ -73,10 +73,7 @@ def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
-    """The prompts of a JSONL file that have a target; what follows a text that ends with its pronoun is `coherent`.
-
-    Raises `InputError` with the line whose text, category or roles are missing or do not fit.
-    """
+    """The prompts of a JSONL file that have a target; what follows a text that ends with its pronoun is `coherent`."""
     for place, row in json_lines(path, "a prompt as JSON"):
         text, category = strings(place, row, ("text", "category"))
         roles = row.get("roles")
