@@ -136,11 +136,11 @@ def check_words(words: Sequence[str], known: Mapping[str, Option]) -> None:
     spellings: dict[str, str] = {}
     for match in filter(None, map(OPTION.fullmatch, takewhile(lambda word: word != "--", words))):
         spelling, name = (text.replace("_", "-") for text in (match[1], match[2]))
-        hint, _, markers = known.get(f"--{name}", Option(bool, None, ()))
-        if name in spellings and tyro.conf.UseAppendAction not in markers:
+        declared = known.get(f"--{name}", Option(bool, None, ()))
+        if name in spellings and tyro.conf.UseAppendAction not in declared.markers:
             if spellings[name] != spelling:
                 raise InputError(f"{spellings[name]} and {spelling} contradict each other: give one")
-            several = get_origin(hint) is tuple
+            several = get_origin(declared.hint) is tuple
             raise InputError(f"{spelling} is given twice: give it once{', with all its values' * several}")
         spellings[name] = spelling
 

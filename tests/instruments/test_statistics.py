@@ -15,6 +15,7 @@ from streamscope.instruments.stats.estimators import (
     cluster_codes,
     cluster_totals,
     cohens_d,
+    constant,
     d_columns,
     d_of_totals,
     degrees_of_freedom,
@@ -345,3 +346,10 @@ def test_labels_may_be_lists_as_well_as_tuples() -> None:
     pairs = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "x")]
     one, other = (read_clusters([kind(pair) for pair in pairs], 4) for kind in (tuple, list))
     assert one.codes.tolist() == other.codes.tolist() == [0, 1, 2, 1] and one.count == other.count == 2
+
+
+def test_what_is_constant_is_so_beside_the_scale_of_the_data() -> None:
+    eps = np.finfo(float).eps
+    assert constant(np.array([1.0, 1.0 + 8 * eps])) and not constant(np.array([1.0, 1.0 + 9 * eps]))
+    assert not constant(np.array([0.0, 1e-13]))
+    assert constant(np.zeros(3))

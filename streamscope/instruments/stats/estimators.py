@@ -323,6 +323,11 @@ def d_of_totals(
         return np.asarray((s1 - s0) / m / np.sqrt(variance))
 
 
+def constant(values: np.ndarray) -> bool:
+    """Whether values differ by no more than float64 rounds numbers of their size."""
+    return bool(np.ptp(values) <= 8 * np.finfo(float).eps * np.abs(values).max())
+
+
 # ---- p by counting: sign flips, the rank among random draws ------------------------------------
 
 
