@@ -196,9 +196,7 @@ def degrees_of_freedom(counts: np.ndarray, shared: Shared | None = None) -> np.n
 
     df = 1 / (Σ p_d² + (Σ w_d)² − Σ w_d²), p_d = n_d / Σ n, w_d = p_d² / (1 − p_d): Satterthwaite's for a clustered
     variance and independent observations (Bell & McCaffrey 2002, Survey Methodology 28:169, for the mean). D−1 with
-    equal sizes, less the more the sizes differ. On documents of 10 to 250 tokens a nominal 5 % test rejects 4 to 6.5 %
-    of true nulls at 3 to 60 documents, whether tokens of a document depend on each other or not; with D−1 it rejects
-    up to 8.5 %, at 5 documents. Where cells share labels (`shared`): the smallest over the kinds.
+    equal sizes, less the more the sizes differ. Where cells share labels (`shared`): the smallest over the kinds.
     """
     if shared is not None:
         df_of_kinds = [degrees_of_freedom(cluster_totals(counts, codes)[0]) for codes in shared.kinds]
@@ -228,10 +226,8 @@ def cluster_bootstrap(
     statistic does not vary over resamples, −∞ and ∞ where an end has no value because it is not finite in some.
 
     The level is expanded to that of t with D−1 degrees of freedom, α' = 2 Φ(−sqrt(D/(D−1)) t_{D−1, 1−α/2}), because a
-    bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). Expanded BCa held its
-    level best for Cohen's d, 30 pairs, 4,000 simulations: 95.6 % (percentile 94.6, neither expanded 94.5 and 93.8), d_z
-    95.8 % (93.6); with t_3 tails, where d itself is unstable, 93.0 and 91.0 %. For a mean use a contrast of
-    observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
+    bootstrap is sqrt((D−1)/D) too narrow (Hesterberg 2015, The American Statistician 69:371). For a mean use a contrast
+    of observations. scipy.stats.bootstrap; Efron & Tibshirani 1993, §14.3.
     """
     from scipy import stats
 
