@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
-from streamscope.instruments.data import Data, Half, Opened, about_of, kind_of
+from streamscope.instruments.data import Data, Half, Opened, kind_of
 from streamscope.instruments.options import Arguments, ValidatedOptions
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.registry import REGISTERED
@@ -190,10 +190,11 @@ class Instrument(ValidatedOptions):
             raise TypeError(f"{self.name}: blocks {blocks}, but contrasts of {contrasts}")
         estimates = estimate_all(findings.blocks, findings.contrasts)
         tables = self.tables(findings, estimates)
+        halves = {kind: {"half": x.part} if getattr(x, "part", "") else {} for kind, x in data.opened.items()}
         about = {
             "instrument": self.name,
             "options": json.loads(json.dumps(asdict(self), default=str)),  # the form in which files hold it
-            "data": {kind.__name__: about_of(source) for kind, source in data.opened.items()},
+            "data": {kind.__name__: {**x.about(), **halves[kind]} for kind, x in data.opened.items()},
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),

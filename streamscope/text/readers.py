@@ -62,8 +62,7 @@ def rows(path: Path, expected: str, columns: Callable[[list[str]], list[str]] = 
         if kind in (".csv", ".tsv"):
             yield from _read_csv(path, "," if kind == ".csv" else "\t", columns)
         elif kind in (".parquet", ".arrow"):
-            batches = _read_parquet(path, columns) if kind == ".parquet" else _read_arrow(path, columns)
-            records = chain.from_iterable(batch.to_pylist() for batch in batches)
+            records = chain.from_iterable(batch.to_pylist() for batch in _read_batches(path, columns))
             yield from ((f"{path}, row {i}", row) for i, row in enumerate(records, 1))
         else:
             yield from (_read_json if kind == ".json" else json_lines)(path, expected)
@@ -229,18 +228,16 @@ def _read_csv(
         raise InputError(f"{path}:{lines.line_num}: not CSV ({error}); check the quotes") from error
 
 
-def _read_parquet(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=1024, columns=columns(file.schema_arrow.names))
-
-
-def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    """Read an Arrow stream (the format of the cache of `datasets`) or an Arrow file."""
+def _read_batches(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
+    """Read parquet, an Arrow stream (the format of the cache of `datasets`) or an Arrow file."""
     import pyarrow
     import pyarrow.ipc
+    import pyarrow.parquet
 
+    if suffix_of(path) == ".parquet":
+        with pyarrow.parquet.ParquetFile(path) as parquet:
+            yield from parquet.iter_batches(batch_size=1024, columns=columns(parquet.schema_arrow.names))
+        return
     with pyarrow.memory_map(str(path)) as file:
         framed = file.read(6) == b"ARROW1"
         file.seek(0)
