@@ -96,11 +96,6 @@ class Corpus(ABC):
         if n == 0:
             raise InputError(f"{self.source} has no text: give a source with text")
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """The options among `text_field` and `split_at` that change how this source is read."""
-        return frozenset()
-
     def fingerprint(self) -> str:
         """sha256 of the content and options: sources with equal fingerprints give the same documents.
 
@@ -132,11 +127,6 @@ class FileCorpus(Corpus):
     root: Path
     files: tuple[Path, ...]
 
-    @property
-    def reads(self) -> frozenset[str]:
-        texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
-        return frozenset("split_at" if is_text else "text_field" for is_text in texts)
-
     def _texts(self) -> Iterator[str]:
         for path in self.files:
             yield from read_file(path, self.text_field, self.split_at)
@@ -155,10 +145,6 @@ class HubCorpus(Corpus):
     name: str
     config: str | None = None
     split: str = "train"
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"text_field"})
 
     def _texts(self) -> Iterator[str]:
         return (record_text(row, self.text_field, self.source) for row in self.records())
@@ -267,10 +253,6 @@ class MixtureCorpus(Corpus):
     weights: tuple[float, ...]
 
     @property
-    def reads(self) -> frozenset[str]:
-        return frozenset().union(*(part.reads for part in self.parts))
-
-    @property
     def shares(self) -> tuple[float, ...]:
         """The weights, normalised to sum 1."""
         return tuple(weight / sum(self.weights) for weight in self.weights)
@@ -312,9 +294,19 @@ def open_corpus(
         ("text_field", text_field, "text", "records: JSON lines, CSV, parquet or a dataset"),
         ("split_at", split_at, "separator", "text files, .txt or .md"),
     ):
-        if value != default and name not in corpus.reads:
+        if value != default and name not in _options_of(corpus):
             raise InputError(f"--{name.replace('_', '-')} {value} is for {needs}; {source} has none, so leave it out")
     return corpus
+
+
+def _options_of(corpus: Corpus) -> set[str]:
+    """The options among `text_field` and `split_at` that change how a source is read."""
+    match corpus:
+        case FileCorpus():
+            return {"split_at" if suffix_of(f).startswith((".txt", ".md")) else "text_field" for f in corpus.files}
+        case MixtureCorpus():
+            return set().union(*map(_options_of, corpus.parts))
+    return {"text_field"} if isinstance(corpus, HubCorpus) else set()
 
 
 def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:

@@ -194,10 +194,7 @@ def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
     if lined:
         yield from json_lines(path, expected)
     elif (text := _decode(b"".join(_lines(path)), 0, path)).strip():
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not a JSON value ({error}); write a list of objects") from error
+        value = json.loads(text)
         for number, row in enumerate(value if isinstance(value, list) else [value], 1):
             place = f"{path}: record {number}"
             if not isinstance(row, str | dict):

@@ -30,7 +30,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.disk import read_json, sha256
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import counted
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus
@@ -54,19 +54,16 @@ class TokenShards:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        try:
+        with reading(folder, "delete the folder"):
             self.meta: dict[str, Any] = read_json(folder / "meta.json", dict[str, Any], "delete the folder")
             sizes = {name: (folder / name).stat().st_size for name in self.meta["bytes"]}
             if self.meta["format"] != FORMAT or sizes != self.meta["bytes"]:
                 raise ValueError(f"sizes are {sizes} instead of {self.meta['bytes']}")
-            for name in sizes:
-                if sha256(folder / name) != self.meta["sha256"][name]:
-                    raise ValueError(f"the content of {name} has changed")
+            if changed := [name for name in sizes if sha256(folder / name) != self.meta["sha256"][name]]:
+                raise ValueError(f"the content of {changed[0]} has changed")
             tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self._hold(tokens, np.load(folder / "starts.npy"))
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
-        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
-            raise InputError(f"{folder} holds damaged or foreign token shards ({error}): delete it") from error
 
     def _hold(self, tokens: np.ndarray, starts: np.ndarray) -> None:
         self.tokens, self.starts, self.begins, self.ends = tokens, starts, starts[:-1], starts[1:]

@@ -230,10 +230,8 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str, specials: SpecialTokens | None = None) -> "Tokenizer":
         """Read the text of a `tokenizer.json`; `InputError` if it is invalid or has no BOS."""
-        try:
+        with reading("the text of a tokenizer", "give that of a tokenizer.json"):
             backend = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exception
-            raise InputError(f"not a tokenizer.json ({error})") from error
         return cls(backend, specials)
 
     def padded_to(self, size: int) -> "Tokenizer":
