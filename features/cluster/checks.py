@@ -196,7 +196,7 @@ def adjusted_rand_interval(
         index, pairs_a, pairs_b, every = (_pairs(table, weight) for table in tables)
         expected, largest = pairs_a * pairs_b / every, (pairs_a + pairs_b) / 2
         draws.append(1.0 if largest == expected else (index - expected) / (largest - expected))
-    level = expanded_level(0.95, count)
+    level = expanded_level(count)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -221,7 +221,7 @@ def adjusted_mutual_information_interval(
     groups = min(GROUPS, len(names))
     group = np.random.default_rng(seed).permutation(len(names))[document] % groups
     jackknife = np.array([adjusted_mutual_info_score(a[group != g], b[group != g]) for g in range(groups)])
-    half = t_quantile(0.95, groups - 1) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
+    half = t_quantile(groups - 1) * np.sqrt((groups - 1) / groups * ((jackknife - jackknife.mean()) ** 2).sum())
     value = adjusted_mutual_info_score(a, b)
     return float(value - half), float(value + half)
 

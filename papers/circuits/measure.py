@@ -100,7 +100,11 @@ def _write(out: Path, name: str, labels: Row, rows: Sequence[Row]) -> None:
             old = read_parquet(path).to_pandas()
             is_old = np.logical_and.reduce([old[key] == value for key, value in labels.items()])
             new = pd.concat([old[~is_old], new], ignore_index=True)
-        about = {**provenance("cpu"), **({"run": new["run"].unique().tolist()} if "run" in new else {})}
+        about = {
+            **provenance("cpu"),
+            "instrument": "papers.circuits",
+            **({"run": new["run"].unique().tolist()} if "run" in new else {}),
+        }
         write_table(new, path, units={name: UNITS[name] for name in new if name in UNITS}, about=about)
 
 

@@ -70,4 +70,4 @@ def main(argv: Sequence[str] | None = None) -> None:
     title = "largest difference between our outputs and theirs, with their weights"
     columns = [Column(name=n, title=t, unit=u, doc=d, format="".join(f)) for n, t, u, d, *f in COLUMNS]
     table = Table(pd.DataFrame(rows), tuple(columns), title=title)
-    finish(Result({"peers": table}), options.out, provenance("cpu"))
+    finish(Result({"peers": table}), options.out, {**provenance("cpu"), "instrument": "papers.peers"})

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Union
 from streamscope.cli import parse
 from streamscope.cli.commands import commands, entry, first_line
 from streamscope.cli.errors import InputError
-from streamscope.cli.help import describe
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 def script(shell: str = "", *more: str) -> str:
-    """The script for a shell. Raises `InputError` for another shell, and for none or several."""
+    """The script for a shell."""
     import tyro
 
     if shell not in SHELLS or more:
@@ -22,7 +21,6 @@ def script(shell: str = "", *more: str) -> str:
     for name, module in commands().items():
         options = options_of(module)
         if options is not None:
-            describe(options, empty=True)
             typed.append(Annotated[options, tyro.conf.subcommand(name=name, description=first_line(module))])
     app: Any = Union[tuple(typed)]  # noqa: UP007
     output = io.StringIO()

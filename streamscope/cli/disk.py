@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NotRequired, Required
 
 from typing_extensions import TypedDict, is_typeddict
@@ -242,8 +243,8 @@ STALE = 3600.0  # seconds after its last change at which a temporary file is one
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
     """Write a file at `path`: call `write` on a temporary name, sync, rename, sync the folder.
 
-    The file has the mode of the umask. With `keep`, the previous file is renamed to it. Raises `InputError` if it
-    cannot be written; after any error the previous file is unchanged.
+    The file has the mode of the umask. With `keep`, the previous file is renamed to it. After an
+    error the previous file is unchanged.
     """
     part = path.with_name(f".{path.name[:190]}.{secrets.token_hex(4)}.part")
     try:
@@ -284,22 +285,17 @@ def write_text(path: Path, text: str) -> None:
 def check_writable(path: Path) -> None:
     """Raise `InputError` if a file cannot be written at `path`, in a folder that is there or can be made.
 
-    A file, and the folders that are missing, are created and deleted: permissions do not show what a file system takes.
+    A nameless file is made in the nearest folder that is there: permissions do not show what a file system takes.
     """
-    missing = [folder for folder in path.parents if not os.path.exists(folder)]
-    part = path.parent / f".probe.{secrets.token_hex(4)}.part"
+    if os.path.isdir(path):  # does not raise for a name that is too long
+        raise InputError(f"cannot write {path}: it is a folder; name a file")
     try:
-        if os.path.isdir(path):  # does not raise for a name that is too long
-            raise InputError(f"cannot write {path}: it is a folder; name a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.touch()
-        part.unlink()
+        with suppress(FileNotFoundError):
+            path.lstat()  # raises for a name that is too long, and for a folder that is a file
+        with TemporaryFile(dir=next(filter(os.path.exists, path.absolute().parents))):
+            pass
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):  # another process made it, and writes there
-            for folder in missing:
-                folder.rmdir()
 
 
 def check_folder(folder: Path) -> None:

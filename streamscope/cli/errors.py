@@ -10,7 +10,8 @@ class InputError(Exception):
     """Bad input: a name, a file, an option, a configuration.
 
     The message is one line that names the thing and the remedy. Commands print it and exit
-    with code 2 (`cli.parse.command`); in a notebook it is an ordinary exception.
+    with code 2 (`cli.parse.command`); in a notebook it is an ordinary exception. Whatever reads what a person gave may
+    raise it, and docstrings do not repeat that.
     """
 
 

@@ -7,14 +7,11 @@ import ast
 import inspect
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache
+from dataclasses import is_dataclass
+from functools import cache, partial
 from itertools import pairwise
-from pathlib import Path
-from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 from streamscope.cli.bounds import declared
@@ -32,25 +29,19 @@ def meanings(cls: type) -> dict[str, str]:
     """Field -> the docstring under it, a paragraph a line; own fields and inherited ones, as far as there is source."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        body = _classes(getattr(sys.modules.get(base.__module__), "__file__", None)).get(base.__name__)
-        if body is None:  # made at run time, of a shell, built in
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        except (OSError, TypeError):  # made at run time, of a shell, built in
             continue
-        for line, next_node in zip(body.body, body.body[1:], strict=False):
-            if not (isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)):
-                continue
-            if isinstance(next_node, ast.Expr) and isinstance(text := getattr(next_node.value, "value", None), str):
-                paragraphs = re.split(r"\n\s*\n", text.strip())
-                docs[line.target.id] = "\n\n".join(" ".join(words.split()) for words in paragraphs)
+        for line, doc in pairwise(body):
+            if isinstance(line, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
+                docs[ast.unparse(line.target)] = "\n\n".join(_paragraphs(str(doc.value.value)))
     return docs
 
 
-@cache
-def _classes(file: str | None) -> dict[str, ast.ClassDef]:
-    """The classes in the source of a file, by name."""
-    if file is None or not file.endswith(".py"):
-        return {}
-    nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
-    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+def _paragraphs(text: str) -> list[str]:
+    """The paragraphs of a text, each on one line."""
+    return [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text.strip())]
 
 
 @cache
@@ -62,71 +53,36 @@ def dataclasses_of(options: Any) -> list[type]:
     return classes + [cls for hint in inner if get_args(hint) or is_dataclass(hint) for cls in dataclasses_of(hint)]
 
 
-def describe(options: "type | UnionType", *, empty: bool = False) -> None:
-    """Hand tyro the meanings of all options, which it would break where the lines of their source end.
-
-    With `empty` none: tyro would read the source of every class, which takes a tenth of a second.
-    """
-    for cls in dataclasses_of(options):
-        texts = {} if empty else meanings(cls)
-        for option in fields(cls):
-            option.metadata = {**option.metadata, "help": texts.get(option.name, "")}  # type: ignore[assignment]
-
-
 def help_text(parser: Any, options: Any, doc: str, words: Sequence[str], more: str = "") -> str:
     """The help of a command, or of the subcommand that `words` name. `doc` is the documentation of its module, and
     `more` says where the rest of it is. `parser` is tyro's, which is argparse's by another name."""
     width = min(shutil.get_terminal_size().columns, 100)
-    summary, examples, blocks = parts_of(doc, parser.prog, width)
-    while subcommands := _subcommands(parser):
-        if not (chosen := [word for word in words if word in subcommands]):
-            break
+    summary, examples = summary_of(doc, parser.prog, width)
+    while (subcommands := _subcommands(parser)) and (chosen := [word for word in words if word in subcommands]):
         parser, words = subcommands[chosen[0]], words[words.index(chosen[0]) + 1 :]
-        summary, examples, blocks = " ".join((parser.description or "").split()), [], []
+        summary, examples = " ".join((parser.description or "").split()), []
     groups = _groups(parser, options)
     places = "".join(f" {_typed(action)}" for action in groups.get("Arguments", ()))
     usage = f"usage: {parser.prog}{' COMMAND' if subcommands else places} [options]"
     lines = [textwrap.fill(usage, width, subsequent_indent="    "), "", textwrap.fill(summary, width)]
-    if examples:
-        lines += ["", "Examples:", *(f"    {example}" for example in examples)]
-    for block in blocks:
-        lines += ["", block]
-    if subcommands:
-        lines += ["", "Commands:"]
-        for name, item in subcommands.items():
-            lines += _entry(name, " ".join((item.description or "").split()), width)
+    lines += ["", "Examples:", *(f"    {example}" for example in examples)] if examples else []
+    sections = {"Commands": [(name, item.description or "") for name, item in subcommands.items()]}
     for title, actions in groups.items():
-        lines += ["", f"{title}:"] if actions else []
-        for item in actions:
-            meaning = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (item.help or "").replace("%%", "%"))
-            if len(item.option_strings) == 2:
-                meaning = meaning.replace("(default: True)", "(default: on)").replace(
-                    "(default: False)", "(default: off)"
-                )
-            lines += _entry(_typed(item), meaning, width)
+        sections[title] = [(_typed(action), _meaning(action)) for action in actions]
+    for title, entries in sections.items():
+        lines += ["", f"{title}:"] if entries else []
+        lines += [line for typed, meaning in entries for line in _entry(typed, meaning, width)]
     return "\n".join([*lines, *(["", textwrap.fill(more, width)] if more and not subcommands else [])])
 
 
-def parts_of(doc: str, prog: str, width: int) -> tuple[str, list[str], list[str]]:
-    """(summary, two examples, other indented blocks) of a module's documentation; examples of `prog` come first.
-
-    A block follows the sentence that introduces it, if one does.
-    """
+def summary_of(doc: str, prog: str, width: int) -> tuple[str, list[str]]:
+    """The first sentence of a module's documentation, and two of its examples, first those of `prog`."""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
-    commands: list[str] = []
-    blocks: list[str] = []
-    for previous, paragraph in pairwise(paragraphs):
-        lines = _joined(paragraph)
-        if all(map(COMMAND.match, lines)):
-            commands += [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for line in lines]
-        elif all(line.startswith("    ") for line in paragraph.splitlines()):
-            sentence = re.split(r"(?<=\.) ", " ".join(previous.split()))[-1]
-            blocks.append(
-                (textwrap.fill(sentence, width) + "\n" if previous.endswith(":") else "") + paragraph.rstrip()
-            )
+    blocks = [lines for lines in map(_joined, paragraphs[1:]) if all(map(COMMAND.match, lines))]
+    commands = [re.sub(r"\s{2,}(?=[^\s#])", "  # ", line) for lines in blocks for line in lines]
     name = re.split(r"[. ]", prog)[-1]
     commands.sort(key=lambda line: (not re.search(rf"[. ]{re.escape(name)}\b", line), len(line) + 4 > width))
-    return " ".join(paragraphs[0].split()), commands[:2], blocks
+    return " ".join(paragraphs[0].split()), commands[:2]
 
 
 def _joined(paragraph: str) -> list[str]:
@@ -174,16 +130,18 @@ def _typed(action: Any) -> str:
     return " ".join(filter(None, [" / ".join(action.option_strings), value]))
 
 
+def _meaning(action: Any) -> str:
+    meaning = re.sub(r"\s*\(default: (?:None|'')?\)$", "", (action.help or "").replace("%%", "%"))
+    if len(action.option_strings) == 2:
+        meaning = meaning.replace("(default: True)", "(default: on)").replace("(default: False)", "(default: off)")
+    return meaning
+
+
 def _entry(typed: str, meaning: str, width: int) -> list[str]:
     """An option and its meaning, on the same line, or below a long option."""
-    if len(typed) > width - 2:
-        typed = typed.replace(",", ", ")
-    shown = textwrap.wrap(typed, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    indent = " " * COLUMN
-    below: list[str] = []
-    for paragraph in meaning.split("\n\n"):
-        below += textwrap.wrap(paragraph, width - COLUMN, break_long_words=False, break_on_hyphens=False)
-    first = f"  {shown[0]}" if len(shown) == 1 else ""
-    if first and below and len(first) < COLUMN - 1:
-        return [first.ljust(COLUMN) + below[0], *(indent + line for line in below[1:])]
-    return [*(f"  {line}" for line in shown), *(indent + line for line in below)]
+    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    shown = wrap(typed if len(typed) <= width - 2 else typed.replace(",", ", "), width - 2, subsequent_indent="    ")
+    below = [" " * COLUMN + line for text in _paragraphs(meaning) for line in wrap(text, width - COLUMN)]
+    if below and len(typed) < COLUMN - 3:
+        return [f"  {typed}".ljust(COLUMN) + below[0].lstrip(), *below[1:]]
+    return [*(f"  {line}" for line in shown), *below]

@@ -53,8 +53,7 @@ def is_worker(options: LaunchOptions) -> bool:
 def launch(options: LaunchOptions, module: str, argv: Sequence[str], *, logs: Path) -> None:
     """Start the workers of `python -m MODULE ARGV` and wait for them; nothing for serial and worker.
 
-    A worker that fails fails alone: what it held is done by the others, or by the caller afterwards. Raises
-    `InputError` where the launcher is not installed and where all workers failed.
+    A worker that fails fails alone: what it held is done by the others, or by the caller afterwards.
     """
     if options.launch in ("serial", "worker"):
         return

@@ -22,10 +22,7 @@ class Held(InputError):
 
 
 def take(path: Path, refusal: str | None = None) -> FileLock:
-    """Lock the file `path`, which is created. While another holds it, wait, or with `refusal` raise `Held`.
-
-    Raises `InputError` where the file cannot be created.
-    """
+    """Lock the file `path`, which is created. While another holds it, wait, or with `refusal` raise `Held`."""
     lock = FileLock(path, blocking=refusal is None, thread_local=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,19 +16,19 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields
 from itertools import pairwise, takewhile
 from pathlib import Path
 from traceback import print_exc
 from types import UnionType
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from streamscope.cli.bounds import check
 from streamscope.cli.commands import commands
 from streamscope.cli.errors import InputError, did_you_mean
-from streamscope.cli.help import dataclasses_of, describe, help_text
+from streamscope.cli.help import dataclasses_of, help_text
 from streamscope.cli.terminal import visible
 
 Options = TypeVar("Options")
@@ -43,42 +43,57 @@ OPTION = re.compile(r"(--(?:no-)?([\w-]+))(?:=.*)?", re.DOTALL)
 """An option as a word: --NAME, --no-NAME or --NAME=VALUE."""
 
 
-def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
-    """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes.
+class Option(NamedTuple):
+    """What a dataclass declares of an option: its type, its default, and tyro's markers."""
 
-    Raises `InputError` for a word that is no option or no value of one, for an option that is given twice, for a number
-    outside its bounds and for a path that is the empty string.
-    """
+    hint: Any
+    default: Any
+    markers: tuple[Any, ...]
+
+
+def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: str | None) -> Options:
+    """Read `argv` into the dataclass `options`; its field docs are the help, its `Bounds` what numbers it takes."""
     import tyro
 
     spec, output = getattr(sys.modules["__main__"], "__spec__", None), io.StringIO()
-    prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else None
-    if sys.argv[0].startswith(SCRIPT):
-        prog = sys.argv[0]
-    words = with_all(sys.argv[1:] if argv is None else argv, options)
+    module = None if spec is None else spec.name.removesuffix(".__main__")
+    is_script = sys.argv[0].startswith(SCRIPT)
+    prog = sys.argv[0] if is_script else module and f"python -m {module}"
     if COLLECTED is not None:
         COLLECTED.append(options)
         raise SystemExit(0)
+    known = declared_options(options)
+    words = with_all(sys.argv[1:] if argv is None else argv, known)
     settings: Any = {"prog": prog, "config": (tyro.conf.AvoidSubcommands,)}
     if {"-h", "--help"} & set(words):
-        describe(options)
         with warnings.catch_warnings():  # tyro would rather print itself
             warnings.simplefilter("ignore", DeprecationWarning)
             parser = tyro.extras.get_parser(cast(Any, options), **settings)
-        print(spoken(help_text(parser, options, spoken(doc or ""), words, _more(spec))))
+        module = (commands().get(sys.argv[0].removeprefix(SCRIPT)) if is_script else None) or module
+        more = f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""
+        print(spoken(help_text(parser, options, spoken(doc or ""), words, more)))
         raise SystemExit(0)
-    check_words(words, options)
-    describe(options, empty=True)
+    check_words(words, known)
     try:
         with redirect_stderr(output), _wide():
             values: Any = tyro.cli(cast(Any, options), args=words, **settings)
     except SystemExit as end:
         if not end.code:
             raise
-        message = _refusal(output.getvalue(), words, options)
+        message = _refusal(output.getvalue(), words, known)
         raise InputError(f"{message}; {prog or 'this command'} --help lists the options") from None
     check(values, _typed)
     return values
+
+
+def declared_options(options: "type | UnionType") -> dict[str, Option]:
+    """--option -> what is declared of it, of all fields of a dataclass (or several), also of those inside it."""
+    known = {}
+    for cls in dataclasses_of(options):
+        hints, marked = get_type_hints(cls), get_type_hints(cls, include_extras=True)
+        for name, default in ((option.name, option.default) for option in fields(cls)):
+            known[_typed(name)] = Option(hints[name], default, getattr(marked[name], "__metadata__", ()))
+    return known
 
 
 def _typed(name: str) -> str:
@@ -98,48 +113,36 @@ def _wide() -> Iterator[None]:
             os.environ["COLUMNS"] = width
 
 
-def with_all(argv: Sequence[str], options: type | UnionType) -> list[str]:
-    """The words, with all behind an option such as --heads that stands without a value and whose default is all.
-
-    Raises `InputError` for an option without a value where that would mean the same as no option.
-    """
-    defaults = {_typed(option.name): option.default for cls in dataclasses_of(options) for option in fields(cls)}
+def with_all(argv: Sequence[str], known: Mapping[str, Option]) -> list[str]:
+    """The words, with all behind an option such as --heads that stands without a value and whose default is all."""
     words = list[str]()
     for word, next_word in zip(argv, [*argv[1:], "--"], strict=False):
-        value = defaults.get(word) if next_word.startswith("--") else None
+        value = known[word].default if word in known and next_word.startswith("--") else None
         if value == ():
             raise InputError(f"{word} has no value: give one, or leave {word} out")
         words += [word, "all"] if value == ("all",) else [word]
     return words
 
 
-def check_words(words: Sequence[str], options: Any) -> None:
+def check_words(words: Sequence[str], known: Mapping[str, Option]) -> None:
     """Raise `InputError` for an empty path, which tyro takes for the working folder, and for an option that is given
     twice: tyro takes the last. --set and its like may repeat."""
     import tyro
 
-    flags = _flags(options)
     for option, value in [*pairwise(words), *(word.split("=", 1) for word in words if "=" in word)]:
-        if not value and Path in (flags.get(option), *get_args(flags.get(option))):
+        if not value and option in known and Path in (known[option].hint, *get_args(known[option].hint)):
             raise InputError("an empty path was given; name a file or a folder (. is the folder you are in)")
 
     spellings: dict[str, str] = {}
-    for match in map(OPTION.fullmatch, takewhile(lambda word: word != "--", words)):
-        if match is None:
-            continue
-        spelling, option = (text.replace("_", "-") for text in (match[1], match[2]))
-        if option in spellings and f"--{option}" not in _marked(options, tyro.conf.UseAppendAction):
-            if spellings[option] != spelling:
-                raise InputError(f"{spellings[option]} and {spelling} contradict each other: give one")
-            several = get_origin(flags.get(spelling)) is tuple
+    for match in filter(None, map(OPTION.fullmatch, takewhile(lambda word: word != "--", words))):
+        spelling, name = (text.replace("_", "-") for text in (match[1], match[2]))
+        declared = known.get(f"--{name}", Option(bool, None, ()))
+        if name in spellings and tyro.conf.UseAppendAction not in declared.markers:
+            if spellings[name] != spelling:
+                raise InputError(f"{spellings[name]} and {spelling} contradict each other: give one")
+            several = get_origin(declared.hint) is tuple
             raise InputError(f"{spelling} is given twice: give it once{', with all its values' * several}")
-        spellings[option] = spelling
-
-
-def _more(spec: Any) -> str:
-    module = commands().get(sys.argv[0].removeprefix(SCRIPT)) if sys.argv[0].startswith(SCRIPT) else None
-    module = module or (spec.name.removesuffix(".__main__") if spec is not None else None)
-    return f"Formulas, columns and more examples: python -m pydoc {module}" if module else ""
+        spellings[name] = spelling
 
 
 def spoken(text: str) -> str:
@@ -157,29 +160,17 @@ def spoken(text: str) -> str:
     return re.sub(r"python -m (?:streamscope\.)?(\w+(?:\.\w+)*)( {2,})?", command, text)
 
 
-def _flags(options: Any, extras: bool = False) -> dict[str, Any]:
-    """--option -> its type, of all fields of a dataclass (or several), also of those inside it."""
-    hints = (get_type_hints(cls, include_extras=extras) for cls in dataclasses_of(options))
-    return {_typed(name): hint for of_class in hints for name, hint in of_class.items()}
-
-
-def _marked(options: Any, marker: Any) -> set[str]:
-    """The options, as --option, whose types have this marker of tyro."""
-    flags = _flags(options, extras=True)
-    return {flag for flag, hint in flags.items() if marker in getattr(hint, "__metadata__", ())}
-
-
-def _refusal(text: str, words: Sequence[str], options: Any) -> str:
+def _refusal(text: str, words: Sequence[str], known: Mapping[str, Option]) -> str:
     """One plain line of what tyro says: "--threshold takes a number or own, got 'x'", or with the nearest option."""
     import tyro
 
-    message, flags = _one_line(text), _flags(options)
+    message = _one_line(text)
     match = re.match(r"(--[\w-]+): |invalid choice .* for argument '(--[\w-]+)'", message)
-    if match is not None and (hint := flags.get(match[1] or match[2])) is not None:
+    if match is not None and (option := match[1] or match[2]) in known:
         got = re.search(r"'([^']*)'", message.removeprefix(match[1] or ""))
-        return f"{match[1] or match[2]} takes {_values(hint)}" + (f", got {got[1]!r}" if got else "")
+        return f"{option} takes {_values(known[option].hint)}" + (f", got {got[1]!r}" if got else "")
     for option, value, next_word in zip(words, words[1:], words[2:], strict=False):
-        hint = flags.get(option, bool)
+        hint = known[option].hint if option in known else bool
         several = hint is bool or any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
         if not several and not next_word.startswith("--") and message.startswith(f"Unrecognized options: {next_word}"):
             line = f"{option} takes one value, but {next_word!r} follows {value!r}"
@@ -187,28 +178,22 @@ def _refusal(text: str, words: Sequence[str], options: Any) -> str:
     if "Unrecognized options" not in message:
         return message
     word = next((word.strip(",") for word in message.split() if word.startswith("--")), "")
-    places = _marked(options, tyro.conf.Positional)
+    places = {option for option, declared in known.items() if tyro.conf.Positional in declared.markers}
     if word in places:
         return f"{message}: give its value without {word}"
-    names = {flag.removeprefix("--"): flag for flag in flags if flag not in places}
-    suggestion = did_you_mean(word.removeprefix("--"), names, n=1, cutoff=0.6)
-    return f"{message}, {suggestion}" if suggestion else message
+    names = {option.removeprefix("--"): option for option in known if option not in places}
+    return ", ".join(filter(None, [message, did_you_mean(word.removeprefix("--"), names, n=1, cutoff=0.6)]))
 
 
 def _values(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", Path: "a path"}
+    names = {int: "a whole number", float: "a number", bool: "True or False", str: "text", Path: "a path"}
     inner = [arg for arg in get_args(hint) if arg is not type(None)]
-    if get_origin(hint) is Literal:
-        return _either(list(map(str, inner)))
     if get_origin(hint) is tuple and inner[-1] is ...:
         return f"one or more values, each {_values(inner[0])}"
     if get_origin(hint) is tuple:
         return f"{len(inner)} values: {', '.join(map(_values, inner))}"
-    return _either(list(map(_values, inner))) if inner else words.get(hint, "another value")
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
+    words = list(map(str if get_origin(hint) is Literal else _values, inner)) or [names.get(hint, "another value")]
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _one_line(message: str) -> str:

@@ -18,7 +18,7 @@ from streamscope.cli.errors import InputError, near_files, unknown
 
 
 def split(spec: str) -> tuple[Path, str]:
-    """Split FILE.py[:NAME] into FILE.py and NAME (default: ""). Raises `InputError` if the file does not exist."""
+    """Split FILE.py[:NAME] into FILE.py and NAME (default: "")."""
     name, _, member_name = spec.partition(":") if not Path(spec).is_file() else (spec, "", "")
     path = Path(name)
     if path.suffix != ".py":
@@ -45,8 +45,7 @@ def latents_in(spec: str, complete: bool = False) -> tuple[Path, list[int]] | No
 
 
 def edit_file(spec: str) -> Path:
-    """The file of an edit: FILE.json, the weights of the dictionary in FOLDER:17, or that of FILE.py:NAME@HOOK. Raises
-    `InputError` if it does not exist."""
+    """The file of an edit: FILE.json, the weights of the dictionary in FOLDER:17, or that of FILE.py:NAME@HOOK."""
     if latents := latents_in(spec):
         return latents[0] / "sae_weights.safetensors"
     if not spec.endswith(".json"):
@@ -62,7 +61,7 @@ def is_own(word: str) -> bool:
 
 
 def members(path: Path) -> dict[str, Any]:
-    """The names that the file defines, without imported ones. Raises `InputError` with the line of an error in it."""
+    """The names that the file defines, without imported ones."""
     title = f"own_{path.stem}"
     spec = spec_from_file_location(title, path)
     assert spec is not None and spec.loader is not None
@@ -79,11 +78,7 @@ def members(path: Path) -> dict[str, Any]:
 
 
 def member(spec: str, fits: Callable[[Any], bool], kind: str, hint: str = "") -> Any:
-    """The member of FILE.py:NAME that `fits`; NAME is optional if there is only one.
-
-    Raises `InputError` like `split` and `members`, for an unknown name, and, with the `hint`, for one that does not
-    fit.
-    """
+    """The member of FILE.py:NAME that `fits`; NAME is optional if there is only one."""
     path, member_name = split(spec)
     every = members(path)
     fitting = {name: value for name, value in every.items() if fits(value)}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -10,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from threading import Event, Thread
@@ -33,29 +33,35 @@ if TYPE_CHECKING:
 
 LOG_EVERY = 8.0
 """Most seconds between two signs of life on stderr."""
-_BARS: list[Any] = []
-"""The bars that are shown now, the innermost last."""
+_SIGNS: list[Callable[[], None]] = []
+"""What gives a sign of life: a bar, or work that has none. The innermost comes last."""
 _LAST_SIGN = [0.0]
-"""When the last sign was printed (`time.monotonic`)."""
+"""When the last sign was given (`time.monotonic`)."""
 
 
 @contextmanager
 def every(show: Callable[[], None]) -> Iterator[None]:
-    """Call `show` from another thread whenever the last sign was `LOG_EVERY` seconds ago, until the block ends."""
+    """Call `show` from another thread whenever the last sign was `LOG_EVERY` seconds ago, until the block ends.
+
+    While a block inside this one gives signs, this one gives none."""
     ended = Event()
     _LAST_SIGN[0] = _LAST_SIGN[0] or time.monotonic()
 
     def repeat() -> None:
         while not ended.wait(LOG_EVERY / 8):
-            if time.monotonic() - _LAST_SIGN[0] >= LOG_EVERY:
+            if _SIGNS[-1] is show and time.monotonic() - _LAST_SIGN[0] >= LOG_EVERY:
+                _LAST_SIGN[0] = time.monotonic()
                 show()
 
+    _SIGNS.append(show)
     (thread := Thread(target=repeat, daemon=True)).start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+        _SIGNS.remove(show)
+        _LAST_SIGN[0] = time.monotonic()
 
 
 @contextmanager
@@ -64,23 +70,14 @@ def signs_of_life(label: str) -> Iterator[None]:
     began = _LAST_SIGN[0] = time.monotonic()
 
     def show() -> None:
-        if not _BARS:
-            _LAST_SIGN[0] = time.monotonic()
-            print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
+        print(visible(f"{label}: working for {time.monotonic() - began:.0f} s"), file=sys.stderr, flush=True)
 
-    OF_COMMAND.append(lambda inner: iter if _BARS else progress_bar(f"{label}: {inner}"))
+    OF_COMMAND.append(lambda inner: progress_bar(f"{label}: {inner}") if _SIGNS[-1] is show else iter)
     try:
         with every(show):
             yield
     finally:
         OF_COMMAND.pop()
-
-
-def time_left(task: Any) -> str:
-    """The time that the steps left will take if they are as fast as those done; rich forgets steps older than 30 s."""
-    if not task.total or not task.completed:
-        return "-:--:--"
-    return str(timedelta(seconds=round(task.elapsed * (task.total - task.completed) / task.completed)))
 
 
 def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iterable]:
@@ -97,28 +94,16 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
 
         columns = (
             progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
-            progress.TimeElapsedColumn(), progress.TextColumn("left {task.fields[left]}"),
+            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
         )  # fmt: skip
 
-        def update() -> None:
-            shown.update(task, left=time_left(shown.tasks[0]))
-
         def line() -> None:
-            update()
-            if not shown.console.is_terminal and _BARS[-1] is shown:
-                _LAST_SIGN[0] = time.monotonic()
-                shown.print(*(column(shown.tasks[0]) for column in (columns[0], *columns[2:])))
+            for task in shown.tasks if not shown.console.is_terminal else ():
+                shown.print(*(column(task) for column in (columns[0], *columns[2:])))
 
-        with progress.Progress(*columns, console=Console(file=sys.stderr)) as shown:
-            task = shown.add_task(escape(visible(label)), total=None, left="-:--:--")
-            _BARS.append(shown)
-            try:
-                with every(line):
-                    yield from shown.track(steps, task_id=task)
-            finally:
-                update()
-                _BARS.remove(shown)
-                _LAST_SIGN[0] = time.monotonic()
+        console = Console(file=sys.stderr)  # the time left is that of all steps so far, not of the last 30 s
+        with progress.Progress(*columns, console=console, speed_estimate_period=math.inf) as shown, every(line):
+            yield from shown.track(steps, description=escape(visible(label)))
 
     bar.say = lambda line: print(visible(line), file=sys.stderr, flush=True)  # type: ignore[attr-defined]
     bar.interrupted = [] if keep else None  # type: ignore[attr-defined]
@@ -179,7 +164,7 @@ class Job:
         return hashlib.sha256(json.dumps(about, default=str).encode()).hexdigest()[:24]
 
     def models(self) -> "tuple[Any, Any]":
-        """The model and its control, or None. Raises `InputError` where they, or the data, cannot be measured so."""
+        """The model and its control, or None."""
         from streamscope.instruments.data import Documents
         from streamscope.instruments.open_data import same_tokens
         from streamscope.instruments.prompts.alignment import check_tokenizer

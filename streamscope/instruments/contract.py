@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
-from streamscope.instruments.data import Data, Half, Opened, about_of, kind_of
+from streamscope.instruments.data import Data, Half, Opened, kind_of
 from streamscope.instruments.options import Arguments, ValidatedOptions
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.registry import REGISTERED
@@ -134,8 +134,6 @@ class Instrument(ValidatedOptions):
         Data are specifications, or what they opened as (`instruments.open_data`). Options that a specification does not
         give are those of the command. A notebook shows a bar with the time left; `progress` wraps the steps in
         something else, `iter` in nothing.
-
-        Raises `InputError` for data of a kind that this instrument does not take, and as its body does.
         """
         from streamscope.instruments.notebook_bar import notebook_bar
 
@@ -143,7 +141,7 @@ class Instrument(ValidatedOptions):
         return self.run(opened, notebook_bar(title_of(opened.model)) if progress is None else progress)
 
     def open(self, model: Any, *data: Any, like: Opened | None = None) -> Opened:
-        """The data of a measurement, to be opened for the model. Raises `InputError` for weights that are NaN."""
+        """The data of a measurement, to be opened for the model."""
         from streamscope.instruments.open_data import open_data
         from streamscope.models.checkpoint import load_for_instruments
         from streamscope.models.hooks import check_weights
@@ -192,10 +190,11 @@ class Instrument(ValidatedOptions):
             raise TypeError(f"{self.name}: blocks {blocks}, but contrasts of {contrasts}")
         estimates = estimate_all(findings.blocks, findings.contrasts)
         tables = self.tables(findings, estimates)
+        halves = {kind: {"half": x.part} if getattr(x, "part", "") else {} for kind, x in data.opened.items()}
         about = {
             "instrument": self.name,
             "options": json.loads(json.dumps(asdict(self), default=str)),  # the form in which files hold it
-            "data": {kind.__name__: about_of(source) for kind, source in data.opened.items()},
+            "data": {kind.__name__: {**x.about(), **halves[kind]} for kind, x in data.opened.items()},
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),

@@ -261,12 +261,6 @@ def kind_of(spec: Any) -> type[Data]:
     return getattr(spec, "kind", type(spec))
 
 
-def about_of(opened: Any) -> dict[str, Any]:
-    """Description of opened data, with the half that was taken."""
-    half = getattr(opened, "part", "")
-    return {**opened.about(), **({"half": half} if half else {})}
-
-
 class Opened(Mapping[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 

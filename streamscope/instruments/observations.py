@@ -18,8 +18,7 @@ A unit need not be in every cell: a token's prediction settles early or late, no
 takes each R_k over the units of its cell, which lies in D_k of the D clusters. Its share of e_u is multiplied by
 sqrt(D_k/(D_k−1) · (D−1)/D), and t has at most Satterthwaite's degrees of freedom of a sum of independent means,
 (Σ v_k)² / Σ (v_k²/df_k), where v_k = w_k²/df_k stands for equal variances between clusters. `clusters` is the smallest
-D_k. So the cell in the fewest clusters decides. Estimated v_k are too noisy: with them two clusters compared with sixty
-reject 12 % of true nulls at a nominal 5 %, with these 0.3 %; three 7 and 4 %.
+D_k. So the cell in the fewest clusters decides.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
@@ -42,6 +41,7 @@ from streamscope.instruments.stats.estimators import (
     rank_among,
     read_clusters,
     statistic_interval,
+    t_quantile,
 )
 from streamscope.instruments.stats.proportions import score_p, wilson
 
@@ -100,9 +100,6 @@ class Observations:
     `cells` is a table of keys (head, scale, draw …), one row per cell; `units` has the columns unit (its name) and
     cluster (one label, or a tuple of labels of several kinds), and what else is known of a unit. Values are raw: the
     unedited model is a cell, and controls are cells.
-
-    Raises `InputError` for other shapes, sizes below 0 or not finite, a total that is not finite in a cell, one of a
-    unit outside it, and units named twice.
     """
 
     measure: Measure
@@ -301,7 +298,7 @@ class Estimates:
 def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[Any]) -> tuple[pd.DataFrame, Reasons]:
     """The wide tables of estimates with the same rows as one: what the `columns` of a table describe.
 
-    n and clusters are those of the first. Raises `InputError` for estimates of other rows, or in another order.
+    n and clusters are those of the first.
     """
     tables = [part.wide(keys, describe=("sd", "low", "high")) for part in parts]
     rows = [wide[list(keys)].astype(object) for wide, _ in tables]
@@ -313,7 +310,7 @@ def joined(parts: Sequence[Estimates], keys: Sequence[str], columns: Iterable[An
     return frame.loc[:, ~frame.columns.duplicated() & frame.columns.isin(names)], missing
 
 
-def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidence: float = 0.95) -> Estimates:
+def estimate(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
     """Every contrast of the observations, with sd between clusters, interval, p and Holm's p within its family.
 
     A contrast is over the units that are in all its cells, or over each cell's own (`own_units`). Where these are one
@@ -321,6 +318,26 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
     are undefined, with the reason. sd is that of the clusters' own estimates Σ_k w_k a y_kc / n_kc, over own units of
     the linearised ones, value + e_c Σ n / n_c. Units are those of the measure.
     """
+    return estimate_all({"": observed}, {"": contrasts})[""]
+
+
+def estimate_all(
+    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
+) -> dict[str, Estimates]:
+    """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
+    estimates = {name: _uncorrected(block, contrasts[name]) for name, block in blocks.items()}
+    labelled = [(name, c) for name, part in estimates.items() for c in part.contrasts]
+    families = [f"{name}:{c.quantity}" if c.family is None else c.family for name, c in labelled]
+    p = [pd.Series(part.frame.get("p", []), dtype=float) for part in estimates.values()]
+    corrected = pd.concat(p, keys=list(estimates)).groupby(families, sort=False).transform(holm) if families else {}
+    for name, part in estimates.items():
+        if len(part.frame):
+            part.frame["p_holm"] = corrected[name]
+    return estimates
+
+
+def _uncorrected(observed: Observations, contrasts: Sequence[Contrast]) -> Estimates:
+    """`estimate`, with p_holm yet to come."""
     m, present = observed.measure, observed.inside
     cache: dict[bytes, tuple[np.ndarray, Clusters]] = {}
     rows: list[dict[str, Any]] = []
@@ -348,12 +365,12 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
         row["n"] = len(unit_indices)
         row["clusters"] = int(_counts(size, clusters).min()) if c.own_units else clusters.count
         if not c.missing:
-            numbers, untested = _numbers(c, total, size, clusters, m, confidence)
+            numbers, untested = _numbers(c, total, size, clusters, m)
             row |= numbers
             if m.kind == "share" and [*c.weights.values()] == [1.0] and clusters.count > 1:
                 hits = observed.total[cells[0], unit_indices]
-                row["low"], row["high"] = wilson(hits, clusters, confidence, m.inflation)
-                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, confidence, m.inflation)
+                row["low"], row["high"] = wilson(hits, clusters, m.inflation)
+                row["p"] = np.nan if c.null is None else score_p(hits, c.null, clusters, m.inflation)
                 untested = {}
             row_reasons = untested
             if c.null is None or not c.tested:
@@ -363,27 +380,7 @@ def estimate(observed: Observations, contrasts: Sequence[Contrast], *, confidenc
                 row |= dict.fromkeys(("sd", *TESTED), np.nan)
                 row_reasons = dict.fromkeys(("sd", *TESTED), c.fixed)
         reasons |= {(i, name): text for name, text in row_reasons.items()}
-    frame = pd.DataFrame(rows)
-    _holm(frame, contrasts, reasons)
-    return Estimates(frame, reasons, tuple(contrasts))
-
-
-def estimate_all(
-    blocks: Mapping[str, Observations], contrasts: Mapping[str, Sequence[Contrast]]
-) -> dict[str, Estimates]:
-    """`estimate` of every block; a family that is named in several blocks is corrected once, over all of them."""
-    estimates = {name: estimate(block, contrasts[name]) for name, block in blocks.items()}
-    members: dict[str, list[tuple[str, int]]] = {}
-    for name, part in estimates.items():
-        for i, c in enumerate(part.contrasts):
-            if c.family is not None and not np.isnan(part.frame["p"].iloc[i]):
-                members.setdefault(c.family, []).append((name, i))
-    for rows in members.values():
-        if len({name for name, _ in rows}) > 1:
-            p = holm([estimates[name].frame["p"].iloc[i] for name, i in rows])
-            for (name, i), corrected in zip(rows, p, strict=True):
-                estimates[name].frame.loc[i, "p_holm"] = corrected
-    return estimates
+    return Estimates(pd.DataFrame(rows), reasons, tuple(contrasts))
 
 
 def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
@@ -395,7 +392,7 @@ def _counts(size: np.ndarray, clusters: Clusters) -> np.ndarray:
 
 
 def _numbers(
-    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure, level: float
+    c: Contrast, total: np.ndarray, size: np.ndarray, clusters: Clusters, m: Measure
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Numbers of a contrast from totals and sizes [cells, units], by the formulas of this module; why some lack."""
     w, own_units = np.fromiter(c.weights.values(), float), c.own_units
@@ -423,7 +420,7 @@ def _numbers(
         dfs = np.array([degrees_of_freedom(cell_sizes, clusters.shared) for cell_sizes in n])
         v = w**2 / dfs
         df = min(df, float(v.sum() ** 2 / (v**2 / dfs).sum()))
-    t = float(stdtrit(df, 0.5 + level / 2))
+    t = t_quantile(df)
     row["low"], row["high"] = row["value"] - t * error, row["value"] + t * error
     if m.limits is not None and c.is_level:
         sizes, count = cluster_weights[cluster_weights > 0], int(counts.min())
@@ -436,16 +433,6 @@ def _numbers(
     return row, {}
 
 
-def _holm(frame: pd.DataFrame, contrasts: Sequence[Contrast], reasons: Reasons) -> None:
-    """Fill p_holm; `estimate_all` corrects families that several blocks share once more, over all of them."""
-    families = pd.Series([c.quantity if c.family is None else c.family for c in contrasts], dtype=object)
-    for _, rows in families.groupby(families, sort=False).groups.items():
-        frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p"])
-    for i, p in enumerate(frame["p"] if len(frame) else ()):
-        if np.isnan(p) and (i, "p") in reasons:
-            reasons.setdefault((i, "p_holm"), reasons[i, "p"])
-
-
 def compare(
     run: Observations, control: Observations, contrasts: Sequence[Contrast], of_control: Sequence[Contrast] = ()
 ) -> Estimates:
@@ -454,8 +441,7 @@ def compare(
     Quantities are <quantity>_run and <quantity>_control, described, and <quantity>_difference, tested: the run's
     weights on its cells and their negative on the control's, unit by unit, so that what documents share drops out.
 
-    What is missing in either (`of_control`: the control's own contrasts) is missing here. Raises `InputError` for other
-    measures or cells in the two, and for fewer than two shared units.
+    What is missing in either (`of_control`: the control's own contrasts) is missing here.
     """
     control_missing = {(c.quantity, *c.labels.items()): c.missing for c in of_control}
     contrasts = [
@@ -496,7 +482,7 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
     """The same contrasts of several training runs, with runs as units: mean, sd between them, t interval, p.
 
     The question is then about the recipe and not about one trained model. A row that is missing in any run is missing.
-    Intervals stay inside the measure's limits. Raises `InputError` for runs with other contrasts.
+    Intervals stay inside the measure's limits.
     """
     first, columns = runs[0], [*keys, "quantity"]
     if any(not run.frame[columns].equals(first.frame[columns]) for run in runs):
@@ -521,15 +507,10 @@ def over_seeds(runs: Sequence[Estimates], keys: Sequence[str], measure: Measure)
 
 
 def bootstrap(
-    observed: Observations,
-    cells: Sequence[int],
-    statistic: Callable[..., np.ndarray],
-    columns: Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]] | None = None,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
+    observed: Observations, cells: Sequence[int], statistic: Callable[..., np.ndarray],
+    columns: Callable[[np.ndarray, np.ndarray], Sequence[np.ndarray]] | None = None, *, resamples: int = 2000,
     seed: int = 0,
-) -> tuple[dict[str, float], dict[str, str]]:
+) -> tuple[dict[str, float], dict[str, str]]:  # fmt: skip
     """value, low, high, n and clusters of a statistic that is no contrast (Cohen's d), and why some are missing.
 
     `columns(total, size)`, both [cells, units], gives what is summed over units, each [units] or [cells, units]; by
@@ -551,9 +532,7 @@ def bootstrap(
         return row, dict.fromkeys(("low", "high"), f"fewer than {BOOTSTRAP_CLUSTERS} clusters to resample")
     if clusters.shared is not None:  # its derivatives are by each number of a cluster
         statistic, sums = _by_cell(statistic, sums)
-    low, high = statistic_interval(
-        statistic, *sums, clusters=clusters, confidence=confidence, resamples=resamples, seed=seed
-    )
+    low, high = statistic_interval(statistic, *sums, clusters=clusters, resamples=resamples, seed=seed)
     if np.isfinite([low, high]).all():
         return {**row, "low": float(low), "high": float(high)}, {}
     return row, dict.fromkeys(("low", "high"), ZERO if np.isinf(low) else SAME)

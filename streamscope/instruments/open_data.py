@@ -42,10 +42,7 @@ def half_of(cases: pd.DataFrame, side: int, by: str, source: str) -> list[int]:
 
 
 def sides_of(cases: pd.DataFrame, by: str, source: str) -> np.ndarray:
-    """Half 0 or 1 of every case, by `held_out.deal`; no value of the column `by` is in both, and both have a case.
-
-    Raises `InputError` for another column, and for fewer than two values in it.
-    """
+    """Half 0 or 1 of every case, by `held_out.deal`; no value of the column `by` is in both, and both have a case."""
     if by not in cases:
         raise unknown("column to split by", by, list(cases))
     labels = cases[by].map(lambda label: label if isinstance(label, tuple) else str(label))
@@ -146,10 +143,7 @@ class _OpenShards(Splittable):
         return pd.DataFrame({"cluster": [first.setdefault(key, str(self.shards.source[i])) for key, (i, _) in places]})
 
     def split(self, share: float, seed: int) -> tuple[Any, Any]:
-        """Documents to fit on and others to measure on, `share` of all and at least two; windows of one stay together.
-
-        Raises `InputError` for fewer than three documents.
-        """
+        """Documents to fit on, and `share` of all, at least two, to measure on; windows of one stay together."""
         cluster = self.cases()["cluster"].to_numpy()
         names = np.random.default_rng([seed, 3]).permutation(np.unique(cluster))
         if len(names) < 3:
@@ -192,7 +186,7 @@ class OpenDocuments(_OpenShards):
         """Sums over the targets of each document that has one, and the `units` of these documents, in their order.
 
         `sums_of(tokens, targets)` gives tensors [..., B] by name, of each row of a batch. The result [..., documents]
-        has the same names, and `targets`, their number. Raises `InputError` if no document has a target.
+        has the same names, and `targets`, their number.
         """
         parts: dict[str, list[np.ndarray]] = {}
         for index, tokens, targets in progress(list(self.batches())):
@@ -304,7 +298,6 @@ def open_documents(spec: Documents | Tokens, model: Any, like: Any = None) -> Op
     """The documents in the model's tokens: those of `like`, or of the source, by default what the run was validated on.
 
     Without a stride they are cut at the context if there are as many as wanted (or `MANY`), or if none is longer.
-    Raises `InputError` where `like` has other tokens or context, and without a source for a model of no run.
     """
     opened_class: Any = OpenDocuments if isinstance(spec, Documents) else OpenTokens
     tokenizer, n_ctx = check_tokenizer(model), model.config.n_ctx
@@ -385,7 +378,7 @@ class OpenPrompts(Splittable):
         return pd.DataFrame({"cluster": pd.Series(units(self.prompts), dtype=object), **columns})
 
     def only(self, rows: Sequence[int]) -> "OpenPrompts":
-        """Some of the prompts. Raises `InputError` where the tokenizer serves none of them."""
+        """Some of the prompts."""
         if self.suite is None:
             return replace(self, aligned=self.aligned.only(rows))
         prompts = tuple(self.suite.prompts[i] for i in rows)
@@ -535,7 +528,7 @@ class OpenSets(Splittable):
 
 
 def open_sets(spec: Sets, model: Any) -> OpenSets:
-    """Both sets in their template. Raises `InputError` as `sets.contrast` and `sets.encode`."""
+    """Both sets in their template."""
     tokenizer, template = check_tokenizer(model), spec.template.replace("\\n", "\n")
     sets = contrast(spec.a, spec.b)
     rows_a, rows_b = (encode(prompt_set, tokenizer, model.cfg.n_ctx, template) for prompt_set in sets)
@@ -577,10 +570,7 @@ def open_labels(spec: Labels, model: Any) -> OpenLabels:
 
 
 def open_data(spec: Data, model: Any, like: Any = None) -> Any:
-    """What a specification opens as for a model. `like`: the main run's data, already opened, for its control.
-
-    Raises `InputError` for half of fewer than two clusters, or of tables, and as the opening of its kind does.
-    """
+    """What a specification opens as for a model. `like`: the main run's data, already opened, for its control."""
     if type(spec).of is not Data.of:  # a kind of the user, which may inherit the fields of one of ours
         return spec.of(model, like)
     if isinstance(spec, Documents | Tokens):

@@ -97,9 +97,8 @@ class Arguments(LaunchOptions):
 
 
 def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exports: Sequence[str] = ()) -> Path:
-    """`path` where a table of an instrument can be written there. Raises `InputError` before anything is measured where
-    it cannot, and where that would destroy what is there: one of the `inputs` (files, or what lies in folders), the
-    table of another instrument, tensors that are none of its arrays. `exports` are further suffixes."""
+    """`path`, where a table of an instrument can be written there and destroys nothing: none of the `inputs` (files, or
+    what lies in folders), no table of another instrument. `exports` are further suffixes."""
     if path.name == ".." or os.path.isdir(path):
         raise InputError(f"--out {path} is a folder; name a file in it, as {path / 'table.parquet'}")
     if path.suffix not in (".parquet", ".csv", *exports):
@@ -111,12 +110,11 @@ def check_out(path: Path, instrument: str = "", inputs: Sequence[Path] = (), exp
     if os.path.exists(path) or os.path.exists(arrays):
         from streamscope.instruments.table import check_own, maker_of  # pandas, only where there is a table
     for file in (source.resolve() for source in inputs):
-        if file == target or (file.is_dir() and os.path.exists(path) and file in target.parents and not maker_of(path)):
-            raise InputError(f"--out {path} is an input, which would be lost; name another file")
-        if file == arrays.resolve():
-            raise InputError(f"--out {path}: {file.name} is an input, and arrays are written there; name another file")
-        if file.parent == target.parent and file.suffix == target.suffix and file.name.startswith(f"{target.stem}-"):
-            raise InputError(f"--out {path}: {file.name} is an input, and other tables are named so; name another file")
+        is_output = file in (target, arrays.resolve()) or (
+            file.parent == target.parent and file.suffix == target.suffix and file.name.startswith(f"{target.stem}-")
+        )  # other tables are called after the main one
+        if is_output or (file.is_dir() and file in target.parents and os.path.exists(path) and not maker_of(path)):
+            raise InputError(f"--out {path}: {file.name} is an input, which would be lost; name another file")
     for file in filter(os.path.exists, (path, arrays) if instrument else ()):
         check_own(file, instrument)
     check_writable(path)

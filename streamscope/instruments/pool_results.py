@@ -54,8 +54,6 @@ def compare(run: Result, control: Result) -> Result:
 
     Differences are paired unit by unit, with a 95 % interval, p and Holm's p within the contrast's family
     (`observations.compare`); the instrument may add further tables (`Instrument.control_tables`).
-
-    Raises `InputError` for results of other instruments or options, and where no two units are the same in both.
     """
     if any(run.about.get(k) != control.about.get(k) for k in ("instrument", "options")):
         raise InputError("a run and its control must be measured by one instrument with the same options")
@@ -93,8 +91,6 @@ def pool_results(results: Sequence[Result]) -> Result:
     Snapshots of trainings (`runs/lfa@all`) have the columns `run`, `step` and, of trainings on text, `tokens`, and a
     curve over steps; means over runs are then taken at every step. Blocks and arrays are called run0-<name>,
     run1-<name> …, in the order of the runs (`about["runs"]`). Long tables stay one for each, <name>-run0 …
-
-    Raises `InputError` for results of other instruments or options, and for a snapshot that is given twice.
     """
     if len(results) == 1:
         return results[0]

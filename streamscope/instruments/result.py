@@ -79,7 +79,7 @@ class Result:
     def figure(self, name: str | None = None, **style: Any) -> Any:
         """A declared figure by name as plotly figure, the first that has something to show without.
 
-        `style`: paper=True for a column's width and fonts, dark=True. Raises `InputError` where none can be drawn.
+        `style`: paper=True for a column's width and fonts, dark=True.
         """
         figures = {figure.name: figure for figure in self.figures}
         if not figures:
@@ -127,8 +127,7 @@ class Result:
 
         Tables are parquet with units, columns, reasons and provenance, which can be loaded again; the figure is html,
         svg, pdf or png. For PATH.csv, only the tables are written, as text with every digit, and provenance as JSON in
-        PATH-about.json. Every file appears under its name when it is complete. Raises `InputError` for another suffix,
-        for files of another instrument, and for what cannot be written.
+        PATH-about.json. Every file appears under its name when it is complete.
         """
         maker = str(self.about.get("instrument", ""))
         instrument_class = None if Path(path).suffix in (".parquet", ".csv") else discover().get(maker)
@@ -185,7 +184,7 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """A result written by `save`. Raises `InputError` for a file that is not one, damaged, or mixed with others."""
+        """A result written by `save`."""
         if Path(path).suffix == ".csv":
             raise InputError(f"{path} is text for other programs; a result is read again from .parquet")
         with reading(path, "it is damaged, or of another version: measure it again"):
@@ -215,10 +214,7 @@ def _places(path: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def _write_text(path: Path, table: Table) -> None:
-    """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why.
-
-    Raises `InputError` for a column of lists.
-    """
+    """CSV, UTF-8, a row of names first; an empty cell is undefined, and the column `undefined` says why."""
 
     def write(part: Path) -> None:
         batches = table.batches()

@@ -175,9 +175,7 @@ def counts(n: str, clusters: str) -> tuple[Column, Column]:
 
 @dataclass(frozen=True)
 class Table:
-    """A pandas table, its columns as data, and why cells have no value.
-
-    Raises `InputError` for columns of one and not the other, and a cell with a value and a reason for having none."""
+    """A pandas table, its columns as data, and why cells have no value."""
 
     frame: pd.DataFrame
     columns: tuple[Column, ...]
@@ -364,10 +362,7 @@ class LongTable(Table):
     def __init__(
         self, files: Sequence[Path], columns: tuple[Column, ...], title: str = "", *, most: int = 5, keep: Any = None
     ) -> None:
-        """`files` hold the rows one after the other, with the same columns; `keep` lives as long as this table.
-
-        Raises `InputError` as `Table`.
-        """
+        """`files` hold the rows one after the other, with the same columns; `keep` lives as long as this table."""
         self.__dict__.update(files=tuple(files), columns=columns, title=title, most=most, keep=keep, missing={})
         Table(pq.read_schema(self.files[0]).empty_table().to_pandas(), columns, title=title)
 
@@ -379,10 +374,7 @@ class LongTable(Table):
     def of(
         cls, batches: Iterable[pa.Table | pd.DataFrame], columns: tuple[Column, ...], title: str = "", *, most: int = 5
     ) -> "LongTable":
-        """The rows of the batches, one after the other, in a temporary file that goes with the table.
-
-        Raises `InputError` without a batch, and as `Table`.
-        """
+        """The rows of the batches, one after the other, in a temporary file that goes with the table."""
         scratch = Scratch()
         path = scratch.folder / "rows.parquet"
         frames = (pa.Table.from_pandas(b, preserve_index=False) if isinstance(b, pd.DataFrame) else b for b in batches)
@@ -429,8 +421,7 @@ def write_batches(
 ) -> None:
     """Parquet of the batches one after the other, a row group for each, under its name when it is complete.
 
-    Equal texts are written once (a dictionary), with `dictionary` equal values of every column. Raises `InputError`
-    without a batch.
+    Equal texts are written once (a dictionary), with `dictionary` equal values of every column.
     """
 
     def write(part: Path) -> None:
@@ -464,10 +455,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def write_table(table: pd.DataFrame, path: Path, *, units: Mapping[str, str], about: Mapping[str, Any]) -> None:
-    """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON.
-
-    Raises `InputError` for a path that cannot be written.
-    """
+    """Write parquet under a temporary name, then rename. Schema metadata: `units` and `about`, as JSON."""
     rows = pa.Table.from_pandas(table, preserve_index=False)
     write_batches(path, [rows], json_meta({"units": dict(units), "about": dict(about)}), dictionary=True)
 
@@ -491,7 +479,7 @@ def read_about(path: Path, names: Sequence[str] = ("about", "units")) -> dict[st
 
 
 def maker_of(path: Path) -> str:
-    """The instrument or the module, as papers.circuits, that wrote a file; "" where there is no file of ours."""
+    """The instrument, or the module such as papers.circuits, that wrote a file; "" where there is no file of ours."""
     try:
         if path.suffix == ".csv":
             sidecar = path.with_name(f"{path.stem}-about.json")
@@ -501,12 +489,9 @@ def maker_of(path: Path) -> str:
                 about = json.loads((file.metadata() or {})["about"])
         else:
             about = read_about(path).get("about", {})
-        words = about.get("argv", [])
+        return str(about.get("instrument", ""))
     except (InputError, SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
-    words = words.split() if isinstance(words, str) else words
-    module = words[words.index("-m") + 1].removeprefix("streamscope.") if "-m" in words[:-1] else ""
-    return str(about.get("instrument", module if module.startswith("papers.") else ""))
 
 
 def check_own(path: Path, module: str) -> None:

@@ -21,10 +21,7 @@ COLUMN = "undefined"
 
 
 def note(reasons: Mapping[str, str]) -> str:
-    """The text of an `undefined` cell, "column, column: reason; column: reason"; "" when everything is defined.
-
-    Raises `InputError` for the separators ":", ";" and "," in a column's name, and for ";" in a reason or no reason.
-    """
+    """The text of an `undefined` cell, "column, column: reason; column: reason"; "" when everything is defined."""
     by_reason: dict[str, list[str]] = {}
     for column, reason in reasons.items():
         if set(":;,") & set(column) or ";" in reason or not reason.strip():

@@ -21,10 +21,7 @@ from streamscope.instruments.registry import REGISTERED
 
 
 def instrument_in(spec: str) -> type[Instrument]:
-    """The instrument FILE.py:CLASS; the file is executed (`cli.user_code`).
-
-    Raises `InputError` for a file that is not there or cannot be executed, and for a class that is no instrument.
-    """
+    """The instrument FILE.py:CLASS; the file is executed (`cli.user_code`)."""
 
     def is_instrument(value: Any) -> bool:
         return isinstance(value, type) and issubclass(value, Instrument) and bool(value.name)

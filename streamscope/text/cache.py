@@ -26,7 +26,7 @@ def cached(folder: Path, build: Callable[[Path], object], load: Callable[[Path],
     """Return `load(folder)`, after filling a missing or damaged folder by `build`.
 
     `build` writes into an empty folder; an exception leaves no trace. `load` raises `InputError` for a missing or
-    damaged folder. Raises `InputError` if the cache cannot be written, or does not keep its content.
+    damaged folder.
     """
     from streamscope.cli.locks import locked
 

@@ -40,8 +40,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]], *, reply: bool,
     """The text of `messages` ({"role", "content"}), with `reply` up to where the model answers.
 
     `tokens` are the special tokens by role (bos_token, eos_token, …). As in the transformers library, tools and
-    documents are none, and roles without a token are undefined. Raises `InputError` for messages of another form and a
-    template that fails, needs what the sandbox forbids, or needs too much time or memory.
+    documents are none, and roles without a token are undefined.
     """
     try:
         chat = [{**message, **{name: message[name] for name in ("role", "content")}} for message in messages]

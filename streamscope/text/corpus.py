@@ -84,10 +84,7 @@ class Corpus(ABC):
     split_at: SplitAt = "separator"
 
     def documents(self) -> Iterator[str]:
-        """Yield at most `max_documents` documents, stripped and not empty.
-
-        Raises `InputError` for unreadable content (with file, line or byte), and without any document.
-        """
+        """Yield at most `max_documents` documents, stripped and not empty."""
         n = 0
         for text in self._texts():
             for document in map(str.strip, text.split(END_OF_TEXT)):
@@ -98,11 +95,6 @@ class Corpus(ABC):
                         return
         if n == 0:
             raise InputError(f"{self.source} has no text: give a source with text")
-
-    @property
-    def reads(self) -> frozenset[str]:
-        """The options among `text_field` and `split_at` that change how this source is read."""
-        return frozenset()
 
     def fingerprint(self) -> str:
         """sha256 of the content and options: sources with equal fingerprints give the same documents.
@@ -135,11 +127,6 @@ class FileCorpus(Corpus):
     root: Path
     files: tuple[Path, ...]
 
-    @property
-    def reads(self) -> frozenset[str]:
-        texts = [suffix_of(path).startswith((".txt", ".md")) for path in self.files]
-        return frozenset("split_at" if is_text else "text_field" for is_text in texts)
-
     def _texts(self) -> Iterator[str]:
         for path in self.files:
             yield from read_file(path, self.text_field, self.split_at)
@@ -158,10 +145,6 @@ class HubCorpus(Corpus):
     name: str
     config: str | None = None
     split: str = "train"
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({"text_field"})
 
     def _texts(self) -> Iterator[str]:
         return (record_text(row, self.text_field, self.source) for row in self.records())
@@ -270,10 +253,6 @@ class MixtureCorpus(Corpus):
     weights: tuple[float, ...]
 
     @property
-    def reads(self) -> frozenset[str]:
-        return frozenset().union(*(part.reads for part in self.parts))
-
-    @property
     def shares(self) -> tuple[float, ...]:
         """The weights, normalised to sum 1."""
         return tuple(weight / sum(self.weights) for weight in self.weights)
@@ -308,17 +287,26 @@ def open_corpus(
     """Open the corpus that `source` names (see the module); only folder listings are read yet.
 
     `text_field` is the JSON field or column with the text, `split_at` the separator of documents in a text file
-    (`readers.read_file`). Raises `InputError` for a source that cannot be read or is malformed, and an option that it
-    does not use.
+    (`readers.read_file`).
     """
     corpus = _open(source, text_field=text_field, max_documents=max_documents, split_at=split_at)
     for name, value, default, needs in (
         ("text_field", text_field, "text", "records: JSON lines, CSV, parquet or a dataset"),
         ("split_at", split_at, "separator", "text files, .txt or .md"),
     ):
-        if value != default and name not in corpus.reads:
+        if value != default and name not in _options_of(corpus):
             raise InputError(f"--{name.replace('_', '-')} {value} is for {needs}; {source} has none, so leave it out")
     return corpus
+
+
+def _options_of(corpus: Corpus) -> set[str]:
+    """The options among `text_field` and `split_at` that change how a source is read."""
+    match corpus:
+        case FileCorpus():
+            return {"split_at" if suffix_of(f).startswith((".txt", ".md")) else "text_field" for f in corpus.files}
+        case MixtureCorpus():
+            return set().union(*map(_options_of, corpus.parts))
+    return {"text_field"} if isinstance(corpus, HubCorpus) else set()
 
 
 def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:
@@ -456,8 +444,7 @@ def is_records(source: str) -> bool:
 
 def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
-    empty ones are left out. Raises `InputError` for a file that cannot be read, and for JSON lines other than
-    `expected`."""
+    empty ones are left out."""
     if source.startswith("hf:"):
         hub = open_corpus(source)
         assert isinstance(hub, HubCorpus)

@@ -52,8 +52,7 @@ class MixedWindows:
     """The windows of all parts, numbered consecutively: first part, second part, …
 
     `weights` (one per part, 0 excludes it) are shares of the targets; default: those of the mixture. For packing
-    "document", whose windows differ in length, they are converted to shares of windows. Raises `InputError` for
-    impossible weights and, with the part's name, like `Windows`.
+    "document", whose windows differ in length, they are converted to shares of windows.
     """
 
     def __init__(
@@ -120,10 +119,7 @@ class MixedWindows:
 
 
 def round_to_block(shares: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Round shares to integers with sum BLOCK (largest remainders).
-
-    Raises `InputError` for a positive share below half a thousandth.
-    """
+    """Round shares to integers with sum BLOCK (largest remainders)."""
     exact = np.asarray(shares) / np.sum(shares) * BLOCK
     counts = np.floor(exact).astype(np.int64)
     for k in np.argsort(counts - exact, kind="stable")[: BLOCK - int(counts.sum())]:

@@ -36,9 +36,6 @@ MESSAGE = ("role", "content")
 def read_pairs(path: Path) -> list[Row]:
     """Read (prompt, response), or a chat from the field messages, from each line of a JSONL file; other fields are
     ignored.
-
-    Raises `InputError` with the line that is not an object, lacks a field, has an empty prompt or response, or a chat
-    of another form, that begins with the assistant or lacks it.
     """
     rows = json_lines(path, '{"prompt": …, "response": …}')
     return [_chat(row["messages"], at) if "messages" in row else _pair(row, at) for at, row in rows]
@@ -89,8 +86,7 @@ def encode_pairs(
 
     Pairs are written in the template, or by the tokenizer's chat template if it is None. A token belongs to the
     response if it covers one of its characters, or of the template after it. A row ends with the first of `ends`
-    (default: BOS). Longer rows lose their end; rows without a remaining response token are dropped. Raises `InputError`
-    for a bad template, chats without a chat template, and if no row remains.
+    (default: BOS). Longer rows lose their end; rows without a remaining response token are dropped.
     """
     if template is not None:
         check_template(template)
@@ -125,8 +121,7 @@ def _encode_pair(pair: Pair, tokenizer: Tokenizer, template: str, ends: Sequence
 def _encode_chat(chat: Chat, tokenizer: Tokenizer, ends: Sequence[int]) -> tuple[list[int], list[bool]]:
     """(ids, whether each is of an assistant's turn) of a chat by the tokenizer's chat template.
 
-    A turn is what the template writes after the place where the model answers, up to the first of `ends`. Raises
-    `InputError` if the template writes a turn differently when others follow: then nobody ever reads this text.
+    A turn is what the template writes after the place where the model answers, up to the first of `ends`.
     """
     text = tokenizer.chat_text(chat, reply=False)
     ids, spans = tokenizer.spans(text, bos=False, special=True)
@@ -159,7 +154,7 @@ def prompt_of(row: Row) -> str:
 def hold_out(pairs: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:
     """Split into (training, validation): the share of prompts with the smallest sha256, at least one, is held out.
 
-    All responses to a prompt are on one side. Raises `InputError` for a single prompt.
+    All responses to a prompt are on one side.
     """
     keys = {prompt: hashlib.sha256(prompt.encode()).hexdigest() for prompt in map(prompt_of, pairs)}
     if len(keys) < 2:

@@ -35,8 +35,7 @@ def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> I
 
     The `text_field` of a record (`rows`) is one text, and a list of messages there a chat (`record_text`). A text file
     is split after lines with `<|endoftext|>`, which stays in the text; with "blank" also at blank lines; with "file"
-    not at all, and a separator becomes a blank line. Raises `InputError` with the file and the byte (after
-    decompression) or line that cannot be read.
+    not at all, and a separator becomes a blank line.
     """
     if not suffix_of(path).startswith((".txt", ".md")):
         expected = f"an object with a field {text_field!r}"
@@ -63,8 +62,7 @@ def rows(path: Path, expected: str, columns: Callable[[list[str]], list[str]] = 
         if kind in (".csv", ".tsv"):
             yield from _read_csv(path, "," if kind == ".csv" else "\t", columns)
         elif kind in (".parquet", ".arrow"):
-            batches = _read_parquet(path, columns) if kind == ".parquet" else _read_arrow(path, columns)
-            records = chain.from_iterable(batch.to_pylist() for batch in batches)
+            records = chain.from_iterable(batch.to_pylist() for batch in _read_batches(path, columns))
             yield from ((f"{path}, row {i}", row) for i, row in enumerate(records, 1))
         else:
             yield from (_read_json if kind == ".json" else json_lines)(path, expected)
@@ -86,7 +84,7 @@ def suffix_of(path: Path) -> str:
 def visible_files(folder: Path) -> list[Path]:
     """Every file below `folder`, sorted by path, without hidden files and folders.
 
-    Links are followed, except to an enclosing folder. Raises `InputError` for a folder that cannot be opened.
+    Links are followed, except to an enclosing folder.
     """
     files, todo = list[Path](), [(folder, frozenset[str]())]
     while todo:
@@ -108,7 +106,7 @@ def digest(path: Path, root: Path) -> dict[str, Any]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """("file:line", text) of the lines that are not blank. Raises `InputError` as `read_file`, and for none."""
+    """("file:line", text) of the lines that are not blank."""
     empty = True
     with reading(path, CHECK):
         check_content(path)
@@ -196,10 +194,7 @@ def _read_json(path: Path, expected: str) -> Iterator[tuple[str, Any]]:
     if lined:
         yield from json_lines(path, expected)
     elif (text := _decode(b"".join(_lines(path)), 0, path)).strip():
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not a JSON value ({error}); write a list of objects") from error
+        value = json.loads(text)
         for number, row in enumerate(value if isinstance(value, list) else [value], 1):
             place = f"{path}: record {number}"
             if not isinstance(row, str | dict):
@@ -230,18 +225,16 @@ def _read_csv(
         raise InputError(f"{path}:{lines.line_num}: not CSV ({error}); check the quotes") from error
 
 
-def _read_parquet(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=1024, columns=columns(file.schema_arrow.names))
-
-
-def _read_arrow(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    """Read an Arrow stream (the format of the cache of `datasets`) or an Arrow file."""
+def _read_batches(path: Path, columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
+    """Read parquet, an Arrow stream (the format of the cache of `datasets`) or an Arrow file."""
     import pyarrow
     import pyarrow.ipc
+    import pyarrow.parquet
 
+    if suffix_of(path) == ".parquet":
+        with pyarrow.parquet.ParquetFile(path) as parquet:
+            yield from parquet.iter_batches(batch_size=1024, columns=columns(parquet.schema_arrow.names))
+        return
     with pyarrow.memory_map(str(path)) as file:
         framed = file.read(6) == b"ARROW1"
         file.seek(0)
@@ -258,10 +251,7 @@ def record_text(row: Mapping[str, Any], text_field: str, place: str) -> str:
 
 
 def field_of(names: Iterable[str], text_field: str, place: str) -> str:
-    """The field with the text: `text_field`, or messages if there is no field text.
-
-    Raises `InputError` with the available fields if there is neither.
-    """
+    """The field with the text: `text_field`, or messages if there is no field text."""
     fields = list(names)
     if text_field in fields:
         return text_field
@@ -274,8 +264,7 @@ def field_of(names: Iterable[str], text_field: str, place: str) -> str:
 def chat_text(messages: Sequence[Any], place: str) -> str:
     """Convert a chat to a document with a line "Role: content" per message, as in the template of `text.pairs`.
 
-    A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}. Raises
-    `InputError` for others.
+    A message is {"role": …, "content": …}; content is a string or a list of parts {"type": "text", "text": …}.
     """
     lines = []
     for number, message in enumerate(messages, 1):
@@ -294,7 +283,7 @@ def chat_text(messages: Sequence[Any], place: str) -> str:
 
 
 def checked_text(value: object, place: str) -> str:
-    """A value that is a text; "" for null. Raises `InputError` for others."""
+    """A value that is a text; "" for null."""
     if value is None:
         return ""
     if not isinstance(value, str):

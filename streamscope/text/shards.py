@@ -30,7 +30,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from streamscope.cli.disk import read_json, sha256
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import counted
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus
@@ -50,25 +50,20 @@ class TokenShards:
     `begins` and `ends` [n_documents] are the places of each document in `tokens`. Of windows (`overlapping_windows`)
     `source` is their document, `window` their number in it, `offset` their first position there and `unscored` their
     number of leading targets that are only context; a whole document is its only window.
-
-    Raises `InputError` unless the folder is a complete entry of this format.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
-        try:
+        with reading(folder, "delete the folder"):
             self.meta: dict[str, Any] = read_json(folder / "meta.json", dict[str, Any], "delete the folder")
             sizes = {name: (folder / name).stat().st_size for name in self.meta["bytes"]}
             if self.meta["format"] != FORMAT or sizes != self.meta["bytes"]:
                 raise ValueError(f"sizes are {sizes} instead of {self.meta['bytes']}")
-            for name in sizes:
-                if sha256(folder / name) != self.meta["sha256"][name]:
-                    raise ValueError(f"the content of {name} has changed")
+            if changed := [name for name in sizes if sha256(folder / name) != self.meta["sha256"][name]]:
+                raise ValueError(f"the content of {changed[0]} has changed")
             tokens = np.memmap(folder / "tokens.bin", dtype=self.meta["dtype"], mode="r")
             self._hold(tokens, np.load(folder / "starts.npy"))
             self.d_vocab, self.pad_id = int(self.meta["d_vocab"]), int(self.meta["pad_id"])
-        except (OSError, ValueError, KeyError, TypeError, InputError) as error:
-            raise InputError(f"{folder} holds damaged or foreign token shards ({error}): delete it") from error
 
     def _hold(self, tokens: np.ndarray, starts: np.ndarray) -> None:
         self.tokens, self.starts, self.begins, self.ends = tokens, starts, starts[:-1], starts[1:]
@@ -108,8 +103,7 @@ def pack(
 
     `part` is "all" documents, or the "train" or "valid" side of the split of `in_validation`, with `valid_fraction` as
     the expected share of the latter. With `valid_blocks`, every document is split into this number of equal blocks
-    instead, whose ends are held out (`pieces`). Raises `InputError` for a part without documents, a cache that cannot
-    be written, and an unreadable corpus.
+    instead, whose ends are held out (`pieces`).
     """
     rule = _rule(part, valid_fraction, valid_blocks)
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
@@ -168,8 +162,6 @@ class Windows:
       Windows cross documents, and the BOS of the next document is a target.
     - `document`: a window holds one document, or the j-th chunk [jT : jT + T + 1] of a longer one (positions restart
       there), padded on the right with `pad_id` and target -100. Every token except BOS is a target exactly once.
-
-    Raises `InputError` for a corpus shorter than one window.
     """
 
     def __init__(self, shards: TokenShards, n_ctx: int, *, packing: Packing = "stream"):
@@ -242,8 +234,7 @@ def overlapping_windows(
     With context T = `n_ctx` and stride s ≤ T, window w of a document holds the inputs ws … ws + T − 1 and their next
     tokens. The first window scores all of its targets, each later one only its last s. So a token is predicted from
     everything before it, or from at least T − s + 1 tokens. s = T gives separate chunks, as packing "document" in
-    training. If there are more than `most` windows, `most` evenly spread ones are selected. Raises `InputError` for a
-    stride outside 1 … T.
+    training. If there are more than `most` windows, `most` evenly spread ones are selected.
     """
     if not 1 <= stride <= n_ctx:
         raise InputError(f"stride {stride}: give 1 to {n_ctx}, the context; a larger one would skip tokens")

@@ -21,7 +21,7 @@ class Estimate(NamedTuple):
     n: int
 
 
-def ratio_of_sums(totals: Any, counts: Any, confidence: float = 0.95, clusters: Any = None) -> Estimate:
+def ratio_of_sums(totals: Any, counts: Any, clusters: Any = None) -> Estimate:
     """Σ totals / Σ counts over units, each its own cluster without labels."""
     y = np.asarray(totals, float)
     labels = range(len(y)) if clusters is None else [tuple(x) if np.ndim(x) else x for x in clusters]
@@ -30,21 +30,21 @@ def ratio_of_sums(totals: Any, counts: Any, confidence: float = 0.95, clusters: 
         units=pd.DataFrame({"unit": range(len(y)), "cluster": pd.Series(list(labels), dtype=object)}),
         total=y[None], size=np.asarray(counts, float)[None],
     )  # fmt: skip
-    row = estimate(block, [Contrast(quantity="ratio", weights={0: 1.0})], confidence=confidence).frame.iloc[0]
+    row = estimate(block, [Contrast(quantity="ratio", weights={0: 1.0})]).frame.iloc[0]
     return Estimate(*(float(row[name]) for name in ("value", "sd", "low", "high")), int(row["clusters"]))
 
 
-def mean(values: Any, clusters: Any = None, confidence: float = 0.95) -> Estimate:
+def mean(values: Any, clusters: Any = None) -> Estimate:
     """The mean over observations."""
     x = np.asarray(values, float)
-    return ratio_of_sums(x, np.ones_like(x), confidence, clusters)
+    return ratio_of_sums(x, np.ones_like(x), clusters)
 
 
-def proportion(hits: Any, clusters: Any = None, confidence: float = 0.95) -> Estimate:
+def proportion(hits: Any, clusters: Any = None) -> Estimate:
     """A share with Wilson's interval."""
     x = np.asarray(hits, float)
     within = read_clusters(clusters, len(x))
-    low, high = wilson(x, None if clusters is None else within, confidence)
+    low, high = wilson(x, None if clusters is None else within)
     return Estimate(x.mean(), float("nan"), low, high, within.count)
 
 

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.command import finish, progress_bar, signs_of_life, time_left
+from streamscope.instruments.command import finish, progress_bar, signs_of_life
 from streamscope.instruments.contract import Instrument, InstrumentData, instrument, say
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, Intervals, check_figure
@@ -444,13 +444,6 @@ def test_no_wait_between_two_signs_is_longer_where_a_bar_begins(monkeypatch: pyt
         for _ in progress_bar("b")(range(1)):
             time.sleep(1.9)  # the next at 2.0, not at 2.9
     assert max(np.diff(times)) < 1.7
-
-
-def test_time_left_is_that_of_all_steps_so_far() -> None:
-    """A third of the steps took 100 s, the last of them long ago."""
-    task = SimpleNamespace(total=3, completed=1, elapsed=100.0)
-    assert time_left(task) == "0:03:20"
-    assert time_left(SimpleNamespace(total=3, completed=0, elapsed=100.0)) == "-:--:--"
 
 
 def test_work_before_the_bar_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,23 +15,22 @@ from tests.instruments.estimates import proportion
 Z = stats.norm.ppf(0.975)
 
 
-@pytest.mark.parametrize("confidence", [0.9, 0.95])
-def test_wilson_of_clusters_solves_its_equation(confidence: float) -> None:
+def test_wilson_of_clusters_solves_its_equation() -> None:
     x = (np.random.default_rng(1).random((10, 5)) < np.linspace(0.1, 0.9, 10)[:, None]).astype(float)
     labels, p = np.repeat(np.arange(10), 5), x.mean()
     variance = x.mean(1).var(ddof=1) / 10
-    z, t = stats.norm.ppf(0.5 + confidence / 2), stats.t.ppf(0.5 + confidence / 2, 9)
+    z, t = Z, stats.t.ppf(0.975, 9)
     n = p * (1 - p) / variance * (z / t) ** 2
     within = read_clusters(labels, 50)
-    assert effective_n(x.sum(1), np.full(10, 5.0), confidence) == pytest.approx(n)
-    assert effective_n(x.sum(1), np.full(10, 5.0), confidence, clusters=within) == pytest.approx(n)
+    assert effective_n(x.sum(1), np.full(10, 5.0)) == pytest.approx(n)
+    assert effective_n(x.sum(1), np.full(10, 5.0), within) == pytest.approx(n)
     for inflation in (1.0, 1.6):
-        bounds = wilson(x.ravel(), within, confidence, inflation)
+        bounds = wilson(x.ravel(), within, inflation)
         for bound in bounds:
             assert abs(p - bound) == pytest.approx(z * np.sqrt(bound * (1 - bound) * inflation / n))
-            assert score_p(x.ravel(), bound, within, confidence, inflation) == pytest.approx(1 - confidence)
-    e = proportion(x.ravel(), labels, confidence)
-    assert (e.low, e.high) == pytest.approx(wilson(x.ravel(), within, confidence))
+            assert score_p(x.ravel(), bound, within, inflation) == pytest.approx(0.05)
+    e = proportion(x.ravel(), labels)
+    assert (e.low, e.high) == pytest.approx(wilson(x.ravel(), within))
     assert e.n == 10
 
 
@@ -75,16 +74,16 @@ def test_p_of_a_share() -> None:
 def test_paired_shares_of_clusters() -> None:
     rng = np.random.default_rng(2)
     x, y, labels = rng.random(60) < 0.6, rng.random(60) < 0.5, np.repeat(np.arange(30), 2)
-    d = paired_proportions(x, y, labels, confidence=0.9, resamples=99, seed=3)
+    d = paired_proportions(x, y, labels, resamples=99, seed=3)
     change = x.astype(float) - y
-    low, high = stats.ttest_1samp(change.reshape(30, 2).mean(1), 0).confidence_interval(0.9)
+    low, high = stats.ttest_1samp(change.reshape(30, 2).mean(1), 0).confidence_interval()
     assert (d.low, d.high) == pytest.approx((low, high))
     assert d.p == sign_flip(change, labels, resamples=99, seed=3) != sign_flip(change, labels, resamples=99)
     assert (d.n, d.clusters) == (60, 30)
     two = paired_proportions([1, 1, 0, 0], [0, 1, 0, 0], list("aabb"))
     assert (two.clusters, two.p) == (2, 1) and proportion([1, 1, 0, 0], list("aabb")).n == 2
     many = paired_proportions(x, y, labels)
-    assert many.p == sign_flip(change, labels) and many.low < d.low
+    assert many.p == sign_flip(change, labels) and many.low == d.low
 
 
 def test_differences_of_shares_stay_within_one() -> None:
@@ -95,10 +94,9 @@ def test_differences_of_shares_stay_within_one() -> None:
     assert paired_proportions(*down).low == -1 and paired_proportions(*down).high == 1
     assert paired_proportions(one, one).p == 1 and paired_proportions(one, none).clusters == 4
     assert paired_proportions(one, none).p == pytest.approx(2 / 2**4) == paired_proportions(none, one).p
-    narrow, wide = (paired_proportions([1] * 20, [0, 1] * 10, confidence=c) for c in (0.9, 0.95))
     p12, p21 = 11 / 22, 1 / 22
-    half = stats.norm.ppf(0.95) * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
-    assert narrow.high == pytest.approx(p12 - p21 + half) and wide.high > narrow.high
+    half = Z * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)
+    assert paired_proportions([1] * 20, [0, 1] * 10).high == pytest.approx(p12 - p21 + half)
     same = paired_proportions(one, one, [("a", "x"), ("b", "y"), ("c", "x"), ("d", "y")])
     assert same.p == 1 and np.isnan(same.low)
 

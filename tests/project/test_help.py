@@ -156,11 +156,9 @@ def test_commands_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, c
     assert spoken(text) == "streamscope ablate               x\nstreamscope pds, python -m pytest"
 
 
-def test_a_block_of_a_help_follows_its_sentence(helped: dict[str, tuple[int, str]]) -> None:
-    _, said = helped["probes.directions"]
-    sentence, block = said.partition("    mean.<stream>")[::2]
-    assert sentence.endswith("interventions.abliterate:\n") and "\n\nWith --out the directions" in sentence and block
-    assert set(NAMES) <= set(re.findall(r"[\w-]+", helped["probes.pds"][1])), "every bundled model is named"
+def test_the_help_names_every_bundled_model(helped: dict[str, tuple[int, str]]) -> None:
+    _, said = helped["probes.pds"]
+    assert set(NAMES) <= set(re.findall(r"[\w-]+", said))
 
 
 def test_the_documentation_that_a_help_names_can_be_read() -> None:

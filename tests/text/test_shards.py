@@ -120,7 +120,7 @@ def test_a_damaged_entry_is_built_again(source, tokenizer, tmp_path, name):
         file.unlink()  # the memory map keeps the old file
         if damage != "gone":
             file.write_bytes(content[:-2] if damage == "cut" else b"")
-        with pytest.raises(InputError, match="damaged or foreign token shards"):
+        with pytest.raises(InputError, match="cannot be read|is damaged|is missing"):
             TokenShards(again.folder)
         again = pack(open_corpus(source), tokenizer, cache_dir=tmp_path)
         assert np.array_equal(again.tokens, expected)

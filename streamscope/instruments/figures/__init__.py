@@ -207,10 +207,7 @@ def check_figure(path: Path) -> Path:
 
 
 def write_figure(figure: Any, path: Path) -> None:
-    """Write a figure in the form of its suffix, complete when it bears its name.
-
-    Raises `InputError` for another suffix, and for static forms where kaleido or Chromium is missing.
-    """
+    """Write a figure in the form of its suffix, complete when it bears its name."""
     check_figure(path)
     if path.suffix == ".html":
         write_text(path, figure.to_html(include_plotlyjs=True))

@@ -161,10 +161,7 @@ def require_pairs(aligned: Aligned) -> list[tuple[int, int]]:
 
 
 def check_tokenizer(model: Any, tokenizer: Any = None) -> "streamscope.text.tokenizer.Tokenizer":
-    """The model's own tokenizer (that of a `TransformerBridge` wrapped), or `tokenizer` if the model can read its ids.
-
-    Raises `InputError` when there is none, when `tokenizer` is not the model's own, and when the vocabularies differ.
-    """
+    """The model's own tokenizer (of a `TransformerBridge`: wrapped), or `tokenizer` if the model can read its ids."""
     from streamscope.text.tokenizer import Tokenizer
 
     own_tokenizer, d_vocab = getattr(model, "tokenizer", None), int(model.cfg.d_vocab)

@@ -201,8 +201,7 @@ SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
 def counterfactual_suite(name: str, n: int = N, seed: int = 2) -> Suite:
     """About `n` different prompts of a suite in groups that share their words, the same for the same seed.
 
-    A prompt and its counterpart (the other order of names, the other number or gender) are one unit. Raises
-    `InputError` if the templates have fewer.
+    A prompt and its counterpart (the other order of names, the other number or gender) are one unit.
     """
     rng, prompts, texts = Random(f"{name} {seed}"), list[Prompt](), set[str]()
     group, repeated = -1, 0
@@ -232,10 +231,7 @@ def write_pairs(
     path: str | Path, clean: Sequence[str], corrupt: Sequence[str], answers: Sequence[Sequence[str]],
     foils: Sequence[Sequence[str]],
 ) -> None:  # fmt: skip
-    """Write a task of your own, whose name is then `path`. Answers follow the clean texts, foils the corrupted ones.
-
-    Raises `InputError` for lists of different lengths, and as `suite.check_space`.
-    """
+    """Write a task of your own, whose name is then `path`. Answers follow the clean texts, foils the corrupted ones."""
     lengths = [len(column) for column in (clean, corrupt, answers, foils)]
     if len(set(lengths)) != 1 or not clean:
         needed = "a task needs as many answers and foils as clean and corrupted texts"

@@ -91,10 +91,7 @@ def position_examples(
 
 
 def own_examples(source: str) -> list[Example]:
-    """Labelled positions of a file or dataset, whose rows have text and label, and perhaps start, end, group and word.
-
-    Raises `InputError` for a row without text or label, and for characters outside its text.
-    """
+    """Labelled positions of a file or dataset: rows with text and label, and perhaps start, end, group and word."""
     examples = []
     for place, row in records(source, '{"text": …, "label": …}'):
         if row.get("label") is None or not isinstance(row.get("text"), str) or not row["text"].strip():

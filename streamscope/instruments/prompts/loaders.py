@@ -318,7 +318,7 @@ AFTER_OBJECT = re.compile(
 def wsc273_pairs(path: str | Path) -> SentencePairs:
     """`{"qID", "sentence", "option1", "option2", "answer"}` with one blank "_" that either option fills.
 
-    An option's article is capital only where a sentence begins. Raises `InputError` for a line of another format.
+    An option's article is capital only where a sentence begins.
     """
     path = Path(path)
     pairs = []

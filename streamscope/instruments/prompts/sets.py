@@ -54,10 +54,7 @@ class Rows:
 
 
 def read_set(source: str) -> PromptSet:
-    """The texts of a source (see this module's docstring), each once, in order.
-
-    Raises `InputError` for a missing file, a bad line (named), an unknown set or category, fewer than `LEAST` texts.
-    """
+    """The texts of a source (see this module's docstring), each once, in order."""
     if source in BUILT_IN:
         path = FOLDER / f"{source}.jsonl"
         if not path.is_file():
@@ -125,10 +122,7 @@ def check_template(template: str) -> None:
 
 
 def encode(prompts: PromptSet, tokenizer: Any, n_ctx: int, template: str = "{text}") -> Rows:
-    """Token ids of the texts in their template; those longer than the context or without a token are left out.
-
-    Raises `InputError` when fewer than `LEAST` remain.
-    """
+    """Token ids of the texts in their template; those longer than the context or without a token are left out."""
     check_template(template)
     template_start, template_end = template.split("{text}")
     rows: Sequence[list[int]] = tokenizer.encode_batch([template_start + text + template_end for text in prompts.texts])

@@ -17,7 +17,7 @@ Unit = str | tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """One text with roles; characters [start, end) count from 0. Raises `InputError` if they do not fit the text."""
+    """One text with roles; characters [start, end) count from 0."""
 
     id: str
     text: str

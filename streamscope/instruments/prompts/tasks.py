@@ -2,7 +2,7 @@
 
     task = load_task("capitalization", tokenizer, n_ctx)       a suite, a JSONL file, or FORMAT:PATH
     task.cases                                                 one row per case that can be scored
-    task.reads                                                 what to run; `task.combine` makes cases of the reads
+    task.reads                                                 what to run; `task.scores` makes cases of the reads
 
 Two rules, one per kind of source:
 
@@ -78,17 +78,14 @@ class Task:
         )  # fmt: skip
         return replace(self, cases=self.cases.iloc[list(rows)].reset_index(drop=True), reads=selection)
 
-    def combine(self, log_p: np.ndarray) -> np.ndarray:
-        """[..., reads, 2] log-probabilities of the reads -> [..., cases, 2] of answer and foil, in nats."""
+    def scores(self, log_p: np.ndarray) -> dict[str, np.ndarray]:
+        """`probability` (no unit) and `log_odds` (nats), each [..., cases], by the task's rule, from the
+        log-probabilities [..., reads, 2] of the reads."""
         sums = np.zeros((len(self.cases), *log_p.shape[:-2], 2))
         np.add.at(sums, self.reads.cases, np.moveaxis(np.where(self.reads.sides, log_p, 0.0), -2, 0))
-        return np.moveaxis(sums, 0, -2)
-
-    def scores(self, log_p: np.ndarray) -> dict[str, np.ndarray]:
-        """`probability` (no unit) and `log_odds` (nats), each [..., cases], by the task's rule."""
-        log_sides = self.combine(log_p)
-        odds = log_sides[..., 0] - log_sides[..., 1]
-        p = np.exp(log_sides[..., 0]) if self.rule == "token" else 1 / (1 + np.exp(-odds))
+        log_answer, log_foil = np.moveaxis(sums, (0, -1), (-1, 0))
+        odds = log_answer - log_foil
+        p = np.exp(log_answer) if self.rule == "token" else 1 / (1 + np.exp(-odds))
         return {"probability": p, "log_odds": odds}
 
     @property
@@ -109,9 +106,7 @@ class Task:
 
 
 def load_task(name: str, tokenizer: Tokenizer, n_ctx: int | None = None) -> Task:
-    """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH.
-
-    Raises `InputError` for an unknown name, a file of another format, and when no case can be scored."""
+    """A bundled suite, a JSONL file, FORMAT:PATH of prompts with continuations, or winobias, wsc273, blimp:PATH."""
     check_task(name)
     form, colon, path = name.partition(":")
     if colon and form in PAIRS:

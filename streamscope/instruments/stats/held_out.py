@@ -32,8 +32,7 @@ def held_out(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     largest Top-1, then the largest mean attention. Rows: half A → B, B → A, and both, where every case is scored by the
     head that was chosen without it; each against the rules `RULES` on the same cases (`proportions.paired_proportions`:
     McNemar's test, or its clustered forms). "Beats recency by 15 points" means difference_low ≥ 0.15. On both halves
-    intervals are sqrt(`CHOSEN`) as wide and p is that of z / sqrt(`CHOSEN`). Raises `InputError` for fewer than four
-    independent cases.
+    intervals are sqrt(`CHOSEN`) as wide and p is that of z / sqrt(`CHOSEN`).
     """
     side, separation = halves(table, seed)
     rows, heads = best_head_held_out(table.assign(side=side), ("hit", "attention"), side)
@@ -86,8 +85,6 @@ def halves(table: pd.DataFrame, seed: int) -> tuple[np.ndarray, str]:
     those that share a first word (a target noun) stay together, so that a head is never scored on a noun it was chosen
     by; the groups go in random order to the half that has fewer cases of their relation. Texts that name many nouns can
     chain all words together: if no half of at least a quarter of the cases comes out, whole texts alternate.
-
-    Raises `InputError` for fewer than four independent cases.
     """
     if (n := table["cluster"].map(unit_of).nunique()) < LEAST:
         raise InputError(f"choosing heads on one half of the cases needs at least four independent ones, got {n}")

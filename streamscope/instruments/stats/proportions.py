@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri, stdtr
 
 from streamscope.instruments.stats.estimators import (
+    CONFIDENCE,
     Clusters,
     degrees_of_freedom,
     ratio_and_error,
@@ -14,6 +15,8 @@ from streamscope.instruments.stats.estimators import (
     sign_flip,
     t_quantile,
 )
+
+Z = float(ndtri(0.5 + CONFIDENCE / 2))
 
 
 class ProportionDifference(NamedTuple):
@@ -29,41 +32,35 @@ class ProportionDifference(NamedTuple):
     p: float
 
 
-def wilson(
-    hits: np.ndarray, clusters: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
-) -> tuple[float, float]:
-    """Wilson's interval of the share of hits (0 or 1); None: every case is a cluster.
+def wilson(hits: np.ndarray, clusters: Clusters | None, inflation: float = 1.0) -> tuple[float, float]:
+    """Wilson's 95 % interval of the share of hits (0 or 1); None: every case is a cluster.
 
     p = k/n; the interval is {π : |p − π| ≤ z sqrt(π(1−π)/n)}, never outside [0, 1], never of width 0. Clusters: n is
     replaced by the effective n* = p(1−p)/SE² · (z/t_df)², SE of the ratio estimator, at most n (Korn & Graubard
     1998, with Wilson for Clopper-Pearson); n* = D where all or no cases hit. With `inflation` n or n* is divided by it
     (`observations.Measure`).
     """
-    n = _worth(hits, clusters, confidence) / inflation
-    p, z2 = float(hits.mean()), float(ndtri(0.5 + confidence / 2)) ** 2
+    n = _worth(hits, clusters) / inflation
+    p, z2 = float(hits.mean()), Z**2
     centre, half = p + z2 / (2 * n), float(np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))))
     return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
 
 
-def score_p(
-    hits: np.ndarray, null: float, clusters: Clusters | None, confidence: float = 0.95, inflation: float = 1.0
-) -> float:
-    """p that the share is `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below 1 − confidence where π is outside `wilson`.
+def score_p(hits: np.ndarray, null: float, clusters: Clusters | None, inflation: float = 1.0) -> float:
+    """p that the share is `null`: 2 Φ(−|p − π| / sqrt(π(1−π)/n*)), below .05 where π is outside `wilson`.
 
     1 where π is 0 or 1.
     """
-    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, clusters, confidence))
+    error = np.sqrt(null * (1 - null) * inflation / _worth(hits, clusters))
     return float(2 * ndtr(-abs(float(hits.mean()) - null) / error)) if error > 0 else 1.0
 
 
-def _worth(hits: np.ndarray, clusters: Clusters | None, confidence: float) -> float:
+def _worth(hits: np.ndarray, clusters: Clusters | None) -> float:
     """n, or n* of clusters."""
-    return float(len(hits)) if clusters is None else effective_n(*clusters.totals(hits), confidence, clusters=clusters)
+    return float(len(hits)) if clusters is None else effective_n(*clusters.totals(hits), clusters)
 
 
-def effective_n(
-    totals: np.ndarray, counts: np.ndarray, confidence: float = 0.95, *, clusters: Clusters | None = None
-) -> float:
+def effective_n(totals: np.ndarray, counts: np.ndarray, clusters: Clusters | None = None) -> float:
     """Independent cases worth as much as these clusters of hits: p(1−p)/SE² · (z/t)², between 1 and Σ counts."""
     shared, d = (None, len(counts)) if clusters is None else (clusters.shared, clusters.count)
     share, error = ratio_and_error(totals, counts, shared)
@@ -71,18 +68,12 @@ def effective_n(
     spread = float(share * (1 - share))
     if spread == 0:
         return float(d)
-    ratio_zt = float(ndtri(0.5 + confidence / 2)) / t_quantile(confidence, df)
+    ratio_zt = Z / t_quantile(df)
     return max(1.0, spread / max(float(error) ** 2, spread / n) * ratio_zt**2)
 
 
 def paired_proportions(
-    hits: ArrayLike,
-    reference: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 9999,
-    seed: int = 0,
+    hits: ArrayLike, reference: ArrayLike, clusters: ArrayLike | None = None, *, resamples: int = 9999, seed: int = 0
 ) -> ProportionDifference:
     """Does a head hit more often than a rule (recency, chance's pick) on the same cases?
 
@@ -104,8 +95,8 @@ def paired_proportions(
     low = high = p = float("nan")
     if clusters is None:
         p = min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
-        p12, p21, z = (b + 1) / (n + 2), (c + 1) / (n + 2), float(ndtri(0.5 + confidence / 2))
-        centre, half = p12 - p21, z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
+        p12, p21 = (b + 1) / (n + 2), (c + 1) / (n + 2)
+        centre, half = p12 - p21, Z * float(np.sqrt((p12 + p21 - (p12 - p21) ** 2) / (n + 2)))
         low, high = max(-1.0, centre - half), min(1.0, centre + half)
     elif (groups := (cluster_index := read_clusters(clusters, n)).count) > 1:
         shared, (totals, counts) = cluster_index.shared, cluster_index.totals(x - y)
@@ -115,6 +106,6 @@ def paired_proportions(
         else:
             p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else 1.0
         if error != 0:
-            half = t_quantile(confidence, df) * error
+            half = t_quantile(df) * error
             low, high = max(-1.0, difference - half), min(1.0, difference + half)
     return ProportionDifference(n, groups, float(x.mean()), float(y.mean()), difference, low, high, p)

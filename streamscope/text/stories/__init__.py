@@ -57,8 +57,7 @@ def story(seed: int, index: int, held_out: str = "") -> Story:
     """Story `index` of `seed` with its labelled cases in order.
 
     held_out: "" for training; "pairs": candidates are pairs of known nouns that no training passage has; "told":
-    guests, whose habits the story tells; "words": reserved nouns, whose habits it tells. Raises `InputError` for
-    others.
+    guests, whose habits the story tells; "words": reserved nouns, whose habits it tells.
     """
     rng = Random(f"stories5 {held_out} {seed} {index}")
     env = _cast(rng, held_out)
@@ -82,7 +81,7 @@ def labelled(seed: int, n: int, held_out: str = "") -> Iterator[Story]:
 
 def documents(seed: int, n: int, share: float = REPEATS) -> Iterator[str]:
     """The texts of the first `n` stories; some are replaced by texts of repeats, which have `share` (0 … 1) of the
-    words. Raises `InputError` for another share."""
+    words."""
     if not 0 <= share <= 1:
         raise InputError(f"the share of repeats is {share:g}: give a number from 0 (only stories) to 1 (only repeats)")
     short, long = LENGTHS
@@ -156,10 +155,7 @@ class MinimalPair:
 
 
 def minimal_pairs(seed: int, n: int, held_out: str = "pairs") -> list[MinimalPair]:
-    """`n` distinct pairs, the categories in turn; `held_out` as in `story`.
-
-    Raises `InputError` for another `held_out`, and if there are fewer distinct pairs.
-    """
+    """`n` distinct pairs, the categories in turn; `held_out` as in `story`."""
     pairs, attempt, last, categories = dict[str, MinimalPair](), 0, 0, tuple(CATEGORIES)
     while len(pairs) < n:
         category = categories[len(pairs) % len(categories)]

@@ -15,13 +15,15 @@ what they tell, so a text that pays nothing gives 0 on average. Where they tell 
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
 
 from streamscope.cli.errors import InputError
@@ -31,8 +33,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 SHUFFLES = 5  # shuffles that the control is averaged over
 
 
-@dataclass(frozen=True)
-class Clue:
+class Clue(NamedTuple):
     """One place where a word is predicted, and who is meant there."""
 
     group: Hashable
@@ -72,10 +73,7 @@ def passages_of_stories(stories: Iterable[Any]) -> Iterator[Passage]:
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
-    """The prompts of a JSONL file that have a target; what follows a text that ends with its pronoun is `coherent`.
-
-    Raises `InputError` with the line whose text, category or roles are missing or do not fit.
-    """
+    """The prompts of a JSONL file that have a target; what follows a text that ends with its pronoun is `coherent`."""
     for place, row in json_lines(path, "a prompt as JSON"):
         text, category = strings(place, row, ("text", "category"))
         roles = row.get("roles")
@@ -138,35 +136,26 @@ def _first(text: str) -> str:
 
 def gain(rows: Sequence[Clue]) -> Gain:
     """The gain of the module, averaged over shuffles; the interval holds the estimated probabilities fixed."""
-    noun_surprise = _surprise([(row.group, row.antecedent) for row in rows], rows)
-    group_surprise = _surprise([row.group for row in rows], rows)
-    members: dict[Hashable, list[int]] = defaultdict(list)
-    for i, row in enumerate(rows):
-        members[row.group].append(i)
-    shuffled, rng = [0.0] * len(rows), Random(0)
+    table, n, rng = pd.DataFrame(rows), len(rows), Random(0)
+    groups = table.groupby("group", sort=False).indices.values()
+    shuffled = pd.Series(0.0, index=table.index)
     for _ in range(SHUFFLES):
-        keys: list[Hashable] = [None] * len(rows)
-        for places in members.values():
-            names = [rows[i].antecedent for i in places]
-            rng.shuffle(names)
-            for i, name in zip(places, names, strict=True):
-                keys[i] = (rows[i].group, name)
-        shuffled = [x + y / SHUFFLES for x, y in zip(shuffled, _surprise(keys, rows), strict=True)]
-    by_story: dict[Hashable, float] = defaultdict(float)
-    differences = [x - y for x, y in zip(shuffled, noun_surprise, strict=True)]
-    mean, n = sum(differences) / len(rows), len(rows)
-    for row, difference in zip(rows, differences, strict=True):
-        by_story[row.story] += difference - mean
+        names = table["antecedent"].to_numpy(copy=True)
+        for places in groups:
+            rng.shuffle(order := places.tolist())
+            names[places] = names[order]
+        shuffled += _surprise(table.assign(antecedent=names), "group", "antecedent") / SHUFFLES
+    gains = shuffled - _surprise(table, "group", "antecedent")
+    by_story = (gains - gains.mean()).groupby(table["story"]).sum()
     stories = len(by_story)
-    variance = sum(x * x for x in by_story.values()) * stories / max(1, stories - 1) / n**2
+    variance = (by_story**2).sum() * stories / max(1, stories - 1) / n**2
     half = float(stdtrit(stories - 1, 0.975)) * math.sqrt(variance) if stories > 1 else math.nan
-    return Gain(n, mean, mean - half, mean + half, (sum(group_surprise) - sum(shuffled)) / n)
+    bias = (_surprise(table, "group") - shuffled).mean()
+    mean = float(gains.mean())
+    return Gain(n, mean, mean - half, mean + half, float(bias))
 
 
-def _surprise(keys: Sequence[Hashable], rows: Sequence[Clue]) -> list[float]:
+def _surprise(table: pd.DataFrame, *keys: str) -> pd.Series:
     """−log of the share of each row's next word among the rows of its key; the mean is the conditional entropy."""
-    counts: dict[Hashable, Counter[str]] = defaultdict(Counter)
-    for key, row in zip(keys, rows, strict=True):
-        counts[key][row.next] += 1
-    totals = {key: sum(counter.values()) for key, counter in counts.items()}
-    return [-math.log(counts[key][row.next] / totals[key]) for key, row in zip(keys, rows, strict=True)]
+    hits, total = (table.groupby(list(names))["next"].transform("size") for names in ((*keys, "next"), keys))
+    return -np.log(hits / total)
