@@ -17,7 +17,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import names_of, read_lenses, weights_digest
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.lenses import measure as fitting
-from streamscope.probes.lenses.measure import Moments, check, jacobians, places, thinned
+from streamscope.probes.lenses.measure import check, jacobians, moments, places, ridge, thinned
 from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.stream_states import Place, last_hook, last_state
 from tests.probes.bridges import gpt2_and_bridge
@@ -31,11 +31,11 @@ def test_a_known_map_is_found() -> None:
     """Least squares of a linear function of correlated states with unequal variances is that function."""
     generator = torch.Generator().manual_seed(3)
     mix, A = torch.randn(12, 12, generator=generator), torch.randn(12, 12, generator=generator)
-    b, moments = torch.randn(12, generator=generator), Moments()
+    b, sums = torch.randn(12, generator=generator), torch.zeros(13, 25, dtype=torch.float64)
     for n in (700, 1, 299):
         x = 2 + torch.randn(n, 12, generator=generator) @ mix
-        moments.add(x, x @ A + b)
-    found = moments.ridge()
+        sums += moments(x, x @ A + b)
+    found = ridge(sums)
     x = 2 + torch.randn(500, 12, generator=generator) @ mix
     wanted = x @ A + b
     assert (found.to_last(x) - wanted).norm() / wanted.norm() < 1e-3
