@@ -24,7 +24,7 @@ from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.logit_lens import measure as logit_lens
-from streamscope.probes.stream_states import RESID, Place, batch_states, last_hook, last_state, places_of, stream_hooks
+from streamscope.probes.stream_states import RESID, Place, batch_states, last_state, places_of, stream_hooks
 
 MEASURED = 0.25  # share of the documents to measure on
 DAMPING = 1e-4  # λ of ridge, in units of the mean variance of a dimension
@@ -37,7 +37,7 @@ def places(options: Lenses, model: Any) -> list[Place]:
     streams = places_of(model, options.hooks)
     if options.hooks or streams[0].stream == RESID:
         return streams
-    return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
+    return [*streams, *(Place(f"blocks.{i}.hook_resid_post", RESID, i) for i in range(model.cfg.n_layers))]
 
 
 def check(options: Lenses, model: Any) -> None:

@@ -330,7 +330,7 @@ def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
         ({"architecture": "topk"}, "names no k"),
         ({"architecture": "jumprelu_transcoder"}, "has no threshold, which jumprelu_transcoder needs"),
         ({"architecture": "batchtopk", "k": 4}, "has no threshold"),
-        (None, "holds no cfg.json"),
+        (None, r"cfg\.json cannot be read \(No such file or directory\); give a folder"),
     ],
 )
 def test_folders_that_are_refused(changes: dict[str, Any] | None, message: str, tmp_path: Path) -> None:
