@@ -94,12 +94,6 @@ class Place:
         """The stream's part of a hook's activation."""
         return x if self.part is None else x[..., self.part, :]
 
-    def add(self, x: Tensor, delta: Float[Tensor, "B D"], position: Int[Tensor, " B"]) -> Tensor:
-        """The activation with delta added at each prompt's position."""
-        out = x.clone()
-        self.of(out)[torch.arange(len(delta), device=x.device), position] += delta.to(x)
-        return out
-
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
     """The streams after every layer, or at the given hooks. A pattern such as blocks.3.* stands for the streams among
