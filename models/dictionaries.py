@@ -31,8 +31,7 @@ CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
 ARCHITECTURES = ("standard", "topk", "batchtopk", "jumprelu", "transcoder", "skip_transcoder", "jumprelu_transcoder",
                  "jumprelu_skip_transcoder")  # fmt: skip
 FOLDED = ("normalize_activations", "reshape_activations", "rescale_acts_by_decoder_norm")  # must be off
-READ = ("W_enc", "b_enc", "W_dec", "b_dec", "threshold", "topk_threshold", "W_skip")
-"""Arrays of a folder; others, such as a scaling_factor, must be ones, which change nothing."""
+THRESHOLDS = ("threshold", "topk_threshold")
 SAE_LENS = "6.54.0"  # the version whose format is written: its loader drops the hook of a file that names none
 MAKE_ONE = "give a folder of `streamscope dictionaries`, of SAELens, or hf:ID/FOLDER"
 
@@ -85,55 +84,45 @@ def read_dictionary(spec: str, model: Any = None) -> Dictionary:
     or threshold, damaged weights, another width than the model's, and a dictionary of other weights.
     """
     folder = dictionary_folder(spec)
-    path = folder / CONFIG
-    if not path.is_file():
-        raise InputError(f"{spec} holds no {CONFIG}: {MAKE_ONE}")
-    with reading(path, MAKE_ONE):
-        config = json.loads(path.read_text(encoding="utf-8"))
+    with reading(folder / CONFIG, MAKE_ONE):
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         architecture, metadata = str(config["architecture"]), {**config, **(config.get("metadata") or {})}
-    if architecture not in ARCHITECTURES:
-        raise unknown(f"architecture of the dictionary {spec}", architecture, list(ARCHITECTURES))
-    for name in FOLDED:
-        if (value := config.get(name) or "none") != "none":
-            raise InputError(f"{spec}: {name} {value} is not read: give a dictionary without it")
-    activation = config.get("activation_fn_str") or "relu"
-    if activation not in ("relu", "topk"):
-        raise unknown(f"activation_fn_str of the dictionary {spec}", activation, ["relu", "topk"])
-    tensors, _ = read_tensors(folder / WEIGHTS, MAKE_ONE)
-    W = {name: x.float() for name, x in tensors.items()}
-    if missing := {"W_enc", "W_dec", "b_dec"} - set(W):
-        raise InputError(f"{folder / WEIGHTS} has no {', '.join(sorted(missing))}")
-    if unread := sorted(name for name, x in W.items() if name not in READ and not (x == 1).all()):
-        raise InputError(f"{folder / WEIGHTS}: {', '.join(unread)} is not read: give a dictionary without it")
-    D, F, out = *(*W["W_enc"].shape, 0)[:2], W["b_dec"].numel()
-    sizes = {"W_enc": (D, F), "b_enc": (F,), "W_dec": (F, out), "b_dec": (out,), "W_skip": (out, D)}
-    if wrong := [name for name, size in sizes.items() if name in W and W[name].shape != size]:
-        raise InputError(
-            f"{folder / WEIGHTS}: {wrong[0]} has the shape {[*W[wrong[0]].shape]}, not {[*sizes[wrong[0]]]}"
-        )
-    b_enc = W.get("b_enc", torch.zeros(F))
-    if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
-        b_enc = b_enc - W["b_dec"] @ W["W_enc"]
-    k = 0
-    if "topk" in (architecture, activation):
-        k = int(config.get("k") or (config.get("activation_fn_kwargs") or {}).get("k") or 0)
-        if k < 1:
-            raise InputError(f"{path} names no k of its topk: add it")
-    threshold = W.get("threshold", W.get("topk_threshold"))
-    if threshold is None and ("jumprelu" in architecture or architecture == "batchtopk"):
-        raise InputError(f"{folder / WEIGHTS} has no threshold, which {architecture} needs: {MAKE_ONE}")
-    dictionary = Dictionary(
-        W["W_enc"], b_enc, W["W_dec"], W["b_dec"],
-        torch.zeros(len(b_enc)) if threshold is None else threshold.expand(len(b_enc)).clone(),
-        W["W_skip"].T.contiguous() if "W_skip" in W else None, k,
-        str(metadata.get("hook_name") or ""), str(metadata.get("hook_name_out") or metadata.get("hook_name") or ""),
-        str(metadata.get("stream") or ""), metadata,
-    )  # fmt: skip
+        activation, k = config.get("activation_fn_str") or "relu", 0
+        if architecture not in ARCHITECTURES:
+            raise unknown("architecture", architecture, list(ARCHITECTURES))
+        if activation not in ("relu", "topk"):
+            raise unknown("activation_fn_str", activation, ["relu", "topk"])
+        for name in FOLDED:
+            if (value := config.get(name) or "none") != "none":
+                raise InputError(f"{name} {value} is not read: give a dictionary without it")
+        if "topk" in (architecture, activation):
+            k = int(config.get("k") or (config.get("activation_fn_kwargs") or {}).get("k") or 0)
+            if k < 1:
+                raise InputError("it names no k of its topk: add it")
+    W = {name: x.float() for name, x in read_tensors(folder / WEIGHTS, MAKE_ONE)[0].items()}
+    with reading(folder / WEIGHTS, MAKE_ONE):
+        D, F, out = *(*W["W_enc"].shape, 0)[:2], W["b_dec"].numel()
+        sizes = {"W_enc": (D, F), "b_enc": (F,), "W_dec": (F, out), "b_dec": (out,), "W_skip": (out, D)}
+        if wrong := [name for name, size in sizes.items() if name in W and W[name].shape != size]:
+            raise InputError(f"{wrong[0]} has the shape {[*W[wrong[0]].shape]}, not {[*sizes[wrong[0]]]}")
+        threshold = W.get("threshold", W.get("topk_threshold", torch.zeros(())))
+        if W.keys().isdisjoint(THRESHOLDS) and ("jumprelu" in architecture or architecture == "batchtopk"):
+            raise InputError(f"it has no threshold, which {architecture} needs: {MAKE_ONE}")
+        others = W.keys() - {*sizes, *THRESHOLDS}  # such as a scaling_factor of ones, which changes nothing
+        if unread := sorted(name for name in others if not (W[name] == 1).all()):
+            raise InputError(f"{', '.join(unread)} is not read: give a dictionary without it")
+        b_enc = W.get("b_enc", torch.zeros(F))
+        if config.get("apply_b_dec_to_input", architecture == "standard") and "transcoder" not in architecture:
+            b_enc = b_enc - W["b_dec"] @ W["W_enc"]
+        hook, target, stream = (str(metadata.get(name) or "") for name in ("hook_name", "hook_name_out", "stream"))
+        dictionary = Dictionary(
+            W["W_enc"], b_enc, W["W_dec"], W["b_dec"], threshold.expand(F).clone(),
+            W["W_skip"].T.contiguous() if "W_skip" in W else None, k, hook, target or hook, stream, metadata,
+        )  # fmt: skip
     if model is not None:
         if len(dictionary.W_enc) != model.cfg.d_model:
             raise InputError(f"{spec} reads {len(dictionary.W_enc)} dimensions, the model has {model.cfg.d_model}")
-        owner = metadata.get("weights_digest")
-        if owner and owner != weights_digest(model):
+        if metadata.get("weights_digest") and metadata["weights_digest"] != weights_digest(model):
             raise InputError(f"{spec}: this dictionary was trained on other weights; {MAKE_ONE}")
     return dictionary
 
@@ -155,18 +144,16 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
 def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> dict[str, Edit]:
     """Edits that subtract `part_of(z)` [..., D], of the latents z [..., F] at a position, from the stream there."""
 
-    def difference(x: Tensor, y: Tensor) -> Tensor:
-        new = y.clone()
-        dictionary.stream_of(new).sub_(part_of(dictionary.encode(dictionary.stream_of(x))))
-        return new
+    def subtract(x: Tensor, y: Tensor) -> None:
+        dictionary.stream_of(y).sub_(part_of(dictionary.encode(dictionary.stream_of(x))))
 
-    edits = target_edits(dictionary.hook, dictionary.target, difference)
+    edits = target_edits(dictionary.hook, dictionary.target, subtract)
     return {name: everywhere(fn) for name, fn in edits.items()}
 
 
-def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Edit]:
-    """Edits that make y, the activation of `target`, change(x, y); x is that of `source`, perhaps y itself. They raise
-    `InputError` in a pass where `source` comes later."""
+def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], None]) -> dict[str, Edit]:
+    """Edits that let change(x, y) write into y, a copy of the activation of `target`; x is that of `source`, perhaps
+    the same. They raise `InputError` in a pass where `source` comes later."""
     memory = dict[str, Tensor]()
 
     def read(x: Tensor, hook: Any) -> Tensor:
@@ -176,7 +163,9 @@ def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], Te
     def write(y: Tensor, hook: Any) -> Tensor:
         if source != target and not memory:
             raise InputError(f"{target} comes before {source}: of what is read later, nothing can be rebuilt there")
-        return change(y if source == target else memory.pop("x"), y)
+        new = y.clone()
+        change(y if source == target else memory.pop("x"), new)
+        return new
 
     return {source: read, target: write}
 

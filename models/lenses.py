@@ -47,9 +47,9 @@ class Lenses:
 
     def at(self, kind: str, place: str) -> Map:
         """One map. Raises `InputError` for a kind or a place that the file lacks."""
-        kinds, places = sorted({k for k, _ in self.maps}), [p for k, p in self.maps if k == kind]
+        places = [p for k, p in self.maps if k == kind]
         if not places:
-            raise unknown(f"kind of lens in {self.where}", kind, kinds)
+            raise unknown(f"kind of lens in {self.where}", kind, sorted({k for k, _ in self.maps}))
         if place not in places:
             raise InputError(f"{self.where} has no {kind} lens of {place}; it has {', '.join(places)}")
         return self.maps[kind, place]
@@ -74,9 +74,9 @@ def read_lenses(path: Path, model: Any) -> Lenses:
         tensors, metadata = read_tensors(path, MAKE_ONE)
         with reading(path, MAKE_ONE):
             owner = json.loads(metadata.get("about", "{}")).get("weights_digest")
-        if not owner or not any(name.endswith(".A") for name in tensors):
+        keys = [name[:-2].split(".", 1) for name in tensors if name.endswith(".A")]
+        if not owner or not keys:
             raise InputError(f"{path} holds no lenses: {MAKE_ONE}")
-        keys = [tuple(name[:-2].split(".", 1)) for name in tensors if name.endswith(".A")]
         maps = {(kind, place): Map(*(tensors[name] for name in names_of(kind, place))) for kind, place in keys}
     if owner and owner != weights_digest(model):
         raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")

@@ -5,7 +5,7 @@
 "resid" is the input of the head at that point (`blocks.L.hook_resid_post`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -94,12 +94,6 @@ class Place:
         """The stream's part of a hook's activation."""
         return x if self.part is None else x[..., self.part, :]
 
-    def add(self, x: Tensor, delta: Float[Tensor, "B D"], position: Int[Tensor, " B"]) -> Tensor:
-        """The activation with delta added at each prompt's position."""
-        out = x.clone()
-        self.of(out)[torch.arange(len(delta), device=x.device), position] += delta.to(x)
-        return out
-
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
     """The streams after every layer, or at the given hooks. A pattern such as blocks.3.* stands for the streams among
@@ -119,16 +113,11 @@ def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
     return places
 
 
-def last_hook(layer: int) -> str:
-    """The sum of the streams after a layer, as the head reads it."""
-    return f"blocks.{layer}.hook_resid_post"
-
-
 def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
     """The state after the last layer, before the final norm; with its derivatives where these are on."""
     if hasattr(model, "segment"):
         return model.readout(model.segment(model.embed_tokens(tokens), 0))
-    name = last_hook(model.cfg.n_layers - 1)
+    name = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
     with capture(model, [name], grad=torch.is_grad_enabled()) as captures:
         model(tokens)
     return captures[name]
@@ -136,10 +125,9 @@ def last_state(model: Any, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]
 
 @torch.no_grad()
 def batch_states(
-    model: Any, tokens: Int[Tensor, "B T"], places: Iterable[Place]
+    model: Any, tokens: Int[Tensor, "B T"], places: Collection[Place]
 ) -> tuple[dict[Place, Float[Tensor, "B T D"]], Float[Tensor, "B T D"]]:
     """The state at every place and position of a batch, and that after the last layer."""
-    places = list(places)
     with capture(model, list({place.hook for place in places})) as captures:
         last = last_state(model, tokens)
     return {place: place.of(captures[place.hook]) for place in places}, last

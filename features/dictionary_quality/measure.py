@@ -124,14 +124,11 @@ class Cell:
     def edits(self, ids: Int[Tensor, "B T"], rebuilt: Bool[Tensor, "B T"]) -> dict[str, Edit]:
         """The edits that put the rebuilt state in the place of the state, at these positions."""
 
-        def replaced(x: Tensor, y: Tensor) -> Tensor:
-            out = y.clone()
-            source, state = self.source.of(x), self.target.of(out)  # a view of out
-            new = self.rebuild(source[rebuilt].float(), state[rebuilt].float(), ids[rebuilt])
-            state[rebuilt] = new.to(state)
-            return out
+        def replace_state(x: Tensor, y: Tensor) -> None:
+            source, state = self.source.of(x), self.target.of(y)  # a view of y
+            state[rebuilt] = self.rebuild(source[rebuilt].float(), state[rebuilt].float(), ids[rebuilt]).to(state)
 
-        return target_edits(self.source.hook, self.target.hook, replaced)
+        return target_edits(self.source.hook, self.target.hook, replace_state)
 
 
 # ---- measuring --------------------------------------------------------------------------------

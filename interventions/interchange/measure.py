@@ -7,14 +7,15 @@ answer = ln Σ p(answers) − ln Σ p(foils) > 0        of the base prompt, with
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import block_diag
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import dijkstra
 from torch import Tensor
 from torch.nn import functional
 
@@ -52,48 +53,35 @@ def cases_of(options: Interchange, opened: OpenPrompts) -> dict[str, pd.DataFram
     those that no two parts of the prompts may share. Raises `InputError` if no relation has a variable, and for a
     position that prompts lack.
     """
-    aligned, groups = opened.aligned, defaultdict[str, list[dict[str, Any]]](list)
+    aligned, rows, cases = opened.aligned, list[tuple[Any, ...]](), dict[str, pd.DataFrame]()
     if options.position != "last" and (lost := [p.id for p in aligned.prompts if options.position not in p.roles]):
         raise InputError(f"prompt {lost[0]!r} has no {options.position}: give --position last")
-    rows = list[dict[str, Any]]()
-    for prompt, ids, roles, unit in zip(
-        aligned.prompts, aligned.tokens, aligned.positions, units_of(aligned.prompts), strict=True
-    ):
+    units = [unit if isinstance(unit, tuple) else (unit,) for unit in units_of(aligned.prompts)]
+    for prompt, ids, roles, unit in zip(aligned.prompts, aligned.tokens, aligned.positions, units, strict=True):
         lists = answer_tokens(prompt, ids, opened.tokenizer) if prompt.answers or prompt.incoherent else ""
         if not isinstance(lists, str):
             position = len(ids) - 1 if options.position == "last" else roles[options.position][-1]
-            rows.append({"prompt": prompt, "tokens": ids, "position": position, "answers": lists[:2],
-                         "words": words_of(prompt), "unit": unit if isinstance(unit, tuple) else (unit,),
-                         "name": opened.unit(prompt.id)})  # fmt: skip
-    two_lists = len({frozenset(row["answers"][0]) for row in rows}) == 2
-    for row in rows:
-        groups[row["prompt"].category if two_lists else row["prompt"].relation or row["prompt"].category].append(row)
-    cases = dict[str, pd.DataFrame]()
-    for group, of_group in groups.items():
-        table = pd.DataFrame(of_group)
-        variable, value = variable_of(table["prompt"].tolist(), table["answers"].tolist())
+            of_roles = [prompt.text[slice(*place)] for role, place in prompt.roles.items() if role != "query"]
+            words = frozenset((prompt.words or {}).values() or of_roles or unit)
+            rows.append((prompt, ids, position, lists[:2], words, unit, opened.unit(prompt.id)))
+    table = pd.DataFrame(rows, columns=["prompt", "tokens", "position", "answers", "words", "unit", "name"])
+    two_lists = len({frozenset(right) for right, _ in table["answers"]}) == 2
+    table["group"] = [p.category if two_lists else p.relation or p.category for p in table["prompt"]]
+    for group, of_group in table.groupby("group", sort=False):
+        variable, value = variable_of(of_group["prompt"].tolist(), of_group["answers"].tolist())
         if variable:
-            cases[group] = table.assign(right=value, value=value, variable=variable)
+            plain = of_group.reset_index(drop=True)
+            cases[str(group)] = plain.assign(right=value, value=value, variable=variable)
     if not cases:
         kinds = "two kinds of nouns or both orders of two nouns, as stories, or with two lists of answers, as pronouns"
         raise InputError(f"interchange needs a variable of two values: prompts with {kinds} or agreement")
     return cases
 
 
-def part_of(cases: pd.DataFrame, rows: Sequence[int]) -> pd.DataFrame:
-    return cases.iloc[rows].reset_index(drop=True)
-
-
 def own_answer(cases: pd.DataFrame, pairs: Int[np.ndarray, "pairs 2"]) -> Bool[np.ndarray, " pairs"]:
     """Whether the source's value calls for the base prompt's `answers`."""
     value, right = (cases[name].to_numpy() for name in ("value", "right"))
     return np.asarray(value[pairs[:, 1]] == right[pairs[:, 0]])
-
-
-def words_of(prompt: Prompt) -> frozenset[str]:
-    """The words that other prompts may have as well."""
-    roles = (prompt.text[start:end] for role, (start, end) in prompt.roles.items() if role != "query")
-    return frozenset((prompt.words or {}).values()) or frozenset(roles)
 
 
 def variable_of(
@@ -113,8 +101,8 @@ def variable_of(
     if not all(role in prompt.roles for prompt in prompts for role in roles):
         return "", np.zeros(0)
     nouns = [[prompt.text[slice(*prompt.roles[role])] for role in roles] for prompt in prompts]
-    ends = [max(prompt.roles[role][1] for role in roles) for prompt in prompts]
-    clues = [[prompt.text[end:], distractor] for prompt, end, (_, distractor) in zip(prompts, ends, nouns, strict=True)]
+    after = [prompt.text[max(prompt.roles[role][1] for role in roles) :] for prompt in prompts]
+    clues = [[text, distractor] for text, (_, distractor) in zip(after, nouns, strict=True)]
     for differ in (nouns, [*nouns, *clues]):
         if kind := two_kinds(differ):
             return "kind of noun", np.array([kind[target] for target, _ in nouns])
@@ -126,14 +114,13 @@ def variable_of(
 def two_kinds(differ: Sequence[Sequence[str]]) -> dict[str, int]:
     """A kind, 0 or 1, of every word, so that those of each pair have different ones; {} if there is no or no single way
     up to the exchange of both."""
-    kind, todo = {differ[0][0]: 0}, True
-    while todo:
-        edges = [(a, b) for a, b in differ if (a in kind) != (b in kind)]
-        for a, b in edges:
-            kind.setdefault(a, 1 - kind.get(b, 0))
-            kind.setdefault(b, 1 - kind[a])
-        todo = bool(edges)
-    return kind if all(kind.get(a) == 1 - kind.get(b, 2) for a, b in differ) else {}
+    words, places = np.unique(np.asarray(differ), return_inverse=True)
+    a, b = places.reshape(-1, 2).T
+    edges = coo_array((np.ones(len(a)), (a, b)), shape=(len(words), len(words)))
+    distance = dijkstra(edges, directed=False, unweighted=True, indices=a[0])
+    if not np.isfinite(distance).all() or (distance[a] % 2 == distance[b] % 2).any():
+        return {}
+    return dict(zip(words.tolist(), (distance % 2).astype(int).tolist(), strict=True))
 
 
 def apart(cases: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
@@ -148,7 +135,7 @@ def apart(cases: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
         rows: tuple[list[int], list[int]] = ([], [])
         sizes = np.zeros((2, 2))
         for i in rng.permutation(len(cases)):
-            prompt_words, value = cases["words"][i] or frozenset(cases["unit"][i]), int(cases["right"][i])
+            prompt_words, value = cases["words"][i], int(cases["right"][i])
             sides = [side for side in (0, 1) if prompt_words & words[side]]
             if len(sides) == 2:
                 continue
@@ -218,7 +205,13 @@ def swap(
     """The edit that adds P (h_source − h_base) to base prompts at their positions: P = U Uᵀ, or 1 without U."""
     delta = states[source] - states[base]
     delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
-    return {place.hook: lambda x, hook: place.add(x, delta, position)}
+
+    def add(x: Tensor, hook: Any) -> Tensor:
+        new = x.clone()
+        place.of(new)[torch.arange(len(delta), device=x.device), position] += delta.to(x)
+        return new
+
+    return {place.hook: add}
 
 
 class Search:
@@ -333,12 +326,11 @@ def answered(
     bases: Sequence[tuple[Place, str, Tensor | None]], places: Sequence[Place], tick: Any = lambda n: None,
 ) -> Bool[np.ndarray, "cells pairs"]:  # fmt: skip
     """Whether the model prefers the base prompt's own answer: unedited, and under the interchange in each basis. `tick`
-    is called as often as there are cells."""
+    is called after every batch of about `BATCH` pairs."""
     states = states_at(model, cases, places)
     prefers = np.zeros((1 + len(bases), len(pairs)), bool)
     order = np.argsort(cases["tokens"].map(len).to_numpy()[pairs[:, 0]], kind="stable")
-    batches, passes = np.array_split(order, max(1, len(order) // BATCH)), count(1)
-    for rows in batches:
+    for rows in np.array_split(order, max(1, len(order) // BATCH)):
         base, source = pairs[rows].T
         tokens, position, last = tensors_of(model, cases, base)
         sweep = [{}, *(swap(place, U, states[place], base, source, position) for place, _, U in bases)]
@@ -349,8 +341,7 @@ def answered(
             with torch.no_grad():
                 m = margins(unembed(h, model.head), cases["answers"][base])
             prefers[cell, rows] = (m > 0).cpu().numpy()
-            if next(passes) % len(batches) == 0:
-                tick(1)
+        tick(1)
     return prefers
 
 
@@ -366,40 +357,37 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     nets: list[tuple[Any, str, list[str]]] = [(model, options.variable, [b for b in options.basis if b != "untrained"])]
     if "untrained" in options.basis:
         nets.append((untrained(model, options.seed), "right", ["untrained"]))
-    tick = ticks(progress, len(groups) * (2 * len(places) * len(options.basis) + len(nets)))
-    labels, baselines = list[dict[str, Any]](), list[int]()  # of every cell; a baseline is the cell without an edit
-    hits, flips, units = list[np.ndarray](), list[np.ndarray](), list[pd.DataFrame]()  # of every relation
-    words, arrays = list[str](), dict[str, np.ndarray]()
+    n_batches = len(nets) * max(1, options.pairs // BATCH)
+    tick = ticks(progress, len(groups) * (len(places) * len(options.basis) + n_batches))
+    labels, words, arrays = list[dict[str, Any]](), list[str](), dict[str, np.ndarray]()
+    hits, differ, units = list[pd.DataFrame](), list[pd.DataFrame](), list[pd.DataFrame]()
     trainings, n_prompts = defaultdict[str, list[bool]](list), np.zeros(2, int)  # for directions, and measured
     for relation, cases in groups.items():
-        parts = [part_of(cases, rows) for rows in apart(cases, options.seed)]
+        parts = [cases.iloc[rows].reset_index(drop=True) for rows in apart(cases, options.seed)]
         of_nets = [[with_values(variable, net, part) for part in parts] for net, variable, _ in nets]
-        variable, size = cases["variable"][0], len(parts[1])
+        variable = cases["variable"][0]
         if min(part["value"].nunique() for part in of_nets[0]) < 2:
             words.append(f"{relation} left out: the {variable} has one value in all prompts of a part")
             continue
         n_prompts += [len(part) for part in parts]
-        pairs = draw_pairs(range(size), options.pairs, np.random.default_rng([options.seed, 4]))
-        net_hits, net_flips = list[np.ndarray](), list[np.ndarray]()
-        for (net, _, net_bases), (directions, measured_cases) in zip(nets, of_nets, strict=True):
+        pairs = draw_pairs(range(len(parts[1])), options.pairs, np.random.default_rng([options.seed, 4]))
+        base, source = (parts[1].iloc[rows].reset_index() for rows in pairs.T)
+        names = base["name"] + " ← " + source["name"]
+        units.append(pd.DataFrame({"unit": names, "cluster": base["unit"] + source["unit"]}))
+        for (net, _, net_bases), (directions, measured) in zip(nets, of_nets, strict=True):
             bases = list(bases_of(options, net, directions, places, net_bases, tick, trainings))
-            prefers = answered(net, measured_cases, pairs, bases, places, tick)
-            net_hits.append(prefers == own_answer(measured_cases, pairs))
-            base_value, source_value = measured_cases["value"].to_numpy()[pairs].T
-            net_flips.append(np.broadcast_to(base_value != source_value, prefers.shape))
-            baselines += [len(labels)] * len(prefers)
+            prefers = answered(net, measured, pairs, bases, places, tick)
+            base_value, source_value = measured["value"].to_numpy()[pairs].T
+            must_flip = np.broadcast_to(base_value != source_value, prefers.shape)
+            for frames, matrix in ((hits, prefers == own_answer(measured, pairs)), (differ, must_flip)):
+                frames.append(pd.DataFrame(matrix.astype(float), columns=names))
             keys = [("", "", -1, "nothing"), *((place.hook, place.stream, place.layer, b) for place, b, _ in bases)]
             labels += [dict(zip(KEYS, (relation, *of_cell), strict=True)) for of_cell in keys]
             arrays |= {
                 f"{basis}.{relation}.{place.hook}.{place.stream}": np.ascontiguousarray(U.cpu().numpy().T, np.float32)
                 for place, basis, U in bases if U is not None
             }  # fmt: skip
-        words.append(f"{relation} by {variable} ({net_flips[0][0].mean():.3f} must flip)")
-        hits.append(np.concatenate(net_hits))
-        flips.append(np.concatenate(net_flips))
-        base, source = (part_of(parts[1], rows) for rows in pairs.T)
-        names = base["name"] + " ← " + source["name"]
-        units.append(pd.DataFrame({"unit": names, "cluster": base["unit"] + source["unit"]}))
+        words.append(f"{relation} by {variable} ({differ[-len(nets)].iloc[0].mean():.3f} must flip)")
     tick(0)
     if not hits:
         raise InputError(f"{'; '.join(words)}: give --n more, --variable right, or another suite")
@@ -413,22 +401,26 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
     for basis, learns in trainings.items():
         if any(learns):
             title.append(f"{basis} had no held-out words at {sum(learns)} of {counted(len(learns), 'place')}")
-    measurements = InstrumentData({}, {}, {"title": "; ".join(title)}, arrays)
-    measured, total, must_flip = (block_diag(*matrices) for matrices in (map(np.ones_like, hits), hits, flips))
+    total, flips = (pd.concat(frames).to_numpy() for frames in (hits, differ))  # NaN for pairs of other relations
+    sizes = {"accuracy": total >= 0, "flips": flips == 1, "stays": flips == 0}
     cells = pd.DataFrame(labels).assign(cell=range(len(labels)))
-    edited = {i: baseline for i, baseline in enumerate(baselines) if i != baseline}
-    plain = partial(Contrast, null=None)
-    for name, size in {"accuracy": measured, "flips": must_flip, "stays": measured & ~must_flip}.items():
-        totals = np.where(size, total, np.nan)
-        measurements.blocks[name] = Observations(measure=HITS, cells=cells, units=table, total=totals, size=size)
-        measurements.contrasts[name] = [plain(quantity=name, weights={i: 1.0}, labels=labels[i]) for i in edited]
-    for i, baseline in edited.items():
-        above, family = {i: 1.0, baseline: -1.0}, labels[i]["basis"]
-        measurements.contrasts["accuracy"] += [
-            plain(quantity="nothing", weights={baseline: 1.0}, labels=labels[i]),
-            Contrast(quantity="above", weights=above, labels=labels[i], family=family),
+    blocks = {
+        name: Observations(measure=HITS, cells=cells, units=table, total=total * size, size=size)
+        for name, size in sizes.items()
+    }
+    contrasts, baseline, plain = defaultdict[str, list[Contrast]](list), 0, partial(Contrast, null=None)
+    for i, of_cell in enumerate(labels):
+        if of_cell["basis"] == "nothing":
+            baseline = i
+            continue
+        for name in sizes:
+            contrasts[name].append(plain(quantity=name, weights={i: 1.0}, labels=of_cell))
+        above, family = {i: 1.0, baseline: -1.0}, of_cell["basis"]
+        contrasts["accuracy"] += [
+            plain(quantity="nothing", weights={baseline: 1.0}, labels=of_cell),
+            Contrast(quantity="above", weights=above, labels=of_cell, family=family),
         ]
-    return measurements
+    return InstrumentData(blocks, contrasts, {"title": "; ".join(title)}, arrays)
 
 
 def tables(options: Interchange, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -1,8 +1,7 @@
 """Lenses of every stream after every layer: fitted on some documents, compared with the model on others."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
@@ -11,11 +10,12 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key
 from streamscope.models.hooks import capture, pad
@@ -24,11 +24,10 @@ from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.logit_lens import measure as logit_lens
-from streamscope.probes.stream_states import RESID, Place, batch_states, last_hook, last_state, places_of, stream_hooks
+from streamscope.probes.stream_states import RESID, Place, batch_states, last_state, places_of, stream_hooks
 
 MEASURED = 0.25  # share of the documents to measure on
 DAMPING = 1e-4  # λ of ridge, in units of the mean variance of a dimension
-SOURCES = {"ridge": "own", "tuned": "own", "untrained": "untrained"}  # whose states a fitted lens reads
 KEPT, BATCH = 16_384, 1024  # positions that are kept to train tuned, and those of a step
 LEARNING_RATE = 1e-3  # the first, which falls to 0
 
@@ -38,7 +37,7 @@ def places(options: Lenses, model: Any) -> list[Place]:
     streams = places_of(model, options.hooks)
     if options.hooks or streams[0].stream == RESID:
         return streams
-    return [*streams, *(Place(last_hook(layer), RESID, layer) for layer in range(model.cfg.n_layers))]
+    return [*streams, *(Place(f"blocks.{i}.hook_resid_post", RESID, i) for i in range(model.cfg.n_layers))]
 
 
 def check(options: Lenses, model: Any) -> None:
@@ -71,91 +70,72 @@ def states_of(
 # ---- fitting ----------------------------------------------------------------------------------
 
 
-class Moments:
-    """Means over positions of what least squares needs, in float64, of a state x and the last layer's state y."""
-
-    def __init__(self) -> None:
-        self.n: int = 0
-        self.sums: list[Any] = [0.0] * 4
-
-    def add(self, x: Float[Tensor, "N D"], y: Float[Tensor, "N D"]) -> None:
-        x, y = x.double(), y.double()
-        self.n += len(x)
-        self.sums = [a + b for a, b in zip(self.sums, (x.sum(0), y.sum(0), x.T @ x, x.T @ y), strict=True)]
-
-    def ridge(self) -> Map:
-        """argmin over A, b of Σ |y − x A − b|² / n + λ |A|², λ = `DAMPING` · mean variance of x."""
-        mean_x, mean_y, cxx, cxy = (total / self.n for total in self.sums)
-        cxx, cxy = cxx - mean_x[:, None] * mean_x, cxy - mean_x[:, None] * mean_y
-        penalty = DAMPING * cxx.diagonal().mean().clamp(min=1e-12)
-        A = torch.linalg.solve(cxx + penalty * torch.eye(len(cxx)).to(cxx), cxy)
-        return Map(A.float(), (mean_y - mean_x @ A).float())
+def moments(x: Float[Tensor, "N D"], y: Float[Tensor, "N D"]) -> Float[Tensor, "1+D 1+2*D"]:
+    """[1 x]ᵀ [1 x y] in float64: sums over positions, which is all that least squares of y from x needs."""
+    with_ones = functional.pad(x.double(), (1, 0), value=1.0)
+    return with_ones.T @ torch.cat([with_ones, y.double()], 1)
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The maps by kind and place, the mean prediction, and of what has the state of an earlier place, this place."""
+def ridge(sums: Tensor) -> Map:
+    """argmin over A, b of Σ |y − x A − b|² / n + λ |A|², λ = `DAMPING` · mean variance of x; `sums` of `moments`."""
+    means, d = sums[0] / sums[0, 0], len(sums) - 1
+    mean_x, mean_y = means[1:].split(d)
+    cxx, cxy = (sums[1:, 1:] / sums[0, 0] - mean_x[:, None] * means[1:]).split(d, 1)
+    penalty = DAMPING * cxx.diagonal().mean().clamp(min=1e-12)
+    A = torch.linalg.solve(cxx + penalty * torch.eye(d).to(cxx), cxy)
+    return Map(A.float(), (mean_y - mean_x @ A).float())
 
-    maps: dict[tuple[str, Place], Map]
-    constant: Float[Tensor, " V"]
-    """ln of the mean of the model's probabilities."""
-    repeated: Mapping[Source, Place]
-    positions: int
-    texts: int  # that the derivatives are of
 
-    def repeats(self, model: Any, kind: str, place: Place) -> bool:
-        """Whether a lens is that of an earlier place; jacobian is not, because it depends on the layers that follow."""
-        earlier = self.repeated.get((SOURCES.get(kind, "own"), place))
-        if earlier is None or kind == "jacobian":
-            return False
-        shared = kind != "logit" or not hasattr(model, "layer_norm")
-        return shared or model.layer_norm(place.layer) is model.layer_norm(earlier.layer)
-
-    def unchanged(self, model: Any, read_places: Sequence[Place]) -> list[str]:
-        """The streams that are read after every layer and that none changes."""
-        layers = defaultdict[str, set[int]](set)
-        for place in read_places:
-            if place.hook.endswith("_post") and (("own", place) in self.repeated or place in self.repeated.values()):
-                layers[place.stream].add(place.layer)
-        return sorted(stream for stream, of_stream in layers.items() if len(of_stream) == model.cfg.n_layers)
+Cell = tuple[str, Place, dict[Source, Map]]
+"""One lens of one place: the maps of the states whose sum the head reads; none for the logit lens and the constant."""
 
 
 def fit(
     options: Lenses, nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place],
-    tick: Callable[[int], None],
-) -> Fitted:  # fmt: skip
-    """The lenses from these documents, of every position that has a next token, BOS too."""
-    model, device, maps = nets["own"], nets["own"].cfg.device, dict[tuple[str, Place], Map]()
+    J: Mapping[Place, Map], tick: Callable[[int], None],
+) -> tuple[list[Cell], Float[Tensor, " V"], str]:  # fmt: skip
+    """The constant and the wanted lenses, without those that are an earlier place's, from every position of these
+    documents that has a next token, BOS too; ln of the mean of the model's probabilities; and words for the title."""
+    model, device, n = nets["own"], nets["own"].cfg.device, 0
     head, first = head_of(model), {place.stream: place for place in reversed(read_places)}
     repeated = {(net, p): first[p.stream] for net in nets for p in read_places if p != first[p.stream]}
-    total, positions = torch.zeros(model.cfg.d_vocab, dtype=torch.float64, device=device), 0
+    total = torch.zeros(model.cfg.d_vocab, dtype=torch.float64, device=device)
     kept_mask = thinned(sum(len(ids) - 1 for ids in opened.rows()), options.seed).to(device)
-    moments, samples, kept_last = defaultdict[Source, Moments](Moments), defaultdict[Source, list[Tensor]](list), []
+    sums, samples, kept_last = defaultdict[Source, Any](float), defaultdict[Source, list[Tensor]](list), []
     for _, tokens, targets in opened.batches():
         states, last = states_of(nets, read_places, tokens.to(device), (targets != IGNORE).to(device))
         repeated = {(net, place): earlier for (net, place), earlier in repeated.items()
                     if torch.equal(states[net, place], states[net, earlier])}  # fmt: skip
         with torch.no_grad():
             total += sum(head(h).double().softmax(-1).sum(0) for h in last.split(chunk_rows(model.cfg.d_vocab)))
-        rows = kept_mask[positions : positions + len(last)]
-        positions += len(last)
+        rows = kept_mask[n : n + len(last)]
+        n += len(last)
         kept_last.append(last[rows])
         for source, x in states.items():
-            moments[source].add(x, last)
+            sums[source] += moments(x, last)
             samples[source].append(x[rows])
-    last = torch.cat(kept_last)
-    for place in read_places:
-        for kind in options.kinds:
-            source = SOURCES.get(kind, ""), place
-            if source in moments and source not in repeated:
-                ridge = moments[source].ridge()
-                fixed = kind == "ridge"
-                maps[kind, place] = ridge if fixed else tuned(options, head, ridge, torch.cat(samples[source]), last)
+    last, cells = torch.cat(kept_last), [("constant", Place("", "", -1), dict[Source, Map]())]
+    norm_of = getattr(model, "layer_norm", lambda layer: None)
+    for kind, place in product(options.kinds, read_places):
+        source, maps = ("untrained" if kind == "untrained" else "own", place), dict[Source, Map]()
+        earlier = repeated.get(source)
         tick(1)
-    texts = [row for row in islice(opened.rows(), options.texts) if len(row) > 2]
-    if "jacobian" in options.kinds:
-        maps |= {("jacobian", place): J for place, J in jacobians(model, texts, read_places).items()}
-    return Fitted(maps, (total / positions).clamp(min=1e-45).log(), repeated, positions, len(texts))
+        if kind == "jacobian":  # of a sum of streams, those of the streams; it depends on the layers that follow
+            maps = {("own", p): J[p] for p in J if p == place or (place not in J and p.layer == place.layer)}
+        elif earlier and (kind != "logit" or norm_of(place.layer) is norm_of(earlier.layer)):
+            continue
+        elif kind != "logit":
+            start = ridge(sums[source])
+            fixed = kind == "ridge"
+            maps[source] = start if fixed else tuned(options, head, start, torch.cat(samples[source]), last)
+        cells.append((kind, place, maps))
+    same = {place for net, place in repeated if net == "own"} | set(repeated.values())
+    layers = Counter(place.stream for place in same if place.hook.endswith("_post"))
+    unchanged = ", ".join(sorted(stream for stream, count in layers.items() if count == model.cfg.n_layers))
+    words = f"fitted on {n:,} positions of other documents"
+    if unchanged:
+        words += f"; no layer changes {unchanged}: one row for each lens" + " but jacobian" * bool(J)
+    return cells, (total / n).clamp(min=1e-45).log(), words
 
 
 def thinned(n: int, seed: int) -> Bool[Tensor, " n"]:
@@ -213,63 +193,33 @@ def jacobians(model: Any, rows: Sequence[Sequence[int]], read_places: Sequence[P
 # ---- measuring --------------------------------------------------------------------------------
 
 
-Cell = tuple[str, Place, dict[Source, Map]]
-"""One lens of one place: the maps of the states whose sum the head reads; none for the logit lens."""
-
-
-def logits_of(cell: Cell, model: Any, states: Mapping[Source, Tensor], rows: Tensor) -> Float[Tensor, "n V"]:
-    """What a lens reads in some rows of the states."""
-    kind, place, maps = cell
-    if kind == "logit":
-        return head_of(model, place.layer)(states["own", place][rows])
-    return head_of(model)(torch.stack([maps[source].to_last(states[source][rows]) for source in maps]).sum(0))
-
-
-def cells_of(options: Lenses, model: Any, read_places: Sequence[Place], fit_result: Fitted) -> list[Cell]:
-    """What is compared with the model: the wanted lenses, without those that are an earlier place's."""
-    cells = list[Cell]()
-    for kind, place in product(options.kinds, read_places):
-        if fit_result.repeats(model, kind, place):
-            continue
-        parts = [place] if kind != "logit" else []
-        if kind == "jacobian" and (kind, place) not in fit_result.maps:  # a sum of streams has none of its own
-            parts = [p for p in read_places if p.layer == place.layer and p != place]
-        cells.append((kind, place, {(SOURCES.get(kind, "own"), p): fit_result.maps[kind, p] for p in parts}))
-    return cells
-
-
 def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: lenses of places, and the constant lens. Units: documents, with a sum over their positions."""
+    """Cells: the constant lens, and lenses of places. Units: documents, with a sum over their positions."""
     opened, read_places = data[Documents], places(options, model)
     fit_documents, test_documents = opened.split(MEASURED, options.seed)
     nets = {"own": model} | ({"untrained": untrained(model, options.seed)} if "untrained" in options.kinds else {})
-    tick = ticks(progress, len(read_places) + 1)
-    fit_result = fit(options, nets, fit_documents, read_places, tick)
-    cells = cells_of(options, model, read_places, fit_result)
-    sums, units = compare(nets, test_documents, read_places, cells, fit_result.constant)
+    tick = ticks(progress, len(read_places) * len(options.kinds) + 1)
+    texts = [row for row in islice(fit_documents.rows(), options.texts) if len(row) > 2]
+    J = jacobians(model, texts, read_places) if "jacobian" in options.kinds else {}
+    cells, constant, words = fit(options, nets, fit_documents, read_places, J, tick)
+    sums, units = compare(nets, test_documents, read_places, cells, constant)
     tick(0)
-    labels = pd.DataFrame([dict(zip(KEYS, (kind, p.stream, p.layer, p.hook), strict=True)) for kind, p, _ in cells])
-    title = f"{title_of(model)} on {test_documents.title()}; "
-    title += f"fitted on {fit_result.positions:,} positions of other documents"
-    if streams := fit_result.unchanged(model, read_places):
-        title += f"; no layer changes {', '.join(streams)}: one row for each lens"
-        title += " but jacobian" if "jacobian" in options.kinds else ""
-    about = {"title": title, "weights_digest": weights_digest(model), "texts": fit_result.texts,
-             "layers": model.cfg.n_layers}  # fmt: skip
-    arrays = {"constant": fit_result.constant.float().cpu().numpy()}
-    for (kind, place), lens_map in fit_result.maps.items():
-        arrays |= zip(names_of(kind, place.name), (x.cpu().numpy() for x in (lens_map.A, lens_map.b)), strict=True)
-    measurements = InstrumentData({}, {}, about, arrays)
-    constant = pd.DataFrame([{"lens": "constant", "stream": "", "layer": -1, "hook": ""}])
-    lenses = pd.concat([constant, labels], ignore_index=True)
-    everywhere = labels.drop_duplicates(["stream", "layer"]).assign(lens="constant")
+    about = {"title": f"{title_of(model)} on {test_documents.title()}; {words}", "texts": len(texts),
+             "weights_digest": weights_digest(model), "layers": model.cfg.n_layers}  # fmt: skip
+    measurements = InstrumentData({}, {}, about, {"constant": constant.float().cpu().numpy()})
+    for kind, _, maps in cells:
+        for (_, place), lens in maps.items():
+            A, b = names_of(kind, place.name)
+            measurements.arrays |= {A: lens.A.cpu().numpy(), b: lens.b.cpu().numpy()}
+    labels = pd.DataFrame([(kind, place.stream, place.layer, place.hook) for kind, place, _ in cells], columns=KEYS)
+    everywhere = labels[1:].drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
     for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
-        measure = Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits)
         measurements.blocks[name] = Observations(
-            measure=measure, cells=lenses, units=units, total=sums[name], size=sums["targets"]
-        )
-        of_constant = [replace(c, weights={0: 1.0}) for c in each(name, everywhere, null=None)]
-        measurements.contrasts[name] = each(name, labels, start=1, null=None) + of_constant
+            measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
+            cells=labels, units=units, total=sums[name], size=sums["targets"],
+        )  # fmt: skip
+        of_constant = [Contrast(quantity=name, weights={0: 1.0}, labels=row, null=None) for row in everywhere]
+        measurements.contrasts[name] = each(name, labels[1:], start=1, null=None) + of_constant
     return measurements
 
 
@@ -277,8 +227,8 @@ def compare(
     nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place], cells: Sequence[Cell],
     constant: Float[Tensor, " V"],
 ) -> tuple[dict[str, np.ndarray], pd.DataFrame]:  # fmt: skip
-    """Sums over the positions of each document: KL(model ‖ lens), equal first tokens [1 + cells, documents], and
-    `targets`, the positions; and the documents."""
+    """Sums over the positions of each document: KL(model ‖ lens), equal first tokens [cells, documents], and `targets`,
+    the positions; and the documents."""
     model = nets["own"]
     head = head_of(model)
 
@@ -287,13 +237,18 @@ def compare(
         real = targets != IGNORE
         states, last = states_of(nets, read_places, tokens, real)
         document = real.nonzero()[:, 0]
-        kl = torch.zeros(1 + len(cells), len(tokens), dtype=torch.float64, device=tokens.device)
+        kl = torch.zeros(len(cells), len(tokens), dtype=torch.float64, device=tokens.device)
         agreement = torch.zeros_like(kl)
         for rows in torch.arange(len(last), device=last.device).split(chunk_rows(model.cfg.d_vocab)):
             log_p = head(last[rows]).log_softmax(-1)
             p, first = log_p.exp(), log_p.argmax(-1)
-            for i, cell in enumerate([None, *cells]):
-                logits = constant.expand_as(log_p) if cell is None else logits_of(cell, model, states, rows)
+            for i, (kind, place, maps) in enumerate(cells):
+                if maps:
+                    logits = head(torch.stack([maps[s].to_last(states[s][rows]) for s in maps]).sum(0))
+                elif kind == "logit":
+                    logits = head_of(model, place.layer)(states["own", place][rows])
+                else:
+                    logits = constant.expand_as(log_p)
                 log_q = logits.to(log_p).log_softmax(-1)
                 kl[i].index_add_(0, document[rows], (p * (log_p - log_q)).sum(-1, dtype=torch.float64))
                 agreement[i].index_add_(0, document[rows], (log_q.argmax(-1) == first).double())

@@ -327,7 +327,7 @@ def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
         ({"normalize_activations": "layer_norm"}, "normalize_activations layer_norm is not read"),
         ({"activation_fn_str": "tanh-relu"}, "unknown activation_fn_str"),
         ({"architecture": "batchtopk", "k": 4}, "has no threshold"),
-        (None, "holds no cfg.json"),
+        (None, r"cfg\.json cannot be read \(No such file or directory\); give a folder"),
     ],
 )
 def test_folders_that_are_refused(changes: dict[str, Any] | None, message: str, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_prompts_for_directions_share_no_word_with_measured_ones() -> None:
     for suite in ("agreement", "ioi"):
         groups |= cases_of(how, open_data(Prompts(suite), model))
     for relation, cases in groups.items():
-        directions, measured = (measure.part_of(cases, rows) for rows in apart(cases, 0))
+        directions, measured = (cases.iloc[rows].reset_index(drop=True) for rows in apart(cases, 0))
         assert not set().union(*directions.words) & set().union(*measured.words)
         for value in (0, 1):
             sizes = [(part.right == value).sum() for part in (directions, measured)]
@@ -266,14 +266,14 @@ def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
 
 
 def test_the_bar_goes_on_while_pairs_are_measured() -> None:
-    """Directions are found at once, the passes of 1,000 pairs take the time: a tick a cell, and one for no edit."""
+    """Directions are found at once, the passes of 1,000 pairs take the time: a tick a batch of 64."""
     model, ticks = planted(), []
     cases = measure.with_values("chosen", model, cases_of(Interchange(), opened(model))["c"])
     places = places_of(model, [CONTEXT, TOKEN])
     pairs = draw_pairs(range(len(cases)), 200, np.random.default_rng(0))
     bases = [(place, "whole", None) for place in places]
     answered(model, cases, pairs, bases, places, ticks.append)
-    assert ticks == [1, 1, 1]
+    assert ticks == [1, 1, 1]  # 200 pairs
 
 
 def test_what_has_no_variable_and_what_is_no_stream_is_refused() -> None:
@@ -301,7 +301,7 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
     model, how = load("stories/lfa"), Interchange()
     cases = cases_of(how, open_data(Prompts("stories"), model))[relation]
     directions, measured = (
-        measure.with_values("chosen", model, measure.part_of(cases, rows)) for rows in apart(cases, 0)
+        measure.with_values("chosen", model, cases.iloc[rows].reset_index(drop=True)) for rows in apart(cases, 0)
     )
     place = places_of(model, ["blocks.3.hook_context_post"])[0]
     rng = np.random.default_rng(0)

@@ -17,9 +17,9 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.lenses import names_of, read_lenses
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.lenses import measure as fitting
-from streamscope.probes.lenses.measure import Moments, check, jacobians, places, thinned
+from streamscope.probes.lenses.measure import check, jacobians, moments, places, ridge, thinned
 from streamscope.probes.logit_lens import LogitLens
-from streamscope.probes.stream_states import Place, last_hook, last_state
+from streamscope.probes.stream_states import Place, last_state
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import model_of, some
 
@@ -31,11 +31,11 @@ def test_a_known_map_is_found() -> None:
     """Least squares of a linear function of correlated states with unequal variances is that function."""
     generator = torch.Generator().manual_seed(3)
     mix, A = torch.randn(12, 12, generator=generator), torch.randn(12, 12, generator=generator)
-    b, moments = torch.randn(12, generator=generator), Moments()
+    b, sums = torch.randn(12, generator=generator), torch.zeros(13, 25, dtype=torch.float64)
     for n in (700, 1, 299):
         x = 2 + torch.randn(n, 12, generator=generator) @ mix
-        moments.add(x, x @ A + b)
-    found = moments.ridge()
+        sums += moments(x, x @ A + b)
+    found = ridge(sums)
     x = 2 + torch.randn(500, 12, generator=generator) @ mix
     wanted = x @ A + b
     assert (found.to_last(x) - wanted).norm() / wanted.norm() < 1e-3
@@ -199,10 +199,10 @@ def test_published_files(tmp_path: Path) -> None:
     result.save(tmp_path / "lens.pt")
     theirs = JacobianLens.load(str(tmp_path / "lens.pt"))
     assert theirs.source_layers == [0, 1] and theirs.n_prompts == 2
-    J = torch.from_numpy(result.arrays[names_of("jacobian", last_hook(0))[0]]).T
+    J = torch.from_numpy(result.arrays["jacobian.blocks.0.hook_resid_post.A"]).T
     torch.testing.assert_close(theirs.jacobians[0].float(), J, atol=2e-3, rtol=1e-3)
     theirs.save(str(tmp_path / "theirs.pt"))
-    ours = read_lenses(tmp_path / "theirs.pt", model).at("jacobian", last_hook(0))
+    ours = read_lenses(tmp_path / "theirs.pt", model).at("jacobian", "blocks.0.hook_resid_post")
     x = torch.randn(5, model.config.d_model)
     torch.testing.assert_close(ours.to_last(x), x @ J.half().float().T, atol=1e-4, rtol=1e-3)
     with pytest.raises(InputError, match="one stream"):
@@ -265,7 +265,7 @@ def test_a_bridge_of_a_library_model_has_the_same_derivatives() -> None:
     rows = [[0, 5, 9, 11, 30, 4], [0, 8, 70, 12, 3]]
     read = places(Lenses(), bridge)
     found = jacobians(bridge, rows, read)
-    assert [place.hook for place in found] == [last_hook(0), last_hook(1)]
+    assert [place.hook for place in found] == ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
     for parameter in bridge.parameters():
         parameter.requires_grad_(False)
     theirs = [
