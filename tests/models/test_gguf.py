@@ -36,7 +36,6 @@ TEMPLATE += "{% if add_generation_prompt %}you:{% endif %}"
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Gguf:
-    """The header of a file."""
     written("llama", path := tmp_path_factory.mktemp("llama") / "x.gguf")
     return read_header(path)
 
@@ -148,9 +147,7 @@ MORE: dict[str, dict[str, Any]] = {
     ("gemma2", "Q8_0"), ("gemma3", "F32"),
 ])  # fmt: skip
 @torch.no_grad()
-def test_logits_are_those_of_the_weights_in_the_file(
-    kind: str, quantised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_are_those_of_the_weights_in_the_file(kind: str, quantised: str, tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "model" / "model.gguf"
     path.parent.mkdir()
     name, sizes = cases.CASES[kind]
@@ -266,28 +263,19 @@ def test_tokens_chats_and_results_of_a_file(tmp_path: Path, capsys: pytest.Captu
 def test_templates_of_folders_run_in_the_sandbox(tmp_path: Path) -> None:
     """From chat_template.jinja, else tokenizer_config.json; a template neither changes nor reaches anything."""
     (tmp_path / "tokenizer.json").write_text(ZOO.read_text())
-    config = {"model_max_length": 10**30, "eos_token": "<|endoftext|>"}
-    chat = [{"role": "user", "content": "Lily"}]
 
-    def ids(template: Any) -> list[int]:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
-        return Tokenizer.load(tmp_path).chat(chat)
+    def written_by(template: Any) -> str:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        return Tokenizer.load(tmp_path).chat_text([{"role": "user", "content": "Lily"}])
 
-    plain = Tokenizer.load(tmp_path)
-    want = [*plain.encode("user: Lily", bos=False), 0]
-    template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{{ eos_token }}{% endfor %}"
-    named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": template}]
-    assert ids(template) == ids(named) == want
-    Tokenizer.load(tmp_path).save(tmp_path / "kept.json")
-    assert (tmp_path / "chat_template.jinja").read_text() == template
-    assert ids("other") == want, "the file goes before tokenizer_config.json"
-    (tmp_path / "chat_template.jinja").unlink()
-    for bad in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% if %}",
-                "{% for i in range(99999) %}{{ 'x' * 99 }}{% endfor %}"):  # fmt: skip
+    assert written_by([{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]) == "y"
+    for bad in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% if %}"):
         with refused("chat template cannot write these messages"):
-            ids(bad)
+            written_by(bad)
     with pytest.raises(InputError, match="has no chat template"):
-        ids(None)
+        written_by(None)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    assert written_by("other") == "Lily", "the file goes first"
 
 
 @torch.no_grad()
@@ -385,7 +373,6 @@ BROKEN = {
     "has no token_embd.weight": header(0, 1, NAMED),
     "general.architecture is None": header(0, 0), "asks for 4 bytes": b"",
     "embd.weight has the shape \\[\\]": header(1, 1, EMBEDDING + struct.pack("<IIQ", 0, 0, 0) + bytes(64)),
-    "embd.weight has the shape \\[3, 0\\]": header(1, 1, EMBEDDING + struct.pack("<IQQIQ", 2, 0, 3, 0, 0) + bytes(64)),
     "names the field general.architecture twice": header(0, 2, NAMED + NAMED),
     "a overlaps b": header(2, 0, two(0, 32)),
     "a does not begin at a multiple of 32": header(2, 0, two(3, 96)),
@@ -395,7 +382,6 @@ BROKEN = {
 
 @pytest.mark.parametrize("line", BROKEN)
 def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
-    """Counts are held against the size of the file before anything is allocated."""
     path = tmp_path / "x.gguf"
     path.write_bytes(BROKEN[line])
     with refused(line if line != "asks for 4 bytes" else "cannot be read"):
@@ -426,16 +412,12 @@ def test_data_begin_at_the_next_multiple_of_the_alignment(tmp_path: Path) -> Non
         ("llama.attention.head_count", 10, "10 heads cannot"),
         ("llama.attention.sliding_window", 16, "llama.attention.sliding_window is not supported; convert it yourself"),
         ("llama.rope.dimension_count", 4, "rope.dimension_count = 4 is not supported"),
-        ("llama.rope.scale_linear", 4.0, "rope.scale_linear is not supported"),
         ("llama.rope.scaling.attn_factor", 1.2, "rope.scaling.attn_factor = 1.2 is not supported"),
-        ("llama.attention.head_count_kv", [2, 4, 2], "llama.attention.head_count_kv differs between layers"),
         ("llama.feed_forward_length", [80, 80, 96], "llama.feed_forward_length differs between layers"),
         ("llama.expert_count", 4, "llama.expert_count is not supported"),
     ],
 )
-def test_values_that_no_model_can_have_or_no_part_computes_are_refused(
-    name: str, value: Any, line: str, llama: Gguf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_that_no_part_computes_are_refused(name: str, value: Any, line: str, llama: Gguf, monkeypatch) -> None:
     changed = with_fields(llama, {name: value})
     monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path: changed)
     with refused(re.escape(line)):

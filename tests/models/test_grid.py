@@ -83,9 +83,7 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
     assert begin([same], tmp_path) == [one]
 
 
-def test_what_a_grid_did_not_start_is_neither_counted_nor_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_grid_did_not_start_is_not_counted_or_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of that name may be another training; one that was killed early goes on in its folder."""
     cell, seen = Cell("lfa-s0", ("lfa", "--seed", "0")), list[str]()
     (folder := tmp_path / "lfa-s0").mkdir()
@@ -133,14 +131,12 @@ def test_every_run_of_our_grids_can_be_trained(path: Path) -> None:
     ("grid", "line"),
     [
         ({"presets": ["lfa"], "seed": [0]}, "unknown key of a grid 'seed': did you mean seeds"),
-        ({"presets": ["lfaa"]}, "unknown preset 'lfaa': did you mean lfa"),
         ({"presets": []}, "presets of a grid: give at least one"),
         ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid: input should be a valid integer"),
         ({"presets": ["lfa"], "seeds": [-1]}, "seeds of a grid must be at least 0, got -1"),
         ({"presets": ["lfa", "lfa"]}, "names a run .* twice"),
         ({"presets": ["lfa"], "parts": {"train": {}}}, r"\[\[parts\]\] of a grid are tables"),
         ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
-        ({"presets": ["lfa"], "train": {"steps": "many"}}, "train.steps must be int, got 'many'"),
         ({"presets": ["lfa"], "train": {"compile": True}}, 'compile of a grid is "off", "blocks" or "step", got True'),
         ({"presets": ["lfa"], "settings": {"a": 3}}, "settings of a grid: input should be a valid dictionary"),
         ({"presets": ["lfa"], "train": {"set": [3]}}, "set of a grid is a list of texts"),
@@ -170,6 +166,7 @@ def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
 
 
 GRID = """presets = ["lfa"]
+settings = {{a = {{}}, b = {{tokenizer = "nowhere.json"}}}}
 [train]
 data = "{}"
 valid = "{}"
@@ -177,15 +174,9 @@ scale = "tiny"
 set = ["d_vocab=300"]
 steps = 120
 batch_size = 4
-eval_every = 60
 checkpoint_every = 5
 log_every = 5
-sample_every = 0
-snapshots = "100"
 device = "cpu"
-[settings.a]
-[settings.b]
-tokenizer = "nowhere.json"
 """
 
 
@@ -222,15 +213,10 @@ def test_killed_and_continued(corpus, tmp_path: Path, capsys) -> None:
     assert same_weights(first, tmp_path / "whole"), "as if it had never been killed"
     assert "resuming at step" in (out / ".ledger" / "logs" / "lfa-a-s0.log").read_text()
 
-    # again: nothing is trained; a grid that says otherwise is told; a lost folder is trained again
-    before = (first / "manifest.json").stat().st_mtime_ns
+    before = (first / "manifest.json").stat().st_mtime_ns  # again: nothing is trained
     main(["--out", str(out)])
     main(["--out", str(out), "--status"])
     assert (first / "manifest.json").stat().st_mtime_ns == before
-    grid.write_text(grid.read_text().replace("steps = 120", "steps = 40"))
-    with pytest.raises(InputError, match="lfa-a-s0 was started with other options"):
-        main([str(grid), "--out", str(out)])
-    assert len(json.loads((out / "grid.json").read_text())) == 2
 
 
 def test_a_setting_that_changes_nothing_is_refused() -> None:

@@ -46,7 +46,6 @@ def write(path: Path, fields: Any) -> None:
 
 
 def put(folder: Path, **tensors: torch.Tensor) -> None:
-    """Add tensors to a model, or replace them."""
     path = folder / "model.safetensors"
     save_file(load_file(path) | tensors, path, {"format": "pt"})
 
@@ -59,8 +58,6 @@ def off(folder: Path) -> float:
         return difference(load(f"hf:{folder}")(tokens), want)
 
 
-# ---- the head ------------------------------------------------------------------------------------
-
 KINDS = ("gpt2", "llama", "qwen2", "qwen3", "mistral", "smollm3", "phi3", "olmo2", "gemma2", "gemma3", "pythia")
 HEADS = {kind: "embed_out.weight" if kind == "pythia" else "lm_head.weight" for kind in KINDS}
 EMBEDDED = ("gpt2", "smollm3", "gemma2", "gemma3")
@@ -69,8 +66,7 @@ EMBEDDED = ("gpt2", "smollm3", "gemma2", "gemma3")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whether_the_head_is_tied(kind: str, tmp_path: Path) -> None:
-    """A head in the file is the head, unless it is a copy of the embedding; as in the library, also where config.json
-    says nothing. A file without its head is refused."""
+    """A head in the file is the head, unless it is a copy of the embedding. A file without its head is refused."""
     folder = saved(kind, tmp_path / "model", tie_word_embeddings=...)
     assert read_config(folder)[0].readout.tied == (kind in EMBEDDED)
     assert off(folder) < 1e-5
@@ -175,7 +171,6 @@ def test_what_no_class_computes_is_refused(kind: str, changes: dict[str, Any], l
 
 
 def test_the_guide_lists_what_is_refused() -> None:
-    """Every field of REFUSED stands in the guide's table, and no other."""
     guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "coming_from.md").read_text()
     rows = [row for row in guide.split("| refused |")[1].split("\n\n")[0].splitlines() if row.startswith("| `")]
     fields = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row.split("|")[1])}
@@ -197,8 +192,6 @@ def test_names_of_gemma_as_first_published(kind: str, tmp_path: Path) -> None:
     config = read_config(folder)[0]
     assert (config.attention.full_every, config.positions.base) == ((2, 50.0) if kind == "gemma2" else (3, 500.0))
 
-
-# ---- layouts in which models are published -------------------------------------------------------
 
 STRETCH = {"rope_parameters": LLAMA3}
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -410,11 +403,7 @@ def test_what_ends_a_text_goes_into_exports(tmp_path: Path) -> None:
         assert load(f"hf:{out}").eos_ids == (2048, 2055)
 
 
-# ---- ids beyond the tokenizer --------------------------------------------------------------------
-
-
 def test_a_vocabulary_that_is_padded_beyond_the_tokenizer(tmp_path: Path) -> None:
-    """Ids without a token are unused ones: in texts nothing, in tables named by their numbers."""
     peer = theirs("gpt2-untied")
     with torch.no_grad():
         peer.lm_head.weight[259] = 50
@@ -473,9 +462,7 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
         ({"vocab_size": "wide"}, "cannot be read .*vocab_size"),
     ],
 )  # fmt: skip
-def test_sizes_of_a_family_in_a_bridge_are_held_against_its_weights(
-    changes: dict[str, Any], line: str, tmp_path: Path
-) -> None:
+def test_sizes_of_a_bridge_are_held_against_its_weights(changes: dict[str, Any], line: str, tmp_path: Path) -> None:
     """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
     with refused(line):
         load_for_instruments(f"hf:{gptj(tmp_path / 'model', **changes)}")
@@ -649,9 +636,6 @@ def test_an_adapter_without_its_model_weights_or_configuration_is_named(tmp_path
         (tmp_path / name).rename(folder / name)
 
 
-# ---- weights that are codes ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("family", ["llama", "gptj"])
 def test_quantised_weights_are_refused(family: str, tmp_path: Path) -> None:
     """By config.json, and where it says nothing, by the dtype of a tensor."""
@@ -693,9 +677,7 @@ GENERATIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("place", ["generation_config.json", "config.json"])
 @pytest.mark.parametrize(("fields", "sampling"), GENERATIONS)
-def test_sampling_is_the_librarys(
-    fields: dict[str, Any], sampling: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampling_is_the_librarys(fields: dict[str, Any], sampling, place: str, tmp_path: Path, monkeypatch) -> None:
     """The same tokens, drawn from the same probabilities; an old config.json has the fields itself."""
     folder = saved("llama", tmp_path / "model", **{"eos_token_id": None, **(fields if place == "config.json" else {})})
     (folder / "generation_config.json").unlink()

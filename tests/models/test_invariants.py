@@ -12,10 +12,10 @@ from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, kinds, override, parse_mixing, to_dict
-from streamscope.models.hooks import capture, edit
+from streamscope.models.hooks import capture
 from streamscope.models.layers.residual import map_state
 from streamscope.models.make import build
-from tests.tiny import PARTS, randomise, some
+from tests.tiny import PARTS, randomise, refused, some
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")
 SWIGLU = c.Mlp(gate=c.Independent(), activation="silu")
@@ -131,21 +131,6 @@ def test_logits_at_are_a_slice_of_all_logits(variant: str) -> None:
     torch.testing.assert_close(one_each, full[[0, 1], [4, 10]][:, None], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("variant", ["std-t", "lfa", "dst-kron", "pls", "kromcanon"])
-def test_listening_and_empty_edits_change_nothing(variant: str, grad: bool) -> None:
-    """With an edit of a norm in place, a listener (or an edit that returns what it got) has no effect."""
-    model, x = make(variant), tokens()
-    scale = {"blocks.0.ln1.hook_normalized": lambda n, hook: n * 3.0}
-    with torch.set_grad_enabled(grad), edit(model, scale):
-        alone = model(x)
-        for name in ("blocks.0.hook_attn_in", "blocks.0.hook_attn_v_in", "blocks.0.hook_mlp_in"):
-            with capture(model, name):
-                torch.testing.assert_close(model(x), alone, rtol=0, atol=1e-10, msg=f"capture of {name}")
-            with edit(model, {name: lambda t, hook: t.clone()}):
-                torch.testing.assert_close(model(x), alone, rtol=0, atol=1e-10, msg=f"edit of {name}")
-
-
 def test_detaching_the_token_stream_leaves_the_head_to_train_the_embedding() -> None:
     model, x = make("detached token stream"), tokens()
     model.loss(x, x)[0].backward()
@@ -164,9 +149,6 @@ def test_the_seed_decides_the_weights_and_nothing_else(variant: str) -> None:
     assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
     torch.testing.assert_close(a, b, rtol=0, atol=0)
     assert not torch.equal(a["embed.weight"], other["embed.weight"])
-
-
-# ---- configurations ----------------------------------------------------------------------------
 
 
 @every
@@ -190,6 +172,64 @@ def test_every_signature() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_signature_of_a_preset_gives_the_preset_back(name: str) -> None:
-    """Setting the mixing that a model already has changes nothing: a bias of its FFN stays."""
     config = preset(name, "tiny")
     assert preset(name, "tiny", mixing=config.mixing) == config
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("lfa", {"n_layer": 2}, "unknown field of model 'n_layer': did you mean n_layers"),
+    ("lfa", {"attention.w": "dns"}, "unknown field of attention 'w'"),
+    ("lfa", {"attention.v": "krone"}, "unknown kind of attention.v 'krone': did you mean kronecker"),
+    ("lfa", {"attention.gate.shape": "vector"}, "attention.gate is none: set attention.gate=KIND"),
+    ("lfa", {"n_layers.x": 1}, "n_layers has no fields"),
+    ("lfa", {"residual.values": "both"}, "residual.values must be one of token, combined"),
+    ("lfa", {"dropout": 1.0}, r"dropout must be below 1, got 1\.0"),
+    ("lfa", {"mixing": "kron/dns"}, "mixing 'kron/dns' is not <v>-<o>/<up>-<down>"),
+    ("lfa", {"mixing": "kron-krn/dns-dns"}, "unknown mixing 'krn': did you mean kron"),
+    ("lfa", {"mixing": "kron-kron/dns-dns (q-k ind)"}, r"mixing 'kron.*ind\)' is not <v>-<o>/<up>-<down>"),
+    ("lfa", {"positions.stretch": "stretch"}, r"positions\.stretch lacks the field factor"),
+    ("lfa", {"init.weight": "normal"}, "unknown field of init 'weight': did you mean weights"),
+    ("lfa", {"init.weights": "xavier"}, "unknown kind of init.weights 'xavier'"),
+    ("lfa", {"attention.q.init.gain": "1"}, "set attention.q.init=KIND before"),
+    ("lfa", {"attention.v.init": c.FanInNormal}, "attention.v.init: expected an object"),
+    ("lfa", {"init.head": "tied"}, "init.head must be one of own, copy"),
+    ("gpt2", {"residual": "kromhc", "residual.values": "token"}, "unknown field of residual 'values'"),
+    ("d-cas", {"mlp.up": "id"}, "mlp.up: identity mixing keeps the width, but this projection maps 32 to 128"),
+    ("d-cas", {"mlp.gate": "id"}, "mlp.gate: identity mixing keeps the width"),
+    ("d-cas", {"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: independent mixing needs both widths divisible by the 4"),
+    ("d-cas", {"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
+    ("std-t", {"d_model": 30, "attention.d_head": 8, "readout.norm": "channel"}, "4 heads do not divide the width 30"),
+    (
+        "d-cas",
+        {"attention.gate": c.Gate(source="value"), "attention.d_head": 16},
+        "gate.source=value reads 8 dimensions per head, but a head has 16",
+    ),
+    ("d-cas", {"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),
+    ("hdpl", {"attention.q.rank": 32}, "attn.q: a latent of 32 is not a bottleneck between 32 and 32"),
+    ("hdpl", {"mlp.up.groups": 3}, "mlp.up: the detail path needs .* divisible by its 3 blocks, got 32 -> 128"),
+    ("hdpl", {"attention.q.kl_weight": -1.0}, r"hdpl\.kl_weight must be at least 0, got -1"),
+    ("hdpl", {"attention.q.kl": "max"}, "attention.q.kl must be one of clamp, free_bits"),
+]
+CALLS: list[tuple[Any, str]] = [
+    (lambda: preset("lfaa"), "unknown preset 'lfaa': did you mean lfa"),
+    (lambda: preset("lfa", "huge"), "unknown scale 'huge': known: paper, small, zoo, tiny"),
+    (lambda: from_dict(c.ModelConfig, {"layers": 2}), "unknown field of config 'layers'"),
+    (lambda: from_dict(c.ModelConfig, [1]), r"config: expected an object, got \[1\]"),
+    (lambda: c.KromHC(n=3), "kromhc multiplies 2 x 2 matrices, so n must be 2, 4, 8, …"),
+    (lambda: c.MHCLite(n=6), "at most 5 streams; use kromhc"),
+    (lambda: c.Stretch(factor=0.0, original=40), "stretched positions need factor > 0"),
+    (lambda: c.Canon(places="BA"), "some of A, B, C, D in this order"),
+    (lambda: c.Canon(kernel=5), r"canon\.kernel must be at most 4, got 5"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "line"), REFUSED)
+def test_refused_overrides(name: str, changes: dict[str, Any], line: str) -> None:
+    with refused(line):
+        preset(name, "tiny", **changes)
+
+
+@pytest.mark.parametrize(("call", "line"), CALLS)
+def test_refused_parts_and_files(call: Any, line: str) -> None:
+    with refused(line):
+        call()

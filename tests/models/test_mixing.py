@@ -1,7 +1,6 @@
 """The mixing metrics on matrices set by hand, and against plain loops."""
 
 import math
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,10 @@ from streamscope.models import mixing
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.mixing import (
-    distance,
-    factor_swaps,
     has_mixing,
     inert_modules,
     measure,
     no_mixing_message,
-    sigma2,
 )
 from tests.tiny import randomise
 
@@ -61,18 +57,8 @@ def test_the_best_swap_of_the_paper() -> None:
     assert values(rows, "alpha_res") == pytest.approx([-0.84])
 
 
-@pytest.mark.parametrize("swaps", [[0.3], [0.1, 0.4], [0.05, 0.2, 0.45]], ids=str)
-def test_factors_distance_and_second_singular_value(swaps: list[float]) -> None:
-    H = reduce(np.kron, [np.array([[1 - s, s], [s, 1 - s]]) for s in swaps])
-    t = torch.from_numpy(H)
-    assert factor_swaps(t).tolist() == pytest.approx(swaps)
-    assert float(distance(t)) == pytest.approx(math.sqrt(((H - np.eye(len(H))) ** 2).sum()))
-    assert float(sigma2(t)) == pytest.approx(1 - 2 * min(swaps))
-
-
 @torch.no_grad()
 def test_dynamic_values_are_means_over_tokens() -> None:
-    """Against a loop over the H_res that `capture` shows."""
     model = randomise(krom(-1.0), 0.2)
     rows = measure(model, TOKENS)
     with capture(model, "blocks.*.*_hc.hook_res") as seen:
@@ -104,8 +90,6 @@ def test_gradients_are_those_of_backward_and_leave_no_trace() -> None:
     ("options", "metric", "why"),
     [
         ({"residual": "mhc"}, "swap_static", "not a product"),
-        ({"residual": "mhc_lite"}, "swap_static", "not a product"),
-        ({"residual": "hc"}, "swap_static", "not a product"),
         ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
         ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
         ({"residual.freeze_res": True}, "distance_static", "by construction"),
@@ -153,7 +137,6 @@ def test_models_without_any_have_no_rows() -> None:
 
 
 def warned(model: Any, *tokens: Tensor) -> str:
-    """The warning of a model, as training gives it."""
     return no_mixing_message(measure(model, *tokens), inert_modules(model))
 
 

@@ -1,18 +1,22 @@
-"""Norms, positions, gates, FFN and dropout against formulas written out in full, in float64."""
+"""Norms, positions, gates, dropout and Canon layers against formulas written out in full; fast paths of attention."""
 
 import math
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from streamscope.models import config as c
 from streamscope.models.hooks import capture
-from streamscope.models.layers.attention import Attention, HeadGate
+from streamscope.models.layers import attention
+from streamscope.models.layers.attention import NARROW_HEAD, Attention, HeadGate, causal_attention
+from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
 from streamscope.models.layers.noise import LEVELS, Dropout, dropout, keep_mask
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.make import build
+from tests.tiny import assert_gradients, randomise
 
 B, T, D, H, K = 2, 7, 24, 4, 6
 
@@ -254,3 +258,146 @@ def test_the_module_is_the_identity_at_evaluation_and_at_rate_0() -> None:
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0).train()(x) is x
     assert (Dropout(0.5).train()(x) == 0).any()
+
+
+OPTIONS = [
+    c.Canon(),
+    c.Canon(kernel=2),
+    c.Canon(kernel=3, activation="silu"),
+    c.Canon(residual=False),
+    c.Canon(residual=False, activation="silu", kernel=2),
+]
+options = pytest.mark.parametrize("spec", OPTIONS, ids=lambda s: f"k{s.kernel}-{s.activation}-{s.residual}")
+
+
+def canon_layer(spec: c.Canon, channels: int = 6) -> CanonLayer:
+    made = CanonLayer(spec, channels).double()
+    torch.nn.init.normal_(made.weight, generator=torch.Generator().manual_seed(2))
+    return made
+
+
+def canon_loop(x: Tensor, w: Tensor, spec: c.Canon) -> Tensor:
+    """y_t,c = x_t,c + act(Σ_j w_c,j x_{t−k+1+j},c), number by number."""
+    y = torch.zeros_like(x)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            for channel in range(x.shape[2]):
+                total = 0.0
+                for j in range(spec.kernel):
+                    source = t - spec.kernel + 1 + j
+                    total += float(w[channel, j] * x[b, source, channel]) if source >= 0 else 0.0
+                total = total / (1 + math.exp(-total)) if spec.activation == "silu" else total
+                y[b, t, channel] = total + (float(x[b, t, channel]) if spec.residual else 0.0)
+    return y
+
+
+@options
+@torch.no_grad()
+def test_canon_equals_the_loop(spec: c.Canon) -> None:
+    made, x = canon_layer(spec), torch.randn(2, 7, 6, dtype=torch.float64)
+    torch.testing.assert_close(made(x), canon_loop(x, made.weight, spec), rtol=0, atol=1e-10)
+
+
+def test_canon_starts_as_printed() -> None:
+    """U(±1/2) for a kernel of four, U(±1/sqrt(2)) for two, N(0, 0.02)."""
+    generator = torch.Generator().manual_seed(0)
+    for spec, low, high, std in [
+        (c.Canon(), -0.5, 0.5, 0.5 / 3**0.5),
+        (c.Canon(kernel=2), -(0.5**0.5), 0.5**0.5, (1 / 6) ** 0.5),
+        (c.Canon(init="normal"), -0.2, 0.2, 0.02),
+    ]:
+        made = CanonLayer(spec, 5000)
+        made.init_weights(0.02, generator)
+        w = made.weight.detach()
+        assert low <= w.min() < w.max() <= high
+        assert abs(float(w.std()) / std - 1) < 0.02
+        assert abs(float(w.mean())) < std / 50
+
+
+@pytest.mark.parametrize(("length", "kernel"), [(1, 4), (3, 4), (9, 4), (9, 2)])
+def test_gradients_of_canon_are_those_of_autograd(length: int, kernel: int) -> None:
+    """The same values bit for bit and the same gradients as of the plain sums; short sequences as well."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, length, 5, generator=g, dtype=torch.float64).requires_grad_()
+    w = torch.randn(5, kernel, generator=g, dtype=torch.float64).requires_grad_()
+    ours, plain = _ShiftedSum.apply(x, w), shifted_sum(x, w)
+    assert torch.equal(ours, plain)
+    assert_gradients(ours, plain, (x, w))
+
+
+def test_canon_in_half_precision_rounds_once() -> None:
+    g = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(s, generator=g).bfloat16() for s in ((2, 7, 5), (5, 4)))
+    assert torch.equal(_ShiftedSum.apply(x, w), shifted_sum(x.float(), w.float()).bfloat16())
+
+
+def narrow(k: int, n: int = 40) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """q, k, v in bf16 and a gradient of the output."""
+    g = torch.Generator().manual_seed(0)
+    x = [torch.randn(2, n, 3, k, generator=g).bfloat16().transpose(1, 2) for _ in range(4)]
+    return [t.detach().requires_grad_() for t in x[:3]], x[3]
+
+
+@pytest.mark.parametrize("width", [8, 32, NARROW_HEAD])
+def test_narrow_heads_have_the_kernels_value_and_gradients_nearer_to_exact(width: int) -> None:
+    inputs, g = narrow(width)
+    plain = F.scaled_dot_product_attention(*inputs, is_causal=True)
+    z = causal_attention(*inputs)
+    assert torch.equal(z, plain) and z.dtype == torch.bfloat16
+    assert type(z.grad_fn).__name__ == "_NarrowAttentionBackward"
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    wanted = torch.autograd.grad(F.scaled_dot_product_attention(*exact, is_causal=True), exact, g.double())
+    errors = []
+    for y in (z, plain):
+        found = torch.autograd.grad(y, inputs, g)
+        errors.append([float((a.double() - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)])
+    assert all(ours < 0.01 and ours < 1.1 * theirs for ours, theirs in zip(*errors, strict=True)), errors
+
+
+def test_under_autocast_attention_is_in_its_dtype() -> None:
+    inputs = [t.detach().float().requires_grad_() for t in narrow(8)[0]]
+    with torch.autocast("cpu", torch.bfloat16):
+        z = causal_attention(*inputs)
+    assert z.dtype == torch.bfloat16
+    grads = torch.autograd.grad(z.sum(), inputs)
+    assert all(x.dtype == torch.float32 for x in grads)
+
+
+@pytest.mark.parametrize(
+    ("preset", "together"), [("std-t", 3), ("lfa", 2), ("pls", 3), ("dst-kron", 2), ("hdpl", 0), ("kromcanon", 3)]
+)
+def test_dense_projections_of_one_input_are_one_product(preset: str, together: int, monkeypatch: Any) -> None:
+    """Loss and gradients as with a product each; how many are joined depends on what reads the same input."""
+    model, results, alone = randomise(build(preset, "tiny", n_layers=1).double().train(), std=0.2), [], list[str]()
+    tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(1))
+    joined, project = attention.Attention._project_jointly, attention.Attention.project
+
+    def separate(self: Any, inputs: dict) -> list:
+        return [self.project(name, x) for name, x in inputs.items()]
+
+    def counted(self: Any, name: str, x: torch.Tensor) -> torch.Tensor:
+        alone.append(name)
+        return project(self, name, x)
+
+    monkeypatch.setattr(attention.Attention, "project", counted)
+    for fn in (separate, joined):
+        monkeypatch.setattr(attention.Attention, "_project_jointly", fn)
+        torch.manual_seed(0)
+        alone.clear()
+        loss = model.loss(tokens, tokens.roll(-1, 1))[0]
+        grads = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        results.append([loss, *(x for x in grads if x is not None)])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
+    assert len(alone) == 3 - together + 1, "and the output's"
+
+
+def test_hooks_of_joined_projections_stay_apart() -> None:
+    """An edit of the keys, even in place, leaves queries and values of the same product alone."""
+    model, tokens = build("std-t", "tiny", dropout=0.0).train(), torch.arange(8)[None]
+    names = [f"blocks.0.attn.hook_{n}" for n in "qv"]
+    with torch.no_grad(), capture(model, names) as before:
+        model(tokens)
+    wiped = model.hooks([("blocks.0.attn.hook_k", lambda x, hook: x.zero_())])
+    with torch.no_grad(), wiped, capture(model, names) as seen:
+        model(tokens)
+    torch.testing.assert_close(dict(seen), dict(before), rtol=0, atol=0)

@@ -14,10 +14,14 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
 from streamscope.cli.errors import InputError
+from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
-from streamscope.models.hooks import Edits, ObservePoint, capture, edit
-from streamscope.models.sweep import Prefix
+from streamscope.models.config.presets import PRESETS
+from streamscope.models.head_spec import Head
+from streamscope.models.hooks import Captures, Edits, ObservePoint, Query, capture, edit, run
+from streamscope.models.sweep import EMBED, Prefix, run_sweep, start_of
 from streamscope.models.transformer import StreamTransformer
+from tests.hooks.test_run import LOGITS, POSITIONS, PROMPTS
 from tests.tiny import FOUR, randomise, some
 
 TOKENS = torch.randint(256, (3, 7), generator=torch.Generator().manual_seed(5))
@@ -60,7 +64,6 @@ SINGLES = [without([head]) for head in HEADS]
 def streams(
     model: StreamTransformer, sweep: Sequence[Edits], tokens: Tensor = TOKENS, at: Tensor | None = None
 ) -> list[Tensor]:
-    """The final streams [B, P, D] of every member."""
     prefix = Prefix(model, tokens, sweep, at=at)
     return [prefix.run(edits)[0] for edits in sweep]  # type: ignore[misc]
 
@@ -70,7 +73,6 @@ def log_probs(model: StreamTransformer, h: Tensor) -> Tensor:
 
 
 def alone(model: StreamTransformer, edits: Edits, tokens: Tensor = TOKENS, at: Tensor | None = None) -> Tensor:
-    """ln p of one whole pass."""
     with torch.no_grad(), edit(model, edits):
         every = model(tokens).log_softmax(-1)
     return every if at is None else torch.stack([row[p] for row, p in zip(every, at, strict=True)])
@@ -290,3 +292,59 @@ def test_edits_of_somebody_else_stay_in_force(name: str) -> None:
     for h, edits in zip(got, [{}, *SINGLES], strict=True):
         both = {**edits, name: lambda x, hook: 0.8 * x}
         np.testing.assert_allclose(log_probs(model, h).detach(), alone(model, both, at=AT), atol=1e-10)
+
+
+QUERIES = {
+    "patterns": Query(tokens=PROMPTS, hooks=("blocks.*.attn.hook_pattern",), positions=POSITIONS),
+    "logits": Query(tokens=PROMPTS, logits=LOGITS),
+    "both": Query(tokens=PROMPTS, hooks=("blocks.*.attn.hook_z", "blocks.0.hook_resid_*"), logits=LOGITS),
+}
+
+
+def halve(x: Tensor, hook: Any) -> Tensor:
+    return x * 0.5
+
+
+SWEEP = [
+    {},
+    *(scale_heads([Head(layer, h)], 0.0) for layer in (0, 1) for h in range(4)),
+    scale_heads([Head(0, 1), Head(1, 2)], 0.5),
+    {"blocks.*.hook_mlp_out": halve},
+    {"hook_embed": halve, "blocks.1.attn.hook_pattern": halve},
+]
+
+
+def assert_captures(got: Captures, expected: Captures) -> None:
+    torch.testing.assert_close(dict(got.hooks), dict(expected.hooks), rtol=0, atol=1e-10)
+    torch.testing.assert_close(got.logits, expected.logits, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", list(QUERIES))
+@pytest.mark.parametrize("preset", some(["std-t", "lfa", "pls", "kromcanon"], ["lfa", "kromcanon"]))
+def test_equals_run(preset: str, kind: str) -> None:
+    """Unequal prompts in batches of 40 tokens."""
+    model, query = randomise(build(preset, "tiny", init_std=0.2).double()), QUERIES[kind]
+    expected = [run(model, query, edits) for edits in SWEEP]
+    for got, one in zip(run_sweep(model, query, SWEEP, batch_tokens=40), expected, strict=True):
+        assert_captures(got, one)
+
+
+def test_resampling_stays_within_its_copy_of_each_batch() -> None:
+    """The donors of an edit are those of `run` with the same batches, whatever shares the pass."""
+    model = randomise(build("lfa", "tiny", init_std=0.2).double())
+    query = Query(tokens=PROMPTS, hooks=("blocks.1.hook_attn_out",), logits=[[len(p) - 1] for p in PROMPTS])
+    sweep = [{}, *(resample_heads([Head(layer, 1)], seed=s) for layer in (0, 1) for s in (0, 1)), SWEEP[3]]
+    for got, edits in zip(run_sweep(model, query, sweep), sweep, strict=True):
+        assert_captures(got, run(model, query, edits))
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_starts_follow_the_order_in_which_hooks_fire(name: str) -> None:
+    model = build(name, "tiny")
+    fired: list[str] = []
+    hooks = [(n, lambda x, hook, n=n: fired.append(n)) for n in model.hook_dict]
+    with torch.no_grad():
+        model.run_with_hooks(torch.randint(256, (1, 5)), fwd_hooks=hooks)
+    starts = [start_of(n, 2) for n in fired]
+    assert starts == sorted(starts)
+    assert set(starts) == {(EMBED, False), (0, False), (0, True), (1, False), (1, True), (2, False)}

@@ -31,7 +31,6 @@ lfa --data {t}/empty.txt | empty.txt
 lfa --data {t}/bytes.txt | bytes.txt.*5
 lfa --valid {t}/short.txt | fewer than one sequence
 lfa --set d_vocab=90000 | 90000
-lfa --set n_layer=2 | unknown field .*'n_layer': did you mean n_layers
 lfa --set n_layers | --set takes NAME=VALUE
 lfa --batch-size 100000 | one batch needs 100000
 lfa --accumulate 3 | do not divide a batch of 4

@@ -13,7 +13,6 @@ import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.models.hooks import capture
-from streamscope.models.layers.hyper_mixing import DTYPES
 from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer
@@ -26,8 +25,6 @@ from streamscope.papers.krom.arithmetic import (
     updates,
 )
 from streamscope.papers.krom.tables import set_bias
-
-both = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def ends(steps: int = 2000, **fields) -> dict[float, dict]:
@@ -78,24 +75,6 @@ def test_the_gradient_of_sgd_has_the_factor_that_krom_names() -> None:
     slope = {b: row["gradient"] / (1 / (1 + math.exp(-b)) - 0.30) for b, row in rows.items() if b != 0.0}
     assert slope[-2.0] / slope[-8.0] == pytest.approx(313.2, abs=0.1)
     assert slope[-2.0] == pytest.approx(rows[-2.0]["p(1-p)"], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_sgd_is_frozen_at_the_rate_of_adamw_and_not_at_its_own() -> None:
-    frozen, own = (ends(optimizer="sgd", lr=lr, decay=0.0)[-8.0] for lr in (5e-3, 5.0))
-    assert frozen["swap"] == pytest.approx(1 / (1 + math.exp(8)), rel=0.01)
-    assert own["swap"] == pytest.approx(0.30, abs=1e-3)
-    assert ends(optimizer="sgd", lr=5.0, decay=0.0, dtype="bf16")[-8.0]["b1"] == -8.0
-    decayed = [row["swap"] for row in ends(optimizer="sgd", lr=0.5).values()]
-    assert decayed == pytest.approx([0.4245] * 4, abs=1e-3), "decay .2 goes past .30, to one place from every bias"
-
-
-@both
-def test_rows_do_not_see_each_other(dtype: str) -> None:
-    together = updates(Case(dtype=dtype), steps=50)
-    for i, bias in enumerate(BIASES):
-        (alone,) = updates(Case(dtype=dtype), [bias], steps=50).to_dict("records")
-        assert alone == together.iloc[i].to_dict()
 
 
 def test_the_optimiser_is_that_of_training() -> None:
