@@ -31,9 +31,6 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return request.getfixturevalue("stories_bpe" if request.param == "stories" else "gpt2")
 
 
-# ---- alignment ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [*FILES, "stories"])
 def test_role_tokens_contain_the_role_and_no_other_word(name: str, tokenizer: Tokenizer) -> None:
     suite = suite_of(name)
@@ -85,8 +82,6 @@ def test_positions_agree_with_a_character_by_character_reference(tokenizer: Toke
         checked += 1
     assert checked > 100
 
-
-# ---- filters -----------------------------------------------------------------------------------
 
 GOOD = prompt_of("good")
 BAD = {
@@ -168,9 +163,6 @@ def test_measures_of_order_refuse_a_suite_without_whole_pairs(stories_bpe: Token
     both = Suite("s", (prompt_of("first", order="target_first", pair="k"), other), "here")
     with pytest.raises(InputError, match="all 1 were filtered"):
         require_pairs(align(both, stories_bpe, 60))
-
-
-# ---- tokenizers and models ---------------------------------------------------------------------
 
 
 def model(tokenizer: object, d_vocab: int) -> SimpleNamespace:

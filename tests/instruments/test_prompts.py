@@ -21,6 +21,7 @@ from streamscope.probes.roles import undecided
 from streamscope.text.stories import CATEGORIES
 from streamscope.text.tokenizer import Tokenizer
 from tests.instruments.prompts_by_hand import ROLES, TEXT, prompt_of, stories_tokenizer, suite_of, words_of
+from tests.tiny import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,9 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def stories_bpe() -> Tokenizer:
     return stories_tokenizer()
-
-
-# ---- the bundled data --------------------------------------------------------------------------
 
 
 def test_competing_is_ten_pairs_in_each_of_three_relations() -> None:
@@ -87,9 +85,6 @@ def test_story_cases_are_labelled_pronouns() -> None:
     assert suite.source == "streamscope.text.stories.minimal_pairs(2, 1000, 'pairs')"
     small, other = load_suite("stories", n=30, seed=2), load_suite("stories", n=30, seed=3)
     assert small.prompts == suite.prompts[:60] and not {p.text for p in small.prompts} & {p.text for p in other.prompts}
-
-
-# ---- errors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -150,19 +145,16 @@ def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
         (json.dumps({**LINE, "claen": "a"}), "unknown key of a prompt 'claen': did you mean clean"),
         (json.dumps({k: v for k, v in LINE.items() if k != "category"}), "category: Field required"),
         (json.dumps({**LINE, "text": 3}), "text: Input should be a valid string"),
-        (json.dumps({**LINE, "pair": 3}), "pair: Input should be a valid string"),
         (json.dumps({**LINE, "order": "first"}), "order: Input should be 'target_first' or 'target_last'"),
         (json.dumps({**LINE, "roles": {"query": [1]}}), "roles.query.1: Field required"),
-        (json.dumps({**LINE, "roles": {"query": [0, True]}}), "roles.query.1: Input should be a valid integer"),
         (json.dumps({**LINE, "roles": {"query": [0, 99]}}), "leaves the text"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(json.dumps({**LINE, "id": "fine"}) + "\n" + line + "\n")
-    with pytest.raises(InputError, match=rf"mine\.jsonl:2: .*{message}") as error:
+    with refused(rf"mine\.jsonl:2: .*{message}"):
         load_suite(path)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +199,6 @@ def test_a_wrong_name_of_an_own_file_gets_the_near_ones(
             edit_file(spec)
     with pytest.raises(InputError, match="xyz.jsonl is no file; give one of"):
         load_suite("xyz.jsonl")
-
-
-# ---- the command -------------------------------------------------------------------------------
 
 
 def test_the_command_counts_the_bundled_suites(capsys: pytest.CaptureFixture[str]) -> None:
