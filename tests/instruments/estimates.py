@@ -10,6 +10,18 @@ from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.stats.estimators import Shared, degrees_of_freedom, ratio_and_error, read_clusters
 from streamscope.instruments.stats.proportions import wilson
 
+NATS = Measure(name="loss", unit="nats/token", resolution=1e-6)
+
+
+def block(
+    total: np.ndarray, size: np.ndarray | float = 1.0, clusters: Any = None, measure: Measure = NATS, **keys: Any
+) -> Observations:
+    """Observations [cells, units] whose cells have these keys, or numbers; a NaN stands for a unit not in its cell."""
+    units = pd.DataFrame({"unit": [f"u{i}" for i in range(total.shape[1])]})
+    units["cluster"] = units["unit"] if clusters is None else pd.Series(list(clusters), dtype=object)
+    cells = pd.DataFrame(keys or {"cell": range(len(total))})
+    return Observations(measure=measure, cells=cells, units=units, total=total, size=np.where(np.isnan(total), 0, size))
+
 
 class Estimate(NamedTuple):
     """A value with a 95 % interval; n clusters, sd between them."""
@@ -23,25 +35,19 @@ class Estimate(NamedTuple):
 
 def ratio_of_sums(totals: Any, counts: Any, clusters: Any = None) -> Estimate:
     """Σ totals / Σ counts over units, each its own cluster without labels."""
-    y = np.asarray(totals, float)
-    labels = range(len(y)) if clusters is None else [tuple(x) if np.ndim(x) else x for x in clusters]
-    block = Observations(
-        measure=Measure(name="ratio", unit="of the values", resolution=0.0), cells=pd.DataFrame({"cell": [0]}),
-        units=pd.DataFrame({"unit": range(len(y)), "cluster": pd.Series(list(labels), dtype=object)}),
-        total=y[None], size=np.asarray(counts, float)[None],
-    )  # fmt: skip
-    row = estimate(block, [Contrast(quantity="ratio", weights={0: 1.0})]).frame.iloc[0]
+    labels = None if clusters is None else [tuple(x) if np.ndim(x) else x for x in clusters]
+    measure = Measure(name="ratio", unit="of the values", resolution=0.0)
+    observed = block(np.asarray(totals, float)[None], np.asarray(counts, float)[None], labels, measure)
+    row = estimate(observed, [Contrast(quantity="ratio", weights={0: 1.0})]).frame.iloc[0]
     return Estimate(*(float(row[name]) for name in ("value", "sd", "low", "high")), int(row["clusters"]))
 
 
 def mean(values: Any, clusters: Any = None) -> Estimate:
-    """The mean over observations."""
     x = np.asarray(values, float)
     return ratio_of_sums(x, np.ones_like(x), clusters)
 
 
 def proportion(hits: Any, clusters: Any = None) -> Estimate:
-    """A share with Wilson's interval."""
     x = np.asarray(hits, float)
     within = read_clusters(clusters, len(x))
     low, high = wilson(x, None if clusters is None else within)

@@ -16,7 +16,6 @@ def prompt_of(name: str = "p", text: str = TEXT, **changes: object) -> Prompt:
 
 
 def words_of(prompt: Prompt) -> dict[str, str]:
-    """The word of each role."""
     return {role: prompt.text[start:end] for role, (start, end) in prompt.roles.items()}
 
 

@@ -31,9 +31,6 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return request.getfixturevalue("stories_bpe" if request.param == "stories" else "gpt2")
 
 
-# ---- alignment ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [*FILES, "stories"])
 def test_role_tokens_contain_the_role_and_no_other_word(name: str, tokenizer: Tokenizer) -> None:
     suite = suite_of(name)
@@ -85,8 +82,6 @@ def test_positions_agree_with_a_character_by_character_reference(tokenizer: Toke
         checked += 1
     assert checked > 100
 
-
-# ---- filters -----------------------------------------------------------------------------------
 
 GOOD = prompt_of("good")
 BAD = {
@@ -161,16 +156,14 @@ def test_a_pair_that_loses_one_prompt_is_dropped_and_counted(stories_bpe: Tokeni
 
 
 def test_measures_of_order_refuse_a_suite_without_whole_pairs(stories_bpe: Tokenizer) -> None:
-    with pytest.raises(InputError, match="the suite has none; use a suite with pairs"):
-        require_pairs(align(Suite("s", (GOOD,), "here"), stories_bpe))
     other = prompt_of("last", text=TEXT + " gate" * 60, order="target_last", pair="k",
-                   roles={"target": (20, 23), "distractor": (10, 13)})  # fmt: skip
-    both = Suite("s", (prompt_of("first", order="target_first", pair="k"), other), "here")
-    with pytest.raises(InputError, match="all 1 were filtered"):
-        require_pairs(align(both, stories_bpe, 60))
-
-
-# ---- tokenizers and models ---------------------------------------------------------------------
+                      roles={"target": (20, 23), "distractor": (10, 13)})  # fmt: skip
+    for prompts, line in (
+        ((GOOD,), "the suite has none; use a suite with pairs"),
+        ((prompt_of("first", order="target_first", pair="k"), other), "all 1 were filtered"),
+    ):
+        with pytest.raises(InputError, match=line):
+            require_pairs(align(Suite("s", prompts, "here"), stories_bpe, 60))
 
 
 def model(tokenizer: object, d_vocab: int) -> SimpleNamespace:

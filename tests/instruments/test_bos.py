@@ -28,7 +28,6 @@ TEXT = "Lily had a ball. She ran to the old house and"
 
 @pytest.fixture(scope="module")
 def plain() -> Any:
-    """A model whose texts begin without BOS."""
     model = load("stories/lfa")
     model.tokenizer = model.tokenizer.with_bos("no")
     return model

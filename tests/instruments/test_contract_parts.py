@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
@@ -84,6 +84,15 @@ class Mine(Instrument):
         return {"main": Table(frame, columns, missing, "mine")}
 
 
+def made(called: str = "made", /, *takes: Data, base: type = Instrument, **members: Any) -> Any:
+    """An instrument that does nothing, and is not registered."""
+    parts = {"__annotations__": {}, "__doc__": "It does nothing.", **members}
+    try:
+        return instrument(called, *takes)(type(called.title(), (base,), parts))
+    finally:
+        REGISTERED.pop(called, None)
+
+
 COUNTED = (key("n", "n", "letters", "letters", "d"), key("clusters", "c", "letters", "letters", "d"))
 
 
@@ -138,9 +147,7 @@ def test_options_become_what_they_mean() -> None:
 
 def test_options_that_were_typed_into_a_shell_have_no_source_to_read() -> None:
     for home in (__name__, "a shell"):
-        parts = {"__annotations__": {"j": int}, "j": 1, "__doc__": "x", "__module__": home}
-        typed = instrument("typed")(type("Typed", (Instrument,), parts))
-        REGISTERED.pop("typed")
+        typed = made("typed", __annotations__={"j": int}, j=1, __module__=home)
         assert options_of(typed) == [("j", 1, "")]
 
 
@@ -156,7 +163,6 @@ class Half_Said(Instrument):
     d: int = 4
 
     def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        """What is no option's."""
         raise NotImplementedError
 
 
@@ -234,10 +240,7 @@ def test_what_a_result_says_of_itself() -> None:
 
 
 def test_what_is_not_given_of_data_is_the_default_of_the_instrument() -> None:
-    made = instrument("made", Documents(max_documents=200, batch_size=7), Prompts("stories", n=9))(
-        type("Made", (MINE,), {"__annotations__": {}, "__doc__": "It does nothing."})
-    )
-    REGISTERED.pop("made")
+    own = made("made", Documents(max_documents=200, batch_size=7), Prompts("stories", n=9), base=MINE)
     text = Documents("a.txt", max_documents=200, batch_size=7)
     for given, read in (
         (Documents("a.txt"), text),
@@ -246,8 +249,8 @@ def test_what_is_not_given_of_data_is_the_default_of_the_instrument() -> None:
         (Documents("a.txt", None, 32), replace(text, max_documents=None, batch_size=32)),
         (pickle.loads(pickle.dumps(copy(Documents("a.txt")))), text),
     ):
-        assert made().open(Plain(), given).specs == {Documents: read, Prompts: Prompts("stories", n=9)}
-    assert made().open(Plain(), Prompts("competing")).specs[Prompts] == Prompts("competing", n=9)
+        assert own().open(Plain(), given).specs == {Documents: read, Prompts: Prompts("stories", n=9)}
+    assert own().open(Plain(), Prompts("competing")).specs[Prompts] == Prompts("competing", n=9)
     assert Ablate(draws=0).open(load("stories/gpt2"), Documents("stories:1:4")).specs[Documents].max_documents == 200
     with pytest.raises(InputError, match="--max-documents has no effect"):
         Heads(texts=False).open(Plain(), Documents(max_documents=100))
@@ -258,17 +261,19 @@ def test_data_that_do_not_fit_are_refused() -> None:
     assert MINE().open(Plain()).specs == {Given: Given(), Prompts: Prompts("competing")}
     given = MINE().open(Plain(), Prompts("stories"))
     assert given.specs == {Given: Given(), Prompts: Prompts("stories")} and given.like is None
-    with pytest.raises(InputError, match="^mine takes Given and Prompts, not Documents$"):
-        MINE().open(Plain(), Prompts(), Documents())
-    with pytest.raises(InputError, match="^mine: data of one kind were given twice; give them once$"):
-        MINE().open(Plain(), Prompts(), Prompts("stories").half(0))
-    bare = instrument("bare")(type("Bare", (Instrument,), {"__annotations__": {}, "__doc__": "It does nothing."}))
-    REGISTERED.pop("bare")
-    with pytest.raises(InputError, match="^bare takes no data, not Given$"):
-        bare().open(Plain(), Given())
 
-    ready = OpenGiven(kind=Given, tokenizer=None)
-    for one in (ready, OpenGiven(kind=Given)):
+    def check(self: Any, model: Any) -> None:
+        raise InputError(f"no {type(model).__name__}")
+
+    for how, data, line in (
+        (MINE, (Prompts(), Documents()), "mine takes Given and Prompts, not Documents"),
+        (MINE, (Prompts(), Prompts("stories").half(0)), "mine: data of one kind were given twice; give them once"),
+        (made("bare"), (Given(),), "bare takes no data, not Given"),
+        (made("refuses", base=MINE, check=check), (), "no Plain"),
+    ):
+        with pytest.raises(InputError, match=f"^{line}$"):
+            how().open(Plain(), *data)
+    for one in (OpenGiven(kind=Given, tokenizer=None), OpenGiven(kind=Given)):
         assert MINE().open(Plain(), one)[Given] is one, "features of tokens are of no tokenizer"
 
     class Named(Data):
@@ -276,17 +281,8 @@ def test_data_that_do_not_fit_are_refused() -> None:
 
         tokenizer = "a name"
 
-    parts = {"__annotations__": {}, "__doc__": "x", "observe": lambda self, model, data, progress: None}
-    named = instrument("named", Named())(type("N", (Instrument,), parts))
+    named = made("named", Named(), observe=lambda self, model, data, progress: None)
     assert named().open(Plain(), Named()).specs == {Named: Named()}
-    REGISTERED.pop("named")
-
-    class Refuses(MINE):  # type: ignore[misc, valid-type]
-        def check(self, model: Any) -> None:
-            raise InputError(f"no {type(model).__name__}")
-
-    with pytest.raises(InputError, match="^no Plain$"):
-        Refuses().open(Plain())
 
 
 def test_opened_data_belong_to_their_tokenizer_and_a_run_has_a_name() -> None:
@@ -302,35 +298,29 @@ def test_opened_data_belong_to_their_tokenizer_and_a_run_has_a_name() -> None:
 
 
 def test_methods_may_lie_in_a_body() -> None:
-    def named(**members: Any) -> type[Instrument]:
-        more = {"__annotations__": {}, "__doc__": "Elsewhere.", "__module__": "apart", **members}
-        cls = instrument("apart", Given())(type("Apart", (Instrument,), more))
-        REGISTERED.pop("apart")
-        return cls
-
     data, seen = Opened("m", []), InstrumentData({}, {})
     with pytest.raises(TypeError, match="needs the methods observe and tables, or body"):
-        named()().observe(None, data, iter)
+        made("apart", Given(), __module__="apart")().observe(None, data, iter)
     asked: list[Any] = []
     body = ModuleType("apart.measure")
-    cls = named(body=staticmethod(lambda: body))
+    cls = made("apart", Given(), __module__="apart", body=staticmethod(lambda: body))
     body.observe = lambda *given: asked.append(given) or seen
-    made, empty = cls(), Result({})
-    assert made.observe("m", data, iter) is seen and asked == [(made, "m", data, iter)]
-    for one in (cls, MINE):
-        assert one.relate(empty) == one.control_tables(empty, empty) == {}
+    one, empty = cls(), Result({})
+    assert one.observe("m", data, iter) is seen and asked == [(one, "m", data, iter)]
+    for kind in (cls, MINE):
+        assert kind.relate(empty) == kind.control_tables(empty, empty) == {}
 
 
 def test_names_of_models() -> None:
     assert title_of(Plain()) == "plain" and title_of(object()) == "object"
-    for attributes, title in (
-        ({}, "lfa"), ({"run": Path("runs/a")}, "lfa (runs/a)"), ({"run": ZOO / "pls"}, "stories/pls"),
-        ({"label": "hf:some/folder"}, "lfa (hf:some/folder)"),
+    for attributes, title, edited in (
+        ({}, "lfa", "lfa, edited"), ({"run": Path("runs/a")}, "lfa (runs/a)", "lfa (runs/a, edited)"),
+        ({"run": ZOO / "pls"}, "stories/pls", "stories/pls, edited"),
+        ({"label": "hf:some/folder"}, "lfa (hf:some/folder)", "lfa (hf:some/folder, edited)"),
     ):  # fmt: skip
         model = SimpleNamespace(config=SimpleNamespace(name="lfa"), **attributes)
         assert title_of(model) == title
         model.edited_at = ("blocks.0.hook_mlp_out",)
-        edited = f"{title[:-1]}, edited)" if title.endswith(")") else f"{title}, edited"
         assert title_of(model) == edited
 
 
@@ -354,21 +344,24 @@ def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> N
     plain = folder(tmp_path / "plain")
     one.run = SnapshotPath(f"{plain}@8")
     assert recipe_of(one) == {**recipe, "step": 8, "training": str(plain)}, "on what it was trained is not known"
-    trained = folder(tmp_path / "trained", data={}, training={"batch_size": 4, "phases": None})
-    one.run = SnapshotPath(f"{trained}@8")
-    found = {"step": 8, "training": str(trained), "tokens": 8 * 4 * one.config.n_ctx}
-    assert recipe_of(one) == {**recipe_of(one), **found} and recipe_of(one)["recipe"] != recipe["recipe"]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    name: str
-    n_layers: int
+    for name, phases, tokens in (
+        ("trained", None, 8 * 4 * one.config.n_ctx), ("at@home", "5:2x8,10:3x16", 5 * 2 * 8 + 3 * 3 * 16),
+    ):  # fmt: skip
+        trained = folder(tmp_path / name, data={}, training={"batch_size": 4, "phases": phases})
+        one.run = SnapshotPath(f"{trained}@8")
+        found = recipe_of(one)
+        assert (found["step"], found["training"], found["tokens"]) == (8, str(trained), tokens)
+        assert found["recipe"] != recipe["recipe"]
+    (trained / "config.json").write_text('{"format": 1, "model": {}, "data": {}, "training": 3}')
+    with pytest.raises(InputError, match="config.json"):
+        recipe_of(one)
 
 
 def test_models_in_a_bridge_are_seeds_where_family_sizes_and_words_agree() -> None:
+    sizes = make_dataclass("Sizes", [("name", str), ("n_layers", int)], frozen=True)
+
     def recipe(name: str = "bloom", n_layers: int = 2, words: str = "ab") -> str:
-        model = SimpleNamespace(config=Sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words))
+        model = SimpleNamespace(config=sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words))
         return str(recipe_of(model)["recipe"])
 
     assert recipe() == recipe() and len({recipe(), recipe("opt"), recipe(n_layers=3), recipe(words="cd")}) == 4
@@ -390,31 +383,15 @@ def test_runs_that_were_trained_differently_are_other_recipes(tmp_path: Path) ->
     assert len({plain, recipe("short", steps=200), recipe("lr", lr=1e-2), recipe("data", "b.txt")}) == 4
 
 
-class Told(SimpleNamespace):
-    def to_dict(self) -> dict[str, Any]:
-        return self.whole
-
-
 def test_a_recipe_is_the_same_number_for_ever() -> None:
     """It is compared between files of different years: what it is the digest of must not change."""
-    one = Told(whole={"b": 1, "a": Path("x/y")}, tokenizer=None)
-    text = '{"a": "x/y", "b": 1}'
-    assert recipe_of(one) == {"recipe": hashlib.sha256(text.encode()).hexdigest()[:16], "step": None}
-    one.whole = dict(reversed(one.whole.items()))
-    one.tokenizer = SimpleNamespace(sha256="0f")
-    assert recipe_of(one)["recipe"] == hashlib.sha256(f"{text}0f".encode()).hexdigest()[:16]
-    assert recipe_of(build("lfa", "tiny")) == recipe_of(build("lfa", "tiny", seed=3))
-
-
-def test_a_snapshot_knows_how_many_tokens_it_has_seen(tmp_path: Path) -> None:
-    model = build("lfa", "tiny")
-    trained = folder(tmp_path / "at@home", data={}, training={"batch_size": 4, "phases": "5:2x8,10:3x16"})
-    model.run = SnapshotPath(f"{trained}@8")
-    found = recipe_of(model)
-    assert found["tokens"] == 5 * 2 * 8 + 3 * 3 * 16 and found["training"] == str(trained)
-    (trained / "config.json").write_text('{"format": 1, "model": {}, "data": {}, "training": 3}')
-    with pytest.raises(InputError, match="config.json"):
-        recipe_of(model)
+    text, whole = '{"a": "x/y", "b": 1}', {"b": 1, "a": Path("x/y")}
+    for config, tokenizer, more in (
+        (whole, None, ""), (dict(reversed(whole.items())), SimpleNamespace(sha256="0f"), "0f"),
+    ):  # fmt: skip
+        one = SimpleNamespace(to_dict=lambda config=config: config, tokenizer=tokenizer)
+        expected = hashlib.sha256(f"{text}{more}".encode()).hexdigest()[:16]
+        assert recipe_of(one) == {"recipe": expected, "step": None}
 
 
 def test_which_weights_a_table_is_of() -> None:
@@ -423,59 +400,49 @@ def test_which_weights_a_table_is_of() -> None:
     shape = {"run": "", "preset": "lfa", "n_layers": model.config.n_layers, "n_heads": model.config.n_heads}
     assert {**found, "checkpoint": ""} == {**shape, "checkpoint": ""} and len(found["checkpoint"]) == 64
     assert checkpoint_of(build("lfa", "tiny", seed=0)) == found != checkpoint_of(build("lfa", "tiny", seed=1))
-    with torch.no_grad():
-        model.embed.weight[0, 0] += 1e-3
-    assert checkpoint_of(model)["checkpoint"] != found["checkpoint"]
     bare = SimpleNamespace(config=model.config, state_dict=model.state_dict)  # it does not say where it comes from
-    assert checkpoint_of(bare) == {**shape, "checkpoint": checkpoint_of(model)["checkpoint"]}
-
-
-def test_a_model_whose_folder_is_gone_is_still_measured(tmp_path: Path) -> None:
-    """As one that is trained on, moved or deleted while a notebook holds it."""
-    shutil.copytree(ZOO / "lfa", run := tmp_path / "mine")
-    model = load(run)
-    shutil.rmtree(run)
-    (text := tmp_path / "a.txt").write_text("Tom saw a dog. " * 20)
-    about = Ablate(heads=("L0.H0",), draws=0).measure(model, Documents(str(text))).about
-    assert about["checkpoint"] == json.loads((ZOO / "lfa" / "manifest.json").read_text())["weights"]
-    assert about["model"] == f"lfa ({run})"
+    assert checkpoint_of(bare) == found
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_result_names_the_weights_that_were_measured(dtype: str, tmp_path: Path) -> None:
-    """The hash is that of the manifest; weights changed in Python have their own, and titles say so."""
-    model, texts = load("lfa", dtype=dtype), Documents(max_documents=2)
-    written = json.loads((ZOO / "lfa" / "manifest.json").read_text())["weights"]
-    found = Ablate(heads=("L0.H0",)).measure(model, texts)
-    assert found.about["checkpoint"] == written and found.about["model"] == title_of(model) == "stories/lfa"
+    """The hash is that of the manifest; weights changed in Python have their own, and titles say so. A model whose
+    folder is trained on, moved or deleted while a notebook holds it is still measured."""
+    shutil.copytree(ZOO / "lfa", run := tmp_path / "mine")
+    written = json.loads((run / "manifest.json").read_text())["weights"]
+    model = load(run, dtype=dtype)
+    shutil.rmtree(run)
+    (text := tmp_path / "a.txt").write_text("Tom saw a dog. " * 20)
+    how, texts = Ablate(heads=("L0.H0",), draws=0), Documents(str(text))
+    found = how.measure(model, texts)
+    assert found.about["checkpoint"] == written and found.about["model"] == title_of(model) == f"lfa ({run})"
+    kept = model.embed.weight.data.clone()
     model.embed.weight.data[0, 0] += 1  # unseen by torch's counter of versions
-    changed = Ablate(heads=("L0.H0",)).measure(model, texts)
+    changed = how.measure(model, texts)
     assert changed.about["checkpoint"] == digest(model.state_dict()) != written
     assert checkpoint_of(model)["run"] == ""
-    assert changed.about["model"] == "stories/lfa, weights changed"
+    assert changed.about["model"] == f"lfa ({run}, weights changed)"
     assert all("weights changed" in table.title for table in changed.tables.values())
-    model.embed.weight.data.copy_(load("lfa", dtype=dtype).embed.weight)
-    assert Ablate(heads=("L0.H0",)).measure(model, texts).about["model"] == "stories/lfa"
+    model.embed.weight.data.copy_(kept)
+    assert how.measure(model, texts).about["model"] == f"lfa ({run})"
 
 
 def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    for home in ("transformers", "transformer_lens"):
-        made = type("GPT2Model", (), {"__module__": f"{home}.models.gpt2"})()
-        line = f"^a GPT2Model of {home} has none of the hooks that are read here: write it with .* or boot a Transf"
-        with pytest.raises(InputError, match=line):
-            readable(made)
-        with pytest.raises(InputError, match=line):
-            MINE().open(made)
-    model = Plain()
-    assert readable(model) is model
-    for thing in (None, {"blocks": []}, torch.nn.Linear(2, 2)):
-        with pytest.raises(InputError, match=r"is no model: give one that models\.load returns, or its name"):
-            readable(thing)
-    with pytest.raises(InputError, match="^None is no model"):
-        MINE().open(None)
-    own = type("GPT2Model", (), {"__module__": "mine.transformers.models"})()
-    assert readable(own) is own
-    booted = type("TransformerBridge", (), {"__module__": "transformer_lens.model_bridge.bridge"})()
+    def of(name: str, home: str) -> Any:
+        return type(name, (), {"__module__": home})()
+
+    line = "^a GPT2Model of {} has none of the hooks that are read here: write it with .* or boot a Transf"
+    nothing = r"is no model: give one that models\.load returns, or its name"
+    model, own = Plain(), of("GPT2Model", "mine.transformers.models")
+    for thing, said in (
+        *((of("GPT2Model", f"{home}.models.gpt2"), line.format(home)) for home in ("transformers", "transformer_lens")),
+        *((thing, nothing) for thing in (None, {"blocks": []}, torch.nn.Linear(2, 2))),
+    ):
+        for call in (readable, MINE().open):
+            with pytest.raises(InputError, match=said):
+                call(thing)
+    assert readable(model) is model and readable(own) is own
+    booted = of("TransformerBridge", "transformer_lens.model_bridge.bridge")
     bridged: Any = ModuleType("bridged")  # its own takes a quarter of a minute to import
     bridged.adopt = lambda model: ("adopted", model)
     monkeypatch.setitem(sys.modules, "streamscope.models.interop.huggingface.bridged", bridged)
@@ -486,26 +453,23 @@ def test_models_of_others_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> None:
-    def made(*takes: Any, **more: Any) -> Any:
-        return instrument("made", *takes)(type("Made", (Instrument,), {"__annotations__": {}, "__doc__": "x", **more}))
-
+    twice = "two figures are called 'a', and one would hide the other"
     for said, more in (
         ("'made' says nothing about itself; write its docstring", {"__doc__": " \n"}),
         ("'made' says nothing about itself; write its docstring", {"__doc__": None}),
         ("'made': runs and figures are tuples", {"runs": "lfa"}),
         ("'made': runs and figures are tuples", {"figures": "delta"}),
-        ("'made': two figures are called 'a', and one would hide the other",
-         {"figures": tuple(map(HeadMap, "bacac"))}),
-    ):  # fmt: skip
+        (f"'made': {twice}", {"figures": tuple(map(HeadMap, "bacac"))}),
+    ):
         with pytest.raises(TypeError, match=f"^instrument {re.escape(said)}$"):
             made(**more)
     for name in ("name", "takes", "figures", "measure", "suite_seed", "control", "out"):
-        said = f"instrument 'made': the option {name!r} would hide a method or another option"
-        with pytest.raises(TypeError, match=f"^{said}$"):
-            made(Given(), Prompts(), __annotations__={"fine": int, name: int, "n": int}, fine=1, n=1, **{name: 1})
-    assert "made" not in REGISTERED
-    one = made(Prompts("stories"), figures=(HeadMap("a"), HeadMap("b")), __annotations__={"data": int}, data=1)
-    assert REGISTERED.pop("made") is one and (one.name, one.takes) == ("made", (Prompts("stories"),))
+        options = {"__annotations__": {"fine": int, name: int}, "fine": 1, name: 1}
+        line = f"^instrument 'made': the option {name!r} would hide a method or another option$"
+        with pytest.raises(TypeError, match=line):
+            made("made", Given(), Prompts(), **options)
+    one = made("made", Prompts("stories"), figures=(HeadMap("a"), HeadMap("b")), __annotations__={"data": int}, data=1)
+    assert (one.name, one.takes) == ("made", (Prompts("stories"),))
     assert one(data=3).data == 3, "no option of data that it does not take"
     with pytest.raises(TypeError):
         one(3)
@@ -533,8 +497,6 @@ def test_instruments_by_their_names() -> None:
 
 
 class Bar:
-    """A command's bar that keeps what is said."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -552,18 +514,17 @@ def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Pat
     path.write_text(json.dumps(row))
     labels.write_text("text,label\n" + "".join(f"a w{i},{i % 2}\n" for i in range(12)))
     one = "one independent case, so no value will have an interval or a test; give more"
-    cases = [
-        (Ablate(heads=("L5.H0",), draws=0), Documents(max_documents=1), f"Documents: {one}"),
+    model, ablate = load("stories/gpt2"), Ablate(heads=("L5.H0",), draws=0)
+    for how, data, line in (
+        (ablate, Documents(max_documents=1), f"Documents: {one}"),
         (Patch(hooks=("z",), layers=("5",)), Prompts(suite=str(path)), f"Prompts: {one}"),
         (Patch(hooks=("z",), layers=("5",), threshold=99), Prompts(suite="ioi"), "no pair differs by 99 nats or more"),
         (Linear(hooks=("hook_embed",), folds=2), Labels(labels=str(labels)), "no word recurs across groups"),
-    ]  # fmt: skip
-    model = load("stories/gpt2")
-    for how, data, line in cases:
+    ):
         bar = Bar()
         how.measure(model, data, progress=bar)
         assert bar.lines[0].startswith(line)
     quiet = Bar()
     quiet.lines.append("nothing")
-    Ablate(heads=("L5.H0",), draws=0).measure(model, Documents(max_documents=2), progress=quiet)
+    ablate.measure(model, Documents(max_documents=2), progress=quiet)
     assert quiet.lines == ["nothing"]

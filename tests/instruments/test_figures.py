@@ -1,5 +1,6 @@
 """Figures that a reader understands without their page: titles, scales, texts that contrast, controls, legends."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,13 +32,14 @@ def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> 
     return Result({"m": Table(pd.DataFrame(rows), columns, title="runs/one: 3 documents")}, about={"model": "runs/one"})
 
 
-@pytest.mark.parametrize("name", sorted(discover()))
-def test_every_figure_says_what_it_shows(name: str) -> None:
-    """In words, short enough for one line above a figure of the usual width, and no two of one instrument alike."""
-    figures = discover()[name].figures
-    titles = [one.title for one in figures]
-    assert all(20 <= len(title) <= 80 and (title[0].isupper() or title[0] == "{") for title in titles), titles
-    assert figures
+def table_of(rows: Any, *columns: Any, names: Sequence[str] = ()) -> Result:
+    """A result of one table; columns without a description are keys."""
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=[*names])
+    described = tuple(key(one, one, one) if isinstance(one, str) else one for one in columns)
+    return Result({"m": Table(frame, described, title="m")}, about={"model": "lfa"})
+
+
+V = Column(name="v", title="v", unit="nats", doc="v", format="g")
 
 
 @pytest.mark.parametrize("per_pair", [True, False])
@@ -69,21 +71,6 @@ def contrast(one: str, other: str) -> float:
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
-
-
-def test_no_color_stands_for_values_that_there_are_none_of() -> None:
-    """A diverging scale is cut where the values end; 0 keeps its white, and equal sizes are equally strong."""
-    steps, low, high, root = scale(np.array([-0.25, 0.0, 1.0]), signed=True)
-    colors = [color for _, color in steps]
-    assert (low, high, root) == (-0.25, 1.0, False)
-    whole = sample_colorscale("RdBu_r", [0.375, 1.0])
-    assert [colors[0], colors[-1]] == whole
-    white = sample_colorscale(colors, [0.2])[0]  # 0 lies a fifth of the way from −.25 to 1
-    assert contrast(white, sample_colorscale("RdBu_r", [0.5])[0]) < 1.02
-    assert scale(np.array([0.1, 0.4]), signed=True)[1:3] == (0.0, 0.4)
-    assert scale(np.array([-0.4, -0.1]), signed=True)[1:3] == (-0.4, 0.0)
-    assert scale(np.array([0.1, 0.4]), signed=False)[1:3] == (0.0, 0.4)
-    assert scale(np.array([0.1, 0.4]), signed=False, unit="probability")[1:3] == (0.0, 1.0)
 
 
 def test_one_strong_head_is_the_darkest_and_does_not_wash_out_the_others() -> None:
@@ -147,12 +134,9 @@ def test_levels_have_a_legend_and_cells_without_a_value_keep_their_text() -> Non
 def test_clusters_are_named_by_their_tokens_and_sizes() -> None:
     rows = [(1, "a ⟦ the⟧ b")] * 5 + [(1, "⟦ a⟧ c")] * 2 + [(2, "x ⟦.⟧")] * 3 + [(3, "⟦ z⟧")] + [(-1, "⟦ n⟧")] * 4
     frame = pd.DataFrame(rows, columns=["cluster", "text"]).assign(x=0.0, y=1.0)
-    columns = (
-        key("cluster", "cluster", "c", format="d"), key("text", "text", "t"),
-        *(Column(name=n, title=n, unit="UMAP", doc=n, format=".2f") for n in "xy"),
-    )  # fmt: skip
-    result = Result({"tokens": Table(frame, columns, title="map")}, about={"model": "lfa"})
-    drawn = draw(Points("y", "tokens", color="cluster", text=("text",), none=-1, most=2, typical="text"), result)
+    places = (Column(name=n, title=n, unit="UMAP", doc=n, format=".2f") for n in "xy")
+    result = table_of(frame, key("cluster", "cluster", "c", format="d"), "text", *places)
+    drawn = draw(Points("y", "m", color="cluster", text=("text",), none=-1, most=2, typical="text"), result)
     assert [one.name for one in drawn.data] == [
         "in no cluster (4)", "1 smaller ones (1)", "cluster 1 (7): the, a", "cluster 2 (3): .",
     ]  # fmt: skip
@@ -161,16 +145,14 @@ def test_clusters_are_named_by_their_tokens_and_sizes() -> None:
 
 def test_a_panel_of_one_measure_has_its_unit_and_its_random_controls() -> None:
     columns = (
-        key("measure", "measure", "m"), key("group", "group", "g"),
-        Column(name="gate", title="gate", unit="factor", doc="g", format="g"),
+        "measure", "group", Column(name="gate", title="gate", unit="factor", doc="g", format="g"),
         Column(name="delta", title="Δ", unit="units of the measure", doc="d", format="+.3f"),
     )  # fmt: skip
+    names = ("measure", "group", "gate", "delta")
     rows = [(m, "selected", gate, gate - 1) for m in ("sps", "loss") for gate in (0.0, 1.0)]
     draws = [("sps", "random", 0.0, 0.1), ("sps", "random", 0.0, 0.2), ("loss", "random", 0.0, 0.3)]
-    names = [column.name for column in columns]
     tables = {
-        name: Table(pd.DataFrame(data, columns=names), columns, title=name)
-        for name, data in (("effects", rows), ("draws", draws))
+        name: table_of(data, *columns, names=names).table() for name, data in (("effects", rows), ("draws", draws))
     }
     measures = {name: SimpleNamespace(measure=SimpleNamespace(name=name, unit=unit))
                 for name, unit in (("sps", "attention"), ("loss", "nats/token"))}  # fmt: skip
@@ -184,16 +166,10 @@ def test_a_panel_of_one_measure_has_its_unit_and_its_random_controls() -> None:
 def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
     """Five of six combinations of two columns: three and two panels, and no name of a row on its neighbour."""
     name = "a name as long as a definition"
-    kinds = [("p", "x"), ("p", "y"), ("q", "x"), ("q", "y"), ("r", "z")]
-    frame = pd.DataFrame([(a, b, name, 0.5) for a, b in kinds], columns=["a", "b", "label", "v"])
-    columns = (
-        *(key(n, n, n) for n in ("a", "b", "label")),
-        Column(name="v", title="v", unit="nats", doc="v", format="g"),
-    )
-    result = Result({"m": Table(frame, columns, title="m")}, about={"model": "lfa"})
+    rows = [(a, b, name, 0.5) for a, b in ("px", "py", "qx", "qy", "rz")]
+    result = table_of(rows, "a", "b", "label", V, names=("a", "b", "label", "v"))
     drawn = draw(Intervals("v", label="label", each=("a", "b")), result)
-    x = [axis.domain for axis in drawn.select_xaxes()]
-    y = [axis.domain for axis in drawn.select_yaxes()]
+    x, y = ([axis.domain for axis in axes] for axes in (drawn.select_xaxes(), drawn.select_yaxes()))
     assert len({tuple(one) for one in y[:5]}) == 2 and len({tuple(one) for one in x[:5]}) == 3
     assert (x[1][0] - x[0][1]) * drawn.layout.width > 6 * len(name)
     counted = draw(Histogram("v", each=("a", "b")), result)
@@ -235,12 +211,10 @@ def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
 
 def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
     """SPS of ±.01 beside log-odds of ±2.5 would be white on one scale."""
-    values = np.array([[0.01, -0.004, 2.5], [0.002, 0.007, -1.5]])
-    result = maps(values, unit="units of the measure", unit_of=np.array([["sps"] * 2 + ["nats"]] * 2, object))
-    table = result.table()
-    frame = table.frame.rename(columns={"unit_of": "unit"})
-    columns = (*table.columns[:-1], key("unit", "unit", "of the row"))
-    mixed = Result({"m": replace(table, frame=frame, columns=columns)}, about={"model": "lfa"})
+    values = [[0.01, -0.004, 2.5], [0.002, 0.007, -1.5]]
+    rows = [(f"L{i}.H{j}", i, j, values[i][j], "nats" if j == 2 else "sps") for i in range(2) for j in range(3)]
+    measured = Column(name="v", title="Δ v", unit="units of the measure", doc="v", format="+.3f")
+    mixed = table_of(rows, *HEAD, measured, "unit", names=("head", "layer", "index", "v", "unit"))
     first, second = [one for one in draw(HeadMap("v", each=("unit",)), mixed).data if one.type == "heatmap"]
     assert (first.zmin, first.zmax, second.zmin, second.zmax) == (-0.004, 0.01, -1.5, 2.5)
     assert first.showscale and second.showscale
@@ -289,24 +263,32 @@ def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
 
 
 def test_colours_span_the_whole_scale_whatever_the_values_are() -> None:
-    """Plotly draws its own colours, with 0 in orange, where the last place is 1 − 1e-16."""
+    """Plotly draws its own colours, with 0 in orange, where the last place is 1 − 1e-16. A diverging scale is cut where
+    the values end; 0 keeps its white, and equal sizes are equally strong."""
     rng = np.random.default_rng(0)
     for size in rng.uniform(1e-6, 1e3, 200):
         values = size * np.append(rng.normal(size=60) * 1e-3, [-rng.uniform(), rng.uniform()])
         places = [place for place, _ in scale(values, signed=True)[0]]
         assert (places[0], places[-1]) == (0.0, 1.0) and places == sorted(places)
-
-
-def pairs_of(n: int) -> Result:
-    """A result with a row for each pair of n heads, nine in a layer."""
-    heads = [f"L{i // 9}.H{i % 9}" for i in range(n)]
-    rows = [(f"{a}+{b}", 0.1 * i) for i, a in enumerate(heads) for b in heads[:i]]
-    columns = (key("head", "head", "pair"), Column(name="v", title="v", unit="nats", doc="v", format="+.3f"))
-    return Result({"m": Table(pd.DataFrame(rows, columns=["head", "v"]), columns, title="m")}, about={"model": "lfa"})
+    steps, *limits = scale(np.array([-0.25, 0.0, 1.0]), signed=True)
+    colors = [color for _, color in steps]
+    assert limits == [-0.25, 1.0, False] and [colors[0], colors[-1]] == sample_colorscale("RdBu_r", [0.375, 1.0])
+    white = sample_colorscale(colors, [0.2])[0]  # 0 lies a fifth of the way from −.25 to 1
+    assert contrast(white, sample_colorscale("RdBu_r", [0.5])[0]) < 1.02
+    for ends, how, expected in (
+        ((0.1, 0.4), {"signed": True}, (0.0, 0.4)), ((-0.4, -0.1), {"signed": True}, (-0.4, 0.0)),
+        ((0.1, 0.4), {"signed": False}, (0.0, 0.4)), ((0.1, 0.4), {"signed": False, "unit": "probability"}, (0.0, 1.0)),
+    ):  # fmt: skip
+        assert scale(np.array(ends), **how)[1:3] == expected
 
 
 def test_a_map_of_many_pairs_names_layers() -> None:
-    few, many = (draw(Matrix("v"), pairs_of(n)).layout for n in (12, 90))
+    def layout(n: int) -> Any:
+        heads = [f"L{i // 9}.H{i % 9}" for i in range(n)]
+        rows = [(f"{a}+{b}", 0.1 * i) for i, a in enumerate(heads) for b in heads[:i]]
+        return draw(Matrix("v"), table_of(rows, "head", V, names=("head", "v"))).layout
+
+    few, many = layout(12), layout(90)
     assert few.yaxis.tickmode == "linear" and few.yaxis.ticktext is None
     for ticks in (many.xaxis, many.yaxis):
         assert ticks.ticktext == tuple(f"L{i}" for i in range(10))
@@ -314,18 +296,16 @@ def test_a_map_of_many_pairs_names_layers() -> None:
 
 
 def test_axes_of_maps_are_called_as_their_columns_and_parts_stand_by_depth() -> None:
-    frame = pd.DataFrame({"layer": [0, 1], "other": [1, 2], "v": [0.1, -0.2]})
     layer = Column(name="layer", title="layer", unit="layer", doc="l", format="d")
-    columns = (layer, replace(layer, name="other", title="other layer"), maps([[0.0]]).table().column("v"))
-    drawn = draw(HeadMap("v", columns="other"), Result({"m": Table(frame, columns, title="m")}, about={"model": "m"}))
+    frame = pd.DataFrame({"layer": [0, 1], "other": [1, 2], "v": [0.1, -0.2]})
+    result = table_of(frame, layer, replace(layer, name="other", title="other layer"), V)
+    drawn = draw(HeadMap("v", columns="other"), result)
     assert list(drawn.data[0].x) == ["L1", "L2"] and drawn.layout.xaxis.title.text == "other layer"
     for names, order in (
         (["L18 attn", "L18.H2", "L5 mlp", "L6.H1"], ["L5 mlp", "L6.H1", "L18 attn", "L18.H2"]),
         (["L20.*", "all", "L5.H1"], ["L20.*", "all", "L5.H1"]),
     ):
-        frame = pd.DataFrame({"group": "a", "place": names, "v": 0.1})
-        columns = (key("group", "group", "g"), key("place", "place", "p"), columns[-1])
-        result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
+        result = table_of(pd.DataFrame({"group": "a", "place": names, "v": 0.1}), "group", "place", V)
         assert list(draw(HeadMap("v", rows="group", columns="place"), result).data[0].x) == order
 
 
@@ -336,40 +316,27 @@ def test_heads_are_heads_whatever_their_column_is_called() -> None:
     assert drawn.layout.xaxis.title.text == "head" and drawn.layout.yaxis.title.text == "layer"
 
 
-def test_titles_of_panels_fit_their_panels() -> None:
-    kinds = np.array([[f"hf-llama (runs/smollm2, edited), kind {i}" for i in range(9)]] * 30, object)
-    drawn = draw(HeadMap("v", each=("kind",)), maps(np.ones((30, 9)), kind=kinds))
-    domain = drawn.layout.xaxis.domain
-    for note in drawn.layout.annotations:
-        longest = max(map(len, note.text.split("<br>")))
-        assert longest * 7 <= (domain[1] - domain[0]) * (drawn.layout.width - 180) + 60
-
-
 def test_titles_of_axes_fit_their_panels() -> None:
-    table = replace(ranges(4).table(), frame=ranges(4).table().frame.query("scale == 1"))
+    kinds = np.array([[f"hf-llama (runs/smollm2, edited), kind {i}" for i in range(9)]] * 30, object)
+    panels = draw(HeadMap("v", each=("kind",)), maps(np.ones((30, 9)), kind=kinds)).layout
+    table = ranges(4).table()
     words = {"title": "gain over baselines", "unit": "share of variance, held-out documents"}
     columns = [replace(one, **words) if one.name == "v" else one for one in table.columns]
-    kinds = table.frame.assign(k=list("aabb"), g=list("abab"))
-    result = Result(
-        {"m": replace(table, frame=kinds, columns=(*columns, key("k", "k", "k"), key("g", "g", "g")))},
-        about={"model": "m"},
-    )
-    layout = draw(Intervals("v", each=("k", "g")), result).layout
-    longest = max(len(line) for line in layout.xaxis.title.text.split("<br>"))
-    assert 7 * longest <= (layout.xaxis.domain[1] - layout.xaxis.domain[0]) * (layout.width - 180) + 60
+    frame = table.frame.query("scale == 1").assign(k=list("aabb"), g=list("abab"))
+    axes = draw(Intervals("v", each=("k", "g")), table_of(frame, *columns, "k", "g")).layout
+    for layout, texts in ((panels, [note.text for note in panels.annotations]), (axes, [axes.xaxis.title.text])):
+        room = (layout.xaxis.domain[1] - layout.xaxis.domain[0]) * (layout.width - 180) + 60
+        assert 7 * max(len(line) for text in texts for line in text.split("<br>")) <= room
 
 
 def test_upright_names_end_above_the_next_panels() -> None:
     """Names of 19 characters at the columns of a panel of two rows of panels, and the title of the axis below them."""
     names = ["possessor-possessed", *(f"L{i}" for i in range(29))]
     rows = [(k, g, "top2", n, 0.1) for k in "ab" for g in "ab" for n in names]
-    frame = pd.DataFrame(rows, columns=["k", "g", "row", "part", "v"])
-    columns = (*(key(k, k, k) for k in ("k", "g", "row", "part")), maps([[0.0]]).table().column("v"))
-    result = Result({"m": Table(frame, columns, title="m")}, about={"model": "m"})
+    result = table_of(rows, "k", "g", "row", "part", V, names=("k", "g", "row", "part", "v"))
     layout = draw(HeadMap("v", rows="row", columns="part", each=("k", "g")), result).layout
-    upper, lower = layout.yaxis.domain, layout.yaxis3.domain
     inner = layout.height - layout.margin.t - 80
-    assert (upper[0] - lower[1]) * inner >= 6 * 19 + 60
+    assert (layout.yaxis.domain[0] - layout.yaxis3.domain[1]) * inner >= 6 * 19 + 60
 
 
 def test_a_run_and_its_control_have_one_scale_and_the_line_says_how_many_are_over() -> None:
@@ -385,11 +352,10 @@ def test_a_run_and_its_control_have_one_scale_and_the_line_says_how_many_are_ove
 
 def test_bars_begin_at_the_smallest_value_and_the_line_is_in_sight() -> None:
     """A standard deviation of 0 in all clusters is no bar from −.5 to .5."""
-    at = np.full((2, 9), 5.5, object)
-    drawn = draw(Histogram("v", at="at"), maps(np.zeros((2, 9)), format=".3f", at=at))
-    bins = drawn.data[0].xbins
+    at, zeros = np.full((2, 9), 5.5, object), np.zeros((2, 9))
+    bins = draw(Histogram("v", at="at"), maps(zeros, format=".3f", at=at)).data[0].xbins
     assert bins.start == 0.0 and bins.end >= 5.5 and bins.size < 0.3
-    assert draw(Histogram("v"), maps(np.zeros((2, 9)), format=".3f")).data[0].xbins.size == 1.0
+    assert draw(Histogram("v"), maps(zeros, format=".3f")).data[0].xbins.size == 1.0
 
 
 def test_small_numbers_at_axes_are_digits_and_measured_places_are_named() -> None:
@@ -402,8 +368,7 @@ def test_small_numbers_at_axes_are_digits_and_measured_places_are_named() -> Non
 def test_a_value_stands_beside_its_reference_and_few_marks_have_names() -> None:
     table = ranges(3).table()
     frame = table.frame[table.frame["scale"] == 1.0].assign(r=0.5)
-    both = replace(table, frame=frame, columns=(*table.columns, replace(table.column("low"), name="r", title="r")))
-    result = Result({"m": both}, about={"model": "m"})
+    result = table_of(frame, *table.columns, replace(table.column("low"), name="r", title="r"))
     drawn = draw(Intervals("v", reference="r"), result)
     assert drawn.layout.scattermode == "group"
     assert [(one.orientation, one.offsetgroup) for one in drawn.data] == [("h", "0"), ("h", "1")]
@@ -418,6 +383,13 @@ def test_rows_on_paper_have_a_line_each_and_panels_their_titles() -> None:
     assert (paper.height - paper.margin.t - paper.margin.b) / 40 >= 10
     kinds = np.array([["a", "b"]], object)
     assert draw(HeadMap("v", each=("kind",)), maps([[0.1, 0.2]], kind=kinds), paper=True).layout.margin.t >= 30
+
+
+def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
+    result = table_of([("A", -1.0), ("B", -2.5)], "head", V, names=("head", "v"))
+    for ranked in (True, False):  # the lowest row comes first
+        drawn = draw(Intervals("v", ranked=ranked), result)
+        assert list(drawn.data[0].y) == (["A", "B"] if ranked else ["B", "A"])
 
 
 def test_no_line_is_black_on_a_dark_page() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from streamscope.instruments.prompts import Prompt, Suite, load_suite
 from streamscope.instruments.prompts.loaders import (
     FORMATS,
     GAP_COLUMNS,
-    OCCUPATIONS,
     blimp,
     gap,
     winobias,
@@ -27,6 +25,7 @@ from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.held_out import halves
 from streamscope.probes.roles import undecided
 from tests.instruments.prompts_by_hand import words_of
+from tests.tiny import refused
 
 WINOBIAS = "1 [The developer] argued with the designer because [she] did not like the design.\n"
 WSC273 = json.dumps(
@@ -75,51 +74,22 @@ def by_id(suite: Suite) -> dict[str, Prompt]:
     return {p.id: p for p in suite.prompts}
 
 
-# ---- the published files -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["pro_stereotyped", "anti_stereotyped"])
-@pytest.mark.parametrize(("form", "n"), [("type1", 405), ("type2", 402)])
-def test_winobias_files(shared_data: Path, kind: str, form: str, n: int) -> None:
-    suite = winobias(shared_data / "eval" / "winobias" / f"{kind}_{form}.txt.dev")
-    # 396 sentences, some with two or three bracketed pronouns, each an instance
-    assert len({p.text for p in suite.prompts}) >= 390 and len(suite.prompts) == n and suite.skipped == ()
-    occupations = {o.lower() for o in OCCUPATIONS}
-    for prompt in suite.prompts:
-        found = words_of(prompt)
-        assert found["query"].lower() in {"he", "she", "him", "her", "his"}
-        assert {found["target"].lower(), found["distractor"].lower()} <= occupations
-        assert found["target"].lower() != found["distractor"].lower() and "[" not in prompt.text
-        assert prompt.category == f"{kind}_{form}" and prompt.order is not None and prompt.pair is None
-    assert {words_of(p)["target"].lower() for p in suite.prompts} == occupations
-
-
-def test_wsc273_file(shared_data: Path) -> None:
-    suite = wsc273(shared_data / "eval" / "wsc" / "wsc_square_one.jsonl")
-    assert len(suite.prompts) + len(suite.skipped) == 273 and len(suite.prompts) > 220
-    prompts = by_id(suite)
-    assert words_of(prompts["wsc2"]) == {"query": "because", "target": "trophy", "distractor": "suitcase"}
-    assert words_of(prompts["wsc3"]) == {"query": "because", "target": "suitcase", "distractor": "trophy"}
+def test_files_of_winograd_schemas(shared_data: Path) -> None:
+    one = wsc273(shared_data / "eval" / "wsc" / "wsc_square_one.jsonl")
+    two = wsc285(shared_data / "eval" / "wsc" / "WSCollection_panda0881.xml")
+    for suite, n, least in ((one, 273, 220), (two, 285, 275)):
+        assert len(suite.prompts) + len(suite.skipped) == n and len(suite.prompts) > least
+    assert not any("_" in p.text for p in one.prompts)
+    assert not any("  " in p.text or " ." in p.text for p in two.prompts)
+    prompts = by_id(one) | by_id(two)
+    for name, target, distractor in (
+        ("wsc2", "trophy", "suitcase"), ("wsc3", "suitcase", "trophy"),
+        ("wsc285-000", "city councilmen", "demonstrators"), ("wsc285-001", "demonstrators", "city councilmen"),
+    ):  # fmt: skip
+        found = words_of(prompts[name])
+        assert (found["target"], found["distractor"]) == (target, distractor)
     assert prompts["wsc2"].text == "The trophy doesn't fit into the brown suitcase because"
-    assert not any("_" in p.text for p in suite.prompts)
-    assert "antecedent and competitor are not named apart" in {why for name, why in suite.skipped if name == "wsc27"}
-
-
-def test_wsc285_file(shared_data: Path) -> None:
-    suite = wsc285(shared_data / "eval" / "wsc" / "WSCollection_panda0881.xml")
-    assert len(suite.prompts) + len(suite.skipped) == 285 and len(suite.prompts) > 275
-    prompts = by_id(suite)
-    one, two = prompts["wsc285-000"], prompts["wsc285-001"]
-    assert one.text == "The city councilmen refused the demonstrators a permit because they feared violence."
-    assert words_of(one) == {"query": "they", "target": "city councilmen", "distractor": "demonstrators"}
-    assert words_of(two)["target"] == "demonstrators"
-    pronouns = Counter(words_of(p)["query"].lower() for p in suite.prompts)
-    assert set(pronouns) <= {"it", "he", "she", "they", "them", "him", "her", "his", "their"} and pronouns["it"] > 60
-    assert all(p.roles["target"][1] <= p.roles["query"][0] for p in suite.prompts)
-    assert not any("  " in p.text or " ." in p.text for p in suite.prompts)
-
-
-# ---- their formats, by hand --------------------------------------------------------------------
+    assert "antecedent and competitor are not named apart" in {why for name, why in one.skipped if name == "wsc27"}
 
 
 def test_winobias_format(tmp_path: Path) -> None:
@@ -239,19 +209,13 @@ def test_gap_format(tmp_path: Path) -> None:
     assert words_of(third) == {"query": "she", "target": "Ann", "distractor": "Bea"}
 
 
-def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
-    plain = winogender(write(tmp_path, WINOGENDER, "a.tsv")).prompts
-    path = tmp_path / "b.tsv"
-    path.write_bytes(b"\xef\xbb\xbf" + WINOGENDER.replace("\n", "\r\n").encode())
-    assert winogender(path).prompts == plain
-
-
 def test_blimp_format(tmp_path: Path) -> None:
     (pair,) = blimp(write(tmp_path, BLIMP)).pairs
     assert (pair.id, pair.good, pair.bad, pair.category) == ("u-0", "Ann hurt herself.", "Ann hurt himself.", "u")
-
-
-# ---- other formats and damage ------------------------------------------------------------------
+    plain = winogender(write(tmp_path, WINOGENDER, "a.tsv")).prompts
+    path = tmp_path / "b.tsv"  # with the line ends of Windows and a byte order mark
+    path.write_bytes(b"\xef\xbb\xbf" + WINOGENDER.replace("\n", "\r\n").encode())
+    assert winogender(path).prompts == plain
 
 
 @pytest.mark.parametrize("given", SAMPLES)
@@ -261,22 +225,20 @@ def test_another_format_is_refused_with_file_and_line(tmp_path: Path, reader: st
     if reader == given:
         read(path)
         return
-    with pytest.raises(InputError, match=r"^\S*file\.txt:1: expected ") as error:
+    with refused(r"^\S*file\.txt:1: expected "):
         read(path)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("reader", SAMPLES)
 def test_missing_empty_and_binary_files(tmp_path: Path, reader: str) -> None:
-    read = SAMPLES[reader][0]
-    with pytest.raises(InputError, match="no-file cannot be read .No such file or directory.; check the file"):
-        read(tmp_path / "no-file")
-    with pytest.raises(InputError, match=r"file\.txt.*(empty|expected)"):
-        read(write(tmp_path, "\n \n"))
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff\xfe\x00\x9d" * 50)
-    with pytest.raises(InputError, match="binary"):
-        read(binary)
+    (binary := tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x9d" * 50)
+    for path, line in (
+        (tmp_path / "no-file", "no-file cannot be read .No such file or directory.; "),
+        (write(tmp_path, "\n \n"), r"file\.txt.*(empty|expected)"),
+        (binary, "binary"),
+    ):
+        with pytest.raises(InputError, match=line):
+            SAMPLES[reader][0](path)
 
 
 @pytest.mark.parametrize(

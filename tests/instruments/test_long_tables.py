@@ -53,19 +53,14 @@ def test_the_first_rows_are_shown(capsys: pytest.CaptureFixture) -> None:
     shown = capsys.readouterr().out
     assert "5 of 30" in shown and "t4" in shown and "t5" not in shown
     assert "t4" in made.table().markdown() and "t5" not in made.table()._repr_html_()
-
-
-def test_the_first_rows_end_where_they_are_asked_to() -> None:
-    table = result().table()
-    for n, title in ((11, "tokens; the first 11 of 30 rows"), (10, "tokens; the first 10 of 30 rows"), (30, "tokens"),
-                     (40, "tokens")):  # fmt: skip
-        first = table.head(n)
+    for n, title in ((11, "tokens; the first 11 of 30 rows"), (30, "tokens"), (40, "tokens")):
+        first = made.table().head(n)
         assert (len(first.frame), first.title) == (min(n, 30), title)
         assert first.frame.index.tolist() == list(range(min(n, 30)))
-    assert len(table.head().frame) == 20
-    plain = LongTable(table.files, COLUMNS, keep=table.keep)  # type: ignore[attr-defined]
-    assert (plain.title, plain.most, plain.by, plain.per, plain.missing) == ("", 5, "", (), {})
-    assert LongTable.of(batches(1), COLUMNS).title == "" and len(LongTable.of(batches(1), COLUMNS).rows()) == 5
+    assert len(made.table().head().frame) == 20
+    many = LongTable.of(batches(10), COLUMNS, "tokens", most=LONGEST + 1)
+    assert repr(many).startswith("tokens; the first 20 of 100 rows\n") and "t20" not in repr(many)
+    assert many.markdown().startswith("**tokens; the first 61 of 100 rows**")
 
 
 def test_no_more_batches_are_read_than_are_shown() -> None:
@@ -84,14 +79,6 @@ def test_no_more_batches_are_read_than_are_shown() -> None:
         assert read == asked and len(first.frame) == n
         pd.testing.assert_frame_equal(first.frame, made.frame.head(n))
         read.clear()
-
-
-def test_a_long_table_that_shows_many_rows_is_short_in_a_shell() -> None:
-    made = LongTable.of(batches(10), COLUMNS, "tokens", most=LONGEST)
-    assert repr(made).startswith(f"tokens; the first {LONGEST} of 100 rows\n") and "t59" in repr(made)
-    more = LongTable(made.files, COLUMNS, "tokens", most=LONGEST + 1, keep=made)
-    assert repr(more).startswith("tokens; the first 20 of 100 rows\n") and "t20" not in repr(more)
-    assert more.markdown().startswith("**tokens; the first 61 of 100 rows**")
 
 
 def test_what_other_programs_know_of_the_rows_stays(tmp_path: Path) -> None:

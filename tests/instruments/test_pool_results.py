@@ -146,16 +146,11 @@ def test_where_nothing_is_tested_all_is_compared_and_percentages_are_shown() -> 
 
 
 def test_a_quantity_that_no_table_describes_has_the_units_of_the_measure() -> None:
-    def bare(one: Result) -> Result:
-        return replace(one, tables={})
-
-    table = compare(bare(result(2.0)), bare(result(1.0, "c"))).tables["size-control"]
-    one = table.column("value_difference")
+    table = compare(*(replace(one, tables={}) for one in (result(2.0), result(1.0, "c")))).tables["size-control"]
+    one, named = table.column("value_difference"), table.column("head")
     assert (one.unit, one.format, one.shown) == ("units of the measure", "+.4f", True)
     assert (one.title, one.doc) == ("value, run − control", "value; run − control")
-    named = table.column("head")
-    assert (named.title, named.unit, named.doc) == ("head", "name", "head of the row")
-    assert table.by == ""
+    assert (named.title, named.unit, named.doc, table.by) == ("head", "name", "head of the row", "")
 
 
 def test_reasons_stay_with_their_rows_in_three_runs() -> None:
@@ -181,10 +176,6 @@ def test_reasons_stay_with_their_rows_in_three_runs() -> None:
     assert means.frame["percent_high"][0] == pytest.approx(5.0 + half)
 
 
-def test_one_model_three_times_has_three_names() -> None:
-    assert pool_results([result(float(i)) for i in range(1, 4)]).about["model"] == ["m", "m #2", "m #3"]
-
-
 def test_long_tables_stay_one_for_each_run_and_hide_nothing_else() -> None:
     tokens = (Column(name="token", title="token", unit="id", doc="its id", format="d"),)
 
@@ -202,25 +193,25 @@ def test_why_there_is_no_mean() -> None:
         assert bool(whole.about["no_mean"]) == ("size-runs" not in whole.tables)
         return whole.about["no_mean"]
 
-    first = result(1.0, "a")
-    assert said(first, result(2.0, "b")) == ""
-    assert said(first, result(2.0, "b", recipe="other")).endswith(
-        "in preset, configuration, tokenizer, training or data"
-    )
+    first, other = result(1.0, "a"), result(2.0, "b")
     same = [result(1.0, name, checkpoint=weights) for name, weights in (("a", "A"), ("b", "B"), ("a", "A"))]
-    assert said(*same[:2]) == ""
-    assert said(*same) == "no mean over runs: two of them have the same weights; give each run once"
+    fewer = replace(other, blocks={"size": other.blocks["size"]}, contrasts={"size": other.contrasts["size"]})
+    assert said(first, other) == said(*same[:2]) == ""
+    for runs, why in (
+        ((first, result(2.0, "b", recipe="other")), "in preset, configuration, tokenizer, training or data"),
+        (same, "no mean over runs: two of them have the same weights; give each run once"),
+        ((first, result(2.0, "b", data="other")),
+         "no mean over runs: they were measured on other data; name it, as --data SOURCE"),
+        ((first, fewer), "no mean over runs: they were not measured in the same way"),
+        *(([result(1.0, f"m (runs/{run})", step=8 if "@" in run else None) for run in runs],
+           "no mean over runs: only some are snapshots; give each with the same steps, as RUN@STEP")
+          for runs in (("a@8", "a"), ("a@8", "b"), ("a@8", "b", "c"))),
+    ):  # fmt: skip
+        assert said(*runs).endswith(why)
     begun = [result(1.0, f"m (runs/{run}@{step})", step=step, checkpoint=f"{step and run}")
              for run in "ab" for step in (0, 8)]  # fmt: skip
     assert pool_results(begun).about["no_mean"] == "", "runs that begin with the same weights are two runs"
-    for runs in (("a@8", "a"), ("a@8", "b"), ("a@8", "b", "c")):
-        mixed = [result(1.0, f"m (runs/{run})", step=8 if "@" in run else None) for run in runs]
-        assert said(*mixed) == "no mean over runs: only some are snapshots; give each with the same steps, as RUN@STEP"
-    on = "no mean over runs: they were measured on other data; name it, as --data SOURCE"
-    assert said(first, result(2.0, "b", data="other")) == on
-    other = result(2.0, "b")
-    fewer = replace(other, blocks={"size": other.blocks["size"]}, contrasts={"size": other.contrasts["size"]})
-    assert said(first, fewer) == "no mean over runs: they were not measured in the same way"
+    assert pool_results([result(float(i)) for i in range(1, 4)]).about["model"] == ["m", "m #2", "m #3"]
     for wrong in (result(2.0, "b", options={"k": 2}), replace(other, about={**other.about, "instrument": "some"})):
         with pytest.raises(InputError, match="^several runs make one table where one instrument measured them with"):
             pool_results([first, wrong])

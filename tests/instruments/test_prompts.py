@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -15,12 +14,13 @@ from streamscope.instruments.prompts import FILES, Prompt, Suite, align, load_su
 from streamscope.instruments.prompts.__main__ import main
 from streamscope.instruments.prompts.sets import read_set
 from streamscope.instruments.prompts.suite import check_space, population, units
-from streamscope.instruments.prompts.tasks import load_task
+from streamscope.instruments.prompts.tasks import Task, load_task
 from streamscope.models import build
 from streamscope.probes.roles import undecided
 from streamscope.text.stories import CATEGORIES
 from streamscope.text.tokenizer import Tokenizer
 from tests.instruments.prompts_by_hand import ROLES, TEXT, prompt_of, stories_tokenizer, suite_of, words_of
+from tests.tiny import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,9 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def stories_bpe() -> Tokenizer:
     return stories_tokenizer()
-
-
-# ---- the bundled data --------------------------------------------------------------------------
 
 
 def test_competing_is_ten_pairs_in_each_of_three_relations() -> None:
@@ -89,9 +86,6 @@ def test_story_cases_are_labelled_pronouns() -> None:
     assert small.prompts == suite.prompts[:60] and not {p.text for p in small.prompts} & {p.text for p in other.prompts}
 
 
-# ---- errors ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -139,6 +133,11 @@ def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n" + json.dumps(LINE) + "\n")
     assert load_suite(path) == Suite("mine", (prompt_of(),), str(path))
+    path = tmp_path / "mine.csv"  # a table of texts with two continuations
+    path.write_text('text,coherent,incoherent,cluster\nA cat is," an animal"," a car",one\nA bus is, a car, a cat,\n')
+    first, second = load_suite(path).prompts
+    assert (first.text[slice(*first.roles["query"])], first.coherent, first.cluster) == ("is", " an animal", "one")
+    assert (second.id, second.incoherent, second.cluster) == ("prompt-2", " a cat", None)
 
 
 @pytest.mark.parametrize(
@@ -150,19 +149,16 @@ def test_a_users_file_reads_like_the_bundled_ones(tmp_path: Path) -> None:
         (json.dumps({**LINE, "claen": "a"}), "unknown key of a prompt 'claen': did you mean clean"),
         (json.dumps({k: v for k, v in LINE.items() if k != "category"}), "category: Field required"),
         (json.dumps({**LINE, "text": 3}), "text: Input should be a valid string"),
-        (json.dumps({**LINE, "pair": 3}), "pair: Input should be a valid string"),
         (json.dumps({**LINE, "order": "first"}), "order: Input should be 'target_first' or 'target_last'"),
         (json.dumps({**LINE, "roles": {"query": [1]}}), "roles.query.1: Field required"),
-        (json.dumps({**LINE, "roles": {"query": [0, True]}}), "roles.query.1: Input should be a valid integer"),
         (json.dumps({**LINE, "roles": {"query": [0, 99]}}), "leaves the text"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(json.dumps({**LINE, "id": "fine"}) + "\n" + line + "\n")
-    with pytest.raises(InputError, match=rf"mine\.jsonl:2: .*{message}") as error:
+    with refused(rf"mine\.jsonl:2: .*{message}"):
         load_suite(path)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -187,29 +183,24 @@ def test_a_wrong_name_of_an_own_file_gets_the_near_ones(
 ) -> None:
     """The suffix, which all files share, makes no two names alike."""
     monkeypatch.chdir(tmp_path)
-    for name in ("my_pairs.jsonl", "others.jsonl"):
+    for name in ("my_pairs.jsonl", "others.jsonl", "changes.py"):
         (tmp_path / name).touch()
-    for read, name in product(
-        (load_suite, lambda name: load_task(name, stories_bpe), read_set),
-        ("my_pair.jsonl", "my_pairs.json", "my_pairs"),
-    ):
-        with pytest.raises(InputError, match=f"{name}.*did you mean my_pairs.jsonl\\?$"):
+
+    def task(name: str) -> Task:
+        return load_task(name, stories_bpe)
+
+    near, own = r"did you mean my_pairs.jsonl\?$", tmp_path / "my_pairs.jsonl"
+    for read, name, line in (
+        *((read, name, f"{name}.*{near}") for read in (load_suite, task, read_set)
+          for name in ("my_pair.jsonl", "my_pairs.json", "my_pairs")),
+        (load_suite, tmp_path / "my_piars.jsonl", f"did you mean {own}"),
+        (task, "blimp:my_pair", rf"my_pair cannot be read .*; {near}"),
+        (task, "blmp:my_pairs.jsonl", r"unknown format of a task 'blmp': did you mean blimp"),
+        *((edit_file, spec, r"does not exist; did you mean changes.py\?$") for spec in ("change.py:f", "change.json")),
+        (load_suite, "xyz.jsonl", "xyz.jsonl is no file; give one of"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=line):
             read(name)
-    with pytest.raises(InputError, match=f"did you mean {tmp_path / 'my_pairs.jsonl'}"):
-        load_suite(tmp_path / "my_piars.jsonl")
-    with pytest.raises(InputError, match=r"my_pair cannot be read .*; did you mean my_pairs.jsonl\?$"):
-        load_task("blimp:my_pair", stories_bpe)
-    with pytest.raises(InputError, match=r"unknown format of a task 'blmp': did you mean blimp"):
-        load_task("blmp:my_pairs.jsonl", stories_bpe)
-    (tmp_path / "changes.py").touch()
-    for spec in ("change.py:f", "change.json"):
-        with pytest.raises(InputError, match=r"does not exist; did you mean changes.py\?$"):
-            edit_file(spec)
-    with pytest.raises(InputError, match="xyz.jsonl is no file; give one of"):
-        load_suite("xyz.jsonl")
-
-
-# ---- the command -------------------------------------------------------------------------------
 
 
 def test_the_command_counts_the_bundled_suites(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,10 +267,9 @@ def test_words_are_read_from_a_file(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     assert units(load_suite(path).prompts) == [("0", "cat", "f0"), ("0", "cat", "f1")]
     for words, message in (
-        (["cat"], "words: Input should be an object"),
-        ({"animal": ""}, "empty 'words'"),
+        (["cat"], "words: Input should be an object"), ({"animal": ""}, "empty 'words'"),
         ({"frame": "f1"}, "of the same kinds in the same order"),
-    ):
+    ):  # fmt: skip
         path.write_text("\n".join(json.dumps(r) for r in (rows[0], {**rows[1], "words": words})))
         with pytest.raises(InputError, match=message):
             load_suite(path)
@@ -302,16 +292,7 @@ def test_prompts_of_tables_are_those_of_json_lines(suffix: str, tmp_path: Path) 
     else:
         cells = [{**row, "answers": json.dumps(row["answers"]), "foils": row["foils"][0]} for row in rows]
         pd.DataFrame(cells).to_csv(path, index=False)
-    found = load_suite(f"hf:{path}" if suffix == "hf" else path)
-    assert found.prompts == load_suite(lines).prompts
-
-
-def test_a_table_of_texts_with_two_continuations_is_a_suite(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text('text,coherent,incoherent,cluster\nA cat is," an animal"," a car",one\nA bus is, a car, a cat,\n')
-    first, second = load_suite(path).prompts
-    assert (first.text[slice(*first.roles["query"])], first.coherent, first.cluster) == ("is", " an animal", "one")
-    assert (second.id, second.incoherent, second.cluster) == ("prompt-2", " a cat", None)
+    assert load_suite(f"hf:{path}" if suffix == "hf" else path).prompts == load_suite(lines).prompts
 
 
 def test_answers_and_foils_stand_for_the_continuations(tmp_path: Path) -> None:
@@ -323,20 +304,21 @@ def test_answers_and_foils_stand_for_the_continuations(tmp_path: Path) -> None:
         path.write_text(json.dumps(row | more) + "\n")
         (prompt,) = load_suite(str(path)).prompts
         assert (prompt.coherent, prompt.incoherent, prompt.foils) == (" dog", " cat", (" cat", " cow"))
-    path.write_text(json.dumps(row | {"corrupt": row["text"]}) + "\n")
-    with pytest.raises(InputError, match="its corrupted text is the text"):
-        load_suite(str(path))
-    path.write_text(json.dumps({name: row[name] for name in ("text", "corrupt")}) + "\n")
-    with pytest.raises(InputError, match="has a corrupted text, but no answers and foils"):
-        load_suite(str(path))
+    for wrong, line in (
+        (row | {"corrupt": row["text"]}, "its corrupted text is the text"),
+        ({name: row[name] for name in ("text", "corrupt")}, "has a corrupted text, but no answers and foils"),
+    ):
+        path.write_text(json.dumps(wrong) + "\n")
+        with pytest.raises(InputError, match=line):
+            load_suite(str(path))
 
 
 def test_a_table_that_is_not_utf8_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "own.csv"
-    for encoding in ("latin-1", "utf-16"):
-        path.write_bytes("text,coherent,incoherent\nLéa saw, a, b\n".encode(encoding))
-        with pytest.raises(InputError, match=r"own.csv: not UTF-8 at byte \d+; convert the file to UTF-8"):
+    path, text = tmp_path / "own.csv", "text,coherent,incoherent\nLéa saw, a, b\n"
+    wrong = r"own.csv: not UTF-8 at byte \d+; convert the file to UTF-8"
+    for content, line in (
+        (text.encode("latin-1"), wrong), (text.encode("utf-16"), wrong), (b"", "own.csv: the file is empty"),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=line):
             load_suite(str(path))
-    path.write_text("")
-    with pytest.raises(InputError, match="own.csv: the file is empty"):
-        load_suite(str(path))

@@ -142,9 +142,6 @@ def test_bootstrap_of_what_some_resamples_lack_is_quiet() -> None:
         assert not np.isfinite(high)
 
 
-# --- labels of several kinds
-
-
 def crossed(seed: int, n: int = 60, pool: int = 7) -> tuple[np.ndarray, list[tuple[str, ...]]]:
     """Cases of two orders each, with a word of either kind from pools of their own."""
     rng = np.random.default_rng(seed)
@@ -201,6 +198,7 @@ def test_one_kind_of_labels_is_what_one_label_is() -> None:
     np.testing.assert_allclose([nested.mean, *nested[2:]], [one.mean, *one[2:]], rtol=1e-12)
     pairs = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "x")]
     tuples, lists = (read_clusters([kind(pair) for pair in pairs], 4) for kind in (tuple, list))
+    assert read_clusters([], 0).count == read_clusters(None, 0).count == 0
     assert tuples.codes.tolist() == lists.codes.tolist() == [0, 1, 2, 1] and tuples.count == lists.count == 2
 
 

@@ -93,6 +93,7 @@ def test_differences_of_shares_stay_within_one() -> None:
     assert paired_proportions(*up).high == 1 and paired_proportions(*up).low == -1
     assert paired_proportions(*down).low == -1 and paired_proportions(*down).high == 1
     assert paired_proportions(one, one).p == 1 and paired_proportions(one, none).clusters == 4
+    assert paired_proportions(one, one).low < 0 < paired_proportions(one, one).high
     assert paired_proportions(one, none).p == pytest.approx(2 / 2**4) == paired_proportions(none, one).p
     p12, p21 = 11 / 22, 1 / 22
     half = Z * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / 22)

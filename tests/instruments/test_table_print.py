@@ -90,12 +90,6 @@ def test_a_file_has_160_columns_or_what_the_numbers_need(capsys: pytest.CaptureF
     assert {len(line) for line in capsys.readouterr().out.splitlines()} == {1 + 9 * 25}
 
 
-def test_a_page_keeps_quotes_and_says_nothing_where_there_is_no_title() -> None:
-    one = Table(pd.DataFrame({"q": ["a"]}), (key("q", "q", 'what "q" is'),))
-    shown = one._repr_html_()
-    assert shown.startswith('<table><thead><tr><th title="what &quot;q&quot; is (name)">q</th></tr></thead>')
-
-
 def test_batches_of_a_long_table_may_have_an_index_or_none() -> None:
     columns = (key("k", "key", "a key"),)
     frame = pd.DataFrame({"k": list("abc")})
@@ -119,15 +113,17 @@ def test_a_notebook_shows_a_table_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_narrow_interval_has_two_digits_of_its_width() -> None:
     """Else an effect of a large model, whose single heads change little, reads -0.0000 (-0.0001 … -0.0000)."""
     value, *_ = described("v", "v", "nats", "value", format="+.4f")
-    assert value.text(-0.00003, -0.00006, -0.00001) == "-0.000030 (-0.000060 … -0.000010)"
-    assert value.text(-0.0123, -0.01236, -0.01224) == "-0.01230 (-0.01236 … -0.01224)"
-    assert value.text(0.1, 0.05, 0.2) == "+0.1000 (+0.0500 … +0.2000)"
-    assert value.text(0.0, 0.0, 0.0) == "0.0000 (0.0000 … 0.0000)"
-    assert value.text(-3e-7, -5e-7, -1e-7) == "-0.00000030 (-0.00000050 … -0.00000010)", "eight decimals, the most"
-    assert value.text(3e-8, 1e-8, 5e-8) == "0.0000 (0.0000 … 0.0000)", "nine would be needed"
-    assert value.text(1e-9, -1e-9, 1e-9) == "0.0000 (0.0000 … 0.0000)", "rounding"
-    assert value.text(-3e-5, -3e-5, -3e-5) == "0.0000 (0.0000 … 0.0000)" and value.text(-3e-5) == "0.0000"
-    assert value.text(-3.9e-5, -2.56e-4, 1.79e-4) == "0.0000 (-0.0003 … +0.0002)", "of no sign"
+    for numbers, text in (
+        ((-0.00003, -0.00006, -0.00001), "-0.000030 (-0.000060 … -0.000010)"),
+        ((-0.0123, -0.01236, -0.01224), "-0.01230 (-0.01236 … -0.01224)"),
+        ((0.1, 0.05, 0.2), "+0.1000 (+0.0500 … +0.2000)"),
+        ((-3e-7, -5e-7, -1e-7), "-0.00000030 (-0.00000050 … -0.00000010)"),  # eight decimals, the most
+        ((3e-8, 1e-8, 5e-8), "0.0000 (0.0000 … 0.0000)"),  # nine would be needed
+        ((1e-9, -1e-9, 1e-9), "0.0000 (0.0000 … 0.0000)"),  # rounding
+        ((-3e-5, -3e-5, -3e-5), "0.0000 (0.0000 … 0.0000)"), ((-3e-5,), "0.0000"),
+        ((-3.9e-5, -2.56e-4, 1.79e-4), "0.0000 (-0.0003 … +0.0002)"),  # of no sign
+    ):  # fmt: skip
+        assert value.text(*numbers) == text
     assert replace(value, format=",.2f").text(-0.001) == "0.00" and replace(value, format="d").text(-3) == "-3"
     assert value.text(np.float32(-0.00003), np.float32(-0.00006), np.float32(-0.00001)).startswith("-0.000030")
 

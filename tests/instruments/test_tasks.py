@@ -56,8 +56,6 @@ def prompt(name: str, text: str, answer: str | None, foil: str | None, cluster: 
     )  # fmt: skip
 
 
-# ---- the bundled data --------------------------------------------------------------------------
-
 COUNTS = {
     "capitalization": (64, 40), "capitalization-8": (8, 8), "gender": (64, 32), "gender-16": (16, 8),
     "winograd": (50, 25),
@@ -92,9 +90,6 @@ def test_gender_twins_differ_in_who_is_meant_and_in_nothing_else() -> None:
             pieces = re.split(rf"\b({a}|{b})\b", one.text.lower())
             swapped = "".join({a: b, b: a}.get(piece, piece) for piece in pieces)
             assert swapped == other.text.lower()
-
-
-# ---- rule "token" ------------------------------------------------------------------------------
 
 
 def scored(task: Task, model: Any) -> dict[str, np.ndarray]:
@@ -149,9 +144,6 @@ def test_what_cannot_be_scored_is_filtered_with_its_reason_and_counted(bpe: Toke
     line = r"no case of 'mine' can be scored: longer than the context of 3 tokens \(2 of 6"
     with pytest.raises(InputError, match=line):
         token_task(suite, bpe, 3)
-
-
-# ---- rule "sentence" ---------------------------------------------------------------------------
 
 
 def test_sentences_are_scored_by_the_difference_of_their_log_probabilities(bpe: Tokenizer, model: Any) -> None:
@@ -229,21 +221,6 @@ def test_sentences_that_share_an_occupation_are_not_independent(tmp_path: Path, 
     labels = task.cases["cluster"].tolist()
     assert labels[0] == ("guard / nurse", "nurse", "guard") and len({unit for unit, *_ in labels}) == 6
     assert "12 cases in 6 units, 95 % for new words (4 of a kind or more)" in task.title
-
-
-def test_published_sets_load_as_tasks(shared_data: Path, bpe: Tokenizer) -> None:
-    sets = {
-        "wsc273": ("wsc/wsc_square_one.jsonl", 273),
-        "winobias": ("winobias/pro_stereotyped_type2.txt.dev", 402),
-        "blimp": ("blimp/anaphor_number_agreement.jsonl", 1000),
-    }
-    for form, (path, n) in sets.items():
-        task = load_task(f"{form}:{shared_data / 'eval' / path}", bpe, 128)
-        assert task.rule == "sentence"
-        assert len(task.cases) == n and not task.filtered
-
-
-# ---- errors ------------------------------------------------------------------------------------
 
 
 def test_names_are_checked(tmp_path: Path, bpe: Tokenizer) -> None:

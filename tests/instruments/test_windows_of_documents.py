@@ -203,7 +203,11 @@ def test_what_is_read_without_a_stride(model: Any, text: Path, tmp_path: Path) -
     assert first.equals(every.units().query("document < 2"))
     short = tmp_path / "short.txt"
     short.write_text("the cat sat\n<|endoftext|>\non the tree")
-    assert open_data(Documents(str(short)), model).title() == "2 documents, 0 cut at 32 tokens"
+    fits = open_data(Documents(str(short)), model)
+    assert fits.title() == "2 documents, 0 cut at 32 tokens"
+    same = overlapping_windows(fits.shards, 32, 16)
+    assert [same.document(i).tolist() for i in range(2)] == [fits.shards.document(i).tolist() for i in range(2)]
+    assert same.n_documents == 2 and not same.unscored.any()
 
 
 def test_a_stride_beyond_the_context_is_one_line(model: Any, text: Path) -> None:
@@ -211,14 +215,6 @@ def test_a_stride_beyond_the_context_is_one_line(model: Any, text: Path) -> None
         open_data(Documents(str(text), stride=33), model)
     with pytest.raises(InputError, match="max_windows"):
         Documents(str(text), max_windows=0)
-
-
-def test_documents_that_fit_are_themselves(model: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("the cat sat\n<|endoftext|>\non the big tree")
-    shards = open_data(Documents(str(tmp_path / "a.txt")), model).shards
-    same = overlapping_windows(shards, 32, 16)
-    assert [same.document(i).tolist() for i in range(2)] == [shards.document(i).tolist() for i in range(2)]
-    assert same.n_documents == 2 and not same.unscored.any()
 
 
 def test_rows_of_tokens_cover_the_document(model: Any, text: Path, tmp_path: Path) -> None:
@@ -237,6 +233,9 @@ def test_rows_of_tokens_cover_the_document(model: Any, text: Path, tmp_path: Pat
     losses = [x for d in range(3) for x in plainly(model, shards.document(d).tolist(), 8)]
     np.testing.assert_allclose(rows["loss"], losses, atol=1e-4)
     assert features["prediction_id"].tolist() == rows["prediction_id"].tolist()
+    next_row = Extract(**HEADS, tier="core", logits_row="next").measure(model, data).table("features").frame
+    for d, some in next_row.groupby("document"):
+        assert some["position"].tolist() == list(range(len(shards.document(int(d))) - 2)), "one row less"
     assert effects.blocks["delta_loss"].units["cluster"].nunique() == 3
     with_raw = Extract(**HEADS, tier="core", raw=()).measure(model, data)
     depth, raw = with_raw.blocks["depth"], raw_of(with_raw)
@@ -244,14 +243,6 @@ def test_rows_of_tokens_cover_the_document(model: Any, text: Path, tmp_path: Pat
     with_raw.save(tmp_path / "f.parquet")
     assert np.array_equal(read_raw(tmp_path / "f-raw.parquet").X, raw.X)
     assert read_features(tmp_path / "f.parquet").table["position"].tolist() == rows["position"].tolist()
-
-
-def test_features_of_the_next_position_lose_one_row_per_document_only(model: Any, text: Path) -> None:
-    data = Tokens(str(text), stride=8)
-    shards = open_data(data, model).shards.documents
-    found = Extract(**HEADS, tier="core", logits_row="next").measure(model, data).table("features").frame
-    for d, some in found.groupby("document"):
-        assert some["position"].tolist() == list(range(len(shards.document(int(d))) - 2))
 
 
 @pytest.mark.parametrize("n", [5, 12])

@@ -17,8 +17,6 @@ from streamscope.papers.paper import Run, load
 from streamscope.probes.stream_states import stream_states
 from tests.tiny import arguments
 
-# ---- figures draw the values of the table ------------------------------------------------------
-
 
 def mean(arm: str, quantity: str, part: str = "", x: float = float("nan"), grid: str = "eighth") -> float:
     table = load("krom")
@@ -52,9 +50,6 @@ def test_points_and_curves_are_the_rows() -> None:
     dashes = [line.get_ydata()[0] for line in axis.lines if line.get_linewidth() == 2]
     expected = [mean(arm, f"direction.{q}") for arm in figures.SWEEP for q in ("cosine", "shuffled")]
     assert dashes == pytest.approx(expected)
-
-
-# ---- a run is measured -------------------------------------------------------------------------
 
 
 def test_a_run_has_the_numbers_of_its_weights(corpus: tuple[Path, Path], tmp_path: Path) -> None:

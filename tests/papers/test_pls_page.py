@@ -35,9 +35,6 @@ def test_a_column_without_printed_cells_is_one_column_written_as_those_beside_it
     assert line(text, "Coverage").endswith("| 46.0% | 45.0 % (0.0 % to 100.0 %) | 35.0 % (0.0 % to 98.5 %) |")
 
 
-# ---- figures draw the values of the table ------------------------------------------------------
-
-
 def estimates(quantity: str, part: str, arm: str, x: float = float("nan")) -> float:
     table = load("pls")
     at = (table["grid"] == "long") & (table["arm"] == arm) & (table["quantity"] == quantity) & (table["part"] == part)
@@ -102,9 +99,6 @@ def test_figure_4_draws_the_matrix_table_2_and_the_spread() -> None:
     assert texts[0].endswith(f"σ {100 * estimates('spread', 'winograd, entity heads', 'pls'):.2f} % (printed 6.32 %)")
     steps = [patch.get_data().values.sum() for patch in axes[3].patches]
     assert steps == pytest.approx([50, 50]), "all prompts of a model are in its histogram"
-
-
-# ---- a run is measured -------------------------------------------------------------------------
 
 
 class Rows(dict[tuple[str, str, float], float]):

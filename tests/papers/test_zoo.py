@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -167,18 +168,6 @@ def test_a_run_gets_the_name_that_it_is_given(tiny_run: Path, tmp_path: Path, mo
     assert json.loads((out / "lfa-other" / "scores.json").read_text()) == {"model": "lfa-other", **ROW}
 
 
-def test_a_bundled_model_is_measured_again_in_place(tiny_run: Path, tmp_path: Path) -> None:
-    """`make cards`: a bundled model is a run, so its folder gets a new card and keeps its weights."""
-
-    def files() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
-
-    zoo.bundle(tiny_run, tmp_path / "lfa", lambda _: "old card")
-    before = files()
-    zoo.bundle(tmp_path / "lfa", tmp_path / "lfa", lambda _: "new card")
-    assert files() == {**before, "README.md": b"new card"} and [path.name for path in tmp_path.iterdir()] == ["lfa"]
-
-
 def test_snapshots_are_rounded_and_bundled(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, out = tmp_path / "run", tmp_path / "lfa"
     shutil.copytree(tiny_run, run)
@@ -199,23 +188,21 @@ def test_snapshots_are_rounded_and_bundled(tiny_run: Path, tmp_path: Path, monke
     assert (out / "README.md").read_text() == "new card"
 
 
-def test_too_large_a_model_is_refused(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo, "LIMIT", 1000)
-    with pytest.raises(InputError, match="bytes, more than the 1,000"):
-        zoo.bundle(tiny_run, tmp_path / "lfa", lambda _: pytest.fail("measured what is not kept"))
-    assert not any(tmp_path.iterdir())
-
-
-def test_weights_are_rounded_once_and_measured_so(tiny_run: Path, tmp_path: Path) -> None:
-    """The card is made of the rounded weights, and bundling what was bundled changes nothing."""
+def test_weights_are_rounded_once_and_measured_so(tiny_run: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The card is made of the rounded weights; a bundled model is a run whose folder gets a new card (`make cards`)."""
     seen = []
 
     def text(part: Path) -> str:
         seen.append({k: v.clone() for k, v in load(part).state_dict().items()})
-        return "card"
+        return f"card {len(seen)}"
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / "lfa").iterdir()}
 
     zoo.bundle(tiny_run, tmp_path / "lfa", text)
-    zoo.bundle(tmp_path / "lfa", tmp_path / "again", text)
+    before = files()
+    zoo.bundle(tmp_path / "lfa", tmp_path / "lfa", text)
+    assert files() == {**before, "README.md": b"card 2"} and [path.name for path in tmp_path.iterdir()] == ["lfa"]
     wide, narrow = load(tiny_run).state_dict(), load(tmp_path / "lfa").state_dict()
     for k, x in wide.items():
         rounded = x.bfloat16().float() if x.is_floating_point() else x
@@ -223,6 +210,10 @@ def test_weights_are_rounded_once_and_measured_so(tiny_run: Path, tmp_path: Path
     assert any(not torch.equal(x, narrow[k]) for k, x in wide.items())
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (tiny_run, tmp_path / "lfa")]
     assert sizes[1] < 0.6 * sizes[0]
+    monkeypatch.setattr(zoo, "LIMIT", 1000)
+    with pytest.raises(InputError, match="bytes, more than the 1,000"):
+        zoo.bundle(tiny_run, tmp_path / "other", lambda _: pytest.fail("measured what is not kept"))
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

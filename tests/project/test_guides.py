@@ -169,7 +169,6 @@ def test_code_of_the_guides_runs(tmp_path: Path) -> None:
 def test_the_edits_of_the_live_page_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The JSON and the command of the guide."""
     monkeypatch.chdir(tmp_path)
     text = (GUIDES / "look_into.md").read_text(encoding="utf-8")
     (edits,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
@@ -180,7 +179,6 @@ def test_the_edits_of_the_live_page_are_measured(
 
 
 def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """On paragraphs without a separator, in a file and in two."""
     monkeypatch.chdir(tmp_path)
     paragraphs = corpus_text(100, 3).replace("\n<|endoftext|>\n", "\n\n")
     (tmp_path / "book.txt").write_text(paragraphs)
@@ -201,15 +199,3 @@ def test_commands_on_own_text_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     told = " ".join(capsys.readouterr().out.split())
     assert "1 document in 9 windows" in told and "2 documents in 9 windows" in told
     assert {"window", "offset"} <= set(pd.read_parquet("features.parquet"))
-
-
-def test_the_guide_of_circuits_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    assert "pairs=24, steps=5" in CODE["circuits"][0]
-    for code in CODE["circuits"]:
-        exec(code.replace("pairs=24, steps=5", "pairs=16, steps=1"), names)
-    said = capsys.readouterr().out
-    assert "->" in said and "CPR: area under f" in said and "metric of the clean run" in said

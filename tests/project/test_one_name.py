@@ -43,7 +43,6 @@ def run(argv: list[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[s
 
 
 def foreign(folder: Path) -> Path:
-    """A user's folder that holds other things under the names of our rooms."""
     for name in ("models", "features"):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text("raise RuntimeError('not ours')")
@@ -154,7 +153,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(wheel: Path) -> Path:
-    """The wheel, installed into an empty folder."""
     subprocess.run([*PIP, "install", "--no-deps", "--target", str(wheel.parent / "site"), str(wheel)], check=True)
     return wheel.parent / "site"
 

@@ -29,7 +29,6 @@ MAY = {
 
 
 def folder(room: str) -> Path:
-    """Where a room lies in the clone."""
     return ROOT / "streamscope" / room if room in FRAMEWORK else ROOT / room
 
 
@@ -63,7 +62,6 @@ def statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool, boo
 
 
 def imported_rooms(source: str) -> set[str]:
-    """Rooms that a file imports, anywhere in it."""
     found = set()
     for node, _, _ in statements(source):
         if isinstance(node, ast.Import):
@@ -82,7 +80,6 @@ def test_the_arrows_go_one_way(room: str) -> None:
 
 
 def module_of(path: Path) -> str:
-    """The module of a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts[:-1] if parts[-1] == "__init__" else parts
     return ".".join(parts if parts[0] == "streamscope" else ("streamscope", *parts))

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,13 @@ def walk(module: str, argv: list[str]) -> list[str]:
     """The files whose functions run between the call of `observe` and the return of `Result.save`."""
     main: Any = importlib.import_module(f"streamscope.{module}").main
     files: dict[str, None] = {}
-    names: dict[str, str | None] = {}
-    importing = 0
-    walking = False
+    importing, walking = 0, False
 
+    @cache
     def place(code_file: str) -> str | None:
         path = Path(code_file).resolve()
         name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else ""
-        counts = name.startswith(ROOMS) and not name.startswith((*OF_THE_MODEL, *OF_THE_DATA))
-        return name if counts else None
+        return name if name.startswith(ROOMS) and not name.startswith((*OF_THE_MODEL, *OF_THE_DATA)) else None
 
     def profile(frame: Any, event: str, _: Any) -> None:
         nonlocal importing, walking
@@ -40,19 +39,18 @@ def walk(module: str, argv: list[str]) -> list[str]:
             importing += 1 if event == "call" else -1
         elif event == "call" and not importing:
             walking = walking or code.co_qualname == "Instrument.observe"
-            name = names.setdefault(code.co_filename, place(code.co_filename))
-            if walking and name is not None:
+            if walking and (name := place(code.co_filename)):
                 files[name] = None
         elif event == "return" and code is Result.save.__code__:
             walking = False
 
-    threading.setprofile(profile)
-    sys.setprofile(profile)
+    for where in (threading, sys):
+        where.setprofile(profile)
     try:
         main(argv)
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        for where in (threading, sys):
+            where.setprofile(None)
     return list(files)
 
 

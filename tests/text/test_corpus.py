@@ -1,15 +1,20 @@
+"""Corpora: files, folders, what datasets keeps, Hugging Face datasets and the built-in stories."""
+
 import gzip
 import json
 import os
 import random
+import sys
+import types
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+import streamscope.text
 from streamscope.cli.errors import InputError
-from streamscope.text.corpus import open_corpus
+from streamscope.text.corpus import Corpus, HubCorpus, open_corpus
 from tests.tiny import refused
 
 END = "<|endoftext|>"
@@ -42,22 +47,21 @@ PARAGRAPHS = b"One\none.\n\nTwo.\r\n \t\r\n\r\nThree.\r\rFour\rfour.\n<|endoftex
 
 
 def test_text_files_are_split_at_blank_lines_or_not_at_all(tmp_path):
-    file = tmp_path / "a.txt"
+    file, other = tmp_path / "a.txt", tmp_path / "b.txt"
     file.write_bytes(b"\xef\xbb\xbf" + PARAGRAPHS)
     expected = ["One\none.", "Two.", "Three.", "Four\rfour.", "Five."]
-    assert read(file, split_at="blank") == expected
-    assert len(read(file)) == 2
+    assert read(file, split_at="blank") == expected and len(read(file)) == 2
     (whole,) = read(file, split_at="file")
     assert whole.split() == " ".join(expected).split() and END not in whole
-    (tmp_path / "b.txt").write_text("Six.")
+    other.write_text("Six.")
     assert read(tmp_path, split_at="file") == [whole, "Six."]
-    assert read(f"{file}*1 + {tmp_path / 'b.txt'}*1", split_at="blank")[:1] == ["One\none."]
+    assert read(f"{file}*1 + {other}*1", split_at="blank")[:1] == ["One\none."]
     rows = jsonl(tmp_path / "c.jsonl", [{"text": "one\n\nstill one"}])
     assert "one\n\nstill one" in read(f"{rows}*1 + {file}*1", split_at="blank"), "records are not split"
     found = {how: open_corpus(str(file), split_at=how) for how in ("separator", "blank", "file")}
     assert len({corpus.fingerprint() for corpus in found.values()}) == 3
-    assert found["blank"].describe()["split_at"] == "blank"
-    assert "split_at" not in found["separator"].describe()  # as it was recorded before there was another
+    told = [found[how].describe().get("split_at") for how in ("blank", "separator")]
+    assert told == ["blank", None]  # as it was recorded before there was another
 
 
 def test_what_cannot_be_opened(tmp_path, monkeypatch):
@@ -228,19 +232,18 @@ def test_a_source_that_names_nothing(tmp_path, monkeypatch):
 
 
 def test_fingerprint_follows_the_content(tmp_path):
-    def fingerprint(**options) -> str:
-        return open_corpus(str(tmp_path / "here"), **options).fingerprint()
+    def fingerprint(*where: str, **options) -> str:
+        return open_corpus(str(tmp_path.joinpath(*where)), **options).fingerprint()
 
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "a.txt").write_text("one")
-    first = fingerprint()
-    assert first == fingerprint() and len(first) == 64
-    assert len({first, fingerprint(max_documents=5), fingerprint(split_at="blank")}) == 3
+    first = fingerprint("here")
+    assert first == fingerprint("here") and len(first) == 64
+    assert len({first, fingerprint("here", max_documents=5), fingerprint("here", split_at="blank")}) == 3
     (tmp_path / "here").rename(tmp_path / "there")
-    assert open_corpus(str(tmp_path / "there")).fingerprint() == first  # where it lies does not matter
-    assert open_corpus(str(tmp_path / "there" / "a.txt")).fingerprint() == first
+    assert first == fingerprint("there") == fingerprint("there", "a.txt"), "where it lies does not matter"
     (tmp_path / "there" / "a.txt").write_text("two")
-    assert open_corpus(str(tmp_path / "there")).fingerprint() != first
+    assert fingerprint("there") != first
 
 
 def test_an_option_that_the_source_does_not_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,3 +258,94 @@ def test_an_option_that_the_source_does_not_use_is_refused(tmp_path: Path, monke
         with pytest.raises(InputError, match=line):
             open_corpus(source, **{name: value})
     assert list(open_corpus("a.jsonl*1 + a.txt*1", text_field="story", split_at="blank").documents())
+
+
+@pytest.fixture
+def dataset_folder(tmp_path) -> Path:
+    folder = tmp_path / "hub_like"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        rows = [json.dumps({"text": f"{split} {i}", "label": i}) for i in range(3)]
+        (folder / f"{split}.jsonl").write_text("\n".join(rows))
+    return folder
+
+
+def test_local_dataset_folder(dataset_folder):
+    assert read(f"hf:{dataset_folder}") == ["train 0", "train 1", "train 2"]
+    for source in (f"hf:{dataset_folder}:validation", f"hf:{dataset_folder}:default:validation"):
+        corpus = open_corpus(source)
+        assert list(corpus.documents()) == list(corpus.documents()) == [f"validation {i}" for i in range(3)]
+        assert corpus.describe()["split"] == "validation"
+    splits = {open_corpus(f"hf:{dataset_folder}:{split}").fingerprint() for split in ("train", "validation")}
+    assert len(splits) == 2
+    with refused("cannot be read .*nothing"):
+        read(f"hf:{dataset_folder}:nothing")
+    with refused("no field 'story'; it has text, label"):
+        read(f"hf:{dataset_folder}", text_field="story")
+
+
+class FakeApi:
+    def dataset_info(self, name: str, timeout: float) -> types.SimpleNamespace:
+        if name != "org/name":
+            raise OSError("404 Client Error\nnot found")
+        return types.SimpleNamespace(sha="c0ffee")
+
+
+def test_hub_dataset_is_streamed_at_its_revision(monkeypatch, tmp_path):
+    asked = []
+
+    def load_dataset(*args, **options):
+        asked.append((args, options))
+        return [{"text": "one"}, {"text": "two"}]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    assert read("org/name") == read("hf:org/name:en") == ["one", "two"]
+    assert asked[0] == (("org/name", None), {"split": "train", "streaming": True, "revision": "c0ffee"})
+    assert asked[1][0] == ("org/name", "en")
+    assert open_corpus("org/name").describe()["revision"] == "c0ffee"
+    for call in (Corpus.describe, lambda corpus: list(corpus.documents())):
+        with refused(r"org/typo is neither a local path.*404 Client Error\)"):
+            call(open_corpus("org/typo"))
+
+
+def test_hub_source_grammar():
+    for source, config, split in (
+        ("hf:a/b", None, "train"), ("hf:a/b:en", "en", "train"), ("hf:a/b:test", None, "test"),
+        ("hf:a/b::odd", None, "odd"), ("hf:squad:plain:validation", "plain", "validation"),
+    ):  # fmt: skip
+        corpus = open_corpus(source)
+        assert isinstance(corpus, HubCorpus) and (corpus.config, corpus.split) == (config, split)
+
+
+def test_built_in_stories(monkeypatch):
+    fake = types.ModuleType("streamscope.text.stories")
+    fake.documents = lambda seed, n, share: (f"story {seed} {i} {share}" for i in range(n))
+    monkeypatch.setitem(sys.modules, "streamscope.text.stories", fake)
+    monkeypatch.setattr(streamscope.text, "stories", fake, raising=False)
+    assert read("stories:7:2") == ["story 7 0 0.1", "story 7 1 0.1"]
+    assert read("stories:7:1:.5") == read("stories5:7:1:0.5") == ["story 7 0 0.5"]
+    assert len(read("stories")) == 20_000
+    assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()
+    assert open_corpus("stories:7:2").describe()["stories"] == "stories-v5-7-2-0.1"
+    before = open_corpus("stories").fingerprint()
+    monkeypatch.setitem(streamscope.text.corpus.VERSIONS, "stories", 4)
+    assert open_corpus("stories").fingerprint() != before
+
+
+def test_a_hub_that_does_not_answer_is_read_from_its_cache(monkeypatch, tmp_path):
+    kept = tmp_path / "hub" / "datasets--org--kept"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("beef")
+    snapshot = kept / "snapshots" / "beef"
+    snapshot.mkdir(parents=True)
+    (snapshot / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert read("org/kept") == ["one", "two"]
+    told = open_corpus("org/kept").describe()
+    assert told["revision"] == "beef" and told["cached"] == ["train.jsonl"]
+    with refused("org/gone is neither a local path, nor in the hub's cache, nor found"):
+        read("org/gone")

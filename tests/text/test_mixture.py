@@ -185,12 +185,3 @@ def test_held_out_documents_are_in_no_part_and_the_manifest_names_all(files) -> 
     told = data.description["train"]
     assert told["n_documents"] == len(train) and told["corpus"] == told["source"]["fingerprint"]
     assert [part["share"] for part in told["parts"]] == [0.5, 0.5] and all(part["sha256"] for part in told["parts"])
-
-
-def test_real_stories_mix_with_the_built_in_ones(shared_data: Path) -> None:
-    source = f"echo:0:300*.7 + {shared_data / 'tinystories/valid.txt'}*.3"
-    data = prepare(source, None, None, 1024)
-    assert isinstance(data.train, Mixture)
-    windows = MixedWindows(data.train, 64)
-    counts = parts_of(windows, windows.draw(0, 0, 2 * BLOCK))
-    assert counts == {0: 1400, 1: 600}

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.text import shards as module
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import NO_TARGET, TokenShards, Windows, document_batches, epoch_order, in_validation, pack
 from streamscope.text.tokenizer import Tokenizer
@@ -130,6 +131,7 @@ def test_a_damaged_entry_is_built_again(source, tokenizer, tmp_path, name):
 PACK = """
 import os, sys
 from pathlib import Path
+from streamscope.text import shards as module
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import pack
 from streamscope.text.tokenizer import Tokenizer
@@ -184,7 +186,14 @@ def test_the_share_held_out_is_the_fraction():
         assert abs(held - fraction) <= 4 * (fraction * (1 - fraction) / 20_000) ** 0.5
 
 
-# ---- what is cut from packed tokens: training windows, their order, evaluation batches -----------
+def test_documents_are_tokenized_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group ends with the document that reaches the bound of characters, or of documents; none is lost."""
+    monkeypatch.setattr(module, "GROUP_CHARACTERS", 10)
+    monkeypatch.setattr(module, "GROUP_DOCUMENTS", 4)
+    documents = ["aaaa"] * 5 + ["b"] * 6 + ["c" * 30, "d"]
+    found = list(module._groups(iter(documents)))
+    assert [len(group) for group in found] == [3, 4, 4, 1, 1]
+    assert [document for group in found for document in group] == documents
 
 
 @pytest.mark.parametrize("n_ctx", [1, 7, 64])

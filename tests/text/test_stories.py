@@ -189,3 +189,9 @@ def test_pays_reads_a_users_labels(tmp_path, capsys):
         path.write_text(json.dumps({"text": "She", "category": "x", "roles": roles, "coherent": " hid"}))
         with pytest.raises(InputError, match=line):
             main(["--pays", "--labels", str(path), *more])
+
+
+def test_command_marks_cases(capsys):
+    main(["--n", "2", "--seed", "1", "--held-out", "told"])
+    out = capsys.readouterr().out
+    assert out.count("--- story") == 2 and re.search(r"\{gender: \w+, told\}|\{[a-z-]+: \w+, told\}", out)

@@ -117,7 +117,6 @@ class Page:
         return self.ready()
 
     def ready(self) -> "Page":
-        """Waits until the newest state is shown."""
         self.page.wait_for_selector("main[data-state=ready]")
         return self
 
@@ -134,16 +133,23 @@ class Page:
         """Numbers that the page holds: logits and patterns of an answer."""
         return np.array(self.do(f"Array.from(streamscope.columns[{column}].{answer}.{name})"), np.float32)
 
-    def press(self, name: str, exact: bool = False) -> None:
-        """Clicks the button of this name."""
+    def press(self, name: str, exact: bool = False) -> "Page":
         self.page.get_by_role("button", name=name, exact=exact).click()
+        return self
+
+    def choose(self, label: str, option: str) -> "Page":
+        self.page.get_by_label(label).select_option(option)
+        return self.ready()
+
+    def edit(self, edits: dict[str, Any]) -> "Page":
+        self.page.evaluate("edits => streamscope.setEdits(edits)", edits)
+        return self.ready()
 
     @property
     def field(self) -> Any:
         return self.page.get_by_label("Text", exact=True)
 
     def saved(self, card: str) -> Path:
-        """The file of a card as SVG."""
         node = self.page.locator(f".card.{card}")
         with self.page.expect_download() as waiting:
             node.hover(position={"x": 20, "y": 20})

@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
-from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.streams.measure import replace_at, zero
 from streamscope.models.config.presets import PRESETS
@@ -76,23 +74,19 @@ def test_gates_are_forced(models: dict[str, Any]) -> None:
 
 
 def test_mixing_becomes_the_identity(models: dict[str, Any]) -> None:
-    model, hook = models["dst-kron"], "blocks.1.attn.hook_v_mix"
-    W = activation(model, edits_of({"mixing": ["L1.v"]}, model), hook)
-    assert torch.equal(W, torch.eye(4).expand_as(W))
-    assert (W - activation(model, {}, hook)).abs().max() > 0.1
+    kron = models["dst-kron"]
+    for name, edits, hook, n in (
+        ("dst-kron", {"mixing": ["L1.v"]}, "blocks.1.attn.hook_v_mix", 4),
+        ("lfa", {"mixing": ["L0.o"]}, "blocks.0.attn.hook_o_mix", 8),
+        ("kromcanon", {"h_res": ["L1.attn"]}, "blocks.1.attn_hc.hook_res", 4),
+    ):
+        W = activation(models[name], edits_of(edits, models[name]), hook)
+        assert torch.equal(W, torch.eye(n).expand_as(W))
+        assert name != "dst-kron" or (W - activation(models[name], {}, hook)).abs().max() > 0.1
     with torch.no_grad():  # in place of W the identity, in a copy of the model
         other = randomise(build("dst-kron", "tiny")).eval()
         other.blocks[1].attn.v.weight.copy_(torch.eye(4))
-    assert torch.allclose(logits(model, edits_of({"mixing": ["L1.v"]}, model)), logits(other, {}), atol=1e-5)
-    independent, hook = models["lfa"], "blocks.0.attn.hook_o_mix"
-    W = activation(independent, edits_of({"mixing": ["L0.o"]}, independent), hook)
-    assert torch.equal(W, torch.eye(8).expand_as(W))
-
-
-def test_connections_stop_to_mix(models: dict[str, Any]) -> None:
-    model, hook = models["kromcanon"], "blocks.1.attn_hc.hook_res"
-    H = activation(model, edits_of({"h_res": ["L1.attn"]}, model), hook)
-    assert torch.equal(H, torch.eye(4).expand_as(H))
+    assert torch.allclose(logits(kron, edits_of({"mixing": ["L1.v"]}, kron)), logits(other, {}), atol=1e-5)
 
 
 def test_a_canon_layer_that_is_off_adds_nothing(models: dict[str, Any]) -> None:
@@ -134,6 +128,7 @@ def test_every_preset_has_a_control_or_a_reason(name: str) -> None:
         ('{"heads": {"L0.H0": {"scale": "0"}}}', "L0.H0.scale must be a finite number, got '0'"),
         ('{"heads": {"L0.H0": {"scale": NaN}}}', "L0.H0.scale must be a finite number, got nan"),
         ('{"heads": {"L0.H0": {"scale": 1e39}}}', r"L0.H0.scale must be a finite number, got 1e\+39"),
+        ('{"heads": {"L0.H0": {"scale": 1' + "0" * 400 + "}}}", "L0.H0.scale must be a finite number, got 10+"),
         ('{"heads": {"L0.H0": {"alpha": 1e-50}}}', "L0.H0.alpha must be a finite number above 0, got 1e-50"),
         ('{"heads": {"L0.H0": {"scale": true}}}', "L0.H0.scale must be a finite number, got True"),
         ('{"heads": {"L0.H0": {"alpha": 0}}}', "L0.H0.alpha must be a finite number above 0, got 0"),
@@ -153,15 +148,10 @@ def test_wrong_edits_are_one_line(models: dict[str, Any], text: str, line: str) 
         control_values(json.loads(text), models["lfa"].config)
 
 
-def test_an_integer_that_no_float_holds_is_one_line(models: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"^L0.H0.scale must be a finite number, got 10+$"):
-        control_values({"heads": {"L0.H0": {"scale": 10**400}}}, models["lfa"].config)
-
-
 def test_a_bridge_has_heads_only() -> None:
     class Shape:
         n_layers, n_heads = 2, 3
 
     assert control_values({"heads": {"L1.H2": {"scale": 0}}}, Shape)["head_scale"][1, 2] == 0
-    with pytest.raises(InputError, match="stream token cannot be changed: this model runs in a bridge"):
+    with refused("stream token cannot be changed: this model runs in a bridge"):
         control_values({"streams": {"token": "everywhere"}}, Shape)

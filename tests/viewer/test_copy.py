@@ -34,7 +34,6 @@ EDITS = {
 
 
 def filled_template(lines: str, text: str, edits: Any, layer: int, head: int, step: int | None = None) -> str:
-    """The lines as the page writes them."""
     given = {"TEXT": repr(text), "EDITS": repr(edits), "LAYER": str(layer), "HEAD": str(head)}
     given["STEP"] = "" if step is None else f"@{step}"
     return re.sub(rf"\{{({'|'.join(given)})\}}", lambda found: given[found[1]], lines)
@@ -81,8 +80,6 @@ def test_the_lines_open_a_snapshot() -> None:
     assert describe(Shown("stories/lfa", "lfa", load("stories/lfa"), (1000, 7200)))["python"] == lines
 
 
-# ---- tokenizer -------------------------------------------------------------------------------------
-
 ALPHABET = [
     *"abcdefghij ABC  019 .,!?'\"-()\n\t_", "'s", "'ll", "'S", "\u0085", "\ufeff", "\u00a0", "\u2003", "é", "e\u0301",
     "ß", "ﷺ", "日本", "😀", "👩\u200d👧", "\u202e", "<|endoftext|>", "<img onerror=x>", "²", "Ⅷ", "١", "Ω", "\u200b",
@@ -118,7 +115,6 @@ def ids_of_the_page(tmp_path: Path, tokenizers: Sequence[Tokenizer], texts: Sequ
 
 
 def with_added(prefix_space: bool, added: Sequence[AddedToken]) -> Tokenizer:
-    """The tokenizer of the bundled models with these tokens added."""
     backend = Backend.from_str(load("stories/lfa").tokenizer.to_json())  # type: ignore[union-attr]
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     backend.add_tokens(list(added))

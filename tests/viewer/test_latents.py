@@ -26,7 +26,7 @@ from streamscope.viewer.session import Shown, open_models, outputs
 from streamscope.viewer.shown import dictionary_for_page, lens_streams, raised_tokens
 from streamscope.viewer.view import main
 from tests.tiny import refused
-from tests.viewer.pages import TEXT, Page, answered, opened, write_dictionary_of
+from tests.viewer.pages import TEXT, answered, opened, write_dictionary_of
 from tests.viewer.test_lens import every_place, tiny, write_lens_of
 
 TOKENS = torch.arange(3, 15)[None]
@@ -191,49 +191,42 @@ def test_wrong_dictionaries_are_refused_in_one_line(tmp_path: Path) -> None:
         edits_of({"latents": {str(tmp_path): [1]}}, model)
 
 
-# ---- in a browser -------------------------------------------------------------------------------
-
-
 def test_a_click_removes_a_latent_and_a_second_one_puts_it_back(chromium: Any, tmp_path: Path) -> None:
     model, folder = load("stories/lfa"), str(tmp_path / "d")
     write_dictionary_of(tmp_path / "d", model, "blocks.3.hook_context_post", stream="context")
-    shown: list[Shown] = open_models(["stories/lfa", "stories/std-t"], dictionaries=[folder])
-    with opened(chromium, answered(*shown), viewport={"width": 1280, "height": 1000}) as found:
-        a_click_removes(found.open(text=TEXT), model, shown[0], folder)
-
-
-def a_click_removes(found: Page, model: Any, shown: Shown, folder: str) -> None:
-    assert found.text(".latents h2") == "Latents of blocks.3.hook_context_post"
-    tokens = torch.tensor([found.do("Array.from(streamscope.columns[0].tokens)")])
-    plain = outputs(model, tokens, {}, None, *shown.extras)
-    cells = found.page.locator(".latents td")
-    values = cells.evaluate_all(
-        "cells => cells.map((cell) => [Number(cell.dataset.latent ?? -1), Number(cell.dataset.value ?? 0)])"
-    )
-    active = plain["latent_values"].T.ravel() > 0
-    np.testing.assert_allclose(np.array(values)[active, 1], plain["latent_values"].T.ravel()[active], atol=1e-4)
-    assert np.array(values)[active, 0].tolist() == plain["latent_ids"].T.ravel()[active].tolist()
-    latent = int(plain["latent_ids"][-1, 0])
-    last = found.page.locator(f'.latents tr:nth-child(2) td[data-at="{tokens.shape[1] - 1}"]')
-    last.hover()
-    piece = model.tokenizer.pieces(shown.latents.about["raised"][latent][:1])[0]
-    assert f"latent {latent} · " in found.text(".tip .lead") and f"raises “{piece.strip()}”" in found.text(".tip")
-    last.click()
-    found.ready()
-    edits = {"latents": {folder: [latent]}}
-    assert found.state()["edits"] == edits and found.text(".chip") == f"latent {latent} off"
-    assert found.text(".changes .lead").startswith(f"Without latent {latent}, the next token")
-    expected = outputs(model, tokens, edits, None, *shown.extras)
-    np.testing.assert_allclose(found.array("logits"), expected["logits"].ravel(), atol=1e-4)
-    removed = found.page.locator(".latents td.removed").all_inner_texts()
-    assert set(removed) == {str(latent)}
-    code: dict[str, Any] = {}
-    exec(found.do("streamscope.python()"), code)
-    np.testing.assert_allclose(code["logits"][0].detach(), expected["logits"], atol=1e-4)
-    found.open(found.page.url.partition("#")[0], text=TEXT, edits=edits)  # as in a link
-    assert found.page.locator(".latents td.removed").count() == len(removed)
-    last.click()
-    assert found.ready().state()["edits"] == {} and found.page.locator(".latents td.removed").count() == 0
-    found.open(text=TEXT, second="std-t", edits={"latents": {folder: [latent, 40]}})
-    assert "latent 40: its dictionary has no such latent" in found.text(".changes")
-    assert found.text(".latents .reason") == "No dictionary was given for stories/std-t."
+    models: list[Shown] = open_models(["stories/lfa", "stories/std-t"], dictionaries=[folder])
+    shown = models[0]
+    with opened(chromium, answered(*models), viewport={"width": 1280, "height": 1000}) as found:
+        found.open(text=TEXT)
+        assert found.text(".latents h2") == "Latents of blocks.3.hook_context_post"
+        tokens = torch.tensor([found.do("Array.from(streamscope.columns[0].tokens)")])
+        plain = outputs(model, tokens, {}, None, *shown.extras)
+        script = "cells => cells.map((cell) => [Number(cell.dataset.latent ?? -1), Number(cell.dataset.value ?? 0)])"
+        values = np.array(found.page.locator(".latents td").evaluate_all(script))
+        expected = plain["latent_values"].T.ravel()
+        np.testing.assert_allclose(values[expected > 0, 1], expected[expected > 0], atol=1e-4)
+        assert (values[:, 0] == plain["latent_ids"].T.ravel())[expected > 0].all()
+        latent = int(plain["latent_ids"][-1, 0])
+        last = found.page.locator(f'.latents tr:nth-child(2) td[data-at="{tokens.shape[1] - 1}"]')
+        last.hover()
+        piece = model.tokenizer.pieces(shown.latents.about["raised"][latent][:1])[0]
+        assert f"latent {latent} · " in found.text(".tip .lead") and f"raises “{piece.strip()}”" in found.text(".tip")
+        last.click()
+        found.ready()
+        edits = {"latents": {folder: [latent]}}
+        assert found.state()["edits"] == edits and found.text(".chip") == f"latent {latent} off"
+        assert found.text(".changes .lead").startswith(f"Without latent {latent}, the next token")
+        logits = outputs(model, tokens, edits, None, *shown.extras)["logits"]
+        np.testing.assert_allclose(found.array("logits"), logits.ravel(), atol=1e-4)
+        removed = found.page.locator(".latents td.removed").all_inner_texts()
+        assert set(removed) == {str(latent)}
+        code: dict[str, Any] = {}
+        exec(found.do("streamscope.python()"), code)
+        np.testing.assert_allclose(code["logits"][0].detach(), logits, atol=1e-4)
+        found.open(found.page.url.partition("#")[0], text=TEXT, edits=edits)  # as in a link
+        assert found.page.locator(".latents td.removed").count() == len(removed)
+        last.click()
+        assert found.ready().state()["edits"] == {} and found.page.locator(".latents td.removed").count() == 0
+        found.open(text=TEXT, second="std-t", edits={"latents": {folder: [latent, 40]}})
+        assert "latent 40: its dictionary has no such latent" in found.text(".changes")
+        assert found.text(".latents .reason") == "No dictionary was given for stories/std-t."

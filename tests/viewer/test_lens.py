@@ -15,11 +15,11 @@ from streamscope.probes.logit_lens import LogitLens
 from streamscope.probes.logit_lens.measure import candidates
 from streamscope.probes.stream_states import places_of
 from streamscope.viewer import View
-from streamscope.viewer.session import Shown, open_models, outputs
+from streamscope.viewer.session import open_models, outputs
 from streamscope.viewer.shown import lens_for_page, lens_streams, place_of
 from streamscope.viewer.view import main
 from tests.tiny import randomise, refused
-from tests.viewer.pages import TEXT, Page, answered, opened, write_lens_of
+from tests.viewer.pages import TEXT, answered, opened, write_lens_of
 
 EDITS = {"heads": {"L0.H1": {"scale": 0}, "L1.H2": {"alpha": 3}}}
 TOPOLOGIES = ("std-t", "lfa", "kromcanon", "pls")
@@ -99,35 +99,29 @@ def test_wrong_lenses_are_refused_in_one_line(tmp_path: Path) -> None:
         View("stories/lfa", lens=tuned)
 
 
-# ---- in a browser -------------------------------------------------------------------------------
-
-
 def test_the_card_says_which_lens_it_is_and_which_states_it_does_not_read(chromium: Any, tmp_path: Path) -> None:
     model, path = load("stories/lfa"), tmp_path / "lenses.safetensors"
     write_lens_of(path, model, [place for place in every_place(model) if "token" not in place or ".0." in place])
     shown = open_models(["stories/lfa", "stories/std-t"], lenses=[f"{path}:tuned"])
     with opened(chromium, answered(*shown), viewport={"width": 1280, "height": 1000}) as page:
-        the_card_is_right(page.open(text=TEXT), model, shown[0])
-
-
-def the_card_is_right(page: Page, model: Any, shown: Shown) -> None:
-    page.page.wait_for_selector(".lens td")
-    assert page.text(".lens h2") == "Tuned lens" and "lenses.safetensors" in page.text(".lens .hint")
-    blanks = page.page.locator(".lens td.blank")
-    assert blanks.all_inner_texts() == ["no map of this state in lenses.safetensors"], "of the embedding"
-    tokens = torch.tensor([page.do("Array.from(streamscope.columns[0].tokens)")])
-    for stream, edits in ((2, {}), (1, {}), (2, {"heads": {"L1.H5": {"scale": 0}}})):
-        page.page.evaluate("edits => streamscope.setEdits(edits)", edits)
-        page.page.get_by_role("button", name=["token", "context", "sum"][stream], exact=True).click()
-        page.ready().page.wait_for_selector(".lens:not(.stale)")
-        p = outputs(model, tokens, edits, stream, shown.lens)["lens_p"][..., 0]
+        page.open(text=TEXT)
+        page.page.wait_for_selector(".lens td")
+        assert page.text(".lens h2") == "Tuned lens" and "lenses.safetensors" in page.text(".lens .hint")
+        blanks = page.page.locator(".lens td.blank")
+        assert blanks.all_inner_texts() == ["no map of this state in lenses.safetensors"], "of the embedding"
+        tokens = torch.tensor([page.do("Array.from(streamscope.columns[0].tokens)")])
         rows = "rows => rows.map((row) => [...row.querySelectorAll('td[data-p]')].map((td) => Number(td.dataset.p)))"
-        cells = page.page.locator(".lens tr").evaluate_all(rows)[1:-1]
-        np.testing.assert_allclose(cells[::-1], p[1:], atol=1e-4)
-    page.page.get_by_role("button", name="token", exact=True).click()
-    page.page.wait_for_selector(".lens:not(.stale)")
-    assert blanks.count() == 6
-    assert page.page.locator(".lens td[data-p]").count() == tokens.shape[1], "the stream that no layer changes"
-    page.open(text=TEXT, second="std-t")
-    titles = page.page.locator(".lens h2").all_inner_texts()
-    assert titles == ["Tuned lens of stories/lfa", "Logit lens of stories/std-t"]
+        for stream, edits in ((2, {}), (1, {}), (2, {"heads": {"L1.H5": {"scale": 0}}})):
+            page.page.evaluate("edits => streamscope.setEdits(edits)", edits)
+            page.press(["token", "context", "sum"][stream], exact=True)
+            page.ready().page.wait_for_selector(".lens:not(.stale)")
+            p = outputs(model, tokens, edits, stream, shown[0].lens)["lens_p"][..., 0]
+            cells = page.page.locator(".lens tr").evaluate_all(rows)[1:-1]
+            np.testing.assert_allclose(cells[::-1], p[1:], atol=1e-4)
+        page.press("token", exact=True)
+        page.page.wait_for_selector(".lens:not(.stale)")
+        assert blanks.count() == 6
+        assert page.page.locator(".lens td[data-p]").count() == tokens.shape[1], "the stream that no layer changes"
+        page.open(text=TEXT, second="std-t")
+        titles = page.page.locator(".lens h2").all_inner_texts()
+        assert titles == ["Tuned lens of stories/lfa", "Logit lens of stories/std-t"]

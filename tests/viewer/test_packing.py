@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,6 @@ SCRIPT = b"let a=1;export{a as env};"
 
 
 def package(**files: bytes) -> bytes:
-    """A package of npm that holds these files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for key, content in files.items():
@@ -71,10 +69,8 @@ def test_npm_is_asked_once(made: bytes, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_page_holds_models_snapshots_and_notices(made: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime.install(made)
-    asked: list[Any] = []
-    monkeypatch.setattr(
-        page, "graph_of", lambda model, *extras: asked.append(str(model.run)) or str(model.run).encode()
-    )
+    asked: list[str] = []
+    monkeypatch.setattr(page, "graph_of", lambda model, *_: asked.append(str(model.run)) or str(model.run).encode())
     html = page.html(open_models(["stories/lfa@all", "stories/std-t"]), "Lily had a ball.")
     assert len(asked) == 8 and len(set(asked)) == 8 and asked[0].endswith("zoo/lfa")  # the last snapshot is the model
     for blob in ("wasm", "onnx-lfa", "onnx-lfa@1000", "onnx-std-t"):

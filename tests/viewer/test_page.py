@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,9 +56,12 @@ def in_torch(model: Any, text: str, edits: dict[str, Any] | None = None) -> tupl
     return tokens, logits.numpy(), torch.stack(layers).numpy()
 
 
+def assert_logits(page: Page, model: Any, text: str, edits: dict[str, Any] | None = None, column: int = 0) -> None:
+    np.testing.assert_allclose(page.array("logits", column), in_torch(model, text, edits)[1].ravel(), atol=1e-4)
+
+
 def off(head: str) -> dict[str, Any]:
-    layer, index = map(int, re.findall(r"\d+", head))
-    return scale_heads([Head(layer, index)], 0.0)
+    return scale_heads([Head(*map(int, re.findall(r"\d+", head)))], 0.0)
 
 
 def test_what_is_typed_and_ablated_gives_the_numbers_of_torch(page: Page, models: dict[str, Any]) -> None:
@@ -69,26 +71,22 @@ def test_what_is_typed_and_ablated_gives_the_numbers_of_torch(page: Page, models
     page.press("Turn off")
     page.page.wait_for_selector(".chip")
     page.ready()
-    model = models["lfa"]
-    tokens, before, patterns_before = in_torch(model, TEXT)
-    _, after, patterns = in_torch(model, TEXT, off(HEAD))
-    np.testing.assert_allclose(page.array("logits"), after.ravel(), atol=1e-4)
-    np.testing.assert_allclose(page.array("logits", answer="base"), before.ravel(), atol=1e-4)
-    np.testing.assert_allclose(page.array("patterns"), patterns.ravel(), atol=1e-4)
-
+    tokens, before, patterns_before = in_torch(models["lfa"], TEXT)
+    _, after, patterns = in_torch(models["lfa"], TEXT, off(HEAD))
     losses = -torch.tensor(after[:-1]).log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
-    np.testing.assert_allclose(page.do("Array.from(streamscope.columns[0].losses).slice(1)"), losses, atol=1e-4)
     shift = np.abs(patterns - patterns_before).sum(-1).mean(-1) / 2
-    np.testing.assert_allclose(page.do("Array.from(streamscope.columns[0].shift)"), shift.ravel(), atol=1e-4)
-
+    for found, expected in (
+        (page.array("logits"), after), (page.array("logits", answer="base"), before),
+        (page.array("patterns"), patterns), (page.do("Array.from(streamscope.columns[0].losses).slice(1)"), losses),
+        (page.do("Array.from(streamscope.columns[0].shift)"), shift),
+    ):  # fmt: skip
+        np.testing.assert_allclose(found, np.ravel(expected), atol=1e-4)
     rows = page.page.locator(".pairs li")
     p_before, p_after = (torch.tensor(x[-1]).softmax(-1) for x in (before, after))
     assert rows.count() == 8
-    for row in range(8):
-        node = rows.nth(row)
-        token = int(node.get_attribute("data-id"))
-        assert float(node.get_attribute("data-before")) == pytest.approx(p_before[token].item(), abs=1e-4)
-        assert float(node.get_attribute("data-after")) == pytest.approx(p_after[token].item(), abs=1e-4)
+    for node in rows.all():
+        token, *p = (float(node.get_attribute(f"data-{name}")) for name in ("id", "before", "after"))
+        assert p == pytest.approx([p_before[int(token)].item(), p_after[int(token)].item()], abs=1e-4)
     assert any("firmly" in row and "right" in row for row in rows.all_inner_texts())
     assert page.text(".changes .lead").startswith("Without L1.H5, the next token becomes “twice” instead of “firmly”")
 
@@ -153,26 +151,16 @@ def test_a_cell_of_the_matrix_lights_its_row_and_column_and_locks(page: Page, mo
 def test_the_keyboard_moves_head_and_token_toggles_and_unlocks(page: Page) -> None:
     page.open(text=TEXT, head="L1.H5")
     press = page.page.keyboard.press
-    press("ArrowDown")
-    assert page.state()["head"] == "L2.H0", "the next head, in the next layer"
-    press("Shift+ArrowUp")
-    assert page.state()["head"] == "L1.H0"
-    press("ArrowUp")
-    assert page.state()["head"] == "L0.H5"
-    press("ArrowRight")
-    press("ArrowRight")
-    assert page.state()["token"] == 1
-    press("ArrowLeft")
-    press("ArrowLeft")
-    assert page.state()["token"] == 0, "there is none before the first"
-    press("Space")
-    assert page.state()["edits"] == {"heads": {"L0.H5": {"scale": 0}}}
-    press("Space")
-    assert page.state()["edits"] == {}
-    press("Escape")
-    assert page.state()["token"] is None
-    field = page.field
-    field.focus()
+    for keys, name, expected in (
+        ("ArrowDown", "head", "L2.H0"),  # the next head, in the next layer
+        ("Shift+ArrowUp", "head", "L1.H0"), ("ArrowUp", "head", "L0.H5"),
+        ("ArrowRight ArrowRight", "token", 1), ("ArrowLeft ArrowLeft", "token", 0),  # there is none before the first
+        ("Space", "edits", {"heads": {"L0.H5": {"scale": 0}}}), ("Space", "edits", {}), ("Escape", "token", None),
+    ):  # fmt: skip
+        for key in keys.split():
+            press(key)
+        assert page.state()[name] == expected, keys
+    page.field.focus()
     press("Space")
     press("ArrowDown")
     assert (page.state()["edits"], page.state()["head"]) == ({}, "L0.H5"), "in a text field keys write"
@@ -185,17 +173,17 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     page.open(text=TEXT, head="L3.H2")
     for label, value in (("Scale", "-0.5"), ("Sharpen", "4")):
         page.page.get_by_label(label, exact=True).fill(value)
-    page.page.get_by_label("token stream").select_option("unembedding")
-    page.page.get_by_label("context stream").select_option("everywhere")
-    page.page.get_by_label("Mixing matrices").select_option("L2.v")
-    page.ready()
-    assert page.state()["edits"] == {
-        "heads": {"L3.H2": {"scale": -0.5, "alpha": 4}},
+    for label, value in (
+        ("token stream", "unembedding"), ("context stream", "everywhere"), ("Mixing matrices", "L2.v"),
+    ):  # fmt: skip
+        page.choose(label, value)
+    edits = {
+        "heads": {"L3.H2": {"scale": -0.5, "alpha": 4}}, "mixing": ["L2.v"],
         "streams": {"token": "unembedding", "context": "everywhere"},
-        "mixing": ["L2.v"],
-    }
+    }  # fmt: skip
+    assert page.state()["edits"] == edits
     chips = page.page.locator(".chip")
-    assert [chips.nth(i).inner_text() for i in range(chips.count())] == [
+    assert chips.all_inner_texts() == [
         "L3.H2 × -0.5", "L3.H2 sharpened, α = 4", "token stream off for the unembedding",
         "context stream off everywhere", "Mixing = identity in L2.v",
     ]  # fmt: skip
@@ -203,12 +191,10 @@ def test_every_control_of_a_head_and_of_the_model_is_in_the_edits_and_undone(pag
     with page.page.expect_download() as waiting:
         page.press("Save edits")
     assert waiting.value.suggested_filename == "edits.json"
-    assert json.loads(Path(waiting.value.path()).read_text()) == page.state()["edits"]
+    assert json.loads(Path(waiting.value.path()).read_text()) == edits
     chips.first.click()
-    page.ready()
-    assert page.state()["edits"]["heads"] == {"L3.H2": {"alpha": 4}}
-    page.press("Reset all")
-    page.ready()
+    assert page.ready().state()["edits"]["heads"] == {"L3.H2": {"alpha": 4}}
+    page.press("Reset all").ready()
     assert page.state()["edits"] == {} and chips.count() == 0
     assert page.page.get_by_role("button", name="Save edits").is_disabled()
     assert "Nothing is changed" in page.text(".changes")
@@ -226,58 +212,54 @@ def test_the_effect_of_each_head_is_that_of_torch(page: Page, models: dict[str, 
     page.page.wait_for_selector(".legend:has-text('Strongest')")
     page.page.wait_for_function("() => document.querySelectorAll('.thumb:not([data-effect=\"\"])').length === 36")
     page.page.wait_for_selector(".legend:has-text('Measuring')", state="detached")
-    model = models["lfa"]
-    before = log_odds(model, off(HEAD))
+    names = [f"L{i}.H{j}" for i in range(6) for j in range(6)]
+    effects = {name: float(page.thumb(name).get_attribute("data-effect")) for name in names}
+    before = log_odds(models["lfa"], off(HEAD))
     for head in ("L5.H4", "L0.H4", "L3.H2"):
         both = scale_heads([Head(*map(int, re.findall(r"\d+", one))) for one in (HEAD, head)], 0.0)
-        found = float(page.thumb(head).get_attribute("data-effect"))
-        assert found == pytest.approx(log_odds(model, both) - before, abs=1e-4), head
-    assert float(page.thumb(HEAD).get_attribute("data-effect")) == 0, "it is off already"
-    effects = {
-        f"L{i}.H{j}": float(page.thumb(f"L{i}.H{j}").get_attribute("data-effect")) for i in range(6) for j in range(6)
-    }
+        assert effects[head] == pytest.approx(log_odds(models["lfa"], both) - before, abs=1e-4), head
+    assert effects[HEAD] == 0, "it is off already"
     strongest = max(effects, key=lambda head: abs(effects[head]))
-    said = page.text(".legend")
-    assert said.startswith(f"Strongest on the log-odds of firmly over twice: {strongest} ")
+    assert page.text(".legend").startswith(f"Strongest on the log-odds of firmly over twice: {strongest} ")
     page.thumb("L0.H4").hover()
     assert page.text(".legend").startswith("L0.H4 off: log-odds of firmly over twice")
 
     page.do("globalThis.runs = 0; const { engine } = streamscope.columns[0]; const run = engine.run;"
             "engine.run = (...given) => { runs++; return run(...given); }; 0")  # fmt: skip
     for mode in ("Pattern", "Effect"):
-        page.page.get_by_role("button", name=mode, exact=True).click()
+        page.press(mode, exact=True)
     page.page.wait_for_timeout(200)
     assert page.do("runs") == 0, "what was measured is kept"
     page.field.fill("Lily had a dog. She")
     page.page.wait_for_selector(".legend:has-text('ln p of')")
-    page.press("Pattern", exact=True)
-    page.ready()
+    page.press("Pattern", exact=True).ready()
     runs = page.do("runs")
     page.page.wait_for_timeout(400)
     assert page.do("runs") <= runs + 1, "no run goes on for what is no longer shown"
 
 
 def test_two_words_of_your_own_are_compared(page: Page) -> None:
-    page.open(text="Lily had a dog. She gave the dog a", head="L5.H4")
-    first, second = page.page.get_by_label("First candidate"), page.page.get_by_label("Second candidate")
-    first.fill("hug")
-    first.press("Tab")
+    text = "Lily had a dog. She gave the dog a"
+    page.open(text=text, head="L5.H4")
+
+    def give(which: str, word: str, verdict: str = "", key: str = "Enter") -> None:
+        field = page.page.get_by_label(f"{which} candidate")
+        field.fill(word)
+        field.press(key)
+        if verdict:
+            page.page.wait_for_selector(f".verdict:has-text('{verdict}')")
+
+    give("First", "hug", key="Tab")
     assert page.state()["compare"] is None, "one word is not compared"
-    second.fill("kiss")
-    second.press("Enter")
-    page.page.wait_for_selector(".verdict:has-text('hug is')")
+    give("Second", "kiss", "hug is")
     page.ready()
     model = load("stories/lfa")
-    tokens = model.to_tokens("Lily had a dog. She gave the dog a")
-    ids = [model.to_tokens(word, prepend_bos=False)[0, 0] for word in (" hug", " kiss")]
-    with torch.no_grad():
-        logits = model(tokens)[0, -1]
+    ids = [int(model.to_tokens(word, prepend_bos=False)[0, 0]) for word in (" hug", " kiss")]
+    logits = in_torch(model, text)[1][-1]
     said = float(page.text(".verdict").split("log-odds ")[1].replace("\u2212", "-"))
-    cut = model.tokenizer.pieces([ids[0]]) != [" hug"], model.tokenizer.pieces([ids[1]]) != [" kiss"]
-    assert ("Of a word of several tokens, its first." in page.text(".next .hint")) == any(cut)
-    assert page.page.locator(".pairs .name .hint").all_inner_texts() == [
-        w for w, c in zip(("hug", "kiss"), cut, strict=True) if c
-    ]
+    cut = [word for word, i in zip(("hug", "kiss"), ids, strict=True) if model.tokenizer.pieces([i]) != [f" {word}"]]
+    assert ("Of a word of several tokens, its first." in page.text(".next .hint")) == bool(cut)
+    assert page.page.locator(".pairs .name .hint").all_inner_texts() == cut
     assert said == pytest.approx(float(logits[ids[0]] - logits[ids[1]]), abs=0.01)
     assert page.page.locator(".pairs .role").all_inner_texts() == ["first", "second"]
     page.press("Effect", exact=True)
@@ -287,18 +269,12 @@ def test_two_words_of_your_own_are_compared(page: Page) -> None:
     assert page.state()["compare"] == ["hug", "kiss"], "the link holds both words"
     page.field.fill("dog " * 200)
     page.page.wait_for_selector(".notice:has-text('The last text that fitted is shown')")
-    second = page.page.get_by_label("Second candidate")
     for word in ("bone", "kiss"):
-        second.fill(word)
-        second.press("Enter")
-        page.page.wait_for_selector(f".verdict:has-text('{word}, log-odds')")  # of the text that is shown
-    page.field.fill("Lily had a dog. She gave the dog a")
+        give("Second", word, f"{word}, log-odds")  # of the text that is shown
+    page.field.fill(text)
     page.page.wait_for_selector(".notice", state="hidden")
-    second.fill("hug")
-    second.press("Enter")
-    page.page.wait_for_selector(".verdict:has-text('begin with the same token')")
-    second.fill("")
-    second.press("Enter")
+    give("Second", "hug", "begin with the same token")
+    give("Second", "")
     page.ready()
     assert page.state()["compare"] is None and not page.page.locator(".verdict").is_visible()
 
@@ -352,8 +328,7 @@ def test_nothing_below_moves_when_changes_are_added(page: Page, second: str) -> 
     places, heads = page.do(script), {}
     for change in changes:
         heads |= change
-        page.page.evaluate("heads => streamscope.setEdits({ heads })", heads)
-        page.ready()
+        page.edit({"heads": heads})
         assert np.abs(np.subtract(page.do(script), places)).max() < 0.5, heads
     assert page.page.locator(".chip").count() == 7
     page.page.locator(".chip").last.click()
@@ -367,17 +342,14 @@ def test_a_gate_is_read_and_forced(page: Page, models: dict[str, Any]) -> None:
     with torch.no_grad(), capture(model, "blocks.3.attn.hook_gate") as seen:
         model(model.to_tokens(TEXT))
     gate = seen["blocks.3.attn.hook_gate"][0, 9, 2].mean().item()
-    shown = page.text(".status")
-    assert f"Its gate there is {gate:.3f}".replace(" 0.", " .") in shown and 0 < gate < 1
+    assert f"Its gate there is {gate:.3f}".replace(" 0.", " .") in page.text(".status") and 0 < gate < 1
     before = page.array("logits")
     for state, value in (("shut", ".000"), ("open", "1.000")):
         page.page.locator(".controls").get_by_role("button", name=state, exact=True).click()
-        page.ready()
-        assert page.state()["edits"] == {"heads": {"L3.H2": {"gate": state}}}
+        assert page.ready().state()["edits"] == {"heads": {"L3.H2": {"gate": state}}}
         assert f"Its gate there is {value}" in page.text(".status")
         assert np.abs(page.array("logits") - before).max() > 1e-3
-    page.press("as computed")
-    page.ready()
+    page.press("as computed").ready()
     np.testing.assert_array_equal(page.array("logits"), before)
 
 
@@ -400,11 +372,9 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
     page.thumb("L4.H2").click()
     page.page.keyboard.press("Space")
     page.token(7).click()
-    page.press("Matrix")
-    page.press("Change", exact=True)
-    page.press("context", exact=True)
-    page.page.get_by_label("Compare with").select_option("gpt2")
-    page.ready()
+    for name in ("Matrix", "Change", "context"):
+        page.press(name, exact=True)
+    page.choose("Compare with", "gpt2")
     seen, address = page.state(), page.page.url
     assert seen["second"] == "gpt2" and seen["view"] == "matrix" and seen["token"] == 7 and seen["lens"] == "context"
     page.press("Copy link")
@@ -414,8 +384,7 @@ def test_the_address_holds_all_that_is_seen(page: Page) -> None:
     assert page.do("navigator.clipboard.readText()") == address
     other = Page(page.page.context.new_page())
     other.page.goto(address)
-    other.ready()
-    assert other.state() == seen and other.console == []
+    assert other.ready().state() == seen and other.console == []
     np.testing.assert_array_equal(other.array("logits"), page.array("logits"))
     other.page.close()
 
@@ -427,17 +396,15 @@ def test_an_address_holds_what_was_undone_of_the_first_state(chromium: Any, mode
         page.page.goto(ADDRESS)
         page.ready()
         assert page.state()["second"] == "gpt2" and page.state()["token"] == 7
-        page.page.get_by_label("Compare with").select_option("")
-        page.ready().page.keyboard.press("Escape")
+        page.choose("Compare with", "").page.keyboard.press("Escape")
         other.page.goto(page.page.url)
         assert other.ready().state() == page.state() and other.state()["second"] is other.state()["token"] is None
         assert not other.page.locator(".notice").is_visible()
 
 
 def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> None:
-    page.open(
-        text=TEXT, head="<b>L9</b>", token="-3", edits={"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1}
-    )
+    wrong = {"heads": {"L99.H0": {"scale": 0}, HEAD: {"scale": "x"}}, "y": 1}
+    page.open(text=TEXT, head="<b>L9</b>", token="-3", edits=wrong)
     assert page.text(".notice") == "Not understood in the address: head, token."
     assert page.state()["head"] == "L4.H3" and page.state()["token"] is None
     assert page.do("streamscope.columns[0].edits") == {}
@@ -445,16 +412,15 @@ def test_an_address_that_holds_nonsense_is_named_and_left_out(page: Page) -> Non
     assert page.text(".changes .lead").startswith("Nothing is changed in stories/lfa: L99.H0 scale")
     assert page.page.locator(".chip.idle").count() == page.page.locator(".chip").count() == 2
     strange = {"toString": 1, "valueOf": 1}  # what no template can write
-    for edits in (
-        {"heads": {HEAD: None}}, {"heads": 3}, {"heads": {HEAD: {"scale": strange}}}, {"streams": {"token": strange}},
-        {"mixing": "L1"}, {"canon": [strange]}, {"heads": None},
+    for name, values in (
+        ("edits", ({"heads": {HEAD: None}}, {"heads": 3}, {"heads": {HEAD: {"scale": strange}}},
+                   {"streams": {"token": strange}}, {"mixing": "L1"}, {"canon": [strange]}, {"heads": None})),
+        ("compare", ('["a", ""]', '["a"]', '["a", 1]', '"ab"', "{", '{"0": "a", "1": "b", "length": 2}')),
     ):  # fmt: skip
-        page.open(text=TEXT, edits=edits)
-        assert page.text(".notice") == "Not understood in the address: edits.", edits
-        assert page.state()["edits"] == {}
-    for words in ('["a", ""]', '["a"]', '["a", 1]', '"ab"', "{", '{"0": "a", "1": "b", "length": 2}'):
-        page.open(text=TEXT, compare=words)
-        assert page.text(".notice") == "Not understood in the address: compare.", words
+        for value in values:
+            page.open(text=TEXT, **{name: value})
+            assert page.text(".notice") == f"Not understood in the address: {name}.", value
+            assert page.state()["edits"] == {}
     markup = '"><img src=x onerror="streamscope=1">'
     page.open(text=TEXT, compare=json.dumps(["monkey", markup]))
     assert f"of {markup}, log-odds" in page.text(".verdict")
@@ -469,8 +435,7 @@ def test_heads_and_places_of_an_address_are_spelled_out(page: Page, models: dict
     }
     page.open(text=TEXT, edits=edits)
     fitting = {"heads": {name: edits["heads"][name] for name in ("L1.*", "L3-4.H1-2")}, "mixing": ["*.v"]}
-    logits = in_torch(models["lfa"], TEXT, edits_of(fitting, models["lfa"]))[1]
-    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
+    assert_logits(page, models["lfa"], TEXT, edits_of(fitting, models["lfa"]))
     assert page.do("streamscope.columns[0].edits") == spelled_out(fitting, models["lfa"].config)
     assert page.text(".changes .lead").startswith("With these 11 changes, the next token")
     assert page.page.locator(".chip.idle").all_inner_texts() == ["*.H9 off"]
@@ -510,72 +475,62 @@ def test_an_address_with_a_text_that_no_model_reads_says_so_until_another_is_typ
 def test_copy_as_python_gives_the_numbers_shown(page: Page, models: dict[str, Any]) -> None:
     page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     page.page.add_init_script("document.execCommand = () => false")
-    page.open(
-        text='He said "hi"\n\\ and 😀 left. She',
-        head="L5.H4",
-        edits={"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}},
-    )
+    edits = {"heads": {HEAD: {"scale": 0.5, "alpha": 2}}, "streams": {"token": "unembedding"}}
+    page.open(text='He said "hi"\n\\ and 😀 left. She', head="L5.H4", edits=edits)
     page.press("Copy as Python")
     assert page.text("dialog .hint") == "Press Ctrl+C to copy it.", "as where a browser forbids the clipboard"
     space: dict[str, Any] = {}
     with torch.no_grad():
         exec(page.page.locator("dialog textarea").input_value(), space)
     shown = page.do("Array.from(streamscope.columns[0].losses).slice(1)")
-    np.testing.assert_allclose(space["loss"].numpy(), shown, atol=1e-4)
-    length = len(shown) + 1
-    pattern = page.array("patterns").reshape(6, 6, length, length)[5, 4]
-    np.testing.assert_allclose(space["pattern"].numpy(), pattern, atol=1e-4)
+    pattern = page.array("patterns").reshape(6, 6, len(shown) + 1, len(shown) + 1)[5, 4]
+    for name, expected in (("loss", shown), ("pattern", pattern)):
+        np.testing.assert_allclose(space[name].numpy(), expected, atol=1e-4)
 
 
 def test_two_models_side_by_side_take_the_same_changes(page: Page, models: dict[str, Any]) -> None:
-    changes = OFF | {"streams": {"context": "everywhere"}}
-    page.open(text=TEXT, second="gpt2", head=HEAD, edits=changes)
-    both = replace_at("context", zero, "everywhere", "", 6), off(HEAD)
-    for column, (name, edits) in enumerate((("lfa", both[0] | both[1]), ("gpt2", both[1]))):
-        logits = in_torch(models[name], TEXT, edits)[1]
-        np.testing.assert_allclose(page.array("logits", column), logits.ravel(), atol=1e-4)
-    assert page.page.locator(".stage").count() == 2 and page.page.locator(".controls").count() == 1
+    page.open(text=TEXT, second="gpt2", head=HEAD, edits=OFF | {"streams": {"context": "everywhere"}})
+    for column, name, edits in (
+        (0, "lfa", replace_at("context", zero, "everywhere", "", 6) | off(HEAD)),
+        (1, "gpt2", off(HEAD)),
+    ):
+        assert_logits(page, models[name], TEXT, edits, column)
+    stages = page.page.locator(".stage")
+    assert stages.count() == 2 and page.page.locator(".controls").count() == 1
     assert "stories/gpt2" in page.page.locator(".stage h2").nth(1).inner_text()
     assert "this model has one residual stream" in page.text(".changes"), "the other model takes what it has"
-    boxes = [page.page.locator(".stage").nth(i).bounding_box() for i in (0, 1)]
+    boxes = [stages.nth(i).bounding_box() for i in (0, 1)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
-    page.page.get_by_label("Compare with").select_option("")
-    page.ready()
-    assert page.page.locator(".stage").count() == 1
+    page.choose("Compare with", "")
+    assert stages.count() == 1
 
 
 @pytest.mark.slow
 def test_the_slider_shows_the_weights_of_a_training_step(page: Page) -> None:
     page.open(text=TEXT)
-    slider = page.page.get_by_label("Training step").last
+    model = load("stories/lfa@1000")
     assert page.text(".steps output") == "7,200"
-    slider.fill("0")
+    page.page.get_by_label("Training step").last.fill("0")
     page.ready()
     assert page.text(".steps output") == "1,000" and page.state()["step"] == 1000
-    logits = in_torch(load("stories/lfa@1000"), TEXT)[1]
-    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
-    page.page.get_by_label("Compare with").select_option("gpt2")
-    page.ready()
+    assert_logits(page, model, TEXT)
+    page.choose("Compare with", "gpt2")
     assert page.state()["step"] is None, "other models have other steps"
     page.open(text=TEXT, step=900)
     assert page.text(".steps output") == "1,000", "the step whose weights are shown"
-    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
+    assert_logits(page, model, TEXT)
 
 
 def test_both_orders_of_a_sentence_are_one_click_apart(page: Page) -> None:
     page.open(text="Lily had a red ball.")
     swap = page.page.get_by_role("button", name="Swap order")
     assert not swap.is_visible()
-    page.page.get_by_label("Sentences of the suites").select_option("0")
-    page.ready()
-    assert page.state()["text"] == CASES[0]["text"]
+    page.choose("Sentences of the suites", "0")
     assert re.fullmatch(r"firmly is ahead of twice, log-odds \+\d+\.\d\d", page.text(".verdict"))
-    swap.click()
+    for case in (0, 1, 0):
+        assert page.ready().state()["text"] == CASES[case]["text"]
+        swap.click()
     page.ready()
-    assert page.state()["text"] == CASES[1]["text"]
-    swap.click()
-    page.ready()
-    assert page.state()["text"] == CASES[0]["text"]
 
 
 def test_the_lens_reads_each_stream_by_layer(page: Page, models: dict[str, Any], answers: Answers) -> None:
@@ -693,10 +648,8 @@ def test_text_that_the_model_cannot_read_is_refused_in_one_line(page: Page, mode
         said,
     )
     np.testing.assert_array_equal(page.array("logits"), shown)
-    page.page.evaluate("edits => streamscope.setEdits(edits)", OFF)  # acts on the text that is shown
-    page.ready()
-    logits = in_torch(models["lfa"], TEXT, off(HEAD))[1]
-    np.testing.assert_allclose(page.array("logits"), logits.ravel(), atol=1e-4)
+    page.edit(OFF)  # acts on the text that is shown
+    assert_logits(page, models["lfa"], TEXT, off(HEAD))
     assert page.text(".changes .lead").startswith("Without L1.H5, the next token becomes “twice” instead of “firmly”")
     assert page.text(".notice") == said and json.dumps(TEXT) in page.do("streamscope.python()")
     page.field.fill("")
@@ -730,14 +683,13 @@ def test_a_card_is_saved_as_svg_and_png(page: Page, tmp_path: Path) -> None:
 
 def test_a_saved_picture_of_heads_has_all_layers(page: Page) -> None:
     page.open(text=TEXT)
-    style = "document.querySelector('.grid').style"
-    page.do(f"{style}.setProperty('--heads', '1')")  # two columns, higher than the card shows
+    page.do("document.querySelector('.grid').style.setProperty('--heads', '1')")  # two columns, higher than the card
     svg = page.saved("heads").read_text()
     height = float(re.findall(r'height="([0-9.]+)"', svg)[0])
     images = [float(y) for y in re.findall(r'<image [^>]*?y="([0-9.]+)"', svg)]
-    texts = re.findall(r'<text [^>]*?y="([0-9.]+)"[^>]*>([^<]*)', svg)
-    below = [text for y, text in texts if float(y) > max(images)]
-    assert len(images) == 36 and below and max(float(y) for y, _ in texts) < height
+    texts = [(float(y), text) for y, text in re.findall(r'<text [^>]*?y="([0-9.]+)"[^>]*>([^<]*)', svg)]
+    below = [text for y, text in texts if y > max(images)]
+    assert len(images) == 36 and below and max(y for y, _ in texts) < height
     assert not any("Point at" in text for text in below), f"a picture has no pointer: {below}"
     accent = page.do("getComputedStyle(document.querySelector('.thumb.chosen')).outlineColor")
     assert svg.count(f'stroke="{accent}"') == 1, "the chosen head has a frame"
@@ -775,15 +727,14 @@ def test_the_lens_can_be_read_when_the_theme_changes(page: Page) -> None:
 
 def test_bars_of_two_models_have_one_scale(page: Page) -> None:
     page.open(text=TEXT, second="gpt2", edits={"heads": {"L5.H4": {"scale": 0}, "L1.H5": {"scale": 0}}})
-    bars = page.do("""[...document.querySelectorAll('.pairs li')].map(e =>
-        [e.dataset.after, e.querySelector('.after').style.getPropertyValue('--share')].map(Number))""")
-    scales = [p / share for p, share in bars if share > 0.02]
-    assert len(scales) > 2 and max(scales) == pytest.approx(min(scales), rel=1e-2)
-    moved = page.do("""streamscope.columns.map(({ shift }, i) =>
+    bars = """[...document.querySelectorAll('.pairs li')].map(e =>
+        [e.dataset.after, e.querySelector('.after').style.getPropertyValue('--share')].map(Number))"""
+    moved = """streamscope.columns.map(({ shift }, i) =>
         [...document.querySelectorAll('.card.heads')[i].querySelectorAll('.moved')]
-        .map((e, at) => [shift[at], Number(e.style.getPropertyValue('--share'))])).flat()""")
-    scales = [shift / share for shift, share in moved if share > 0.1]
-    assert len(scales) > 2 and max(scales) == pytest.approx(min(scales), rel=1e-2)
+        .map((e, at) => [shift[at], Number(e.style.getPropertyValue('--share'))])).flat()"""
+    for script, least in ((bars, 0.02), (moved, 0.1)):
+        scales = [size / share for size, share in page.do(script) if share > least]
+        assert len(scales) > 2 and max(scales) == pytest.approx(min(scales), rel=1e-2)
 
 
 def test_a_page_that_is_hidden_while_something_changes_writes_no_error(page: Page) -> None:
@@ -897,12 +848,10 @@ def contrast(one: str, other: str) -> float:
     """Contrast of two colours (WCAG 2), 1 to 21."""
 
     def light(colour: str) -> float:
-        numbers = [float(x) for x in re.findall(r"[\d.]+", colour)][:3]
         scale = 1 if colour.startswith("color(") else 255
-        linear = [
-            x / scale / 12.92 if x / scale <= 0.04045 else math.pow((x / scale + 0.055) / 1.055, 2.4) for x in numbers
-        ]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        channels = [float(x) / scale for x in re.findall(r"[\d.]+", colour)][:3]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
     low, high = sorted((light(one), light(other)))
     return (high + 0.05) / (low + 0.05)
@@ -913,9 +862,8 @@ def test_modules_are_joined_in_the_order_of_their_imports(tmp_path: Path, monkey
     (tmp_path / "b.js").write_text("export const two = 2;\nfunction hidden() {}\n")
     monkeypatch.setattr(bundle, "STATIC", tmp_path)
     text = bundle.script.__wrapped__("a.js")
-    assert text.index("const two = 2") < text.index("const { two } = module_b;") and text.endswith(
-        "export default module_a.default;\n"
-    )
+    assert text.index("const two = 2") < text.index("const { two } = module_b;")
+    assert text.endswith("export default module_a.default;\n")
     (tmp_path / "b.js").write_text('import { x } from "./a.js";\n')
     with pytest.raises(ValueError, match="a → b → a"):
         bundle.script.__wrapped__("a.js")
@@ -931,33 +879,27 @@ def test_the_server_is_named_when_it_does_not_answer(chromium: Any, answers: Ans
     page.open(ADDRESS, text=TEXT)
     assert not page.page.locator(".notice").is_visible()
     context.route("**/*", lambda route: route.abort())
-    page.page.evaluate("edits => streamscope.setEdits(edits)", OFF)
-    page.ready()
-    assert page.text(".notice") == stopped and page.text(".changes .lead") == "", (
-        "no effect is named that was not computed"
-    )
+    page.edit(OFF)
+    assert page.text(".notice") == stopped
+    assert page.text(".changes .lead") == "", "no effect is named that was not computed"
     context.close()
 
 
 def test_pointing_at_a_token_finds_the_heads_that_attend_to_it(page: Page, models: dict[str, Any]) -> None:
     page.open(text=TEXT)
-    patterns = in_torch(models["lfa"], TEXT)[2]
     words = page.page.locator(".token .word").all_inner_texts()
     noun, last = words.index("firmly"), len(words) - 1
+    shares = in_torch(models["lfa"], TEXT)[2][:, :, last, noun].ravel()
     page.token(noun).hover()
-    order = np.argsort(-patterns[:, :, last, noun].ravel())[:3]
-    expected = [
-        f"L{at // 6}.H{at % 6} {patterns[at // 6, at % 6, last, noun]:.2f}".replace(" 0.", " .") for at in order
-    ]
+    best = [(f"L{at // 6}.H{at % 6}", shares[at]) for at in np.argsort(-shares)[:3]]
+    expected = [f"{head} {share:.2f}".replace(" 0.", " .") for head, share in best]
     assert page.page.locator(".finders button").all_inner_texts() == expected
     assert page.text(".finders").startswith("Attention from “it” to “firmly”:")
     page.token(noun).click()
     page.page.locator(".finders button").first.click()
-    assert page.state()["head"] == expected[0].split()[0] and page.state()["token"] == noun
-    page.token(last - 5).hover()
-    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “firmly”:"), (
-        "from the one to the locked"
-    )
+    assert page.state()["head"] == best[0][0] and page.state()["token"] == noun
+    page.token(last - 5).hover()  # from the one to the locked
+    assert page.text(".finders").startswith(f"Attention from “{words[last - 5]}” to “firmly”:")
 
 
 def test_a_page_begins_with_the_head_that_its_first_text_needs_most(

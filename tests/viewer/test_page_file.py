@@ -28,7 +28,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that holds ONNX Runtime."""
     if not FETCHED.is_dir():
         pytest.skip("ONNX Runtime was not fetched (python -m viewer.runtime): pages that run a model are left out")
     folder = tmp_path_factory.mktemp("graphs")
@@ -56,7 +55,6 @@ def write(path: Path, cache: Path, *shown: str) -> str:
 
 
 def view(folder: Path, cache: Path, *options: str) -> Path:
-    """The page that the command writes of stories/lfa."""
     command = [sys.executable, "-m", "streamscope", "view", "stories/lfa", *options, "--out", "page.html"]
     done = subprocess.run(command, cwd=folder, env=os.environ | {"STREAMSCOPE_CACHE": str(cache)}, capture_output=True)
     assert done.returncode == 0, done.stderr
@@ -64,7 +62,6 @@ def view(folder: Path, cache: Path, *options: str) -> Path:
 
 
 def tiny(preset: str) -> Any:
-    """A model of two layers with random weights, that reads text."""
     tokenizer = load("stories/lfa").tokenizer
     return randomise(build(preset, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab), std=0.1).eval()
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import bundled, load
 from streamscope.models.config.presets import PRESETS
 from streamscope.models.hooks import capture, edit
@@ -64,7 +63,6 @@ def layers_of(name: str) -> int:
 
 @cache
 def tiny(name: str) -> Any:
-    """A model of one kind with random weights."""
     return randomise(build(name, "tiny", n_layers=layers_of(name), d_vocab=300)).eval()
 
 
@@ -100,7 +98,6 @@ def values(watched: Watched, change: dict[str, Any]) -> list[Tensor]:
 def answers(
     model: Any, T: int, run: onnxruntime.InferenceSession, change: dict[str, Any]
 ) -> list[dict[str, np.ndarray]]:
-    """Outputs of torch and of the graph on the same random tokens."""
     watched = Watched(model)
     tokens = torch.randint(0, model.config.d_vocab, (1, T), generator=torch.Generator().manual_seed(T))
     rows = torch.arange((model.config.n_layers + 1) * len(lens_streams(model.config)) * T)
@@ -212,15 +209,6 @@ def test_one_architecture_is_exported_once(monkeypatch: pytest.MonkeyPatch) -> N
     other = randomise(build("lfa", "tiny", n_layers=1, d_vocab=300), seed=5).eval()
     expected, got = answers(other, 7, session(other), {"head_scale": [0.0, 1.0]})
     np.testing.assert_allclose(got["logits"], expected["logits"], atol=1e-4)
-
-
-def test_a_bridge_is_refused() -> None:
-    class Bridged:
-        class config:
-            name = "gpt_neo"
-
-    with pytest.raises(InputError, match="gpt_neo runs in a bridge, which only the server"):
-        graph_of(Bridged())
 
 
 @torch.no_grad()

@@ -36,7 +36,6 @@ EDITS = {"heads": {"L2.H3": {"scale": 0}}, "streams": {"context": "unembedding"}
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    """A client of the page of two models."""
     shown = open_models(["stories/lfa", "stories/std-t"])
     return TestClient(application(shown, "", TOKEN, 8080), base_url=ORIGIN)
 
@@ -75,8 +74,7 @@ def test_a_foreign_host_is_refused(client: TestClient) -> None:
 
 @torch.no_grad()
 def test_numbers_are_those_of_torch(client: TestClient) -> None:
-    model, ids = load("stories/lfa"), [0, 5, 6, 7, 8]
-    tokens = torch.tensor([ids])
+    model, tokens = load("stories/lfa"), torch.tensor([question()["tokens"]])
     with edit(model, edits_of(EDITS, model)), capture(model, "blocks.*.attn.hook_pattern") as seen:
         logits = model(tokens)
     got = load_arrays(ask(client, "run", question(edits=EDITS)).content)
@@ -92,11 +90,8 @@ def test_numbers_are_those_of_torch(client: TestClient) -> None:
 
 
 def test_fifty_updates_at_once_are_answered_in_their_order(client: TestClient) -> None:
-    def asked(i: int) -> dict[str, Any]:
-        return question(edits={"heads": {"L0.H0": {"scale": i / 25 - 1}}})
-
-    expected = [load_arrays(ask(client, "run", asked(i)).content)["logits"] for i in range(50)]
-    order: list[int] = []
+    asked = [question(edits={"heads": {"L0.H0": {"scale": i / 25 - 1}}}) for i in range(50)]
+    expected = [load_arrays(ask(client, "run", one).content)["logits"] for one in asked]
     got: dict[int, np.ndarray] = {}
 
     async def together() -> None:
@@ -104,15 +99,13 @@ def test_fifty_updates_at_once_are_answered_in_their_order(client: TestClient) -
         async with httpx.AsyncClient(base_url=ORIGIN, **how) as own:
 
             async def one(i: int) -> None:
-                answer = await own.post("/run", json=asked(i))
-                order.append(i)
-                got[i] = load_arrays(answer.content)["logits"]
+                got[i] = load_arrays((await own.post("/run", json=asked[i])).content)["logits"]
 
             await asyncio.gather(*map(one, range(50)))
 
     asyncio.run(together())
-    assert order == list(range(50))
-    for i in order:
+    assert list(got) == list(range(50))
+    for i in got:
         np.testing.assert_array_equal(got[i], expected[i])
     assert np.abs(got[0] - got[49]).max() > 1e-3
 
@@ -161,34 +154,28 @@ def test_snapshots_answer_with_their_own_weights() -> None:
     shown = open_models(["stories/lfa@all"])
     assert shown[0].steps[0] == 512 and shown[0].name == "stories/lfa"
     client = TestClient(application(shown, "", TOKEN, 8080), base_url=ORIGIN)
-    tokens = torch.tensor([[0, 5, 6, 7, 8]])
     for step, name in ((1000, "stories/lfa@1000"), (None, "stories/lfa"), (shown[0].steps[-1], "stories/lfa")):
         with torch.no_grad():
-            expected = load(name)(tokens)[0]
-        np.testing.assert_allclose(
-            load_arrays(ask(client, "run", question(step=step)).content)["logits"], expected, atol=1e-4
-        )
-
-
-def test_snapshots_have_the_dtype_of_their_model() -> None:
-    shown = open_models(["stories/lfa@all"], dtype="bf16")[0]
-    assert {p.dtype for step in (None, 1000) for p in shown.at_step(step).parameters()} == {torch.bfloat16}
+            expected = load(name)(torch.tensor([question()["tokens"]]))[0]
+        found = load_arrays(ask(client, "run", question(step=step)).content)["logits"]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    half = open_models(["stories/lfa@all"], dtype="bf16")[0]
+    assert {p.dtype for step in (None, 1000) for p in half.at_step(step).parameters()} == {torch.bfloat16}
 
 
 def test_the_text_must_fit_and_the_models_open() -> None:
-    shown = open_models(["stories/lfa"])
-    with pytest.raises(InputError, match=r"^the text has \d+ tokens, the context of stories/lfa only 128: shorten it$"):
-        page_data(shown, "server", "word " * 200)
-    with pytest.raises(InputError, match="^stories/lfa is named twice$"):
-        open_models(["lfa", "stories/lfa"])
-    with pytest.raises(InputError, match="one model or two next to each other, not 3"):
-        open_models(["stories/lfa"] * 3)
-    with pytest.raises(InputError, match="std-t has no snapshots"):
-        open_models(["stories/std-t@all"])
-    untexted = load("stories/lfa")
+    shown, untexted = open_models(["stories/lfa"]), load("stories/lfa")
     untexted.tokenizer = None
-    with pytest.raises(InputError, match="^x has no tokenizer, so it reads no text: save one"):
-        page_data([Shown("x", "x", untexted)], "server")
+    for call, line in (
+        (lambda: page_data(shown, "server", "word " * 200),
+         r"^the text has \d+ tokens, the context of stories/lfa only 128: shorten it$"),
+        (lambda: open_models(["lfa", "stories/lfa"]), "^stories/lfa is named twice$"),
+        (lambda: open_models(["stories/lfa"] * 3), "one model or two next to each other, not 3"),
+        (lambda: open_models(["stories/std-t@all"]), "std-t has no snapshots"),
+        (lambda: page_data([Shown("x", "x", untexted)], "server"), "^x has no tokenizer, so it reads no text: save"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            call()
 
 
 def test_the_command_serves_until_it_is_interrupted() -> None:
@@ -218,7 +205,6 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
 
 
 def _has_address() -> bool:
-    """Whether this machine has an address besides the loopback's."""
     try:
         return not socket.gethostbyname(socket.gethostname()).startswith("127.")
     except OSError:

@@ -21,7 +21,6 @@ EDITS = {"heads": {"L2.H3": {"scale": 0}}}
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[View, list[Any]]:
-    """A view, and the list of what it sends."""
     view, sent = View("stories/lfa", "Lily had a red ball. She"), []
     monkeypatch.setattr(view, "send", lambda content, buffers=None: sent.append((content, buffers)))
     return view, sent
@@ -74,20 +73,15 @@ def test_where_no_kernel_answers_the_page_is_shown(tmp_path: Path, monkeypatch: 
         with pytest.raises(InputError, match="the text is empty; give one with words, or leave it out"):
             View("stories/lfa", text)
     assert "text/html" not in View("stories/lfa")._repr_mimebundle_()[0]
-    view = View("stories/lfa", "A dog", page=tmp_path / "a tour.html")
-    kinds = view._repr_mimebundle_()[0]
+    kinds = View("stories/lfa", "A dog", page=tmp_path / "a tour.html")._repr_mimebundle_()[0]
     assert "application/vnd.jupyter.widget-view+json" in kinds and "a%20tour.html" in kinds["text/html"]
     assert (tmp_path / "a tour.html").read_text() == "<p>A dog</p>"
     monkeypatch.setattr(View, "frame", "../_static/live.html")
-    view = View("stories/lfa", "A <b> dog")
+    view = View(("stories/lfa", "stories/std-t"), "A <b> dog")
+    assert [one["id"] for one in view.data["models"]] == ["lfa", "std-t"]
+    assert view.data["state"] == {"text": "A <b> dog", "second": "std-t"}
     view.edits = EDITS
     html = view._repr_mimebundle_()[0]["text/html"]
     assert 'src="../_static/live.html#text=A%20%3Cb%3E%20dog&edits=%7B%22heads%22' in html
     html = View("stories/lfa")._repr_mimebundle_()[0]["text/html"]
     assert 'src="../_static/live.html#"' in html, "the page's own first sentence"
-
-
-def test_two_models() -> None:
-    view = View(("stories/lfa", "stories/std-t"), "A dog")
-    assert [one["id"] for one in view.data["models"]] == ["lfa", "std-t"]
-    assert view.data["state"] == {"text": "A dog", "second": "std-t"}
