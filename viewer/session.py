@@ -131,7 +131,8 @@ class Session:
         model, edits = entry.at_step(question.get("step")), question.get("edits", {})
         if not isinstance(edits, dict):
             raise InputError("edits must be an object")
-        ids, config, stream = question.get("tokens"), model.config, question.get("stream") if kind == "lens" else None
+        config, stream = model.config, question.get("stream") if kind == "lens" else None
+        ids: Any = question.get("tokens")
         is_valid = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
         if not is_valid or not 2 <= len(ids) <= config.n_ctx:
             raise InputError(f"give 2 to {config.n_ctx} token ids below {config.d_vocab}")

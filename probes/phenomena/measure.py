@@ -215,7 +215,7 @@ class Shared:
         pairs = rows.drop_duplicates(["head", "pair"])[labels].merge(hits.reset_index(), on=["head", "pair"])
         return pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
 
-    def _repetition(self, period: int) -> tuple[pd.DataFrame | None, np.ndarray]:
+    def _repetition(self, period: int) -> tuple[pd.DataFrame, np.ndarray]:
         """`probes.heads` on BOS + r + r, r of `period` trained words, and how much better the repetition is predicted,
         nats [N], for `repeats`: what is asked for of this period, in one pass. Raises `InputError` if the context or
         the words do not do."""
@@ -235,7 +235,7 @@ class Shared:
                 patterns[hook] += rows
             if gains:
                 gained.append(repetition_gain(captures.logits, chunk, probe.length))
-        return probe.read(Captures(patterns, None), query) if hooks else None, np.concatenate(gained)
+        return probe.read(Captures(patterns, None), query) if hooks else pd.DataFrame(), np.concatenate(gained)
 
     @cached_property
     def every(self) -> int:
