@@ -22,10 +22,17 @@ from streamscope.cli.provenance import version
 from streamscope.models.checkpoint import load_for_instruments, run_folder, snapshots
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
-from streamscope.viewer.circuit import circuit_for_page
 from streamscope.viewer.describe import describe, identities, strongest_head
 from streamscope.viewer.engine import Watched
-from streamscope.viewer.shown import PageDictionary, PageLens, Shown, dictionary_for_page, latent_scale, lens_for_page
+from streamscope.viewer.shown import (
+    PageDictionary,
+    PageLens,
+    Shown,
+    circuit_for_page,
+    dictionary_for_page,
+    latent_scale,
+    lens_for_page,
+)
 
 KINDS = ("run", "lens", "tokenize")
 MOST = 2
