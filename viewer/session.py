@@ -22,10 +22,17 @@ from streamscope.cli.provenance import version
 from streamscope.models.checkpoint import load_for_instruments, run_folder, snapshots
 from streamscope.models.hooks import capture, edit
 from streamscope.models.hooks.controls import control_values, edits_of
-from streamscope.viewer.circuit import circuit_for_page
 from streamscope.viewer.describe import describe, identities, strongest_head
 from streamscope.viewer.engine import Watched
-from streamscope.viewer.shown import PageDictionary, PageLens, Shown, dictionary_for_page, latent_scale, lens_for_page
+from streamscope.viewer.shown import (
+    PageDictionary,
+    PageLens,
+    Shown,
+    circuit_for_page,
+    dictionary_for_page,
+    latent_scale,
+    lens_for_page,
+)
 
 KINDS = ("run", "lens", "tokenize")
 MOST = 2
@@ -131,7 +138,8 @@ class Session:
         model, edits = entry.at_step(question.get("step")), question.get("edits", {})
         if not isinstance(edits, dict):
             raise InputError("edits must be an object")
-        ids, config, stream = question.get("tokens"), model.config, question.get("stream") if kind == "lens" else None
+        config, stream = model.config, question.get("stream") if kind == "lens" else None
+        ids: Any = question.get("tokens")
         is_valid = isinstance(ids, list) and all(type(i) is int and 0 <= i < config.d_vocab for i in ids)
         if not is_valid or not 2 <= len(ids) <= config.n_ctx:
             raise InputError(f"give 2 to {config.n_ctx} token ids below {config.d_vocab}")

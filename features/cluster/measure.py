@@ -59,8 +59,8 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
     if options.fitted is None:
         x, constant = varying_features(features)
         if options.method == "hdbscan" and (n := len(x)) < options.min_cluster_size:
-            size = options.min_cluster_size
-            raise InputError(f"{counted(n, 'token')}, fewer than --min-cluster-size {size}; extract more")
+            smallest = f"--min-cluster-size {options.min_cluster_size}"
+            raise InputError(f"{counted(n, 'token')}, fewer than {smallest}; extract more")
         if options.method == "hdbscan" and (least := options.min_samples) >= n:
             raise InputError(f"--min-samples {least}: a token has {n - 1} others; give fewer or extract more")
         raw = checks.raw_rows_of(options.raw, opened.files) if options.raw else None

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ class Work:
     def __init__(self, options: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
         """Raises `InputError` as `FeatureReader` and `plan` do."""
         raw = None if options.raw is None else options.raw or stream_names(model)
-        self.reader, self.opened = FeatureReader(model, options, raw or ()), opened
+        self.reader, self.opened, self.pieces = FeatureReader(model, options, raw or ()), opened, pieces_of(model)
         self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)
         about = {
             **checkpoint_of(model), "format": FORMAT, "tier": options.tier, "raw": self.reader.raw,
@@ -70,10 +70,6 @@ class Work:
         """Where the rows of a part for an output lie."""
         return self.folder / f"{part:06d}-{output}.parquet"
 
-    def files(self, output: int) -> list[Path]:
-        """The files of an output in order."""
-        return [self.path(i, output) for i in range(len(self.plan))]
-
     def write(self, part: int) -> None:
         """Read a part and write it, if it is not there."""
         if self.path(part, 0).exists():
@@ -81,11 +77,6 @@ class Work:
         tables = tables_of(self.reader, self.opened.shards, self.plan[part], self.pieces)
         for output, table in reversed(list(enumerate(tables))):
             write_batches(self.path(part, output), [table], {})
-
-    @cached_property
-    def pieces(self) -> np.ndarray:
-        """The text of every token id."""
-        return pieces_of(self.reader.model)
 
 
 def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -96,18 +87,18 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
         work.write(i)
     name = title_of(model)
     windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
-    table = partial(LongTable, keep=scratch)
+    table, files = partial(LongTable, keep=scratch), [[work.path(i, k) for i in range(len(work.plan))] for k in (0, 1)]
     title = f"{name}: {len(work.reader.columns)} features of every token"
     numbers = (
         number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source)
         for f in work.reader.columns
     )
-    results = {"features": table(work.files(0), (*TOKEN, *windows, *numbers), title)}
+    results = {"features": table(files[0], (*TOKEN, *windows, *numbers), title)}
     if raw := work.reader.raw:
         doc = "at the position, flattened"
         vectors = (key(hook, hook, f"{hook} {doc}", "activation", shown=False) for hook in raw)
         title_of_raw = f"{name}: activations of {', '.join(raw)}"
-        results["raw"] = table(work.files(1), (*TOKEN, *windows, *vectors), title_of_raw)
+        results["raw"] = table(files[1], (*TOKEN, *windows, *vectors), title_of_raw)
     depth, counted = depths(results["features"], work, model.config.n_layers), work.counts
     cut = (
         work.opened.title() if isinstance(work.opened.shards, WindowedShards) else

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Instrument
+from streamscope.instruments.contract import Instrument, options_of
 from streamscope.instruments.figures.drawing import axis, draw, headline
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.result import Result
@@ -63,14 +63,9 @@ def _differences(a: Result, b: Result) -> Iterator[str]:
 
 
 def options(instrument: type[Instrument], result: Any) -> Iterator[str]:
-    """Every option is declared in the class with a docstring below it, which is its help."""
-    source = Path(sys.modules[instrument.__module__].__file__ or "").read_text(encoding="utf-8")
-    for option in fields(instrument):
-        _, separator, tail = source.partition(f"    {option.name}:")
-        if not separator:
-            yield f"option {option.name} is declared elsewhere"
-        elif not tail.split("\n", 1)[1].lstrip().startswith('"""'):
-            yield f'option {option.name} has no """docstring""" under it'
+    """Every option has a docstring below it, which is its help."""
+    undocumented = (name for name, _, meaning in options_of(instrument) if not meaning)
+    yield from (f'option {name} has no """docstring""" under it' for name in undocumented)
 
 
 def values(instrument: type[Instrument], result: Any) -> Iterator[str]:

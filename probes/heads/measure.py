@@ -14,7 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import HEAD, Table, counts, described, key, number
 from streamscope.models.hooks import Captures, Query, run
@@ -121,9 +121,8 @@ def observed(rows: pd.DataFrame, units: pd.DataFrame) -> InstrumentData:
     )  # fmt: skip
     is_even = cells["head"] == "even"
     even_at = {(kind, score): i for i, kind, score in cells.loc[is_even, ["kind", "score"]].itertuples()}
-    contrasts = []
-    for i, labels in enumerate(cells[~is_even].to_dict("records")):
-        contrasts.append(Contrast(quantity="mean", weights={i: 1.0}, labels=labels, null=None))
+    contrasts = each("mean", cells[~is_even], null=None)
+    for labels in cells[~is_even].to_dict("records"):
         weights = {even_at[labels["kind"], labels["score"]]: 1.0}
         contrasts.append(Contrast(quantity="uniform", weights=weights, labels=labels, null=None))
     return InstrumentData({"scores": block}, {"scores": contrasts})

@@ -169,7 +169,7 @@ def overview(run: RunMixing) -> pd.DataFrame:
         reasons["distance_decay"] = run.rest
     else:
         row["distance_decay"] = sum(run.rest[name] for name in distances.index) / len(distances)
-        counts = Counter(_kinds(distances, run.rest))
+        counts = Counter(kinds(run))
         parts = [f"{name} {counts[name]}" for name in (MIX, DECAY, AT_REST) if counts[name]]
         row["streams"] = f"{', '.join(parts)} of {len(distances)}" if len(counts) > 1 else next(iter(counts))
     return pd.DataFrame([{**row, "undefined": note(reasons)}])
@@ -180,11 +180,9 @@ def kinds(run: RunMixing) -> list[str] | str:
     distances = _in_use(run)
     if distances.empty:
         return NONE_ACTS
-    return run.rest if isinstance(run.rest, str) else _kinds(distances, run.rest)
-
-
-def _kinds(distances: pd.Series, decay: dict[str, float]) -> list[str]:
-    over = {name: x - decay[name] >= NO_MIXING for name, x in distances.items()}
+    if isinstance(run.rest, str):
+        return run.rest
+    over = {name: x - run.rest[name] >= NO_MIXING for name, x in distances.items()}
     return [MIX if over[name] else DECAY if x >= NO_MIXING else AT_REST for name, x in distances.items()]
 
 

@@ -44,7 +44,6 @@ tokens, a phenomenon stays present.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
@@ -64,15 +63,6 @@ Name = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Phenomenon:
-    """A quantity, the limit above which it counts as present (None: no verdict), and its unit."""
-
-    name: Name
-    limit: float | None
-    unit: str
-
-
 PERIODS: dict[Name, int] = {"induction-6": 6, "induction": 12, "induction-24": 24}
 """Number of words that are repeated."""
 POSITION: dict[Name, str] = {"position": "competing-nouns", "position-gender": "gender"}
@@ -84,25 +74,21 @@ COREFERENCE: dict[Name, str] = {
 PAIRED = ("lift", "copying", "reserved", *POSITION, *COREFERENCE)
 """Phenomena that read pairs of stories."""
 
-PHENOMENA = (
-    Phenomenon("loss", None, "nats per token"),
-    Phenomenon("lift", 0.0, "nats"),
-    Phenomenon("copying", 0.0, "nats"),
-    Phenomenon("reserved", 0.0, "nats"),
-    Phenomenon("attention", 0.5, "share of heads and positions"),
-    *(Phenomenon(name, 0.3, "share of attention") for name in PERIODS),
-    Phenomenon("repeats", 0.0, "nats per token"),
-    *(Phenomenon(name, 0.075, "attention") for name in POSITION),
-    *(Phenomenon(name, 0.25, "share of pairs") for name in COREFERENCE),
-    Phenomenon("capitalization", 0.0, "nats"),
-    Phenomenon("gender", 0.0, "nats"),
-    Phenomenon("winograd", 0.0, "nats"),
-    Phenomenon("depth", 0.1, "share of tokens"),
-    Phenomenon("mixing", 0.0, "share of modules"),
-)
-"""In table order. The limit of `position` is LFA's threshold, that of `depth` one token in ten, that of `attention`
-half."""
-NAMES = tuple(phenomenon.name for phenomenon in PHENOMENA)
+PHENOMENA: dict[Name, tuple[float | None, str]] = {
+    "loss": (None, "nats per token"),
+    **dict.fromkeys(("lift", "copying", "reserved"), (0.0, "nats")),
+    "attention": (0.5, "share of heads and positions"),
+    **dict.fromkeys(PERIODS, (0.3, "share of attention")),
+    "repeats": (0.0, "nats per token"),
+    **dict.fromkeys(POSITION, (0.075, "attention")),
+    **dict.fromkeys(COREFERENCE, (0.25, "share of pairs")),
+    **dict.fromkeys(("capitalization", "gender", "winograd"), (0.0, "nats")),
+    "depth": (0.1, "share of tokens"),
+    "mixing": (0.0, "share of modules"),
+}
+"""The limit above which each counts as present (None: no verdict), and its unit, in table order. The limit of
+`position` is LFA's threshold, that of `depth` one token in ten, that of `attention` half."""
+NAMES = tuple(PHENOMENA)
 
 
 @instrument("phenomena", Documents())

@@ -31,7 +31,7 @@ from streamscope.probes.heads.measure import plan as repeated_words
 from streamscope.probes.heads.measure import trained_words
 from streamscope.probes.mixing_monitor.measure import MIX, kinds, watch
 from streamscope.probes.pds import NOUNS, Pds
-from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Name, Phenomena, Phenomenon
+from streamscope.probes.phenomena import COREFERENCE, PERIODS, PHENOMENA, POSITION, Name, Phenomena
 from streamscope.probes.probe import measure
 from streamscope.probes.roles import RESOLUTION
 
@@ -70,18 +70,17 @@ def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) 
     source, failed = Shared(options, model, data), []
     if Documents not in options.unread({}):
         data[Documents]  # data that cannot be read are an error of the command, not of one phenomenon
-    for phenomenon in progress([candidate for candidate in PHENOMENA if candidate.name in options.only]):
-        name = phenomenon.name
+    for name in progress([name for name in PHENOMENA if name in options.only]):
         try:
             observations = LOOKS.get(name, _task)(source, name)
-            block = _block(phenomenon, observations)
+            block = _block(name, observations)
         except KeyboardInterrupt as interrupt:
             keep_after(interrupt, progress, len(measurements.blocks), len(options.only), "phenomena")
             break
         except (InputError, MemoryError, torch.OutOfMemoryError) as error:  # the others are measured all the same
             failed.append(error)
             observations = nothing(f"failed: {str(error) or 'out of memory'}".replace(";", ","))
-            block = _block(phenomenon, observations)
+            block = _block(name, observations)
         contrast = Contrast(
             quantity="value", weights={0: 1.0}, labels={"phenomenon": name}, tested=False, missing=observations.missing,
             fixed=observations.fixed,
@@ -90,21 +89,22 @@ def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) 
         measurements.extra[name] = observations.head
         (row,) = estimate(block, [contrast]).frame.to_dict("records")
         interval = "" if row["low"] != row["low"] else f" ({row['low']:.3f} … {row['high']:.3f})"
-        value = observations.missing or f"{row['value']:.3f}{interval} {phenomenon.unit}"
+        value = observations.missing or f"{row['value']:.3f}{interval} {PHENOMENA[name][1]}"
         say(progress, f"{measurements.about['title']}: {name} {value}")  # for those who stop before the table
     if len(failed) == len(options.only):
         raise failed[0]
     return measurements
 
 
-def _block(phenomenon: Phenomenon, observations: PhenomenonObservations) -> Observations:
+def _block(name: Name, observations: PhenomenonObservations) -> Observations:
     """The observations of a phenomenon; raises `InputError` for values that are not finite."""
-    total = np.asarray(observations.total, float)[None]
-    limits = (0.0, 1.0) if phenomenon.unit.startswith("share") else None
+    total, unit = np.asarray(observations.total, float)[None], PHENOMENA[name][1]
+    limits = (0.0, 1.0) if unit.startswith("share") else None
     names = [str(i) for i in range(total.shape[1])] if observations.unit is None else list(observations.unit)
     clusters = names if observations.cluster is None else list(observations.cluster)
-    measure = Measure(name=phenomenon.name, unit=phenomenon.unit, resolution=observations.resolution,
-                      inflation=observations.inflation, limits=limits)  # fmt: skip
+    measure = Measure(
+        name=name, unit=unit, resolution=observations.resolution, inflation=observations.inflation, limits=limits
+    )
     return Observations(
         measure=measure, cells=pd.DataFrame({"what": ["value"]}), size=observations.size, total=total,
         units=pd.DataFrame({"unit": names, "cluster": clusters}),
@@ -130,24 +130,24 @@ def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Est
     """phenomena: one row each, with its limit and verdict."""
     rows: list[dict[str, Any]] = []
     missing, undecided = Reasons(), list[str]()
-    for phenomenon in (candidate for candidate in PHENOMENA if candidate.name in estimates):
-        frame, reasons = estimates[phenomenon.name].wide(["phenomenon"])
+    for name, (limit, unit) in ((name, PHENOMENA[name]) for name in PHENOMENA if name in estimates):
+        frame, reasons = estimates[name].wide(["phenomenon"])
         (row,) = frame.to_dict("records")
-        missing |= {(len(rows), name): reason for (_, name), reason in reasons.items()}
-        value, limit = row["value"], phenomenon.limit
-        one_case = row["clusters"] < 2 and not data.contrasts[phenomenon.name][0].fixed
+        missing |= {(len(rows), column): reason for (_, column), reason in reasons.items()}
+        value = row["value"]
+        one_case = row["clusters"] < 2 and not data.contrasts[name][0].fixed
         judged = verdict(value, row["value_low"], row["value_high"], limit, one_case=one_case)
-        undecided += [phenomenon.name] if one_case and judged else []
+        undecided += [name] if one_case and judged else []
         if limit is None:
             missing[len(rows), "limit"] = missing[len(rows), "level"] = "the phenomenon has no limit"
         elif not judged:
             missing[len(rows), "level"] = missing[len(rows), "value"]
         rows.append({
-            "model": data.about["title"], **row, "head": data.extra[phenomenon.name],
+            "model": data.about["title"], **row, "head": data.extra[name],
             "limit": float("nan") if limit is None else limit,
-            "unit": phenomenon.unit, "verdict": judged or "–", "level": LEVEL[judged],
+            "unit": unit, "verdict": judged or "–", "level": LEVEL[judged],
             "value_text": "–" if value != value else f"{value:.2f}",
-            "heading": phenomenon.name if limit is None else f"{phenomenon.name} > {limit:g}",
+            "heading": name if limit is None else f"{name} > {limit:g}",
         })  # fmt: skip
     frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
     title = f"{data.about['title']}: phenomena, intervals not corrected for their number"
@@ -215,7 +215,7 @@ class Shared:
         pairs = rows.drop_duplicates(["head", "pair"])[labels].merge(hits.reset_index(), on=["head", "pair"])
         return pairs[pairs["orders"] == 2].assign(both=lambda table: table["both"].astype(float))
 
-    def _repetition(self, period: int) -> tuple[pd.DataFrame | None, np.ndarray]:
+    def _repetition(self, period: int) -> tuple[pd.DataFrame, np.ndarray]:
         """`probes.heads` on BOS + r + r, r of `period` trained words, and how much better the repetition is predicted,
         nats [N], for `repeats`: what is asked for of this period, in one pass. Raises `InputError` if the context or
         the words do not do."""
@@ -235,7 +235,7 @@ class Shared:
                 patterns[hook] += rows
             if gains:
                 gained.append(repetition_gain(captures.logits, chunk, probe.length))
-        return probe.read(Captures(patterns, None), query) if hooks else None, np.concatenate(gained)
+        return probe.read(Captures(patterns, None), query) if hooks else pd.DataFrame(), np.concatenate(gained)
 
     @cached_property
     def every(self) -> int:

@@ -40,9 +40,10 @@ def picture(
     and key ≤ query: head, layer, index; query and key, positions with BOS at 0; their tokens; attention; role of the
     key. Raises `InputError` for an empty text, one beyond the context, several prompts, and as `parse_heads` does.
     """
-    tokenizer, head_list = check_tokenizer(model, tokenizer), "all" if heads is None else heads
+    tokenizer = check_tokenizer(model, tokenizer)
+    head_list: Any = "all" if heads is None else heads
     if isinstance(head_list, str) or not all(isinstance(head, Head) for head in head_list):
-        head_list = parse_heads(head_list, model.cfg.n_layers, model.cfg.n_heads)  # type: ignore[arg-type]
+        head_list = parse_heads(head_list, model.cfg.n_layers, model.cfg.n_heads)
     if not head_list:
         raise InputError("a picture needs at least one head; write L2.H3, L2.*, all or top3:pds")
     if not isinstance(prompt, str) and len(prompt.prompts) != 1:
@@ -117,7 +118,7 @@ def observe(options: Picture, model: Any, data: Opened, progress: Progress) -> I
     scores = {name: _scores(model, tokenizer, name, data) for name in score_names(options.heads)}
     heads = parse_heads(options.heads, cfg.n_layers, cfg.n_heads, scores) if options.heads else None
     most = spec.max_tokens if isinstance(spec, Text) else None
-    prompts = list(texts) or [_prompt(data[Prompts], options.prompt)]
+    prompts: list[str | Aligned] = [*texts] or [_prompt(data[Prompts], options.prompt)]
     parts = [
         picture(model, prompt, heads, options.query, tokenizer=tokenizer, most=most).assign(prompt=i)
         for i, prompt in enumerate(progress(prompts))

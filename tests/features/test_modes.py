@@ -203,18 +203,6 @@ def test_prediction_is_joining_the_tree(min_samples: int) -> None:
         assert label == expected and probability == pytest.approx(share, rel=1e-9)
 
 
-def test_prediction_is_nearly_the_packages() -> None:
-    """The package asks for two fitted neighbours where one is meant: it calls more tokens noise, never others."""
-    x, new = loose(0, n=900)[:600], loose(0, n=900)[600:]
-    modes = ComputationalModes(components=None).fit(x)
-    peer = hdbscan.HDBSCAN(10, 1, prediction_data=True).fit(modes.transform(x))
-    theirs, _ = hdbscan.approximate_predict(peer, modes.transform(new))
-    name = dict(zip(peer.labels_.tolist(), modes.labels_.tolist(), strict=True))
-    theirs, ours = np.array([name[label] for label in theirs.tolist()]), modes.predict(new)
-    differ = theirs != ours
-    assert differ.mean() < 0.15 and (theirs[differ] == -1).mean() > 0.9
-
-
 @pytest.mark.parametrize("method", ["hdbscan", "kmeans"])
 def test_arrays_and_back(method: str) -> None:
     table = pd.DataFrame(loose(0), columns=list("abcd"))

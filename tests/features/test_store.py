@@ -59,13 +59,9 @@ def test_a_table_that_others_wrote_again(extracted: Path, tmp_path: Path, text: 
 
 def test_a_table_that_pandas_wrote_again(tmp_path: Path) -> None:
     path, again = tmp_path / "f.parquet", tmp_path / "again.parquet"
-    was = read_features(planted_file(path))
-    pd.read_parquet(path).to_parquet(again)
+    pd.read_parquet(planted_file(path)).to_parquet(again)
     with pytest.raises(InputError, match="not a table of features: its metadata lack 'about', which pandas drops"):
         read_features(again)
-    rows = pq.read_table(again)
-    pq.write_table(rows.replace_schema_metadata({**rows.schema.metadata, **pq.read_schema(path).metadata}), again)
-    pd.testing.assert_frame_equal(read_features(again).table, was.table, check_exact=True)
 
 
 def test_several_files_of_one_model(tmp_path: Path) -> None:

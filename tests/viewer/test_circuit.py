@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 
 from streamscope.interventions.circuits.worth import SHARES, size_of
 from streamscope.models import build, load
-from streamscope.viewer import View, circuit, page
-from streamscope.viewer.circuit import circuit_for_page
+from streamscope.viewer import View, page
 from streamscope.viewer.server import application
 from streamscope.viewer.session import Shown, open_models
+from streamscope.viewer.shown import EDGES, circuit_for_page
 from streamscope.viewer.view import main
 from tests.tiny import refused
 from tests.viewer.pages import TEXT, Page, answered, opened, write_circuit_of
@@ -179,7 +179,7 @@ def test_all_hosts_have_the_circuit(given: tuple[pd.DataFrame, list[Shown]], tmp
     write_circuit_of(path, load("stories/lfa"))
     view = View("stories/lfa", circuit=path)
     notebook = view.data["models"][0]["circuit"]
-    assert notebook["file"] == "circuit.pt" and len(notebook["rows"]) == circuit.MOST
+    assert notebook["file"] == "circuit.pt" and len(notebook["rows"]) == EDGES
     assert [one["f"] for one in notebook["curve"]] == [None, *(math.sqrt(k) for k in SHARES[1:])]
     row = json.dumps(given[1][0].circuit["rows"][0], separators=(",", ":")).replace("<", "\\u003c")
     client = TestClient(application(given[1], "", "x", 1), base_url="http://127.0.0.1:1")
