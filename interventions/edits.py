@@ -136,9 +136,6 @@ def _add(x: Tensor, hook: Any, *, index: list[int], step: Tensor) -> Tensor:
     return new
 
 
-# ---- means over documents: the reference of mean ablation ------------------------------------------
-
-
 def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
     """Mean z [K] of every head; see `hook_means`."""
     means = hook_means(model, ("blocks.*.attn.hook_z",), rows, chunk=chunk)

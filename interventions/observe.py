@@ -28,6 +28,7 @@ from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import keep_after, say, ticks
 from streamscope.instruments.observations import Measure, Observations
+from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
@@ -110,8 +111,6 @@ def peak_gigabytes() -> float:
         return torch.cuda.max_memory_allocated() / 1e9
     return peak_resident_bytes() / 1e9
 
-
-# ---- losses of documents ------------------------------------------------------------------------
 
 Variant = Edits | StreamTransformer | Callable[[], StreamTransformer]
 """Edits, another model, or a function that makes one. The model of a function exists only while a batch runs."""
@@ -240,22 +239,18 @@ def _sums(outcome: Outcome, unedited: Outcome, targets: Tensor, kl: KL) -> np.nd
 
 
 def observe_loss(
-    model: Any, sweep: Sequence[Edits], shards: TokenShards, *, max_documents: int | None = None, batch_size: int = 32,
-    progress: Progress = iter,
-) -> Observed:  # fmt: skip
+    model: Any, sweep: Sequence[Edits], documents: OpenDocuments, *, progress: Progress = iter
+) -> Observed:
     """Loss per token of every document and edit, in nats, with its tokens as `size`; a document is a case."""
-    losses = document_losses(
-        model, shards, sweep, max_documents=max_documents, batch_size=batch_size, progress=progress, keep=False
-    )
+    losses = document_losses(model, documents.shards, sweep, **documents.limits, progress=progress, keep=False)
     if n := int((losses.tokens < 1).sum()):
         raise InputError(f"{counted(n, 'document')} without a token to predict: leave them out")
-    ids = [str(i) for i in range(len(losses.tokens))]
-    cases = pd.DataFrame({"id": ids, "pair": "", "cluster": ids, "category": "", "relation": "", "order": ""})
+    units = documents.units()
+    cases = pd.DataFrame({"id": units["unit"], "pair": "", "cluster": units["cluster"]})
+    cases[["category", "relation", "order"]] = ""
     values = np.concatenate([losses.baseline[None], losses.edited]) / losses.tokens
     return Observed("loss", cases, values[:, None], size=losses.tokens.astype(float))
 
-
-# ---- log-probabilities of answers ------------------------------------------------------------------
 
 BATCH_TOKENS = 8192
 """Padded size of a batch of prompts, as in `models.hooks.run`."""
@@ -308,9 +303,6 @@ def observe_task(model: Any, task: Task, sweep: Sequence[Edits], *, progress: Pr
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
     cases = task.cases[list(NAMES)]
     return {measure: Observed(measure, cases, values[:, None]) for measure, values in task.scores(log_p).items()}
-
-
-# ---- SPS and coherence of prompts ------------------------------------------------------------------
 
 
 def observe_prompts(

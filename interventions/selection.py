@@ -62,7 +62,6 @@ class HeadFinder:
 
     @cached_property
     def _read(self) -> tuple[HeadGroups, Any, Any]:
-        """`probes.head_groups`, its captures on 200 pronouns of stories, and its query."""
         aligned = align(load_suite("story-cases", n=200), self.tokenizer, self.model.config.n_ctx)
         return HeadGroups(k=self.k, layers=self.layers), *capture(self.model, aligned, self.tokenizer)
 

@@ -185,7 +185,6 @@ def heads_within(
 
 
 def _maker(options: Ablate, model: Any, reference_rows: Callable[[], Iterable[Sequence[int]]]) -> MakeEdits:
-    """The function that makes the edits of the method."""
     if options.method == "mean":
         means = mean_outputs(model, reference_rows())
         return lambda heads, g: replace_heads(heads, means, g)
@@ -295,7 +294,6 @@ HEADS = (
 
 
 def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
-    """The columns of a table in `unit`, with interactions if sets are scaled."""
     scaled, source = f"{name} with the heads scaled", "LFA App. D"
     columns = [
         number("edited", name, unit, scaled, ".4f", shown=not sets),

@@ -110,9 +110,6 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
     return {"ratios": ratio_table(run.blocks, control.blocks)}
 
 
-# ---- ratios -----------------------------------------------------------------------------------------
-
-
 def changes(block: Observations) -> dict[tuple[str, str], np.ndarray]:
     """(task, group) -> Δ [cases] of a measure: ablated minus unedited, in the order of `cases`."""
     deltas = {}
@@ -198,9 +195,6 @@ def ratio_table(
     return Table(pd.DataFrame(rows), RATIOS, missing, title)
 
 
-# ---- diagonality -----------------------------------------------------------------------------------
-
-
 def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
     """Task -> own group, from `pairs` TASK=GROUP, or by default PLS' pairs among the measured tasks and groups. Raises
     `InputError` for a malformed pair and for a task or group that is not measured."""
@@ -258,7 +252,6 @@ def diagonality(
 
 
 def _gap(effects: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Mean over the own cells minus mean over the others, of effects [..., tasks, groups]."""
     return np.asarray(effects[..., mask].mean(-1) - effects[..., ~mask].mean(-1))
 
 

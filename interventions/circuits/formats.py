@@ -106,7 +106,6 @@ class CircuitFile:
 
 
 def _rows_of_matrix(d: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
-    """Edge, score, and whether it is in the circuit, from the tensors of a .pt file."""
     mask, (senders, readers) = d.get("real_edge_mask"), gpt2_parts(d["cfg"])
     if mask is None and not ({*d["src_nodes"]} <= {*senders} and {*d["dst_nodes"]} <= {*readers}):
         raise ValueError("it has parts that a GPT-2 has not, and no real_edge_mask")

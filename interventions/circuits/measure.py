@@ -184,7 +184,6 @@ def _circuits(
 def _observed(
     options: Circuits, values: np.ndarray, units: pd.DataFrame, circuits: Sequence[Mapping[str, Any]] = ()
 ) -> Observations:
-    """The values of the clean run, the corrupted run and circuits [2 + circuits, pairs] as observations."""
     blank = {"ranking": "", "draw": 0, "share": 1.0}
     cells = pd.DataFrame([{**blank, **cell} for cell in ({"run": "clean"}, {"run": "corrupted"}, *circuits)])
     measure = Measure(name=options.metric, unit="nats", resolution=RESOLUTION)
@@ -281,7 +280,6 @@ ENDS = ("", "_low", "_high")
 def _interval(
     name: str, values: Observations, cells: np.ndarray, statistic: Any, flat: str
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The columns of a statistic of the clean run, the corrupted run and circuits, and why some have no value."""
     if flat:
         columns = [f"{name}{end}" for end in ENDS]
         return dict.fromkeys(columns, np.nan), dict.fromkeys(columns, flat)

@@ -179,7 +179,6 @@ def texts(task: str, n: int, seed: int = 0) -> list[PatchPair]:
 
 
 def _placed(pairs: Sequence[tuple[int, ...]], more: Sequence[int], last: int, length: int, rng: Random) -> list[int]:
-    """A text of `length` words that holds the pairs in random order among others, and ends in `last`."""
     fillers = [(w,) for w in more[: max(0, length - 2 - sum(map(len, pairs)))]]
     units: list[tuple[int, ...]] = [*pairs, *fillers]
     rng.shuffle(units)

@@ -132,12 +132,10 @@ class Run:
         return unembed(self.model.ln_final(gather_positions(self.logits_input(), positions)), self.model.head)
 
     def _own_inputs(self) -> bool:
-        """Whether readers of this stage may read different things."""
         shifted = self.shifted is not None and self.graph.readers[self.shifted[0]].stage == self.stage
         return self.split or self.patched is not None or shifted
 
     def _read(self, x: Float[Tensor, "B T D"], prior_senders: slice, readers: slice) -> Float[Tensor, "B readers T D"]:
-        """The readers' inputs, of which x is what they read of X."""
         base = x[:, None]
         if self.split:
             inputs = base.expand(-1, readers.stop - readers.start, -1, -1).clone()
@@ -162,7 +160,6 @@ class Run:
         return self.excess[:, prior_senders]
 
     def _mixing_input(self, prior_senders: slice) -> Float[Tensor, "B T N D"]:
-        """The streams as the mixing module reads them."""
         if self.split:
             self.mixed_inputs[self.stage] = self.X.clone()
             return self.mixed_inputs[self.stage]
@@ -181,7 +178,6 @@ class Run:
         return update, update[:, None] if latents is None else latents.parts(x, update)
 
     def _attention(self, block: Block, reads: Mapping[str, Tensor], prior_senders: slice) -> tuple[Tensor, Tensor]:
-        """The update [B, T, D] and the outputs of the senders [B, senders, T, D]."""
         attn, readers = block.attn, self.graph.read_at(self.stage)
         if not self._own_inputs():
             z = attn.hook_z(block.heads(reads["q"], reads["v"]))
@@ -271,7 +267,6 @@ def _normed(block: Block, name: str, x: Float[Tensor, "B heads T D"]) -> Float[T
 
 
 def _wide_norm(attn: Attention) -> bool:
-    """Whether the norm of queries and keys is over all heads."""
     norm = attn._modules.get("q_norm")
     return norm is not None and bool(norm.d_model != attn.d_head)
 

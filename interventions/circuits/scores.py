@@ -106,9 +106,6 @@ def score_edges(
     return scores
 
 
-# ---- exact -------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def exact(model: Any, graph: Graph, runs: Pass, metric: Metric) -> Float[Tensor, "edges B"]:
     """m(clean) − m(one edge patched); the edges of one reader run together."""
@@ -149,12 +146,8 @@ def repeat_run(state: Run, n: int, *, out: bool) -> Run:
     return replace(state, X=X, entering=entering, out=outputs, A=A, **empty)
 
 
-# ---- gradients ---------------------------------------------------------------------------------
-
-
 @contextmanager
 def _frozen(model: Any) -> Iterator[None]:
-    """Weights need no gradient in the block."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     for p in parameters:
         p.requires_grad_(False)
@@ -206,7 +199,6 @@ def gradients(
 
 
 def _contract(graph: Graph, runs: Pass, G: dict[int, list[Tensor]], senders: slice, scores: Tensor) -> None:
-    """Fill `scores` [B, S, R] for these senders: Σ_t c (out^clean − out^corrupt) · G."""
     change = runs.clean.out - runs.corrupt.out
     for stage, (g, *mixing) in G.items():
         u = slice(senders.start, min(senders.stop, graph.written_before(stage).stop))
@@ -219,9 +211,6 @@ def _contract(graph: Graph, runs: Pass, G: dict[int, list[Tensor]], senders: sli
             column = graph.mixing_at(stage)
             product = torch.einsum("butd,btnd->btun", part, x)
             scores[:, u, column] = (product * runs.clean.shares[stage][:, :, u]).sum((1, 3))
-
-
-# ---- pruning -----------------------------------------------------------------------------------
 
 
 @torch.no_grad()

@@ -264,11 +264,9 @@ def _top(tokenizer: Any, p: Tensor, base_p: Tensor, k: int, labels: Mapping[str,
 
 def add_texts(effects: changes.Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
     """Add KL as a block: cells are edits of a text, units its positions; the mean over positions is estimated."""
-    index = ["prompt", *KEYS]
-    cells = positions[index].drop_duplicates(ignore_index=True)
-    units = positions[["prompt", "position"]].drop_duplicates(ignore_index=True)
-    cell = positions[index].merge(cells.reset_index(names="at"))["at"].to_numpy()
-    unit = positions[["prompt", "position"]].merge(units.reset_index(names="at"))["at"].to_numpy()
+    cell, unit = (positions.groupby(keys, sort=False).ngroup() for keys in (["prompt", *KEYS], ["prompt", "position"]))
+    cells = positions.loc[~cell.duplicated(), ["prompt", *KEYS]].reset_index(drop=True)
+    units = positions.loc[~unit.duplicated(), ["prompt", "position"]].reset_index(drop=True)
     total, size = np.zeros((2, len(cells), len(units)))
     total[cell, unit], size[cell, unit] = positions["kl"], 1.0
     units["cluster"] = [names[i].split(":")[-1] for i in units["prompt"]]  # copies of a text are not independent
@@ -300,7 +298,6 @@ def tables(options: Latents, effects: changes.Effects, estimates: Mapping[str, E
 
 
 def _probabilities(rows: pd.DataFrame, *, with_base: bool = True) -> str:
-    """Tokens with their probabilities, and the unedited ones in brackets."""
     parts = zip(rows["token"], rows["probability"], rows["before"], strict=True)
     return ", ".join(f"{token!r} {p:.2f}" + f" ({b:.2f})" * with_base for token, p, b in parts)
 

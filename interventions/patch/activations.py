@@ -134,7 +134,6 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
 
 
 def _known(model: Any) -> dict[str, Spot]:
-    """Short name -> hook, for the hooks inside the blocks, before and after them."""
     by_name: dict[str, Spot] = {}
     for full in model.hook_dict:
         parts = full.split(".")
@@ -184,7 +183,6 @@ def plan(
 
 
 def _labels(pairs: Sequence[PatchPair]) -> list[str]:
-    """Position labels in text order, by their mean place over the pairs."""
     where: dict[str, list[float]] = {}
     for pair in pairs:
         for label, positions in pair.places.items():

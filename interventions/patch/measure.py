@@ -153,7 +153,6 @@ def pairs_of(options: Patch, data: Opened) -> tuple[Pairs, str]:
 
 
 def _counted(tokenizer: Any, continuation: str, ids: Sequence[int]) -> str:
-    """A continuation, or the first token of it, which counts."""
     first = tokenizer.pieces(ids[:1])[0]
     return repr(continuation) if first == continuation else f"{first!r}, the first token of {continuation!r},"
 

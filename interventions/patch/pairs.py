@@ -188,7 +188,6 @@ def answer_tokens(
 
 
 def _corrupt_pair(aligned: Aligned, i: int, _: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The prompt and its corrupted text."""
     prompt, ids, by_role = aligned.prompts[i], aligned.tokens[i], aligned.positions[i]
     if prompt.corrupt is None:
         raise Unpaired("it has no corrupted text")
@@ -234,7 +233,6 @@ def _noun_pair(aligned: Aligned, i: int, _: int, tokenizer: Tokenizer) -> dict[s
 
 
 def _order_pair(aligned: Aligned, first: int, last: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Target first as clean, target last as corrupted."""
     ids, last_ids = aligned.tokens[first], aligned.tokens[last]
     by_role, swapped = aligned.positions[first], aligned.positions[last]
     sides = aligned.continuations[first]

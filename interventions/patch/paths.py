@@ -128,7 +128,6 @@ def patch_edges(
 
 @torch.no_grad()
 def _change(model: Any, sender: Sender, recipient: Activations, source: Activations) -> Tensor:
-    """δ [T, D], the change of the sender's output."""
     change = source[sender.hook] - recipient[sender.hook]
     if sender.head is None:
         return change

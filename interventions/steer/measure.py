@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Progress, title_of
@@ -19,7 +18,7 @@ from streamscope.interventions.observe import NATS
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Edits, Query, run
+from streamscope.models.hooks import Query, run
 from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.probes.stream_states import streams_of
 
@@ -39,14 +38,6 @@ def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
     if not tokens:
         raise InputError("the documents contain only BOS, so there is no mean norm: give longer ones")
     return {layer: float(value) for layer, value in enumerate(total / tokens)}
-
-
-def steering_edits(
-    direction: Tensor, layers: Sequence[int], streams: Sequence[str], scale: float, norms: Mapping[int, float] | None
-) -> Edits:
-    """Add scale · norm_ℓ · d to each stream after each layer ℓ (norm_ℓ = 1 without `norms`); d [D] is a unit vector."""
-    amounts = {layer: scale * (norms[layer] if norms is not None else 1.0) for layer in layers}
-    return add_direction(direction, amounts, streams)
 
 
 def check(options: Steer, model: Any) -> None:
@@ -71,12 +62,13 @@ def observe(options: Steer, model: Any, data: Opened, progress: Progress) -> cha
     streams, opened = streams_of(model, options.streams), data[Documents]
     d = direction.vector.to(model.cfg.device)
     norms = None if options.raw else mean_norms(model, document_rows(opened.batches()))
-    random = [random_direction(len(d), options.seed, i).to(d) for i in range(options.draws)]
-    change_list = [
-        changes.Change({"scale": float(scale)}, [steering_edits(d, layers, streams, scale, norms)],
-               [steering_edits(x, layers, streams, scale, norms) for x in random], fixed=BASELINE if scale == 0 else "")
-        for scale in dict.fromkeys(options.scale)
-    ]  # fmt: skip
+    directions = [d, *(random_direction(len(d), options.seed, i).to(d) for i in range(options.draws))]
+    change_list = []
+    for scale in dict.fromkeys(options.scale):
+        amounts = {layer: scale * (norms[layer] if norms is not None else 1.0) for layer in layers}
+        steered, *controls = (add_direction(x, amounts, streams) for x in directions)
+        fixed = BASELINE if scale == 0 else ""
+        change_list.append(changes.Change({"scale": float(scale)}, [steered], controls, fixed=fixed))
     effects = changes.measure_changes(
         model, opened, change_list, measures={"loss": NATS} | changes.OF_DIRECTION, kl="reverse", direction=d,
         controls=True, progress=progress,

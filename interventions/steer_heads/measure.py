@@ -46,7 +46,7 @@ def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -
     blocks = blocks_of(cases, groups, sweep)
     if "loss" in options.measures:
         documents = data[Documents]
-        losses = observe_loss(model, sweep.edits, documents.shards, **documents.limits, progress=progress)
+        losses = observe_loss(model, sweep.edits, documents, progress=progress)
         blocks |= blocks_of({"documents": ({"loss": losses}, documents.units())}, groups, sweep)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
@@ -164,7 +164,6 @@ def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]
 
 
 def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
-    """range with its interval, those of random groups, and reasons for missing values."""
     row, reasons = observations.interval_columns("range", observations.bootstrap(block, cells, curve_range))
     if not (np.ptp(_of_cases(block, cells), axis=0) > block.measure.resolution).any():
         row |= {"range_low": NAN, "range_high": NAN}

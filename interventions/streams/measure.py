@@ -14,7 +14,7 @@ FFN mid, the next layer (or the head) post. The stream continues, so the reach o
 Streams: "token", "context"; "s0", "s1", … of hyper-connections; "resid" for a single stream.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -124,14 +124,8 @@ def _replace(x: Tensor, hook: Any, *, stream: str, replacement: Replacement) -> 
 
 
 def _stream_part(stream: str, x: Tensor) -> Tensor:
-    """The stream's part [T, D] of a hook's activation [T, D] or [T, N, D]."""
     index = stream_number(stream)
     return x if index is None else x[:, index]
-
-
-def stream_means(model: StreamTransformer, stream: str, rows: Iterable[Sequence[int]]) -> dict[str, Tensor]:
-    """Mean [D] of a stream at every hook where it is read; see `hook_means`."""
-    return hook_means(model, hook_names(stream, model.config.n_layers), rows, part=partial(_stream_part, stream))
 
 
 def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
@@ -238,7 +232,8 @@ def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: st
     if method == "zero":
         return [zero]
     if method == "mean":
-        return [constant(stream_means(model, stream, document_rows(opened.batches())))]
+        names, part = hook_names(stream, model.config.n_layers), partial(_stream_part, stream)
+        return [constant(hook_means(model, names, document_rows(opened.batches()), part=part))]
     if method == "random":
         draws = range(options.draws)
         return [sequence(random_embeddings(model, stream, opened.shards.d_vocab, options.seed, i)) for i in draws]

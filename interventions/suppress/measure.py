@@ -94,11 +94,8 @@ def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> 
     for values in observed.values():
         add_measure(measurements, protocol, values, model.config.n_layers, prompts.unit)
     if "loss" in options.measures:
-        documents = data[Documents]
-        losses = observe_loss(model, protocol.edits, documents.shards, **documents.limits, progress=progress)
-        units = documents.units()
-        cases = losses.cases.assign(id=units["unit"], cluster=units["cluster"])
-        add_measure(measurements, protocol, replace(losses, cases=cases), model.config.n_layers)
+        losses = observe_loss(model, protocol.edits, data[Documents], progress=progress)
+        add_measure(measurements, protocol, losses, model.config.n_layers)
     return measurements
 
 

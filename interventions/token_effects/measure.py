@@ -392,28 +392,19 @@ def _tables(
 
 def table_of(pairs: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:
     """One row per position, int32 and float32; `names` are the edits."""
-
-    def joined(of: Callable[[Document, Effects], Any], kind: str) -> np.ndarray:
-        return np.concatenate([of(document, effects) for document, effects in pairs]).astype(kind)
-
-    rows = [len(document.positions) for document, _ in pairs]
-    table = {
-        "document": np.repeat([document.document for document, _ in pairs], rows).astype("int32"),
-        "position": joined(lambda document, _: document.positions, "int32"),
-        "token_id": joined(lambda document, _: document.ids[document.unscored : -1], "int32"),
-        "target_id": joined(lambda document, _: document.ids[document.unscored + 1 :], "int32"),
-        "prediction_id": joined(lambda _, effects: effects.prediction, "int32"),
-        "loss": joined(lambda _, effects: effects.loss, "float32"),
-        "log_p": joined(lambda _, effects: effects.log_p, "float32"),
-    }
-    if windows:
-        for name in ("window", "offset"):
-            table[name] = np.repeat([getattr(document, name) for document, _ in pairs], rows).astype("int32")
-    for measure in DELTAS:
-        for i, name in enumerate(names):
-            moved = [getattr(effects, measure)[i] for _, effects in pairs]
-            table[f"{measure}_{name}"] = np.concatenate(moved).astype("float32")
-    return pd.DataFrame(table)
+    frames = []
+    for document, effects in pairs:
+        ids = np.asarray(document.ids[document.unscored :])
+        columns = {
+            "document": document.document, "position": np.asarray(document.positions), "token_id": ids[:-1],
+            "target_id": ids[1:], "prediction_id": effects.prediction, "loss": effects.loss, "log_p": effects.log_p,
+        }  # fmt: skip
+        columns |= {"window": document.window, "offset": document.offset} if windows else {}
+        for measure in DELTAS:
+            columns |= {f"{measure}_{name}": x for name, x in zip(names, getattr(effects, measure), strict=True)}
+        frames.append(pd.DataFrame(columns))
+    table = pd.concat(frames, ignore_index=True)
+    return table.astype({name: "float32" if kind.kind == "f" else "int32" for name, kind in table.dtypes.items()})
 
 
 def tables(options: TokenEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

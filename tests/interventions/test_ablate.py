@@ -1,7 +1,5 @@
 """The ablation on planted models: what a head writes is what its removal costs."""
 
-import re
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,9 +195,6 @@ def test_dtype_and_autocast_are_said() -> None:
     assert how.open(model, data).model is model and numerics_of(model)["dtype"] == "bfloat16, float32"
 
 
-# ---- what a sweep costs ----------------------------------------------------------------------------
-
-
 def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, monkeypatch) -> None:
     """Deep heads come first and are cheap: the forecast weighs each edit by the layers after it."""
     model, shards = measured
@@ -259,33 +254,6 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
     passes.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
         Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
-
-
-def test_an_interruption_ends_a_command_of_several_runs(tmp_path, capsys, monkeypatch) -> None:
-    """Ctrl-C in the first of two runs does not go on with the second, and writes a figure of one run alone."""
-    passes = interrupt_pass(monkeypatch, 3)
-    argv = ["--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--max-documents", "8"]
-    with pytest.raises(KeyboardInterrupt):
-        main(["lfa", "std-t", *argv])
-    assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
-    passes.clear()
-    with pytest.raises(KeyboardInterrupt):
-        main(["lfa", *argv, "--figure", str(tmp_path / "x.html")])
-    assert (tmp_path / "x.html").is_file()
-
-
-def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)
-    lines = {
-        "amplify": (["lfa", "--max-documents", "2", "--text", "", "--prompt", ""], "documents"),
-        "suppress": (["lfa", "--k", "1", "--gates", "0", "--suite", "competing", "--draws", "1"], "prompts"),
-        "ablation_effects": (["lfa", "--tasks", "winograd", "--draws", "1"], "cases"),
-        "token_effects": (["lfa", "--heads", "L0.H0", "--max-tokens", "100"], "documents"),
-    }
-    for name, (argv, cases) in lines.items():
-        import_module(f"streamscope.interventions.{name}").main(argv)
-        assert re.search(rf"about \d+ s for \d+ edits? on \d+ {cases[:-1]}s?;", capsys.readouterr().err), name
 
 
 @pytest.fixture(scope="module")

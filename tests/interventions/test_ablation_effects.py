@@ -107,9 +107,6 @@ def test_one_independent_case_is_refused() -> None:
         measured(1)
 
 
-# ---- ratios ------------------------------------------------------------------------------------
-
-
 def test_ratios_are_those_of_the_formula_and_their_intervals_hold_them() -> None:
     rng = np.random.default_rng(0)
     y = rng.normal(1.0, 1.0, 120)
@@ -161,8 +158,6 @@ def test_models_are_compared_on_the_cases_both_can_score(effects: Result) -> Non
     with pytest.raises(InputError, match="fewer than two cases"):
         ratio_table(effects.blocks, none)
 
-
-# ---- diagonality -------------------------------------------------------------------------------
 
 OWN = {"capitalization": "entity", "gender": "anchor"}
 
@@ -225,9 +220,6 @@ def test_own_groups_are_those_of_the_paper_or_of_the_user() -> None:
             own_groups([pair], tasks, groups)
     one = diagonality(matrix(1, 0), {t: np.arange(12) for t in OWN}, {"gender": "anchor"})
     assert np.isnan(one["diagonality"])
-
-
-# ---- groups ------------------------------------------------------------------------------------
 
 
 def test_groups_by_name_by_grammar_and_their_errors() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from streamscope.benchmarks.circuits.measure import peer_scores, plain_gpt2
 from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import Circuit as FigureOfEdges
-from streamscope.instruments.figures.circuit import UNUSED, USED, draw_circuit
+from streamscope.instruments.figures.circuit import USED, draw_circuit
 from streamscope.instruments.figures.drawing import PALETTE
 from streamscope.instruments.observations import SAME, Measure, Observations
 from streamscope.instruments.prompts.counterfactual import write_pairs
@@ -182,9 +182,6 @@ def test_models_that_cannot_be_taken_apart_are_refused() -> None:
     model.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
     with pytest.raises(InputError, match="hooks would act in some runs only: remove blocks.0.attn.hook_z"):
         graph_of(model)
-
-
-# ---- scores against a plain loop over hooks ----------------------------------------------------
 
 
 def pairs_of(model: Any, rows: int = 3) -> list[PatchPair]:
@@ -387,9 +384,6 @@ def test_stability_is_that_of_two_draws_of_pairs_for_each_size() -> None:
         assert found == pytest.approx((np.mean(same), *np.quantile(same, (0.025, 0.975))))
 
 
-# ---- all scores against plain code for GPT-2 --------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("method", "points", "alphas"),
     [("exact", "right", []), ("eap", "left", [1.0]), ("eap-ig", "right", [0.25, 0.5, 0.75, 1.0]),
@@ -402,9 +396,6 @@ def test_scores_on_gpt2_are_those_of_plain_code(method: Any, points: Any, alphas
     plain = plain_gpt2(model)
     found = torch.tensor(score_edges(model, graph, pairs, method, steps=max(1, len(alphas)), points=points))
     close(found, torch.tensor(peer_scores(plain, graph, pairs, alphas)))
-
-
-# ---- files -------------------------------------------------------------------------------------
 
 
 def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
@@ -449,9 +440,6 @@ def test_files_have_the_edges_of_every_model_and_no_others(kind: str, make: Any,
     else:
         with pytest.raises(InputError, match="parts that a GPT-2 has not, and no real_edge_mask"):
             CircuitFile.read(path)
-
-
-# ---- planted circuits --------------------------------------------------------------------------
 
 
 few_pairs = cache(partial(plant, pairs=12))
@@ -533,9 +521,6 @@ def test_auroc_by_hand() -> None:
     true = np.array([True, False, True, False])
     assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
     assert auroc(np.array([1.0, 1.0, 1.0, 1.0]), true) == 0.5
-
-
-# ---- what a circuit is worth -------------------------------------------------------------------
 
 
 def test_areas_by_hand() -> None:
@@ -703,10 +688,7 @@ def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the
     assert at["m0"][0] == at["m1"][0] > max(at[f"a1.h{h}"][0] for h in range(4)), "FFNs stand beside the heads"
     few, many = drawn.layout.sliders[0].steps
     assert (few.label, many.label) == ("10 %, f 0.40", f"100 %, f 1.00, 50 of {n} drawn")
-    assert drawn.layout.sliders[0].active == 0 and sum(bool(trace.visible) for trace in drawn.data[:50]) == 7
     assert sum(few.args[0]["visible"][:50]) == 7 and all(many.args[0]["visible"])
-    assert {line.line.dash: line.name for line in drawn.data[-2:]} == {"solid": "score > 0", "dot": "score < 0"}
     used = {name for u, v in ends[:7] for name in (u.name, v.name.partition("<")[0])}
     dark = {name for name, color in zip(parts.text, parts.marker.color, strict=True) if color == USED}
-    assert dark == used < set(parts.text) and tuple(few.args[0]["marker.color"][50]) == parts.marker.color
-    assert set(many.args[0]["marker.color"][50]) == {USED, UNUSED} or set(parts.text) == dark
+    assert dark == used < set(parts.text)

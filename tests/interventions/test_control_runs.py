@@ -18,7 +18,7 @@ from streamscope.models import load
 from tests.interventions import copiers
 from tests.interventions.copiers import DELTA, A
 from tests.interventions.swapped import suite_of_the_corpus
-from tests.tiny import some, untrained, with_options
+from tests.tiny import untrained
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,6 @@ def kept(command: Any, folder: Path, run: Path, *options: str, control: Path | N
     out = folder / f"{len(list(folder.iterdir()))}" / "t.parquet"
     command.main([str(run), *options, *more, "--out", str(out)])
     return Result.load(out)
-
-
-# ---- over documents ----------------------------------------------------------------------------
 
 
 HEADS = {"heads": ("L0.*", "L1.H1"), "draws": 2, "measures": ("loss", "coherence", "sps"), "scale": (0.5,)}
@@ -96,9 +93,6 @@ def test_heads_of_the_last_layer_cannot_change_sps(tiny_run: Path, changed: Path
     assert "by construction" in table.missing[0, "delta_difference"]
 
 
-# ---- over cases --------------------------------------------------------------------------------
-
-
 def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
     """A backup of κ = 0.5 beside none: the compensation is the difference, the direct effect is not."""
     runs = []
@@ -124,34 +118,6 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
     assert row.loc["L0.H1", "compensation_difference"] == pytest.approx(made_up, abs=1e-5)
     assert row.loc["L0.H1", "direct_difference"] == pytest.approx(0, abs=1e-6)
     assert row.loc["both", "total_difference"] == pytest.approx(0, abs=1e-5)
-
-
-@pytest.mark.parametrize("method", some(["exact", "attribution"], ["attribution"]))
-def test_patch(method: str, tiny_run: Path, changed: Path, words: Path, tmp_path: Path) -> None:
-    options = ["--suite", str(words), "--contrast", "noun", "--threshold", "1e-6", "--pairs", "4", "--method", method]
-    options += ["--hooks", "token_pre", "z", "--direction", "denoise", "noise"]
-    options += ["--senders", "top1:recovery"] if method == "exact" else []
-    both = kept(patch, tmp_path, tiny_run, *options, control=changed)
-    sender = both.about["options"]["senders"]
-    fixed = with_options(options, ["--senders", *sender] if sender else [])
-    single = [kept(patch, tmp_path, run, *fixed) for run in (tiny_run, changed)]
-    keys = ["direction", "hook", "layer", "head", "position"]
-    shares = {"recovery"} if method == "exact" else {"attributed"}
-    for block, quantities in (("effect", {"effect"} if method == "exact" else {"attribution"}), ("recovery", shares)):
-        table = both.table(f"{block}-control").frame.set_index(keys)
-        for name in quantities:
-            mine, theirs = (one.table().frame.set_index(keys)[name].reindex(table.index) for one in single)
-            np.testing.assert_allclose(table[f"{name}_run"], mine, atol=1e-9)
-            np.testing.assert_allclose(table[f"{name}_difference"], mine - theirs, atol=1e-9)
-            assert table[f"{name}_difference_p"].notna().any()
-    if method == "exact":
-        assert set(both.table("paths").frame["sender"]) == {sender[0]}
-        table = both.table("paths-control").frame.set_index("reader")["effect_control"].dropna()
-        of = single[1].table("paths").frame.set_index("reader")["effect"]
-        np.testing.assert_allclose(table, of.reindex(table.index), atol=1e-9)
-
-
-# ---- refused -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

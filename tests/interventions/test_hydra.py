@@ -67,8 +67,6 @@ def test_share_made_up_is_that_of_the_backup_and_rows_say_what_is_undefined() ->
     assert not ((layers["group"] == "L1.H0") & (layers["layer"] == 0)).any()  # nothing before the head compensates
 
 
-# ---- any model ---------------------------------------------------------------------------------
-
 PRESETS = ["std-t", "lfa", "dst-kron", "pls", "c2", "llama", "hdpl", "gpt2", "kromcanon"]
 
 
@@ -198,9 +196,6 @@ def test_total_is_the_models_own_and_not_the_sum() -> None:
         return torch.cat([z[:, :, :3], torch.zeros_like(z[:, :, 3:])], 2)
 
     np.testing.assert_allclose(one.total, odds({"blocks.1.attn.hook_z": remove}) - odds({}), atol=1e-9)
-
-
-# ---- bad input ---------------------------------------------------------------------------------
 
 
 def test_sentences_and_nonlinear_outputs_are_refused_in_a_line() -> None:

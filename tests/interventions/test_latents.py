@@ -56,9 +56,6 @@ def on_texts(model: Any, text: str, **options: Any) -> Result:
     return Latents(**options).measure(model, Text(text=(text,)))
 
 
-# ---- edits -------------------------------------------------------------------------------------
-
-
 def z_of() -> torch.Tensor:
     return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
@@ -111,9 +108,6 @@ def test_places() -> None:
     }.items():
         with pytest.raises(InputError, match=message):
             parse_places(spec, config)
-
-
-# ---- a planted model ---------------------------------------------------------------------------
 
 
 def planted(trained: Any) -> Any:
@@ -172,9 +166,6 @@ def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
     assert row["delta"] == pytest.approx((totals[1] - totals[0]) / totals[3], rel=1e-3)
     assert row["kl"] == pytest.approx(totals[2] / totals[3], rel=1e-3)
     assert row["delta_low"] < row["delta"] < row["delta_high"] and row["tokens"] == totals[3]
-
-
-# ---- texts -------------------------------------------------------------------------------------
 
 
 def test_swapping_every_latent_of_a_text_into_itself_changes_nothing(measured: Any) -> None:
@@ -243,16 +234,11 @@ def test_alignment() -> None:
         aligned_positions(3, 5, (3,))
 
 
-# ---- the command -------------------------------------------------------------------------------
-
-
 def test_one_dimension_at_a_time_and_values(measured: Any) -> None:
     model, few = measured[0], (Documents(max_documents=4), Text(text=("the",)))
     each = Latents(at=("L1.up",), each=True, clamp=(-2.0, 2.0)).measure(model, *few)
     assert each.table().frame["dims"].tolist() == 2 * [str(d) for d in range(8)]
     assert each.table().frame["latents"][3] == "L1.up [3]"
-    assert len(each.figure("delta-over-amount").data) == 2 * 7, "a band and a line of each of the seven that move most"
-    assert np.shape(each.figure("delta-by-dims").data[0].z) == (1, 8)
     both = Latents(at=("L1.*",), together=True, dims=(0, 3), scale=(0.0, 2.0)).measure(model, *few).table().frame
     assert both["dims"].tolist() == ["0 3"] * 2 and both["layer"].tolist() == [-1, -1]
 

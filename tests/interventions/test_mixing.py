@@ -122,9 +122,6 @@ def test_streams_may_trade_places_with_what_belongs_to_them(residual: str) -> No
         assert (model(tokens) - plain).abs().max() > 1e-4, "alone they meet what belongs to others"
 
 
-# ---- a loop with plain hooks -------------------------------------------------------------------
-
-
 def hooked(model: Any, changed: dict[str, Callable[[Tensor], Tensor]], row: Sequence[int]) -> Tensor:
     """Logits [T, V] of one document, with PyTorch's own hooks on the points."""
     points = dict(model.named_modules())
@@ -200,9 +197,6 @@ def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
     assert set(drawn["change"]) == {"permute"} and (drawn["draw_sd"] > 0).all() and (drawn["draws"] == 2).all()
 
 
-# ---- what cannot act ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("post_input", ["same", "mixed"])
@@ -249,9 +243,6 @@ def test_what_cannot_act_says_why_and_is_not_measured() -> None:
     model.add_hook("blocks.0.hook_streams_pre", lambda x, hook: x * torch.arange(1.0, 5.0)[:, None])
     with pytest.warns(UserWarning, match="hooks of yours at blocks.0.hook_streams_pre"):
         assert (modules_of(model, change=("permute",), draws=1)["acts"] == "yes").all(), "nor are they with a hook"
-
-
-# ---- options, refusals, seeds ------------------------------------------------------------------
 
 
 def test_permutations_are_drawn_once_each_and_by_the_seed() -> None:

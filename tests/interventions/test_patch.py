@@ -1,7 +1,6 @@
 """Pairs of prompts, the table and the command of `interventions.patch`."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,14 @@ from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import load_suite
 from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.table import Table
-from streamscope.interventions.patch import Patch, main
+from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.activations import PatchResults, plan, spots
 from streamscope.interventions.patch.measure import SweepResults, add_blocks, cell_labels, errors, tables
 from streamscope.interventions.patch.pairs import PLACES, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models import load
 from tests.instruments.estimates import mean
-from tests.interventions.swapped import PAIRS, make, suite_of_the_corpus
+from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
-from tests.tiny import WORDS
 
 
 def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> SweepResults:
@@ -127,22 +125,6 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     assert "differs by 50 nats" in table.missing[0, "recovery"]
 
 
-# ---- the command -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Minimal pairs in the words of the tiny corpus."""
-    return suite_of_the_corpus(tmp_path_factory.mktemp("suite") / "words.jsonl", ("cat", "dog", "bird", "tree"))
-
-
-def texts(run: Path) -> list[str]:
-    """Arguments for two texts of equal length in this run's tokens."""
-    tokenizer = load(run).tokenizer
-    a, b, *_ = [w for w in WORDS if len(tokenizer.encode(f"the {w} sat")) == len(tokenizer.encode("the cat sat"))]
-    return ["--clean", f"the {a} sat", "--corrupt", f"the {b} sat", "--answer", " on", "--foil", " from"]
-
-
 def test_the_title_says_which_token_of_a_longer_answer_counts() -> None:
     """`--answer " electrician"` measured " e" and the title said electrician."""
     model, words = load("stories/gpt2"), {"answer": " electrician", "foil": " dog"}
@@ -159,12 +141,3 @@ def test_the_title_says_which_token_of_a_longer_answer_counts() -> None:
     net = planted.model()
     title = how.measure(net, given_prompts(replace(suite, prompts=tuple(long)), net)).about["title"]
     assert "of planted by order, " in title and "by the first token of a longer answer or foil" in title
-
-
-def test_command_with_texts_and_attribution_alone(tiny_run: Path, capsys: pytest.CaptureFixture) -> None:
-    argv = [str(tiny_run), *texts(tiny_run)]
-    main([*argv, "--by", "token", "--hooks", "context_pre", "--layers", "1"])
-    printed = capsys.readouterr().out
-    assert "BOS" in printed and "undefined" in printed  # one pair has no interval
-    main([*argv, "--method", "attribution"])
-    assert "first-order" in capsys.readouterr().out

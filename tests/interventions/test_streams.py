@@ -12,6 +12,7 @@ from torch import Tensor
 
 from streamscope.instruments.data import Documents
 from streamscope.instruments.table import with_reasons
+from streamscope.interventions.edits import hook_means
 from streamscope.interventions.streams import Streams, main
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
@@ -150,7 +151,7 @@ def test_what_is_known_on_paper() -> None:
 def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
     model = load(tiny_run)
     rows = [[0, 5, 9, 2], [0, 7]]
-    means, one = m.stream_means(model, "context", rows), m.stream_of(model, "context", rows[0])
+    means, one = hook_means(model, m.hook_names("context", 2), rows), m.stream_of(model, "context", rows[0])
     found = []
     for row in rows:
         seen = captured(model, torch.tensor([row]), "blocks.1.hook_context_mid")

@@ -272,7 +272,7 @@ def test_loss_of_documents_is_a_measure_like_the_others(tmp_path: Path) -> None:
     data = Documents(str(text))
     row = rows(how.measure(model, data).table().frame, group="selected").iloc[0]
     chosen = Head(*map(int, row["heads"].removeprefix("L").split(".H")))
-    observed = observe_loss(model, [scale_heads([chosen], 0.0)], open_data(data, model).shards)
+    observed = observe_loss(model, [scale_heads([chosen], 0.0)], open_data(data, model))
     assert row["n"] == row["clusters"] == 9
     change = (observed.values[1] - observed.values[0])[0]
     assert row["delta"] == pytest.approx((change * observed.size).sum() / np.sum(observed.size)) != change.mean()
