@@ -194,9 +194,7 @@ def test_all_files_of_a_split_model_are_read(tmp_path: Path) -> None:
             load(name)
     files[1].write_bytes(whole)
     files[0].rename(tmp_path / "other.gguf")
-    with pytest.raises(
-        InputError, match=r"other.gguf is file 1 of 2, not 1 of 1: name its files NAME-00001-of-"
-    ):
+    with pytest.raises(InputError, match=r"other.gguf is file 1 of 2, not 1 of 1: name its files NAME-00001-of-"):
         load(f"gguf:{tmp_path / 'other.gguf'}")
 
 
@@ -390,6 +388,12 @@ def header(tensors: int = 0, fields: int = 0, rest: bytes = b"") -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, tensors, fields) + rest
 
 
+def two(*offsets: int) -> bytes:
+    """Two tensors of 16 numbers at offsets, and data."""
+    rows = [text(name) + struct.pack("<IQIQ", 1, 16, 0, at) for name, at in zip("ab", offsets, strict=True)]
+    return b"".join(rows) + bytes(512)
+
+
 NAMED = text("general.architecture") + struct.pack("<I", 8) + text("llama")
 EMBEDDING = NAMED + text("token_embd.weight")
 BROKEN = {
@@ -404,6 +408,8 @@ BROKEN = {
     "general.architecture is None": header(0, 0), "asks for 4 bytes": b"",
     "embd.weight has the shape \\[\\]": header(1, 1, EMBEDDING + struct.pack("<IIQ", 0, 0, 0) + bytes(64)),
     "embd.weight has the shape \\[3, 0\\]": header(1, 1, EMBEDDING + struct.pack("<IQQIQ", 2, 0, 3, 0, 0) + bytes(64)),
+    "a overlaps b": header(2, 0, two(0, 32)),
+    "a does not begin at a multiple of 32": header(2, 0, two(3, 96)),
     "is big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
 }  # fmt: skip
 

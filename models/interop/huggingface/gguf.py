@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,11 @@ def _read_file(path: Path) -> Gguf:
     for name, entry in tensors.items():
         if entry.start + _bytes(file, name) > len(cursor.data):
             raise ValueError(f"truncated or damaged: {name} lies beyond its end")
+        if (entry.start - start) % alignment:
+            raise ValueError(f"damaged: {name} does not begin at a multiple of {alignment}")
+    for name, next_name in pairwise(sorted(tensors, key=lambda name: tensors[name].start)):
+        if tensors[name].start + _bytes(file, name) > tensors[next_name].start:
+            raise ValueError(f"damaged: {name} overlaps {next_name}")
     return file
 
 
