@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +20,7 @@ from streamscope.models.layers.head import Embedding, TiedUnembedding, UntiedUne
 from streamscope.models.layers.noise import Dropout
 from streamscope.models.layers.norms import Norm
 from streamscope.models.layers.positions import PositionTable
-from streamscope.models.layers.residual import State, Topology
+from streamscope.models.layers.residual import Block, State
 
 BlockCall = Callable[[State], State]
 
@@ -40,8 +40,7 @@ class Decoder(nn.Module):
         if self.pos_embed is not None:
             self.hook_pos_embed = HookPoint()
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
-        self.residual: Topology = config.residual.module(config)
-        self.blocks = nn.ModuleList([self.residual.block(config, layer) for layer in range(config.n_layers)])
+        self.blocks = nn.ModuleList([config.residual.module(config, layer) for layer in range(config.n_layers)])
         norm, own_norms = config.readout.norm, config.n_layers - 1 if config.readout.layer_norms == "own" else 0
         make = partial(norm.module, norm, config.d_model, config.n_heads)
         self.layer_norms = nn.ModuleList([make(hooks=False) for _ in range(own_norms)])
@@ -89,7 +88,7 @@ class Decoder(nn.Module):
         x = self.hook_embed(self.embed(tokens))
         if self.pos_embed is not None:
             x = x + read_point(self.hook_pos_embed, self.pos_embed(tokens.shape[1], tokens.shape[0], positions))
-        return self.residual.init(self.dropout(x))
+        return cast(Block, self.blocks[0]).init(self.dropout(x))
 
     def segment(
         self, state: State, start: int = 0, stop: int | None = None, *, blocks: Sequence[BlockCall] | None = None
@@ -106,7 +105,7 @@ class Decoder(nn.Module):
         return state
 
     def readout(self, state: State) -> Float[Tensor, "B T D"]:
-        return self.residual.readout(state)
+        return cast(Block, self.blocks[-1]).readout(state)
 
     def logits(
         self, state: State, logits_at: Int[Tensor, "B P"] | Int[Tensor, " B"] | None = None

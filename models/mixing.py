@@ -16,14 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from streamscope.models import config as c
 from streamscope.models.hooks import capture
 from streamscope.models.layers.attention import HeadGate
-from streamscope.models.layers.hyper_mixing import (
-    HyperConnection,
-    KroneckerConnection,
-    PermutationConnection,
-    StochasticConnection,
-)
+from streamscope.models.layers.hyper_mixing import HyperConnection
 from streamscope.models.layers.projections import KroneckerProjection
 
 METRICS = {
@@ -97,8 +93,8 @@ def gates(model: nn.Module) -> dict[str, HeadGate]:
 
 def routing(model: nn.Module) -> dict[str, Float[Tensor, "H H"]]:
     """The Kronecker matrices W [H to, H from] by the name of their projection, detached."""
-    kind = KroneckerProjection
-    return {name: m.weight.detach() for name, m in model.named_modules() if isinstance(m, kind)}
+    projections = ((name, m) for name, m in model.named_modules() if isinstance(m, KroneckerProjection))
+    return {name: m.weight.detach() for name, m in projections}
 
 
 def inert_modules(model: nn.Module) -> dict[str, str]:
@@ -116,8 +112,8 @@ def unseen(model: nn.Module) -> dict[str, str]:
     modules = connections(model)
     reasons = {}
     for i, (name, module) in enumerate(modules.items()):
-        exact = "res" not in module.b or isinstance(module, PermutationConnection | KroneckerConnection)
-        if i == 0 and (exact or isinstance(module, StochasticConnection)):
+        exact = "res" not in module.b or isinstance(module.spec, c.MHCLite | c.KromHC)
+        if i == 0 and (exact or isinstance(module.spec, c.Stochastic)):
             reasons[name] = "its streams are equal: mixing changes nothing"
         elif i == len(modules) - 1 and exact and not (module.spec.post_input == "mixed" and module.spec.dynamic):
             reasons[name] = "only the sum of its streams is read: mixing changes nothing"
@@ -126,8 +122,7 @@ def unseen(model: nn.Module) -> dict[str, str]:
 
 def has_mixing(model: nn.Module) -> bool:
     """Whether `measure` returns any row."""
-    kinds = (HyperConnection, HeadGate, KroneckerProjection)
-    return any(isinstance(m, kinds) for m in model.modules())
+    return any(isinstance(m, HyperConnection | HeadGate | KroneckerProjection) for m in model.modules())
 
 
 def distance(H: Float[Tensor, "*B N N"]) -> Float[Tensor, "*B"]:
@@ -223,7 +218,7 @@ def _connection(name: str, module: HyperConnection, captured: Tensor | None) -> 
         single = module.spec.n == 1
         second = None if single else sigma2(matrix).mean()
         yield _row(name, f"sigma2_{kind}", second, reason="one stream" if single else "")
-        if isinstance(module, KroneckerConnection):
+        if isinstance(module.spec, c.KromHC):
             swaps = factor_swaps(matrix).reshape(-1, module.spec.factors).mean(0)
             yield from (_row(name, f"swap_{kind}", s, f"factor {k}") for k, s in enumerate(swaps))
         elif kind == "static":
@@ -232,7 +227,7 @@ def _connection(name: str, module: HyperConnection, captured: Tensor | None) -> 
     alpha = float(module.alpha[scale]) if scale in module.alpha else 0.0
     reason = "" if scale in module.alpha else "static coefficients: there is no dynamic term"
     yield _row(name, "alpha_res", None if reason else alpha, reason=reason)
-    if isinstance(module, KroneckerConnection):
+    if isinstance(module.spec, c.KromHC):
         gaps = module.logits("res", None)
         free = module.spec.dynamic and module.spec.dyn_act != "tanh"
         for k, best in enumerate(best_swap(gaps[:, 0] - gaps[:, 1], alpha)):

@@ -108,7 +108,7 @@ class Prefix:
         model.check_tokens(tokens)
         self.model, self.tokens, self.keep, self.streams = model, tokens, keep, streams
         self.blocks: list[Any] = list(model.blocks)
-        self.residual, self.norm = model.residual, model.ln_final
+        self.norm = model.ln_final
         self.at = None if at is None else at.to(tokens.device)
         n = model.config.n_layers
         self.starts = {name: start_of(name, n) for name in (hooks.match(model, names) if names else ())}
@@ -194,7 +194,7 @@ class Prefix:
 
     def _final(self, state: State, short: bool) -> Float[Tensor, "B P D"]:
         """The normed stream at the wanted positions; hooks of the norm see every position."""
-        x = self.residual.readout(state)
+        x = self.model.readout(state)
         if self.at is None or short:
             return self.norm(x)
         whole = self.norm.listening or self.hooked_late

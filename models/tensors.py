@@ -105,8 +105,7 @@ def check_new(folder: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `out` at the end, or is removed after an error. Raises `InputError` like
-    `check_new`, and if it cannot be written."""
+    """A temporary folder that becomes `out` at the end, or is removed after an error."""
     check_new(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

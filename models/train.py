@@ -27,16 +27,7 @@ from streamscope.models.config import ModelConfig
 from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import override, parse_set, to_dict
 from streamscope.models.run_names import run_folder
-from streamscope.models.training.config import (
-    Options,
-    Training,
-    check_given,
-    destination,
-    late_positions_message,
-    phases_of,
-    saved_training,
-    with_recipe,
-)
+from streamscope.models.training.config import Options, Training, check_given, destination, saved_training, with_recipe
 from streamscope.text.corpus import open_corpus
 
 SOURCE = ("data", "valid", "text_field", "max_documents", "split_at", "valid_fraction", "valid_blocks")
@@ -190,7 +181,7 @@ def _fit(trainer: Any, data: Any) -> None:
             f"{counted(trainer.steps, 'step')} of {lengths} tokens -> {visible(folder)}",
             file=sys.stderr,
         )
-        late = late_positions_message(phases_of(trainer.training.phases), model.config.n_ctx)
+        late = trainer.training.late_positions(model.config.n_ctx)
         if late and model.config.positions.table:
             print(late, file=sys.stderr)
         if data.source["valid"] is not None and (repeated := repeated_documents(data)):

@@ -219,22 +219,19 @@ class Stretch(Part, kind="stretch"):
     are blended. With original = 0 all waves become `factor` times as long (linear scaling).
     """
 
-    factor: float
+    factor: Positive
     """Factor by which the longest waves are lengthened."""
-    original: int
+    original: Whole
     """Context length in training, in tokens; 0: stretch every wave equally."""
-    low: float = 1.0
+    low: NotNegative = 1.0
     """Waves longer than original/low are stretched by the full factor."""
     high: float = 4.0
     """Waves shorter than original/high are unchanged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.factor <= 0 or self.original < 0 or not 0 <= self.low < self.high:
-            raise InputError(
-                f"stretched positions need factor > 0, original >= 0 and 0 <= low < high, got {self.factor}, "
-                f"{self.original}, {self.low}, {self.high}"
-            )
+        if self.low >= self.high:
+            raise InputError(f"stretch.low must be below stretch.high, got {self.low} and {self.high}")
 
 
 class Rope(Positions, kind="rope", rotates=True):
@@ -390,12 +387,8 @@ class MHC(Stochastic, kind="mhc"):
 class MHCLite(Stochastic, kind="mhc_lite"):
     """mHC-lite: H_res is a convex combination of all n! permutations."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.n > 5:
-            raise InputError(
-                f"residual.n={self.n}: mhc_lite sums over n! permutations and takes at most 5 streams; use kromhc"
-            )
+    n: Annotated[int, Ge(1), Le(5)] = 4
+    """Number of streams, at most 5; kromhc takes more."""
 
 
 class KromHC(Stochastic, kind="kromhc"):

@@ -36,15 +36,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from streamscope.cli.errors import InputError, unknown
 from streamscope.cli.terminal import counted
-from streamscope.models.hooks.points import (
-    ObservePoint,
-    OnDemand,
-    eager_when_hooked,
-    observe,
-    quiet,
-    read_point,
-    resid_point,
-)
+from streamscope.models.hooks.points import ObservePoint, OnDemand, eager_when_hooked, observe, quiet, read_point
 from streamscope.models.hooks.table import HOOKS, Hook, concrete_shape, expected_hooks, layer_of, row_of
 
 Edit = Callable[[Tensor, Any], Tensor]

@@ -65,8 +65,7 @@ def shapes_of(config: ModelConfig) -> dict[str, torch.Size]:
 
 
 def rows(table: Table, shapes: Shapes) -> Iterator[tuple[str, str, Conversion]]:
-    """(our name, their name, conversion) of every tensor of `shapes`. Raises `InputError` for one that the table
-    lacks."""
+    """(our name, their name, conversion) of every tensor of `shapes`."""
     for our_name in shapes:
         pattern, layer = LAYER.sub("blocks.{l}.", our_name), LAYER.match(our_name)
         if pattern not in table:
@@ -79,10 +78,7 @@ def take(
     table: Table, names: Collection[str], reader: Callable[[str], Tensor], shapes: Shapes, *, factors: int = 0,
     unread: Collection[str] = (),
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Convert tensors to those that `shapes` names; `reader` gives one by its name, {k} counts to `factors`.
-
-    Raises `InputError` for a tensor that is missing, of another shape, or neither used nor in `unread`.
-    """
+    """Convert tensors to those that `shapes` names; `reader` gives one by its name, {k} counts to `factors`."""
     tensors: dict[str, Tensor] = {}
     used_names: set[str] = set()
     for our_name, their, conversion in rows(table, shapes):
@@ -104,10 +100,7 @@ def take(
 
 
 def give(table: Table, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
-    """Convert our tensors to theirs by name, the inverse of `take`; those of `shapes` that are missing become zeros.
-
-    Raises `InputError` for one of our tensors that has no counterpart.
-    """
+    """Convert our tensors to theirs by name, the inverse of `take`; those of `shapes` that are missing become zeros."""
     if extra := sorted(tensors.keys() - shapes.keys()):
         raise InputError(f"{extra[0]} has no counterpart")
     parts: dict[str, tuple[Conversion, list[Tensor]]] = {}

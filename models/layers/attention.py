@@ -16,14 +16,7 @@ from streamscope.models.hooks.points import OnDemand, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.head import softcap
 from streamscope.models.layers.noise import dropout
-from streamscope.models.layers.projections import (
-    DenseProjection,
-    Projection,
-    WithProjections,
-    embedding_size,
-    linear,
-    residual_scale,
-)
+from streamscope.models.layers.projections import DenseProjection, Projection, WithProjections, embedding_size, linear
 
 
 class HeadGate(nn.Module):
@@ -134,7 +127,7 @@ class Attention(WithProjections):
         if self.gate is not None:
             self.hook_z_ungated, self.hook_gate = HookPoint(), HookPoint()
         self.hook_z = HookPoint()
-        self.add_projection("o", spec.o, self.widths[0], d, config, init_scale=residual_scale(config))
+        self.add_projection("o", spec.o, self.widths[0], d, config, writes=True)
         if not isinstance(spec.o, c.Hdpl):
             self.hook_result = OnDemand()
 

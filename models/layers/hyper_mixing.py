@@ -23,7 +23,7 @@ from streamscope.models import config as c
 from streamscope.models.hooks.points import observe, read_point
 from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.registry import implements
-from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch, Topology
+from streamscope.models.layers.residual import AttentionBranch, Block, MlpBranch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 EPS = 1e-5
@@ -340,12 +340,15 @@ CONNECTIONS: dict[type[c.Part], type[HyperConnection]] = {
 }
 
 
-def combine_streams(spec: c.Hyper, X: Float[Tensor, "B T N D"]) -> Float[Tensor, "B T D"]:
-    return X.sum(-2) if spec.reduce == "sum" else X.mean(-2)
-
-
+@implements(c.HC)
+@implements(c.MHC)
+@implements(c.MHCLite)
+@implements(c.KromHC)
 class HyperBlock(Block):
-    """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams."""
+    """A layer whose branches read Σ_s H_pre,s X_s and write by H_post, while H_res mixes the streams.
+
+    The n parallel streams X start as copies of the embedding.
+    """
 
     spec: c.Hyper
 
@@ -354,6 +357,13 @@ class HyperBlock(Block):
         make = CONNECTIONS[type(self.spec)]
         self.attn_hc = make(self.spec, config.d_model, 2 * layer)
         self.mlp_hc = make(self.spec, config.d_model, 2 * layer + 1)
+
+    def init(self, embedding: Tensor) -> Tensor:
+        # a copy: an expanded state has other strides than layers return, so layer 0 would be compiled separately
+        return embedding.unsqueeze(-2).repeat(1, 1, self.spec.n, 1)
+
+    def readout(self, state: Tensor) -> Tensor:
+        return state.sum(-2) if self.spec.reduce == "sum" else state.mean(-2)
 
     def around_attn(self, X: Tensor, attn: AttentionBranch) -> Tensor:
         X = self._apply_hooks(X, "pre")
@@ -365,23 +375,5 @@ class HyperBlock(Block):
     def _apply_hooks(self, X: Tensor, place: Literal["pre", "mid", "post"]) -> Tensor:
         """Apply the hook of the streams, and show their readout to `hook_resid_{place}`."""
         X = read_point(getattr(self, f"hook_streams_{place}"), X)
-        observe(getattr(self, f"hook_resid_{place}"), lambda: combine_streams(self.spec, X))
+        observe(getattr(self, f"hook_resid_{place}"), lambda: self.readout(X))
         return X
-
-
-@implements(c.HC)
-@implements(c.MHC)
-@implements(c.MHCLite)
-@implements(c.KromHC)
-class HyperStreams(Topology):
-    """n parallel streams X that start as copies of the embedding."""
-
-    block: type[Block] = HyperBlock
-    spec: c.Hyper
-
-    def init(self, embedding: Tensor) -> Tensor:
-        # a copy: an expanded state has other strides than layers return, so layer 0 would be compiled separately
-        return embedding.unsqueeze(-2).repeat(1, 1, self.spec.n, 1)
-
-    def readout(self, state: Tensor) -> Tensor:
-        return combine_streams(self.spec, state)

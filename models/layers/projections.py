@@ -222,22 +222,20 @@ def embedding_size(config: c.ModelConfig) -> float:
     return math.hypot(tokens, size(config.init.positions, config.n_ctx)) if learned else tokens
 
 
-def residual_scale(config: c.ModelConfig) -> float:
-    """Initial scale of projections that write to the residual stream: 1 / sqrt(2 L) as in GPT-2, or 1 (`init`)."""
-    return 1.0 / math.sqrt(2 * config.n_layers) if config.init.scale_residual else 1.0
-
-
 class WithProjections(nn.Module):
     """A module with named projections, and `hook_{name}_mix` for each one with a mixing matrix."""
 
     def add_projection(
-        self, name: str, spec: c.Projection, d_in: int, d_out: int, config: c.ModelConfig, *, init_scale: float = 1.0
+        self, name: str, spec: c.Projection, d_in: int, d_out: int, config: c.ModelConfig, *, writes: bool = False
     ) -> None:
-        """Create `self.{name}` and, for a kind with a mixing matrix, `self.hook_{name}_mix`."""
+        """Create `self.{name}` and, for a kind with a mixing matrix, `self.hook_{name}_mix`. One that `writes` to the
+        residual stream starts smaller, by 1 / sqrt(2 L) as in GPT-2, with `init.scale_residual`."""
         if spec.mix is not None:
             self.add_module(f"hook_{name}_mix", OnDemand())
         projection = spec.module(spec, d_in, d_out, config.n_heads)
-        projection.init_scale, projection.default_init = init_scale, config.init.weights
+        if writes and config.init.scale_residual:
+            projection.init_scale = 1.0 / math.sqrt(2 * config.n_layers)
+        projection.default_init = config.init.weights
         self.add_module(name, projection)
 
     def project(self, name: str, x: Tensor) -> Tensor:

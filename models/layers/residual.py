@@ -3,9 +3,9 @@
     init(embedding) -> state       around_attn(state, attn) -> state
     readout(state) -> [B, T, D]    around_mlp(state, mlp)   -> state
 
-A model has one `Topology` (first column), every layer is a `Block` (second column), which makes these two calls (DST
-Algorithm 1). Its branches `attn(x, x_v)` and `mlp(x)` are norm, module, dropout and hooks. States are tensors or tuples
-of tensors, so they can be cached, repeated along the batch (`map_state`) and passed to `model.segment`.
+Every layer is a `Block`: the first makes the state, each makes the two calls on the right (DST Algorithm 1), the last
+reads it. Its branches `attn(x, x_v)` and `mlp(x)` are norm, module, dropout and hooks. States are tensors or tuples of
+tensors, so they can be cached, repeated along the batch (`map_state`) and passed to `model.segment`.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from streamscope.models.interop.transformer_lens_core import HookPoint
 from streamscope.models.layers.attention import Attention
 from streamscope.models.layers.canon import CanonLayer
 from streamscope.models.layers.noise import Dropout
-from streamscope.models.layers.projections import Projection, WithProjections, residual_scale
+from streamscope.models.layers.projections import Projection, WithProjections
 from streamscope.models.layers.registry import implements
 
 AttentionBranch = Callable[[Tensor, Tensor], Tensor]
@@ -65,7 +65,7 @@ class Mlp(WithProjections):
         if self.gated:
             self.hook_pre_linear = HookPoint()
         self.hook_post = HookPoint()
-        self.add_projection("down", spec.down, m, d, config, init_scale=residual_scale(config))
+        self.add_projection("down", spec.down, m, d, config, writes=True)
 
     def forward(self, x: Float[Tensor, "B T D"], canon: nn.Module | None = None) -> Float[Tensor, "B T D"]:
         """The update; `canon` is the block's Canon-D layer, applied to the inputs of the activation and of the linear
@@ -91,25 +91,8 @@ class Mlp(WithProjections):
         return self._modules["gate"].matrix() if self.gated else None  # type: ignore[operator, union-attr]
 
 
-class Topology(nn.Module):
-    """The part of a topology that a model has once: initial state and readout. `block` is its class of layers."""
-
-    block: type["Block"]
-
-    def __init__(self, config: c.ModelConfig) -> None:
-        super().__init__()
-        self.spec = config.residual
-
-    def init(self, embedding: Float[Tensor, "B T D"]) -> State:
-        raise NotImplementedError
-
-    def readout(self, state: State) -> Float[Tensor, "B T D"]:
-        """The stream that the final norm and the head read."""
-        raise NotImplementedError
-
-
 class Block(nn.Module):
-    """One layer. Subclasses define where the branches read and write."""
+    """One layer. Subclasses define the state, and where the branches read and write."""
 
     hook_resid_pre: HookPoint
     hook_resid_mid: HookPoint
@@ -145,6 +128,14 @@ class Block(nn.Module):
             assert config.canon is not None
             self.add_module(f"canon_{place}", CanonLayer(config.canon, width))
         self.dropout = Dropout(config.dropout) if config.dropout else nn.Identity()
+
+    def init(self, embedding: Float[Tensor, "B T D"]) -> State:
+        """The state before layer 0; with one stream the embedding."""
+        return embedding
+
+    def readout(self, state: State) -> Float[Tensor, "B T D"]:
+        """The stream that the final norm and the head read; with one stream the state."""
+        return state
 
     def forward(self, state: State) -> State:
         """Run one layer of DST Algorithm 1."""
@@ -204,6 +195,7 @@ class MidStream(NamedTuple):
     x_ffn: Tensor
 
 
+@implements(c.Single)
 class SingleBlock(Block):
     """A one-stream layer: x ← x + attn(x); x ← x + mlp(x). In parallel order, x ← x + attn(x) + mlp(x)."""
 
@@ -217,19 +209,6 @@ class SingleBlock(Block):
     def around_mlp(self, state: Tensor | MidStream, mlp: MlpBranch) -> Tensor:
         x, x_ffn = state if isinstance(state, MidStream) else (state, state)
         return self.hook_resid_post(x + mlp(x_ffn))
-
-
-@implements(c.Single)
-class SingleStream(Topology):
-    """One stream; the state is x [B, T, D]."""
-
-    block = SingleBlock
-
-    def init(self, embedding: Tensor) -> Tensor:
-        return embedding
-
-    def readout(self, state: Tensor) -> Tensor:
-        return state
 
 
 class Streams(NamedTuple):
@@ -247,11 +226,24 @@ class MidStreams(NamedTuple):
     x_ffn: Tensor | None
 
 
+@implements(c.TokenFactor)
+@implements(c.FrozenToken)
 class DualStreamBlock(Block):
     """A layer whose branches read x_t + x_e. Attention writes to x_t (token-factor) or x_e (frozen token), the FFN to
-    x_e."""
+    x_e.
+
+    x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3). `detach_token`
+    stops the gradients through x_t.
+    """
 
     spec: c.DualStream
+
+    def init(self, embedding: Tensor) -> Streams:
+        detached = isinstance(self.spec, c.FrozenToken) and self.spec.detach_token
+        return Streams(embedding.detach() if detached else embedding, torch.zeros_like(embedding))
+
+    def readout(self, state: Streams) -> Tensor:
+        return state.x_t + state.x_e
 
     def around_attn(self, state: Streams, attn: AttentionBranch) -> MidStreams:
         """Run lines 4–12 of DST Algorithm 1; with a frozen token stream LFA Eq. 18–20."""
@@ -273,21 +265,3 @@ class DualStreamBlock(Block):
         x_e = read_point(getattr(self, f"hook_context_{place}"), x_e)
         observe(getattr(self, f"hook_resid_{place}"), lambda: x_t + x_e)
         return x_t, x_e
-
-
-@implements(c.TokenFactor)
-@implements(c.FrozenToken)
-class DualStreams(Topology):
-    """x_t starts as the embedding, x_e as 0 (DST Alg. 1, lines 1–2); the readout is their sum (LFA Eq. 3).
-
-    `detach_token` stops the gradients through x_t.
-    """
-
-    block = DualStreamBlock
-
-    def init(self, embedding: Tensor) -> Streams:
-        detached = isinstance(self.spec, c.FrozenToken) and self.spec.detach_token
-        return Streams(embedding.detach() if detached else embedding, torch.zeros_like(embedding))
-
-    def readout(self, state: Streams) -> Tensor:
-        return state.x_t + state.x_e

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,6 +147,22 @@ class Training:
         own_seeds = {"weights": self.seed_weights, "data": self.seed_data, "noise": self.seed_noise}
         return {source: self.seed if seed is None else seed for source, seed in own_seeds.items()}
 
+    def late_positions(self, n_ctx: int) -> str:
+        """One line about learned positions that the first phases do not train; "" if there are none. Validation always
+        reads windows of the whole context."""
+        phases = phases_of(self.phases)
+        lengths = [phase.n_ctx for phase in phases] or [n_ctx]
+        if max(lengths) < n_ctx:
+            unused = f"learned positions {max(lengths)} to {n_ctx - 1}"
+            return f"{unused} are never trained: no phase has windows of {n_ctx} tokens"
+        if lengths[0] >= n_ctx:
+            return ""
+        full_step = next(phase.first for phase in phases if phase.n_ctx >= n_ctx)
+        return (
+            f"learned positions {lengths[0]} to {n_ctx - 1} are not all trained before step {full_step:,}: earlier "
+            "validation losses include untrained positions"
+        )
+
 
 SEED_OR_RECORD = {
     *("seed", "seed_weights", "seed_data", "seed_noise", "device", "compile", "parallel", "snapshots"),
@@ -202,22 +218,6 @@ def phases_of(spec: str | None) -> list[Phase]:
             ) from None
         phases.append(Phase(sum(phase.steps for phase in phases), steps, batch, n_ctx, weights))
     return phases
-
-
-def late_positions_message(phases: Sequence[Phase], n_ctx: int) -> str:
-    """One line about learned positions that the first phases do not train; "" if there are none. Validation always
-    reads windows of the whole context."""
-    lengths = [phase.n_ctx for phase in phases] or [n_ctx]
-    if max(lengths) < n_ctx:
-        unused = f"learned positions {max(lengths)} to {n_ctx - 1}"
-        return f"{unused} are never trained: no phase has windows of {n_ctx} tokens"
-    if lengths[0] >= n_ctx:
-        return ""
-    full_step = next(phase.first for phase in phases if phase.n_ctx >= n_ctx)
-    return (
-        f"learned positions {lengths[0]} to {n_ctx - 1} are not all trained before step {full_step:,}: earlier "
-        "validation losses include untrained positions"
-    )
 
 
 def saved_training(data: dict[str, Any], d_model: int) -> Training:

@@ -216,8 +216,8 @@ CALLS: list[tuple[Any, str]] = [
     (lambda: from_dict(c.ModelConfig, {"layers": 2}), "unknown field of config 'layers'"),
     (lambda: from_dict(c.ModelConfig, [1]), r"config: expected an object, got \[1\]"),
     (lambda: c.KromHC(n=3), "kromhc multiplies 2 x 2 matrices, so n must be 2, 4, 8, …"),
-    (lambda: c.MHCLite(n=6), "at most 5 streams; use kromhc"),
-    (lambda: c.Stretch(factor=0.0, original=40), "stretched positions need factor > 0"),
+    (lambda: c.MHCLite(n=6), r"mhc_lite\.n must be at most 5, got 6"),
+    (lambda: c.Stretch(factor=0.0, original=40), r"stretch\.factor must be above 0"),
     (lambda: c.Canon(places="BA"), "some of A, B, C, D in this order"),
     (lambda: c.Canon(kernel=5), r"canon\.kernel must be at most 4, got 5"),
 ]

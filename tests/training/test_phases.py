@@ -14,7 +14,7 @@ from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
-from streamscope.models.training.config import Training, late_positions_message, phases_of, tokens_seen, with_recipe
+from streamscope.models.training.config import Training, phases_of, tokens_seen, with_recipe
 from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Progress, Trainer
 from streamscope.text.shards import Windows, epoch_order
@@ -60,8 +60,8 @@ def test_the_spelling() -> None:
 def test_learned_positions_that_come_late_are_told(corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
     for phases, told in (("6000:8x64,500:8x128", "learned positions 64 to 127 are not all trained before step 6,000: "),
                          ("9:8x64,9:8x96", "learned positions 96 to 127 are never trained")):  # fmt: skip
-        assert late_positions_message(phases_of(phases), 128).startswith(told)
-    assert not late_positions_message(phases_of("9:8x128,9:8x64"), 128) and not late_positions_message([], 128)
+        assert Training(phases=phases).late_positions(128).startswith(told)
+    assert not Training(phases="9:8x128,9:8x64").late_positions(128) and not Training().late_positions(128)
     for preset, told in (("std-t", True), ("lfa", False)):  # lfa rotates
         argv = phased(corpus, tmp_path / preset, "2:2x8,1:2x32")
         main([preset if word == "lfa" else word for word in argv])

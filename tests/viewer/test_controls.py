@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.streams.measure import replace_at, zero
 from streamscope.models.config.presets import PRESETS

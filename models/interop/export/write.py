@@ -38,11 +38,7 @@ from streamscope.models.interop.export.{module} import {name}  # noqa: F401
 def export(
     run: str, out: Path, *, native: bool = False, snapshots: bool = False, license: str = ""
 ) -> list[tuple[Path, str]]:
-    """Write everything or nothing; returns (folder, its content) of each model.
-
-    Raises `InputError` for an existing `out`, for `snapshots` of a run without any, for NaN weights, and with `native`
-    if no class of the library computes the model.
-    """
+    """Write everything or nothing; returns (folder, its content) of each model."""
     with new_folder(out) as part:
         rows = checkpoint.snapshots(run_folder(run)) if snapshots else []
         if snapshots and not rows:

@@ -8,8 +8,8 @@ Hooks have TransformerLens' names, and every edit costs a pass of the whole mode
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from transformers.utils import logging
 from streamscope.cli.errors import InputError, Undefined, reading
 from streamscope.models.hooks import CleanCopies
 from streamscope.models.interop.activation_cache import NormedCache
-from streamscope.models.interop.huggingface import adapter
 from streamscope.models.interop.huggingface import convert as reader
 from streamscope.models.interop.huggingface.generation import read_sampling
 from streamscope.models.interop.tables import opened
@@ -113,10 +112,7 @@ class Bridged(CleanCopies, TransformerBridge):
 
     @property
     def logit_scale(self) -> float:
-        """Factor of the logits after the head, 1 in most families.
-
-        Raises `InputError` if the logits are not just scaled, as in Gemma 2, which caps them.
-        """
+        """Factor of the logits after the head, 1 in most families."""
         zero, unit, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
         if zero != 0 or abs(large - 1e6 * unit) > unit:
             raise InputError(
@@ -160,17 +156,6 @@ class Bridged(CleanCopies, TransformerBridge):
             raise
 
 
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()
-
-
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
     """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge.
 
@@ -179,12 +164,13 @@ def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype 
     """
     folder = reader.source_folder(name)
     # any error of a family's code on an unexpected config.json
-    with reading(folder, "download it again"), warnings.catch_warnings(), _without_bars():
+    with reading(folder, "download it again"), warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")
-        if (path := folder / adapter.CONFIG).is_file():
-            raise InputError(
-                f"{path}: an adapter is merged only into families that we read ourselves; {adapter.REMEDY}"
-            )
+        if logging.is_progress_bar_enabled():
+            logging.disable_progress_bar()
+            stack.callback(logging.enable_progress_bar)
+        if (path := folder / reader.ADAPTER[0]).is_file():
+            raise InputError(f"{path}: an adapter is merged only into families that we read ourselves; {reader.MERGE}")
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         reader.refuse_codes(folder / "config.json", config.to_dict())
         _check_sizes(folder, reader.weight_files(folder), config)
@@ -225,10 +211,7 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 
 @torch.no_grad()
 def _wrong_sums(model: Bridged, expected: Tensor, folder: Path) -> frozenset[str]:
-    """The keys of `SUMS` that do not add up for `_short_tokens`.
-
-    Raises `InputError` if the bridge gives other logits than the library.
-    """
+    """The keys of `SUMS` that do not add up for `_short_tokens`."""
     tokens = _short_tokens(model.cfg.d_vocab, model.cfg.n_ctx).to(expected.device)
     logits, layers = model(tokens), range(model.cfg.n_layers)
     if _differ(logits, expected):

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NotRequired
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.config import ModelConfig
 from streamscope.models.config.serialization import from_dict, to_dict
-from streamscope.models.interop.huggingface import adapter, gguf
+from streamscope.models.interop.huggingface import gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.huggingface.generation import INDEX, REMEDY, gguf_file, read_eos, read_generation
 from streamscope.models.interop.tables import equal, opened, rows, shapes_of, take
@@ -27,7 +28,9 @@ from streamscope.text.cache import cache_root, cached
 from streamscope.text.chat import TEMPLATE
 from streamscope.text.tokenizer import PAIRS, Tokenizer
 
-ADAPTER = (adapter.CONFIG, adapter.WEIGHTS)
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+"""Files of a LoRA adapter of PEFT, which is merged into the weights."""
+MERGE = "merge the adapter with PEFT (merge_and_unload) and save the model"
 READ = (
     "config.json", "generation_config.json", INDEX, "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", TEMPLATE, *PAIRS, *PAIRS.values(), *ADAPTER,
@@ -44,8 +47,7 @@ class Index(TypedDict):
 
 
 def source_folder(name: str) -> Path:
-    """The folder of a model, or its GGUF file: one that exists, or in the hub's cache. Raises `InputError`
-    otherwise."""
+    """The folder of a model, or its GGUF file: one that exists, or in the hub's cache."""
     path = Path(name).expanduser()
     if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
         return path
@@ -90,8 +92,7 @@ def content_digest(folder: Path) -> str:
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Family]:
-    """Read the configuration into our parts. Raises `InputError` for another family, and a missing or unsupported
-    option."""
+    """Read the configuration into our parts."""
     path, fields = _their_config(folder)
     kind = str(fields.get("model_type"))
     if kind not in FAMILIES:
@@ -108,8 +109,8 @@ def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
     if (file := gguf_file(folder)) is not None:
         return file, gguf.their_config(gguf.read_header(file))
     path = folder / "config.json"
-    if not path.is_file() and (folder / adapter.CONFIG).is_file():
-        base = read_json(folder / adapter.CONFIG, dict[str, Any], REMEDY).get("base_model_name_or_path") or "its model"
+    if not path.is_file() and (folder / ADAPTER[0]).is_file():
+        base = read_json(folder / ADAPTER[0], dict[str, Any], REMEDY).get("base_model_name_or_path") or "its model"
         raise InputError(f"{folder} holds an adapter without its model: put its files next to those of {base}")
     if not path.is_file():
         raise InputError(f"{folder} has no config.json: is it a Hugging Face folder?")
@@ -117,10 +118,7 @@ def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model: a single file, else those of its index, as in the library.
-
-    Raises `InputError` if there are none, or the index names a file outside the folder.
-    """
+    """The safetensors files of a model: a single file, else those of its index, as in the library."""
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]
     if (folder / INDEX).is_file():
@@ -159,21 +157,26 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     what cannot be read, an adapter that is not plain LoRA, and a tensor that is missing, unused or of another shape.
     """
     with ExitStack() as stack:
-        where = {name: file for file in _opened(folder, config, family, stack) for name in file.keys()}  # noqa: SIM118
+        if (path := gguf_file(folder)) is None:
+            opened_files: list[Any] = [stack.enter_context(opened(path)) for path in weight_files(folder)]
+        else:
+            names = [their for _, their, _ in rows(family.names(config, family.prefix), shapes_of(_untied(config)))]
+            opened_files = [gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])]
+        where = {name: file for file in opened_files for name in file.keys()}  # noqa: SIM118
         prefix = family.prefix if any(name.startswith(family.prefix) for name in where) else ""
         table = family.names(config, prefix)
         unread = {name for name in where if name.endswith(IGNORED)}
 
         conv1d, files = family.architecture == "GPT2LMHeadModel", _folder(folder)
-        updates = adapter.read_adapter(files, where, family.prefix)
+        updates = read_adapter(files, where, family.prefix)
 
         def read(name: str) -> Tensor:
             x: Tensor = where[name].get_tensor(name)
             check_dtype(f"{folder}: {name}", x.dtype)
             if bad := int(x.isnan().sum()):
                 raise InputError(f"{folder}: {name} is NaN: {bad} of {x.numel()} values; {REMEDY}")
-            with reading(f"{files / adapter.WEIGHTS}: {name}", REMEDY):
-                return adapter.merged(x, updates[name], conv1d and "h." in name) if name in updates else x
+            with reading(f"{files / ADAPTER[1]}: {name}", REMEDY):
+                return merged(x, updates[name], conv1d and "h." in name) if name in updates else x
 
         embed, head = table["embed.weight"][0], table["unembed.weight"][0]
         if config.readout.tied and embed in where and head in where:
@@ -194,20 +197,104 @@ def _untied(config: ModelConfig) -> ModelConfig:
     return replace(config, readout=replace(config.readout, tied=False))
 
 
-def _opened(folder: Path, config: ModelConfig, family: Family, stack: ExitStack) -> Iterator[Any]:
-    if (path := gguf_file(folder)) is not None:
-        names = [their for _, their, _ in rows(family.names(config, family.prefix), shapes_of(_untied(config)))]
-        yield gguf.Weights(gguf.read_header(path), names, _their_config(folder)[1])
-        return
-    for path in weight_files(folder):
-        yield stack.enter_context(opened(path))
+# ---- LoRA adapters of PEFT -----------------------------------------------------------------------
+#
+#     W' = W + s B A        A [r, d_in], B [d_out, r]; s = α / r, or α / √r with use_rslora
+#
+# Hu et al. 2021, "LoRA", arXiv 2106.09685, §4.1; Kalajdzievski 2023, "rsLoRA", arXiv 2312.03732. Everything else that
+# an adapter can do (DoRA, biases, embeddings, modules_to_save, other methods than LoRA) is refused by its name.
+
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, False, "gaussian", "eva", "orthogonal"),
+}  # fmt: skip
+"""Values with which an adapter is plain LoRA; other initialisations (PiSSA, OLoRA, …) change W itself."""
+NEUTRAL = {
+    "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "task_type", "auto_mapping", "revision",
+    "peft_version", "base_model_name_or_path", "inference_mode", "target_modules", "exclude_modules", "lora_dropout",
+    "fan_in_fan_out", "layers_to_transform", "layers_pattern", "megatron_core", "eva_config", "loftq_config",
+    "qalora_group_size", "runtime_config", "ensure_weight_tying",
+}  # fmt: skip
+"""Fields that are read, matter in training only, or repeat what the tensors say. Any other must be unset."""
+
+
+class Lora(TypedDict):
+    """adapter_config.json: rank and α, and those of maps whose names end as a regular expression says."""
+
+    r: int
+    lora_alpha: float
+    use_rslora: NotRequired[bool]
+    rank_pattern: NotRequired[dict[str, int] | None]
+    alpha_pattern: NotRequired[dict[str, float] | None]
+
+
+Update = tuple[float, Tensor, Tensor]
+"""s, B and A of a weight."""
+
+
+def merged(weight: Tensor, update: Update, turned: bool) -> Tensor:
+    """W' of a weight, in at least fp32; `turned` if it is stored as [d_in, d_out] (GPT-2)."""
+    scale, b, a = update
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    delta = scale * b.to(dtype) @ a.to(dtype)
+    delta = delta.mT if turned else delta
+    if delta.shape != weight.shape:
+        raise InputError(f"the update {list(delta.shape)} does not fit {list(weight.shape)}")
+    return weight.to(dtype) + delta
+
+
+def read_adapter(folder: Path, names: Collection[str], prefix: str) -> dict[str, Update]:
+    """The updates in a folder's adapter, by weight; {} without one. `names` are the model's, most with `prefix`."""
+    config, weights = folder / ADAPTER[0], folder / ADAPTER[1]
+    if not config.is_file():
+        if weights.is_file():
+            raise InputError(f"{folder} has no {ADAPTER[0]}, although it has {ADAPTER[1]}: complete the folder")
+        return {}
+    for name, value in read_json(config, dict[str, Any], REMEDY).items():
+        if value not in PLAIN[name] if name in PLAIN else value and name not in NEUTRAL:
+            raise InputError(f"{config}: {name} = {value!r} is not supported, only plain LoRA; {MERGE}")
+    fields = read_json(config, Lora, REMEDY)
+    if not weights.is_file():
+        raise InputError(f"{folder} has no {ADAPTER[1]}, although it has {ADAPTER[0]}: complete the folder")
+    with opened(weights) as file:
+        tensors = {key.removeprefix("base_model.model."): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    for name, x in tensors.items():
+        if bad := int((~x.isfinite()).sum()):
+            raise InputError(f"{weights}: {name} is not finite: {bad} of {x.numel()} values; {REMEDY}")
+    with reading(weights, REMEDY):
+        return dict(_updates(fields, tensors, names, prefix))
+
+
+def _updates(
+    fields: Lora, tensors: Mapping[str, Tensor], names: Collection[str], prefix: str
+) -> Iterator[tuple[str, Update]]:
+    """(weight, (s, B, A)) of every map that an adapter holds."""
+    for key in sorted(tensors):
+        module = key.removesuffix(".lora_A.weight").removesuffix(".lora_B.weight")
+        if module == key:
+            raise InputError(f"{key} is not supported, only plain LoRA; {MERGE}")
+        names_ab = [f"{module}.lora_{x}.weight" for x in "AB"]
+        if lacking := [name for name in names_ab if name not in tensors]:
+            raise InputError(f"{lacking[0]} is missing; {REMEDY}")
+        a, b = (tensors[name] for name in names_ab)
+        places = (module, prefix + module, module.removeprefix(prefix))
+        weight = next((f"{place}.weight" for place in places if f"{place}.weight" in names), None)
+        if weight is None:
+            raise InputError(f"it adapts {module}, which is no weight of its own in the model's files; {MERGE}")
+        rank = _of_pattern(fields.get("rank_pattern"), module, fields["r"])
+        alpha = _of_pattern(fields.get("alpha_pattern"), module, fields["lora_alpha"])
+        if a.ndim != 2 or b.ndim != 2 or not len(a) == b.shape[1] == rank > 0:
+            raise InputError(f"{key} {list(tensors[key].shape)} does not fit its rank {rank}")
+        yield weight, (alpha / (rank**0.5 if fields.get("use_rslora") else rank), b, a)
+
+
+def _of_pattern(pattern: Mapping[str, float] | None, module: str, default: float) -> float:
+    """The value of the first regular expression that the end of a module's name matches, as in PEFT."""
+    values = (value for key, value in (pattern or {}).items() if re.match(rf"(.*\.)?({key})$", module))
+    return next(values, default)
 
 
 def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
-    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own.
-
-    Raises `InputError` if it has more entries than the model.
-    """
+    """The tokenizer of a folder or GGUF file, or None. A tokenizer.json next to a GGUF file replaces its own."""
     file, folder = gguf_file(folder), _folder(folder)
     if any((folder / name).is_file() for name in ("tokenizer.json", *(PAIRS if file is None else ()))):
         return fitting_tokenizer(folder, d_vocab)
@@ -235,7 +322,7 @@ def write_run(folder: Path, out: Path) -> ModelConfig:
     config, tensors = read_weights(folder, config, family)
     eos, file = read_eos(folder, tokenizer), gguf_file(folder)
     about = {} if file is None else {"quantisation": gguf.read_header(file).quantisation}
-    if (weights := _folder(folder) / adapter.WEIGHTS).is_file():
+    if (weights := _folder(folder) / ADAPTER[1]).is_file():
         about |= {"adapter": f"LoRA of {weights.name}, sha256 {sha256(weights)}"}
     fill(out, config, tensors, tokenizer, eos, read_generation(folder), source=str(folder.resolve()), **about)
     return config

@@ -6,6 +6,7 @@ configuration into a config.json; it is right only if `config` translates it bac
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,21 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError, unknown
-from streamscope.models.config import (
-    Attention,
-    Dense,
-    Initial,
-    LayerNorm,
-    Learned,
-    Mlp,
-    ModelConfig,
-    Readout,
-    RMSNorm,
-    Rope,
-    Single,
-    Stretch,
-)
+from streamscope.cli.errors import InputError
+from streamscope.models import config as c
 from streamscope.models.config.serialization import from_dict, override
 from streamscope.models.interop.tables import LAYER, TRANSPOSED, WHOLE, Conversion, Table, modules, shapes_of
 
@@ -71,17 +59,17 @@ ACTIVATIONS = {
 class Family:
     """Reads the models of one `model_type`, and perhaps writes them."""
 
-    config: Callable[[Theirs], ModelConfig]
-    table: Table | Callable[[ModelConfig], Table]
+    config: Callable[[Theirs], c.ModelConfig]
+    table: Table | Callable[[c.ModelConfig], Table]
     """Their names of our weights; a name with a leading slash has no prefix."""
     prefix: str
     """Prefix of names in files of the model with its head; files of the bare model have none."""
     architecture: str
     """Class in the library."""
-    theirs: Callable[[ModelConfig], dict[str, Any]] | None = None
+    theirs: Callable[[c.ModelConfig], dict[str, Any]] | None = None
     """Our configuration as a config.json, for an export; None: an export does not write this class."""
 
-    def names(self, config: ModelConfig, prefix: str) -> Table:
+    def names(self, config: c.ModelConfig, prefix: str) -> Table:
         table = self.table(config) if callable(self.table) else self.table
         return {
             name: (their[1:] if their.startswith("/") else prefix + their, conversion)
@@ -90,9 +78,7 @@ class Family:
 
 
 def activation(name: str) -> Any:
-    if name not in ACTIVATIONS:
-        raise unknown("activation", name, sorted(ACTIVATIONS))
-    return ACTIVATIONS[name]
+    return ACTIVATIONS.get(name, name)  # `Mlp` refuses others
 
 
 def refuse(fields: Theirs, **plain: Any) -> None:
@@ -102,14 +88,14 @@ def refuse(fields: Theirs, **plain: Any) -> None:
             raise InputError(f"{name} = {fields[name]!r} is not supported, only {name} = {value!r}")
 
 
-def their_activation(config: ModelConfig) -> str:
+def their_activation(config: c.ModelConfig) -> str:
     return next(name for name, value in ACTIVATIONS.items() if value == config.mlp.activation)
 
 
-def sizes(config: ModelConfig) -> dict[str, Any]:
+def sizes(config: c.ModelConfig) -> dict[str, Any]:
     """The fields that families with rotary positions share; `rope_theta` and `rope_scaling` are those of the library
     before version 5, which ignores `rope_parameters`."""
-    turn = config.positions if isinstance(config.positions, Rope) else Rope()
+    turn = config.positions if isinstance(config.positions, c.Rope) else c.Rope()
     rule: dict[str, Any] = {"rope_type": "default", "rope_theta": turn.base}
     if (to := turn.stretch) is not None:
         rule |= {"rope_type": "llama3" if to.original else "linear", "factor": to.factor}
@@ -127,7 +113,7 @@ def sizes(config: ModelConfig) -> dict[str, Any]:
 def rope(
     fields: Theirs, *, base: str = "rope_theta", share: str = "", usual: float = 0.25, theta: float = 10_000.0,
     skip: int = 0,
-) -> Rope:  # fmt: skip
+) -> c.Rope:  # fmt: skip
     """Rotary positions, perhaps stretched (`config.Stretch`), by the rules of the library's classes.
 
     `base` and `share` name fields outside `rope_parameters`, `theta` and `usual` their defaults. Without `share`, the
@@ -141,38 +127,38 @@ def rope(
         raise InputError(f"rotary positions of kind {kind!r} are not supported, only 'default', 'linear' and 'llama3'")
     stretch = None
     if kind == "linear":
-        stretch = Stretch(factor=float(rule["factor"]), original=0)
+        stretch = c.Stretch(factor=float(rule["factor"]), original=0)
     elif kind == "llama3":
         low, high = (float(rule[f"{name}_freq_factor"]) for name in ("low", "high"))
         name = "original_max_position_embeddings"
         original = int(fields.get(name) or rule.get(name) or fields["max_position_embeddings"])
-        stretch = Stretch(factor=float(rule["factor"]), original=original, low=low, high=high)
+        stretch = c.Stretch(factor=float(rule["factor"]), original=original, low=low, high=high)
     if stretch is not None and not share:  # then the class reads the factor, and fails
         refuse({**fields, **rule}, partial_rotary_factor=1.0)
     fraction = float(rule.get("partial_rotary_factor", fields.get(share, usual))) if share else 1.0
     frequency = float(rule.get("rope_theta", fields.get(base, theta)))
-    return Rope(base=frequency, fraction=fraction, stretch=stretch, skip=skip)
+    return c.Rope(base=frequency, fraction=fraction, stretch=stretch, skip=skip)
 
 
-def gpt2(fields: Theirs) -> ModelConfig:
+def gpt2(fields: Theirs) -> c.ModelConfig:
     """GPT-2: learned positions, LayerNorm, biases everywhere, a tied head."""
     refuse(
         fields, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False,
         add_cross_attention=False, num_hidden_layers=fields["n_layer"], num_attention_heads=fields["n_head"],
         hidden_size=fields["n_embd"], max_position_embeddings=fields["n_positions"],
     )  # fmt: skip
-    bias, norm = Dense(bias=True), LayerNorm(eps=fields["layer_norm_epsilon"])
+    bias, norm = c.Dense(bias=True), c.LayerNorm(eps=fields["layer_norm_epsilon"])
     act = activation(fields["activation_function"])
-    return ModelConfig(
+    return c.ModelConfig(
         name="hf-gpt2", n_layers=fields["n_layer"], d_model=fields["n_embd"], n_heads=fields["n_head"],
-        d_vocab=fields["vocab_size"], n_ctx=fields["n_positions"], positions=Learned(), norm=norm,
-        attention=Attention(q=bias, k=bias, v=bias, o=bias),
-        mlp=Mlp(d_mlp=fields.get("n_inner") or 0, up=bias, down=bias, activation=act),
-        readout=Readout(norm=norm, tied=fields.get("tie_word_embeddings", True)),
+        d_vocab=fields["vocab_size"], n_ctx=fields["n_positions"], positions=c.Learned(), norm=norm,
+        attention=c.Attention(q=bias, k=bias, v=bias, o=bias),
+        mlp=c.Mlp(d_mlp=fields.get("n_inner") or 0, up=bias, down=bias, activation=act),
+        readout=c.Readout(norm=norm, tied=fields.get("tie_word_embeddings", True)),
     )  # fmt: skip
 
 
-def as_gpt2(config: ModelConfig) -> dict[str, Any]:
+def as_gpt2(config: c.ModelConfig) -> dict[str, Any]:
     return {
         "n_layer": config.n_layers, "n_embd": config.d_model, "n_head": config.n_heads, "vocab_size": config.d_vocab,
         "n_positions": config.n_ctx, "n_inner": config.d_mlp, "layer_norm_epsilon": config.norm.eps,
@@ -192,27 +178,27 @@ GPT2 = modules(
 """Conv1D maps are transposed, with q, k and v in one tensor."""
 
 
-def neox(fields: Theirs) -> ModelConfig:
+def neox(fields: Theirs) -> c.ModelConfig:
     """GPT-NeoX and Pythia: partly rotary positions, parallel branches, biases, an untied head."""
     refuse(fields, head_dim=fields["hidden_size"] // fields["num_attention_heads"])
-    norm, bias, qkvo = LayerNorm(eps=fields["layer_norm_eps"]), Dense(bias=True), fields.get("attention_bias", True)
-    attention, parallel = Dense(bias=qkvo), fields.get("use_parallel_residual", True)
+    norm, bias, qkvo = c.LayerNorm(eps=fields["layer_norm_eps"]), c.Dense(bias=True), fields.get("attention_bias", True)
+    attention, parallel = c.Dense(bias=qkvo), fields.get("use_parallel_residual", True)
     if not isinstance(parallel, bool):
         raise InputError(f"use_parallel_residual must be true or false, got {parallel!r}")
-    return ModelConfig(
+    return c.ModelConfig(
         name="hf-gpt-neox", n_layers=fields["num_hidden_layers"], d_model=fields["hidden_size"],
         n_heads=fields["num_attention_heads"], d_vocab=fields["vocab_size"], n_ctx=fields["max_position_embeddings"],
         positions=rope(fields, base="rotary_emb_base", share="rotary_pct"), norm=norm,
-        residual=Single(order="parallel" if parallel else "sequential"),
-        attention=Attention(q=attention, k=attention, v=attention, o=attention),
-        mlp=Mlp(d_mlp=fields["intermediate_size"], up=bias, down=bias, activation=activation(fields["hidden_act"])),
-        readout=Readout(norm=norm, tied=fields.get("tie_word_embeddings", False)),
+        residual=c.Single(order="parallel" if parallel else "sequential"),
+        attention=c.Attention(q=attention, k=attention, v=attention, o=attention),
+        mlp=c.Mlp(d_mlp=fields["intermediate_size"], up=bias, down=bias, activation=activation(fields["hidden_act"])),
+        readout=c.Readout(norm=norm, tied=fields.get("tie_word_embeddings", False)),
     )  # fmt: skip
 
 
-def as_neox(config: ModelConfig) -> dict[str, Any]:
+def as_neox(config: c.ModelConfig) -> dict[str, Any]:
     fields, bias = sizes(config), any(name.startswith("attn.") for name in _biased(config))
-    if isinstance(config.positions, Rope):
+    if isinstance(config.positions, c.Rope):
         fields["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
         fields |= {"rotary_emb_base": config.positions.base, "rotary_pct": config.positions.fraction}
     parallel = getattr(config.residual, "order", "") == "parallel"
@@ -221,7 +207,7 @@ def as_neox(config: ModelConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def neox_table(config: ModelConfig) -> Table:
+def neox_table(config: c.ModelConfig) -> Table:
     """GPT-NeoX's weights: q, k and v of a head are in one tensor."""
     return modules(
         "layers",
@@ -236,8 +222,8 @@ def neox_table(config: ModelConfig) -> Table:
 
 def llama(
     fields: Theirs, *, name: str = "hf-llama", biases: Sequence[str] = ("attention_bias", "mlp_bias"),
-    qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False, positions: Rope | None = None, window: Any = 0,
-) -> ModelConfig:  # fmt: skip
+    qkv_bias: bool = False, qk_norm: bool = False, tied: bool = False, positions: c.Rope | None = None, window: Any = 0,
+) -> c.ModelConfig:  # fmt: skip
     """Llama and its relatives: rotary positions, RMSNorm, a gated FFN; optional grouped queries, biases and QK norm.
 
     `biases` are the fields that the class reads; it ignores others in its config.json. `tied` is its default.
@@ -245,27 +231,24 @@ def llama(
     refuse(fields, use_sliding_window=False, pretraining_tp=1)
     if set(fields.get("layer_types") or ()) - {"full_attention"}:
         raise InputError("layer_types other than 'full_attention' are not supported")
-    norm, d, heads = RMSNorm(eps=fields["rms_norm_eps"]), fields["hidden_size"], fields["num_attention_heads"]
+    norm, d, heads = c.RMSNorm(eps=fields["rms_norm_eps"]), fields["hidden_size"], fields["num_attention_heads"]
     bias, mlp_bias = (field in biases and fields.get(field, False) for field in ("attention_bias", "mlp_bias"))
-    qkv, mlp = Dense(bias=bias or qkv_bias), Dense(bias=mlp_bias)
+    qkv, mlp = c.Dense(bias=bias or qkv_bias), c.Dense(bias=mlp_bias)
     act = activation(fields["hidden_act"])
-    return ModelConfig(
+    return c.ModelConfig(
         name=name, n_layers=fields["num_hidden_layers"], d_model=d, n_heads=heads, d_vocab=fields["vocab_size"],
         n_ctx=fields["max_position_embeddings"], positions=positions or rope(fields), norm=norm,
-        attention=Attention(
-            window=window or 0, q=qkv, k=qkv, v=qkv, o=Dense(bias=bias), d_head=fields.get("head_dim") or d // heads,
+        attention=c.Attention(
+            window=window or 0, q=qkv, k=qkv, v=qkv, o=c.Dense(bias=bias), d_head=fields.get("head_dim") or d // heads,
             kv_heads=fields.get("num_key_value_heads") or heads, qk_norm=norm if qk_norm else None,
         ),
-        mlp=Mlp(d_mlp=fields["intermediate_size"], up=mlp, down=mlp, gate=mlp, activation=act),
-        readout=Readout(norm=norm, tied=fields.get("tie_word_embeddings", tied)),
+        mlp=c.Mlp(d_mlp=fields["intermediate_size"], up=mlp, down=mlp, gate=mlp, activation=act),
+        readout=c.Readout(norm=norm, tied=fields.get("tie_word_embeddings", tied)),
     )  # fmt: skip
 
 
 def every_kth(marked: Sequence[bool], n: int, label: str) -> int:
-    """k if of n layers k, 2k, …, counted from 1, are marked, 0 if none is.
-
-    Raises `InputError` for another pattern, and for marks of another number of layers.
-    """
+    """k if of n layers k, 2k, …, counted from 1, are marked, 0 if none is."""
     if len(marked) != n:
         raise InputError(f"{label} has {len(marked)} entries, but the model has {n} layers")
     k = next((i + 1 for i, mark in enumerate(marked) if mark), 0)
@@ -274,19 +257,19 @@ def every_kth(marked: Sequence[bool], n: int, label: str) -> int:
     return k
 
 
-def mistral(fields: Theirs) -> ModelConfig:
+def mistral(fields: Theirs) -> c.ModelConfig:
     """Mistral: Llama with a window in every layer, unless layer_types say that there is none."""
     window = 0 if fields.get("layer_types") else fields.get("sliding_window", 4096)
     return llama(fields, name="hf-mistral", biases=(), window=window)
 
 
-def phi3(fields: Theirs) -> ModelConfig:
+def phi3(fields: Theirs) -> c.ModelConfig:
     """Phi-3: Llama with partly rotary positions and perhaps a window."""
     positions = rope(fields, share="partial_rotary_factor", usual=1.0)
     return llama(fields, name="hf-phi3", biases=(), window=fields.get("sliding_window"), positions=positions)
 
 
-def smollm3(fields: Theirs) -> ModelConfig:
+def smollm3(fields: Theirs) -> c.ModelConfig:
     """SmolLM3: Llama without positions in every k-th layer. Raises `InputError` for another pattern."""
     n, step = fields["num_hidden_layers"], fields.get("no_rope_layer_interval", 4)
     if (rotated := fields.get("no_rope_layers")) is not None:
@@ -294,7 +277,7 @@ def smollm3(fields: Theirs) -> ModelConfig:
     return llama(fields, name="hf-smollm3", tied=True, positions=rope(fields, theta=2_000_000.0, skip=step))
 
 
-def as_llama(config: ModelConfig) -> dict[str, Any]:
+def as_llama(config: c.ModelConfig) -> dict[str, Any]:
     biased = _biased(config)
     return {
         **sizes(config), "rms_norm_eps": config.norm.eps, "head_dim": config.d_head,
@@ -322,7 +305,7 @@ GEMMA = modules("layers", {**OUTER, "ln_final": ("norm", OFFSET)}, {
 """γ − 1 of every norm."""
 
 
-def phi3_table(config: ModelConfig) -> Table:
+def phi3_table(config: c.ModelConfig) -> Table:
     """Phi-3's weights: those of Llama, with q, k and v in one tensor, and gate and up in another."""
     q, kv, m = config.n_heads * config.d_head, config.kv_heads * config.d_head, config.d_mlp
     qkv = {f"attn.{n}": ("self_attn.qkv_proj", stacked_rows(i, (q, kv, kv))) for i, n in enumerate("qkv")}
@@ -330,7 +313,7 @@ def phi3_table(config: ModelConfig) -> Table:
     return modules("layers", OUTER, {**INNER, **qkv, **pair})
 
 
-def olmo2(fields: Theirs) -> ModelConfig:
+def olmo2(fields: Theirs) -> c.ModelConfig:
     """OLMo 2: Llama with norms after the branches, and a norm of queries and keys over all heads."""
     config = llama(fields, name="hf-olmo2", biases=("attention_bias",), qk_norm=True)
     return replace(config, norm_place="after", attention=replace(config.attention, qk_norm_over="layer"))
@@ -338,7 +321,7 @@ def olmo2(fields: Theirs) -> ModelConfig:
 
 def gemma(
     fields: Theirs, *, name: str, every: int, caps: tuple[float | None, float | None], **options: Any
-) -> ModelConfig:
+) -> c.ModelConfig:
     """Gemma 2 and 3: Llama with norms before and after the branches, scaled embeddings and windows in some layers.
 
     `every` and `caps` (of scores and logits) are the defaults of the class, `options` those of `llama`.
@@ -352,8 +335,8 @@ def gemma(
         full = [kind == "full_attention" for kind in types]
         every = every_kth(full, fields["num_hidden_layers"], f"layer_types = {types!r}")
     usual = {"head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
-    usual |= {"hidden_activation": "gelu_pytorch_tanh"} | fields
-    fields = {**usual, "hidden_act": usual["hidden_activation"], "layer_types": None}
+    fields = {**usual, "hidden_activation": "gelu_pytorch_tanh", **fields}
+    fields = {**fields, "hidden_act": fields["hidden_activation"], "layer_types": None}
     options |= {"biases": ("attention_bias",), "tied": True, "window": fields["sliding_window"]}
     config = llama(fields, name=name, **options)
     scores_cap = float(fields.get("attn_logit_softcapping", caps[0]) or 0)
@@ -367,7 +350,7 @@ def gemma(
     )  # fmt: skip
 
 
-def gemma3(fields: Theirs) -> ModelConfig:
+def gemma3(fields: Theirs) -> c.ModelConfig:
     """Gemma 3: Gemma 2 with a norm of queries and keys, no cap, and other rotary positions in layers with a window."""
     refuse(fields, attn_logit_softcapping=None)  # the class ignores it
     rules = fields.get("rope_parameters") or {}
@@ -384,11 +367,11 @@ def gemma3(fields: Theirs) -> ModelConfig:
     return gemma(fields, name="hf-gemma3", qk_norm=True, caps=(None, None), every=every, positions=positions)
 
 
-def exported(fields: Theirs) -> ModelConfig:
-    return from_dict(ModelConfig, fields["parts"], "parts")
+def exported(fields: Theirs) -> c.ModelConfig:
+    return from_dict(c.ModelConfig, fields["parts"], "parts")
 
 
-def exported_table(config: ModelConfig) -> Table:
+def exported_table(config: c.ModelConfig) -> Table:
     names = (LAYER.sub("blocks.{l}.", name) for name in (*shapes_of(config), "unembed.weight"))
     return {name: (name, WHOLE) for name in names}
 
@@ -413,43 +396,40 @@ FAMILIES = {
 """Families by `model_type`; the last one is that of our exports."""
 
 
-def native(config: ModelConfig) -> tuple[str, dict[str, Any], ModelConfig]:
+def native(config: c.ModelConfig) -> tuple[str, dict[str, Any], c.ModelConfig]:
     """(model_type, config.json, its configuration in our parts) of a family that computes the same function.
 
     Additional biases are allowed, as zeros; the family with the fewest wins, and the one that a model came from.
     Initial weights, dropout and per-layer supervision do not matter. Raises `InputError` if there is no such family.
     """
-    matches, tried = [], []
-    for kind, family in FAMILIES.items():
-        if family.theirs is None:
-            continue
-        tried.append(family.architecture)
-        fields = family.theirs(config)
-        try:
-            back = family.config(fields)
-        except InputError:
-            continue
-        biases, their_biases = _biased(config), _biased(back)
-        if _computed(back) == _computed(config) and biases <= their_biases:
-            matches.append(((len(their_biases - biases), back.name != config.name), kind, fields, back))
+    matches = []
+    written = {kind: family for kind, family in FAMILIES.items() if family.theirs is not None}
+    for kind, family in written.items():
+        fields = family.theirs(config)  # type: ignore[misc]
+        with suppress(InputError):
+            back, biases = family.config(fields), _biased(config)
+            extra = _biased(back) - biases
+            if _computed(back) == _computed(config) and biases <= _biased(back):
+                matches.append(((len(extra), back.name != config.name), kind, fields, back))
     if not matches:
-        raise InputError(f"no class of the library computes the same as {config.name} (tried: {', '.join(tried)}): "
+        tried = ", ".join(family.architecture for family in written.values())
+        raise InputError(f"no class of the library computes the same as {config.name} (tried: {tried}): "
                          "export without --native")  # fmt: skip
     return min(matches, key=lambda item: item[0])[1:]
 
 
-def _biased(config: ModelConfig) -> set[str]:
+def _biased(config: c.ModelConfig) -> set[str]:
     return {name for name, spec, *_ in config.projections() if getattr(spec, "bias", False)}
 
 
-def _computed(config: ModelConfig) -> ModelConfig:
+def _computed(config: c.ModelConfig) -> c.ModelConfig:
     """The configuration without biases and everything that evaluation ignores."""
     changes: dict[str, Any] = {
-        "name": "", "dropout": 0.0, "init": Initial(), "init_std": 0.02, "attention.dropout": 0.0,
+        "name": "", "dropout": 0.0, "init": c.Initial(), "init_std": 0.02, "attention.dropout": 0.0,
         "attention.d_head": config.d_head, "attention.kv_heads": config.kv_heads, "mlp.d_mlp": config.d_mlp,
     }  # fmt: skip
-    dense = [path for path, spec, *_ in config.projections() if isinstance(spec, Dense)]
-    changes |= {path.replace("attn.", "attention."): Dense() for path in dense}
+    dense = [path for path, spec, *_ in config.projections() if isinstance(spec, c.Dense)]
+    changes |= {path.replace("attn.", "attention."): c.Dense() for path in dense}
     if config.readout.layer_norms == "shared":
         changes["readout.supervision"] = None
     return override(config, changes)

@@ -46,10 +46,7 @@ class Sampling(TypedDict, total=False):
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """generation_config.json of a run, Hugging Face folder or GGUF file; else the same fields of config.json; no nulls.
-
-    Raises `InputError` for a field of `Sampling` of another type.
-    """
+    """generation_config.json of a run, folder or GGUF file; else the same fields of config.json; without nulls."""
     files = [file for name in (GENERATION, "config.json") if (file := folder / name).is_file()]
     path = next(filter(None, (gguf_file(folder), *files)), None)
     if path is None:
@@ -71,10 +68,7 @@ def read_generation(folder: Path) -> dict[str, Any]:
 
 
 def read_eos(folder: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Tokens that end a generated text, from generation_config.json, else config.json, else the tokenizer; or ().
-
-    Raises `InputError` unless they are a token id or a list of them.
-    """
+    """Tokens that end a generated text, from generation_config.json, else config.json, else the tokenizer; or ()."""
     config = folder / "config.json"
     config_fields = read_json(config, dict[str, Any], REMEDY) if config.is_file() else {}
     for path, fields in ((folder / GENERATION, read_generation(folder)), (config, config_fields)):

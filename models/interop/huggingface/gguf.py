@@ -169,41 +169,30 @@ def parts(path: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> Gguf:
-    """The header of a file, with the tensors of all files of a split model.
-
-    Raises `InputError` if a file is missing or damaged, claims more than it holds, or is of another version.
-    """
+    """The header of a file, with the tensors of all files of a split model."""
     files = parts(path)
-    if not files[0].is_file():
-        raise InputError(f"{files[0]} is missing, file 1 of {len(files)} of the model: put it into the folder")
-    files = [file for file in files if file.is_file()]
+    for i, file in enumerate(files, 1):
+        if not file.is_file():
+            raise InputError(f"{file} is missing, file {i} of {len(files)} of the model: put it into the folder")
     with reading(path, "download it again"):
         return _read_header(path, tuple((s.st_mtime_ns, s.st_size) for file in files for s in [file.stat()]))
 
 
 @lru_cache(maxsize=1)
 def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
-    first, files = _read_file(path), parts(path)
-    number, n = _place(first)
-    if number != 1:
-        start = re.sub(r"-\d{5}-of-", "-00001-of-", path.name)
-        raise InputError(f"{path} is file {number} of {n}: name the first, {path.with_name(start)}")
-    if n != len(files):
-        name = f"{path.stem}-00001-of-{n:05d}.gguf"
-        raise InputError(f"{path} is file 1 of {n}: name it {name}, and the others accordingly")
-    tensors = dict(first.tensors)
-    for i, file in enumerate(files[1:], 2):
-        if not file.is_file():
-            raise InputError(f"{file} is missing, file {i} of {n} of the model: put it into the folder")
-        part = _read_file(file)
-        if (place := _place(part)) != (i, n):
-            raise InputError(f"{file} is file {place[0]} of {place[1]}, not {i} of {n}: download it again")
-        if twice := tensors.keys() & part.tensors.keys():
-            raise InputError(f"{file} has {min(twice)}, which another file of the model has too: download them again")
-        tensors |= part.tensors
-    if (count := first.fields.get("split.tensors.count", len(tensors))) != len(tensors):
+    tensors: dict[str, Entry] = {}
+    files = [_read_file(file) for file in parts(path)]
+    for i, file in enumerate(files, 1):
+        number, n = _place(file)
+        if (number, n) != (i, len(files)):
+            raise InputError(f"{file.path} is file {number} of {n}, not {i} of {len(files)}: name its files "
+                             f"NAME-00001-of-{n:05d}.gguf and so on")  # fmt: skip
+        if twice := tensors.keys() & file.tensors.keys():
+            raise InputError(f"{file.path} has {min(twice)}, which another file of the model has too")
+        tensors |= file.tensors
+    if (count := files[0].fields.get("split.tensors.count", len(tensors))) != len(tensors):
         raise InputError(f"{path}: its files have {len(tensors)} tensors, not {count!r:.40}: download them again")
-    return Gguf(path, first.fields, tensors)
+    return Gguf(path, files[0].fields, tensors)
 
 
 def _place(file: Gguf) -> tuple[int, int]:
@@ -224,8 +213,7 @@ def _read_file(path: Path) -> Gguf:
     n_tensors, n_fields = cursor.number(10), cursor.number(10)
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
-        if (name := cursor.text()) in fields:
-            raise ValueError(f"damaged: it names the field {name} twice")
+        name = cursor.text()
         fields[name] = cursor.value(cursor.number(4))
     tensors: dict[str, Entry] = {}
     for _ in range(n_tensors):
@@ -233,8 +221,6 @@ def _read_file(path: Path) -> Gguf:
         shape = tuple(cursor.number(10) for _ in range(n_axes))[::-1]
         if not math.prod(shape) or not shape:
             raise ValueError(f"damaged: {name} has the shape {list(shape)}")
-        if name in tensors:
-            raise ValueError(f"damaged: it names the tensor {name} twice")
         tensors[name] = Entry(path, shape, cursor.number(4), cursor.number(10))
     alignment = fields.get("general.alignment", 32)
     start = -(-cursor.at // alignment) * alignment
@@ -245,8 +231,7 @@ def _read_file(path: Path) -> Gguf:
             raise ValueError(f"truncated or damaged: {name} lies beyond its end")
         if (entry.start - start) % alignment:
             raise ValueError(f"damaged: {name} does not begin at a multiple of {alignment}")
-    placed = sorted(tensors, key=lambda name: tensors[name].start)
-    for name, next_name in pairwise(placed):
+    for name, next_name in pairwise(sorted(tensors, key=lambda name: tensors[name].start)):
         if tensors[name].start + _bytes(file, name) > tensors[next_name].start:
             raise ValueError(f"damaged: {name} overlaps {next_name}")
     return file
