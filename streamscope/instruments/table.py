@@ -38,15 +38,12 @@ from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
 from streamscope.instruments.undefined_cells import note
 from streamscope.instruments.undefined_cells import reasons as read_reasons
 
-WORD = 16
-"""Columns of a narrow terminal that a text has at least."""
-NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
-"""How cells begin that hold a number or an interval."""
+WORD = 16  # columns of a narrow terminal that a text has at least
+NUMBER = r"[-+<]? ?\d|undefined|NaN|$"  # how cells begin that hold a number or an interval
 LEAST_P = 1e-4
 AGAIN = "check the path, restore it, or make it again"
 
-LONGEST = 60
-"""Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
+LONGEST = 60  # rows that a table has at most where it shows itself, in a notebook or a Python shell
 
 
 @dataclass(frozen=True, kw_only=True)
