@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments import undefined_cells as undefined
+from streamscope.instruments import table as undefined
 from streamscope.instruments.stats.estimators import holm
 
 NAN = float("nan")
@@ -37,8 +37,8 @@ def test_marks_add_up() -> None:
 def test_note_and_reasons_are_inverse() -> None:
     why = {"p": "one seed, not two", "t": "one seed, not two", "d": "flat"}
     assert undefined.note(why) == "p, t: one seed, not two; d: flat"
-    assert undefined.reasons(undefined.note(why)) == why
-    assert undefined.note({}) == "" and undefined.reasons("") == {}
+    assert undefined.read_note(undefined.note(why)) == why
+    assert undefined.note({}) == "" and undefined.read_note("") == {}
 
 
 def test_undefined_cells_are_no_tests() -> None:
