@@ -221,14 +221,10 @@ def _values(hint: Any) -> str:
 
 def _one_line(message: str) -> str:
     """What tyro says in a box (or below a title, where there are no characters for one): the text above a rule."""
-    sections: list[list[str]] = [[]]
-    for line in (raw_line.strip(" │") for raw_line in message.splitlines()):
-        if line and set(line) <= {"─", "-"}:
-            sections.append([])
-        elif line[:1] not in ("╭", "╰"):
-            sections[-1].append(line)
+    lines = [line.strip(" │") for line in message.splitlines() if line[:1] not in ("╭", "╰")]
+    sections = re.split(r"(?m)^[─-]+$", "\n".join(lines))
     section = sections[0] if "╭" in message or len(sections) == 1 else sections[1]
-    return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
+    return " ".join(section.split()).removeprefix("Error parsing ").rstrip(".")
 
 
 class _Reader(io.FileIO):
