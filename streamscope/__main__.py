@@ -43,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"streamscope {version()}")
         return
     if words[0] == "completion":
-        from streamscope.cli.completion import script
+        from streamscope.cli.parse import completion
 
-        print(script(*words[1:]), end="")
+        print(completion(*words[1:]), end="")
         return
     if words[0] in ROOMS and words[1:2] in ([], ["-h"], ["--help"]):
         listed(words[0], modules)

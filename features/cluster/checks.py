@@ -36,8 +36,7 @@ from streamscope.features.store import KEY, Features, Raw, read_features, read_r
 from streamscope.instruments.contract import Progress
 from streamscope.instruments.observations import Contrast, Measure, Observations, estimate_all, joined
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, expanded_level, t_quantile
-from streamscope.instruments.table import Table, counts, described, key, quantity
-from streamscope.instruments.undefined_cells import mark
+from streamscope.instruments.table import Table, counts, described, key, mark, quantity
 
 LEFT_OUT = 0.2
 """Share of a part's documents left out of the second fit."""

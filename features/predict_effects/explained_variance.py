@@ -30,7 +30,7 @@ from streamscope.instruments.stats.estimators import (
     cluster_codes,
     cluster_totals,
 )
-from streamscope.instruments.undefined_cells import mark
+from streamscope.instruments.table import mark
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
 """λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""

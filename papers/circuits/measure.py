@@ -25,8 +25,7 @@ from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.prompts.counterfactual import SUITES
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import holm, read_clusters
-from streamscope.instruments.table import check_own, read_parquet, write_table
-from streamscope.instruments.undefined_cells import note
+from streamscope.instruments.table import check_own, note, read_parquet, write_table
 from streamscope.interventions.circuits import Circuits, worth
 from streamscope.interventions.circuits.graph import graph_of
 from streamscope.interventions.circuits.measure import RESOLUTION, batches_for, seconds_of, task_pairs

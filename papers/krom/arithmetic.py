@@ -72,7 +72,7 @@ def updates(case: Case, biases: Sequence[float] = BIASES, steps: int = 2000) -> 
     import pandas as pd
     import torch
 
-    from streamscope.instruments.undefined_cells import mark
+    from streamscope.instruments.table import mark
     from streamscope.models.layers.hyper_mixing import DTYPES
     from streamscope.models.training.config import Training
     from streamscope.models.training.optim import lr_factor

@@ -25,8 +25,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Estimates
-from streamscope.instruments.table import Column, Table, key, number
-from streamscope.instruments.undefined_cells import note
+from streamscope.instruments.table import Column, Table, key, note, number
 from streamscope.models import mixing
 from streamscope.models.checkpoint import read_manifest
 from streamscope.models.layers.hyper_mixing import DTYPES

@@ -13,8 +13,7 @@ from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened
 from streamscope.instruments.observations import Estimates, Measure, Observations, each
 from streamscope.instruments.stats.estimators import holm
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
-from streamscope.instruments.undefined_cells import note
+from streamscope.instruments.table import Table, counts, described, key, note, number, quantity
 from streamscope.models.mixing import routing
 from streamscope.probes.routing import Routing
 

@@ -30,9 +30,11 @@ def meanings(cls: type) -> dict[str, str]:
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+            source = inspect.getsource(base)
         except (OSError, TypeError):  # made at run time, of a shell, built in
             continue
+        tree = ast.parse("if True:\n" * source[:1].isspace() + source)  # of a class inside a function
+        body = next(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
         for line, doc in pairwise(body):
             if isinstance(line, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
                 docs[ast.unparse(line.target)] = "\n\n".join(_paragraphs(str(doc.value.value)))

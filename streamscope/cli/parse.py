@@ -17,16 +17,16 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import fields
 from itertools import pairwise, takewhile
 from pathlib import Path
 from traceback import print_exc
 from types import UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from streamscope.cli.bounds import check
-from streamscope.cli.commands import commands
+from streamscope.cli.commands import commands, entry, first_line
 from streamscope.cli.errors import InputError, did_you_mean
 from streamscope.cli.help import dataclasses_of, help_text
 from streamscope.cli.terminal import visible
@@ -35,6 +35,7 @@ Options = TypeVar("Options")
 SCRIPT = "streamscope "
 """What `sys.argv[0]` begins with where a command is run by the entry point of the installed package."""
 
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 COLLECTED: list[Any] | None = None
 """Where `parse` puts the options of a command instead of reading them, for `streamscope completion`."""
 DEFECT = "This is a defect of streamscope: please report it, with the lines above and the command."
@@ -84,6 +85,28 @@ def parse(options: type[Options] | UnionType, argv: Sequence[str] | None, doc: s
         raise InputError(f"{message}; {prog or 'this command'} --help lists the options") from None
     check(values, _typed)
     return values
+
+
+def completion(shell: str = "", *more: str) -> str:
+    """`streamscope completion SHELL`: tyro's script that completes commands, their options and the values of these."""
+    global COLLECTED
+    import tyro
+
+    if shell not in SHELLS or more:
+        raise InputError(f"name your shell: streamscope completion {'|'.join(SHELLS)}")
+    typed, output = [], io.StringIO()
+    for name, module in commands().items():
+        COLLECTED = []
+        with redirect_stdout(io.StringIO()), suppress(SystemExit):
+            entry(module)(["--help"])
+        known = tyro.conf.subcommand(name=name, description=first_line(module))
+        typed += [Annotated[options, known] for options in COLLECTED[:1]]  # none where it reads its words itself
+    COLLECTED = None
+    app: Any = Union[tuple(typed)]  # noqa: UP007
+    arguments = ["--tyro-print-completion", shell]
+    with redirect_stdout(output), suppress(SystemExit):
+        tyro.cli(app, prog="streamscope", args=arguments, config=(tyro.conf.AvoidSubcommands,))
+    return output.getvalue()
 
 
 def declared_options(options: "type | UnionType") -> dict[str, Option]:
@@ -198,14 +221,10 @@ def _values(hint: Any) -> str:
 
 def _one_line(message: str) -> str:
     """What tyro says in a box (or below a title, where there are no characters for one): the text above a rule."""
-    sections: list[list[str]] = [[]]
-    for line in (raw_line.strip(" │") for raw_line in message.splitlines()):
-        if line and set(line) <= {"─", "-"}:
-            sections.append([])
-        elif line[:1] not in ("╭", "╰"):
-            sections[-1].append(line)
+    lines = [line.strip(" │") for line in message.splitlines() if line[:1] not in ("╭", "╰")]
+    sections = re.split(r"(?m)^[─-]+$", "\n".join(lines))
     section = sections[0] if "╭" in message or len(sections) == 1 else sections[1]
-    return " ".join(" ".join(section).split()).removeprefix("Error parsing ").rstrip(".")
+    return " ".join(section.split()).removeprefix("Error parsing ").rstrip(".")
 
 
 class _Reader(io.FileIO):

@@ -14,8 +14,7 @@ from typing import Any
 
 from streamscope.cli.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The clone; of an installed package, the folder that it is installed in."""
+ROOT = Path(__file__).resolve().parents[2]  # the clone; of an installed package, the folder that it is installed in
 
 CHANGES = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
 """Arguments of git: tracked files outside results/ that differ from the commit."""

@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from streamscope.instruments.result import Result
 
 
-LOG_EVERY = 8.0
-"""Most seconds between two signs of life on stderr."""
+LOG_EVERY = 8.0  # most seconds between two signs of life on stderr
 _SIGNS: list[Callable[[], None]] = []
 """What gives a sign of life: a bar, or work that has none. The innermost comes last."""
-_LAST_SIGN = [0.0]
-"""When the last sign was given (`time.monotonic`)."""
+_LAST_SIGN = [0.0]  # when the last sign was given (`time.monotonic`)
 
 
 @contextmanager

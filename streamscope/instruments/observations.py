@@ -45,8 +45,7 @@ from streamscope.instruments.stats.estimators import (
 )
 from streamscope.instruments.stats.proportions import score_p, wilson
 
-Reasons = dict[tuple[int, str], str]
-"""(row, column) -> why that cell of a table has no value."""
+Reasons = dict[tuple[int, str], str]  # (row, column) -> why that cell of a table has no value
 
 
 def reasons_of(reasons: Reasons, rows: Iterable[int]) -> Reasons:

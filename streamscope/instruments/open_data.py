@@ -87,8 +87,7 @@ WINDOW = (
            "d", shown=False),
 )  # fmt: skip
 """Columns of rows of documents that are read in windows."""
-MANY = 100
-"""Documents that are enough: where there are as many, long ones are cut by default, else read in windows."""
+MANY = 100  # documents that are enough: where there are as many, long ones are cut by default, else read in windows
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,7 @@ def pool_results(results: Sequence[Result]) -> Result:
     return whole if instrument_class is None else replace(whole, tables=tables | instrument_class.relate(whole))
 
 
-SAME = ("instrument", "options")
-"""What results of several runs must have in common."""
+SAME = ("instrument", "options")  # what results of several runs must have in common
 RUN = key("run", "run", "the run that was measured")
 STEP = number("step", "step", "optimiser steps", "of the training, at the snapshot", ",.0f")
 TOKENS = number("tokens", "tokens", "training tokens", "seen by then, repetitions counted", ",.0f")

@@ -43,10 +43,8 @@ from streamscope.instruments.table import (
 )
 from streamscope.models.tensors import read_tensors, write_tensors
 
-FORMAT = 2
-"""Of the files written by `Result.save`."""
-OBSERVED = "observations"
-"""What the file of observations adds to the main table's name."""
+FORMAT = 2  # of the files written by `Result.save`
+OBSERVED = "observations"  # what the file of observations adds to the main table's name
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """Tables that know their columns: what each is called, counted in, and how it is shown.
 
-A number stands with its interval in one cell, a p below 1e-4 says so, and a cell without a value is "undefined", with
-the reason below the table. Terminal, notebook and Markdown show the same cells. On disk a table is parquet.
+A number stands with its interval in one cell, and a p below 1e-4 says so. A cell without a value (a p with one training
+seed) is "undefined", with the reason below the table: neither 0 nor a silent NaN. Terminal, notebook and Markdown show
+the same cells. On disk a table is parquet, with the reasons in a text column:
+
+    delta_low, delta_high, delta_p: one training seed in a group; r2: the mean response is the same at every gate
 """
 
 import io
@@ -24,6 +27,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
@@ -34,19 +38,13 @@ from streamscope.cli.disk import parse, write_atomically
 from streamscope.cli.errors import InputError, reading, unknown
 from streamscope.cli.terminal import cell, counted, visible
 from streamscope.instruments.observations import Reasons, reasons_of
-from streamscope.instruments.undefined_cells import COLUMN as UNDEFINED
-from streamscope.instruments.undefined_cells import note
-from streamscope.instruments.undefined_cells import reasons as read_reasons
 
-WORD = 16
-"""Columns of a narrow terminal that a text has at least."""
-NUMBER = r"[-+<]? ?\d|undefined|NaN|$"
-"""How cells begin that hold a number or an interval."""
+WORD = 16  # columns of a narrow terminal that a text has at least
+NUMBER = r"[-+<]? ?\d|undefined|NaN|$"  # how cells begin that hold a number or an interval
 LEAST_P = 1e-4
 AGAIN = "check the path, restore it, or make it again"
 
-LONGEST = 60
-"""Rows that a table has at most where it shows itself, in a notebook or a Python shell."""
+LONGEST = 60  # rows that a table has at most where it shows itself, in a notebook or a Python shell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +201,7 @@ class Table:
         """The table of a frame whose text column `undefined` says why cells, where it has them, have no value."""
         missing: Reasons = {}
         for i, text in enumerate(frame.get(UNDEFINED, [])):
-            missing |= {(i, name): reason for name, reason in read_reasons(text).items() if name in frame}
+            missing |= {(i, name): reason for name, reason in read_note(text).items() if name in frame}
         return cls(frame.drop(columns=UNDEFINED, errors="ignore"), columns, missing, title)
 
     @classmethod
@@ -435,6 +433,35 @@ def write_batches(
                 writer.write_table(batch.cast(schema))
 
     write_atomically(path, write)
+
+
+UNDEFINED = "undefined"
+
+
+def note(reasons: Mapping[str, str]) -> str:
+    """The text of an `undefined` cell, "column, column: reason; column: reason"; "" when everything is defined."""
+    by_reason: dict[str, list[str]] = {}
+    for column, reason in reasons.items():
+        if set(":;,") & set(column) or ";" in reason or not reason.strip():
+            raise InputError(f"undefined cell {column!r}: a name without ':;,' and a reason without ';', please")
+        by_reason.setdefault(reason, []).append(column)
+    return "; ".join(f"{', '.join(columns)}: {reason}" for reason, columns in by_reason.items())
+
+
+def read_note(text: str) -> dict[str, str]:
+    """`note` read back: column -> reason."""
+    parts = (part.split(": ", 1) for part in text.split("; ") if part)
+    return {column: reason for columns, reason in parts for column in columns.split(", ")}
+
+
+def mark(table: pd.DataFrame, columns: Sequence[str], mask: ArrayLike, reason: str) -> pd.DataFrame:
+    """A copy whose `columns` are NaN in the rows `mask`, with the reason in the column `undefined`."""
+    rows, new = np.asarray(mask, bool), table.copy()
+    texts = new[UNDEFINED].to_list() if UNDEFINED in new else [""] * len(new)
+    added = {column: reason for column in columns}
+    new[UNDEFINED] = [note({**read_note(b), **added}) if hit else b for b, hit in zip(texts, rows, strict=True)]
+    new.loc[rows, list(columns)] = np.nan
+    return new
 
 
 def with_reasons(table: Table) -> pd.DataFrame:

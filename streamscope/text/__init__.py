@@ -5,8 +5,7 @@ from typing import Literal
 
 from streamscope.cli.bounds import SplitAt as SplitAt
 
-BosChoice = Literal["yes", "no", "model"]
-"""Whether texts begin with BOS; model: as the files of its tokenizer say."""
+BosChoice = Literal["yes", "no", "model"]  # whether texts begin with BOS; model: as the files of its tokenizer say
 END_OF_TEXT = "<|endoftext|>"  # separates documents in text files; BOS of tokenizers trained here
 
 

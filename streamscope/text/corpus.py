@@ -26,12 +26,13 @@ import hashlib
 import json
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from streamscope.cli.errors import InputError, reading
 from streamscope.text import END_OF_TEXT, SplitAt
@@ -74,19 +75,23 @@ UNREAD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus(ABC):
+class Corpus:
     """A source of documents that can be read repeatedly, always in the same order."""
 
-    kind: ClassVar[str]
     source: str
-    text_field: str = "text"
+    kind: str
+    texts: Callable[[], Iterator[str]]
+    """The raw texts in order, each with one document, or several separated by `<|endoftext|>`."""
+    content: Callable[[], dict[str, Any]]
+    """The content, and the options that affect it."""
+    reads: AbstractSet[str] = frozenset()
+    """The options among `text_field` and `split_at` that change how this source is read."""
     max_documents: int | None = None
-    split_at: SplitAt = "separator"
 
     def documents(self) -> Iterator[str]:
         """Yield at most `max_documents` documents, stripped and not empty."""
         n = 0
-        for text in self._texts():
+        for text in self.texts():
             for document in map(str.strip, text.split(END_OF_TEXT)):
                 if document:
                     yield document
@@ -109,45 +114,35 @@ class Corpus(ABC):
         options = {"source": self.source, "kind": self.kind, "max_documents": self.max_documents}
         return {**options, **self._identity, "fingerprint": self.fingerprint()}
 
-    @abstractmethod
-    def _texts(self) -> Iterator[str]:
-        """Yield raw texts in order, each with one document, or several separated by `<|endoftext|>`."""
-
-    @property
-    @abstractmethod
-    def _identity(self) -> dict[str, Any]:
-        """The content, and the options that affect it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileCorpus(Corpus):
-    """Text, JSON Lines and Parquet files, in order of their paths below `root`."""
-
-    kind: ClassVar[str] = "files"
-    root: Path
-    files: tuple[Path, ...]
-
-    def _texts(self) -> Iterator[str]:
-        for path in self.files:
-            yield from read_file(path, self.text_field, self.split_at)
-
     @cached_property
     def _identity(self) -> dict[str, Any]:
-        split = {} if self.split_at == "separator" else {"split_at": self.split_at}
-        return {"text_field": self.text_field, **split, "files": [digest(path, self.root) for path in self.files]}
+        return self.content()
+
+
+def _of_files(root: Path, files: Sequence[Path], text_field: str, split_at: SplitAt) -> dict[str, Any]:
+    """The corpus of text, JSON Lines and Parquet files, in order of their paths below `root`."""
+    split = {} if split_at == "separator" else {"split_at": split_at}
+    return {
+        "kind": "files", "texts": lambda: chain.from_iterable(read_file(path, text_field, split_at) for path in files),
+        "content": lambda: {"text_field": text_field, **split, "files": [digest(path, root) for path in files]},
+        "reads": {"split_at" if suffix_of(path).startswith((".txt", ".md")) else "text_field" for path in files},
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubCorpus(Corpus):
+class HubDataset:
     """One split of a Hugging Face dataset: streamed from the hub, or read from a local folder."""
 
-    kind: ClassVar[str] = "hub"
+    source: str
     name: str
     config: str | None = None
     split: str = "train"
 
-    def _texts(self) -> Iterator[str]:
-        return (record_text(row, self.text_field, self.source) for row in self.records())
+    def corpus(self, text_field: str) -> dict[str, Any]:
+        return {
+            "kind": "hub", "texts": lambda: (record_text(row, text_field, self.source) for row in self.records()),
+            "content": lambda: {"text_field": text_field, **self._content()}, "reads": {"text_field"},
+        }  # fmt: skip
 
     def records(self) -> Iterator[dict[str, Any]]:
         if self._local:
@@ -180,7 +175,7 @@ class HubCorpus(Corpus):
     def _resolved(self) -> tuple[str, Path | None]:
         """The commit, for the run's manifest, and its folder in the hub's cache if the hub does not answer.
 
-        The cache may hold only some of the files, so `_identity` lists them.
+        The cache may hold only some of the files, so `_content` lists them.
         """
         import huggingface_hub
 
@@ -196,9 +191,8 @@ class HubCorpus(Corpus):
                     f"({first_line(error)}): check the name and the network, or give a file or a folder"
                 ) from error
 
-    @cached_property
-    def _identity(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"text_field": self.text_field, "config": self.config, "split": self.split}
+    def _content(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"config": self.config, "split": self.split}
         if self._local:
             root = Path(self.name)
             return options | {"files": [digest(path, root) for path in visible_files(root)]}
@@ -217,30 +211,6 @@ must not read the lexicon of the stories."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoriesCorpus(Corpus):
-    """Built-in procedural text: `n` documents that depend only on `seed`, and of stories on the share of repeats."""
-
-    kind: ClassVar[str] = "stories"
-    scheme: str
-    seed: int = 0
-    n: int = 20_000
-    share: float = 0.1
-
-    def _texts(self) -> Iterator[str]:
-        from streamscope.text import echo, stories  # which read their words
-
-        if STORIES[self.scheme] == "echo":
-            return echo.documents(self.seed, self.n)
-        return stories.documents(self.seed, self.n, self.share)
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        name = STORIES[self.scheme]
-        share = "" if name == "echo" else f"-{self.share:g}"
-        return {"stories": f"{name}-v{VERSIONS[name]}-{self.seed}-{self.n}{share}"}
-
-
-@dataclass(frozen=True, kw_only=True)
 class MixtureCorpus(Corpus):
     """Several corpora with weights; training takes windows from each (`text.mixture`).
 
@@ -248,37 +218,42 @@ class MixtureCorpus(Corpus):
     the part with the fewest characters for its share; after the end of a part, the others continue.
     """
 
-    kind: ClassVar[str] = "mixture"
     parts: tuple[Corpus, ...]
     weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, parts: tuple[Corpus, ...], weights: tuple[float, ...], **common: Any) -> "MixtureCorpus":
+        shares = [weight / sum(weights) for weight in weights]
+        return cls(
+            **common, kind="mixture", parts=parts, weights=weights, texts=partial(_interleaved, parts, weights),
+            content=lambda: {"parts": [[s, part.fingerprint()] for s, part in zip(shares, parts, strict=True)]},
+            reads=frozenset().union(*(part.reads for part in parts)),
+        )  # fmt: skip
 
     @property
     def shares(self) -> tuple[float, ...]:
         """The weights, normalised to sum 1."""
         return tuple(weight / sum(self.weights) for weight in self.weights)
 
-    def _texts(self) -> Iterator[str]:
-        iterators = {k: part.documents() for k, part in enumerate(self.parts)}
-        characters = [0.0] * len(self.parts)
-        while iterators:
-            k = min(iterators, key=characters.__getitem__)
-            document = next(iterators[k], None)
-            if document is None:
-                del iterators[k]
-            else:
-                characters[k] += len(document) / self.weights[k]
-                yield document
-
     def documents(self) -> Iterator[str]:
-        return self._texts()  # the parts have counted and stripped them
+        return self.texts()  # the parts have counted and stripped them
 
     def describe(self) -> dict[str, Any]:
         parts = [{"weight": w, **part.describe()} for w, part in zip(self.weights, self.parts, strict=True)]
         return {**super().describe(), "parts": parts}
 
-    @property
-    def _identity(self) -> dict[str, Any]:
-        return {"parts": [[s, part.fingerprint()] for s, part in zip(self.shares, self.parts, strict=True)]}
+
+def _interleaved(parts: Sequence[Corpus], weights: Sequence[float]) -> Iterator[str]:
+    iterators = {k: part.documents() for k, part in enumerate(parts)}
+    characters = [0.0] * len(parts)
+    while iterators:
+        k = min(iterators, key=characters.__getitem__)
+        document = next(iterators[k], None)
+        if document is None:
+            del iterators[k]
+        else:
+            characters[k] += len(document) / weights[k]
+            yield document
 
 
 def open_corpus(
@@ -294,49 +269,38 @@ def open_corpus(
         ("text_field", text_field, "text", "records: JSON lines, CSV, parquet or a dataset"),
         ("split_at", split_at, "separator", "text files, .txt or .md"),
     ):
-        if value != default and name not in _options_of(corpus):
+        if value != default and name not in corpus.reads:
             raise InputError(f"--{name.replace('_', '-')} {value} is for {needs}; {source} has none, so leave it out")
     return corpus
 
 
-def _options_of(corpus: Corpus) -> set[str]:
-    """The options among `text_field` and `split_at` that change how a source is read."""
-    match corpus:
-        case FileCorpus():
-            return {"split_at" if suffix_of(f).startswith((".txt", ".md")) else "text_field" for f in corpus.files}
-        case MixtureCorpus():
-            return set().union(*map(_options_of, corpus.parts))
-    return {"text_field"} if isinstance(corpus, HubCorpus) else set()
-
-
 def _open(source: str, *, text_field: str, max_documents: int | None, split_at: SplitAt) -> Corpus:
-    common: dict[str, Any] = {
-        "source": source, "text_field": text_field, "max_documents": max_documents, "split_at": split_at,
-    }  # fmt: skip
+    common: dict[str, Any] = {"source": source, "max_documents": max_documents}
     if not source.strip():
         raise InputError("the data source is empty: give a file, a folder, a dataset id or stories")
     if WEIGHT.search(source) and not Path(source).expanduser().exists():
-        return _mixture(source, common)
+        names, weights = _mixture(source)
+        options: dict[str, Any] = {"text_field": text_field, "max_documents": max_documents, "split_at": split_at}
+        return MixtureCorpus.of(tuple(_open(name, **options) for name in names), weights, **common)
     scheme, *parts = source.split(":")
     if scheme in ("stories3", "stories4"):
         raise InputError(f"{source}: streamscope 0.1 wrote these; stories are of version 5 now")
     if scheme in STORIES:
-        return StoriesCorpus(**common, scheme=scheme, **_stories_options(source, scheme, parts))
+        return Corpus(**common, **_of_stories(source, scheme, parts))
     if scheme == "hf" and parts:
-        return HubCorpus(**common, **_hub_options(source, parts))
+        return Corpus(**common, **hub_dataset(source).corpus(text_field))
     path = Path(source).expanduser()
-    if path.is_dir():
-        if _saved(path):
-            return HubCorpus(**common, name=str(path))
-        return FileCorpus(**common, root=path, files=_files_of(source, path))
-    if path.exists():
+    if path.is_dir() and not _saved(path):
+        return Corpus(**common, **_of_files(path, _files_of(source, path), text_field, split_at))
+    if path.exists() and not path.is_dir():
         if not path.is_file():
             raise InputError(f"{source} is not a regular file (a pipe can only be read once): save it as a file")
         if not suffix_of(path):
             raise InputError(f"{source} is not a supported kind of file ({KINDS})")
-        return FileCorpus(**common, root=path.parent, files=(path,))
-    if HUB_ID.fullmatch(source) and not suffix_of(Path(source)):
-        return HubCorpus(**common, name=source)
+        return Corpus(**common, **_of_files(path.parent, [path], text_field, split_at))
+    if path.is_dir() or (HUB_ID.fullmatch(source) and not suffix_of(Path(source))):
+        name = str(path) if path.is_dir() else source
+        return Corpus(**common, **HubDataset(source=source, name=name).corpus(text_field))
     raise InputError(f"{source} is not an existing file or folder, a dataset id org/name, hf:ID or stories")
 
 
@@ -393,35 +357,44 @@ def _saved(folder: Path) -> bool:
     return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
-def _mixture(source: str, common: dict[str, Any]) -> MixtureCorpus:
+def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:
+    """The sources of a mixture, and their weights."""
     *pieces, tail = WEIGHT.split(source)
-    names, numbers = [name.strip() for name in pieces[::2]], [float(number) for number in pieces[1::2]]
+    names, weights = [name.strip() for name in pieces[::2]], tuple(float(number) for number in pieces[1::2])
     if tail.strip() or len(names) < 2 or not all(names):
         raise InputError(f"{source}: a mixture needs at least two parts, each with a weight: A*.5 + B*.5")
-    for name, weight in zip(names, numbers, strict=True):
+    for name, weight in zip(names, weights, strict=True):
         if not 0 < weight < math.inf:
             raise InputError(f"{source}: the weight of {name} is {weight:g}; it must be a number above 0")
-    parts = tuple(_open(**common | {"source": name}) for name in names)
-    return MixtureCorpus(**common, parts=parts, weights=tuple(numbers))
+    return names, weights
 
 
-def _stories_options(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
-    numbers, share = fields[:2], fields[2:]
-    shared = STORIES[scheme] == "stories"
-    if len(share) > shared or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
-        form = f"{scheme}:SEED:N" + ":SHARE" * shared
+def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
+    """Built-in procedural text: `n` documents that depend only on `seed`, and of stories on the share of repeats."""
+    numbers, more, name = fields[:2], fields[2:], STORIES[scheme]
+    if len(more) > (name == "stories") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
+        form = f"{scheme}:SEED:N" + ":SHARE" * (name == "stories")
         raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
-    options: dict[str, Any] = dict(zip(("seed", "n"), map(int, numbers), strict=False))
-    if options.get("n") == 0:
+    seed, n = (*map(int, numbers), *(0, 20_000)[len(numbers) :])
+    if n == 0:
         raise InputError(f"{source} has zero stories: give at least one")
-    if share:
-        if not re.fullmatch(r"\d*\.?\d+", share[0], re.ASCII) or not 0 <= float(share[0]) <= 1:
-            raise InputError(f"{source}: the share is a number from 0 to 1, not {share[0]!r}")
-        options["share"] = float(share[0])
-    return options
+    share = more[0] if more else ".1"
+    if not re.fullmatch(r"\d*\.?\d+", share, re.ASCII) or not 0 <= float(share) <= 1:
+        raise InputError(f"{source}: the share is a number from 0 to 1, not {share!r}")
+
+    def texts() -> Iterator[str]:
+        from streamscope.text import echo, stories  # which read their words
+
+        return echo.documents(seed, n) if name == "echo" else stories.documents(seed, n, float(share))
+
+    suffix = "" if name == "echo" else f"-{float(share):g}"
+    content = {"stories": f"{name}-v{VERSIONS[name]}-{seed}-{n}{suffix}"}
+    return {"kind": "stories", "texts": texts, "content": lambda: content}
 
 
-def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
+def hub_dataset(source: str) -> HubDataset:
+    """The dataset of hf:ID[:CONFIG][:SPLIT]."""
+    fields = source.split(":")[1:]
     if len(fields) > 3 or not fields[0]:
         raise InputError(f"{source}: write hf:ID, hf:ID:CONFIG, hf:ID:SPLIT or hf:ID:CONFIG:SPLIT")
     name, config, split = (*fields, "", "")[:3]
@@ -432,7 +405,7 @@ def _hub_options(source: str, fields: list[str]) -> dict[str, Any]:
         name = str(local)
     elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
         raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
-    return {"name": name, "config": config or None, "split": split or "train"}
+    return HubDataset(source=source, name=name, config=config or None, split=split or "train")
 
 
 # ---- rows with named fields --------------------------------------------------------------------
@@ -446,9 +419,7 @@ def records(source: str, expected: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file:line", fields) of every row; `source` is a file, or hf:ID[:CONFIG][:SPLIT]. Cells of CSV are text, and
     empty ones are left out."""
     if source.startswith("hf:"):
-        hub = open_corpus(source)
-        assert isinstance(hub, HubCorpus)
-        yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub.records(), 1))
+        yield from ((f"{source}, row {i}", row) for i, row in enumerate(hub_dataset(source).records(), 1))
         return
     path = Path(source).expanduser()
     if not suffix_of(path).startswith((".csv", ".tsv", ".parquet")):

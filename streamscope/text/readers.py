@@ -26,8 +26,7 @@ KINDS = f"{', '.join(PLAIN)} (also {' and '.join(PACKED)}), .parquet, .arrow"
 """The supported kinds of files, for messages."""
 CHECK = "check the file"
 POINTER = b"version https://git-lfs.github.com/spec/"
-BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")
-"""One or more blank lines, with any line ends (CRLF is already LF)."""
+BLANK = re.compile(r"(?:\n|\r)[ \t]*(?=[\n\r])\s*")  # one or more blank lines, with any line ends (CRLF is already LF)
 
 
 def read_file(path: Path, text_field: str, split_at: SplitAt = "separator") -> Iterator[str]:

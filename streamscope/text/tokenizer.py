@@ -25,7 +25,10 @@ from pathlib import Path
 from typing import Any, SupportsInt
 
 import tokenizers
+import torch
+from jaxtyping import Bool, Int
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
 
 from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError, reading
@@ -357,6 +360,19 @@ class Tokenizer:
         if not positions:
             raise InputError(f"no token covers characters {start} to {end} of {text[:60]!r}: check the span")
         return positions
+
+    def batch(
+        self, texts: Sequence[str], *, bos: bool = True, special: bool = False
+    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """Ids padded on the right to the longest text, and a mask that is True on real tokens."""
+        if not texts:
+            raise InputError("a batch needs at least one text")
+        rows = self.encode_batch(texts, bos=bos, special=special)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        ids = torch.full(mask.shape, self.pad_id)
+        ids[mask] = torch.tensor([i for row in rows for i in row], dtype=ids.dtype)
+        return ids, mask
 
     def _checked(self, ids: Iterable[SupportsInt]) -> Iterator[int]:
         for i in map(int, ids):

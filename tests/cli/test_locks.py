@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.locks import Held, give_back, locked, take
+from streamscope.cli.locks import Held, give_back, take
 from streamscope.features.extract import main as extract
 from streamscope.instruments import result
 from streamscope.instruments.data import Documents
@@ -83,19 +83,3 @@ def test_files_of_one_result_are_not_mixed_with_those_of_another(
     for thread in threads:
         thread.join()
     assert len(Result.load(out).table().frame) == len(measured.table().frame)
-
-
-def test_waiting_for_a_lock(tmp_path: Path) -> None:
-    order = []
-
-    def second() -> None:
-        with locked(tmp_path / "lock"):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-    with locked(tmp_path / "lock"):
-        thread.start()
-        time.sleep(0.2)
-        order.append("first")
-    thread.join()
-    assert order == ["first", "second"]

@@ -12,7 +12,6 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command
 from streamscope.cli.terminal import cell, code, counted, visible, yaml
 from streamscope.features.card import card
-from streamscope.instruments.registry import discover
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, Table
 from streamscope.models.checkpoint import ZOO
@@ -124,15 +123,6 @@ def test_cards_and_pages_hold_no_html(tmp_path: Path) -> None:
     outside = [part for line in text.splitlines() for part in line.split("`")[::2]]
     assert not any("<script>" in part.replace("\\<script>", "") for part in outside), text
     assert "\n# heading" not in text and "script" in text
-
-
-def test_help_says_that_a_file_is_executed(capsys: pytest.CaptureFixture[str]) -> None:
-    from streamscope.interventions.ablate import main
-
-    assert discover()
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "is executed" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def test_one_is_singular() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streamscope.cli.errors import InputError
-from streamscope.instruments import undefined_cells as undefined
+from streamscope.instruments import table as undefined
 from streamscope.instruments.stats.estimators import holm
 
 NAN = float("nan")
@@ -27,11 +26,8 @@ def test_marked_cells_are_missing_with_a_reason() -> None:
 def test_note_and_reasons_are_inverse() -> None:
     why = {"p": "one seed, not two", "t": "one seed, not two", "d": "flat"}
     assert undefined.note(why) == "p, t: one seed, not two; d: flat"
-    assert undefined.reasons(undefined.note(why)) == why
-    assert undefined.note({}) == "" and undefined.reasons("") == {}
-    for reason, line in (("a; b", "without ';'"), (" ", "reason")):
-        with pytest.raises(InputError, match=line):
-            undefined.note({"p": reason})
+    assert undefined.read_note(undefined.note(why)) == why
+    assert undefined.note({}) == "" and undefined.read_note("") == {}
 
 
 def test_undefined_cells_are_no_tests() -> None:

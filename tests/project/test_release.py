@@ -10,8 +10,8 @@ import pytest
 
 import streamscope
 from streamscope import __main__ as entry
-from streamscope.cli.completion import SHELLS, script
 from streamscope.cli.errors import InputError
+from streamscope.cli.parse import SHELLS, completion
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -30,7 +30,7 @@ def test_one_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture(scope="module")
 def bash_script() -> str:
-    return script("bash")
+    return completion("bash")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")

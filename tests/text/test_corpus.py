@@ -14,7 +14,7 @@ import pytest
 
 import streamscope.text
 from streamscope.cli.errors import InputError
-from streamscope.text.corpus import Corpus, HubCorpus, open_corpus
+from streamscope.text.corpus import Corpus, hub_dataset, open_corpus
 from tests.tiny import refused
 
 END = "<|endoftext|>"
@@ -315,8 +315,7 @@ def test_hub_source_grammar():
         ("hf:a/b", None, "train"), ("hf:a/b:en", "en", "train"), ("hf:a/b:test", None, "test"),
         ("hf:a/b::odd", None, "odd"), ("hf:squad:plain:validation", "plain", "validation"),
     ):  # fmt: skip
-        corpus = open_corpus(source)
-        assert isinstance(corpus, HubCorpus) and (corpus.config, corpus.split) == (config, split)
+        assert (hub_dataset(source).config, hub_dataset(source).split) == (config, split)
 
 
 def test_built_in_stories(monkeypatch):

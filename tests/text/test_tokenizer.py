@@ -129,6 +129,20 @@ def test_align_finds_a_word_by_its_characters(tokenizer):
     assert "\U0001f600" in tokenizer.decode([tokenizer.encode(emoji)[p] for p in tokenizer.align(emoji, 2, 3)])
 
 
+def test_batch_pads_on_the_right(tokenizer):
+    texts = ["The cat sat on the mat.", "", "The dog"]
+    ids, mask = tokenizer.batch(texts)
+    assert ids.dtype == torch.int64 and mask.dtype == torch.bool and ids.shape == mask.shape
+    for row, real, text in zip(ids, mask, texts, strict=True):
+        n = int(real.sum())
+        assert row[:n].tolist() == tokenizer.encode(text)
+        assert real[:n].all() and (row[n:] == tokenizer.pad_id).all()
+    assert mask.shape[1] == mask.sum(1).max()
+    assert tokenizer.batch([""], bos=False)[0].shape == (1, 0)
+    with pytest.raises(InputError, match="at least one text"):
+        tokenizer.batch([])
+
+
 def test_truncation_and_padding_of_a_foreign_file_are_dropped():
     backend = tokenizers.Tokenizer.from_str(foreign(["<s>", "a", "b"]))
     backend.enable_truncation(2)

@@ -161,8 +161,7 @@ class Circuit(Figure):
     most: int = 200
 
 
-OVER = "over_steps"
-"""In `Result.about`: whether the tables are of snapshots, with the columns run and step."""
+OVER = "over_steps"  # in `Result.about`: whether the tables are of snapshots, with the columns run and step
 
 
 def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[Figure, ...]:

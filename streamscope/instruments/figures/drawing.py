@@ -46,28 +46,17 @@ PAPER: dict[str, Any] = {
 }
 PART = re.compile(r"L(\d+)(\.?H\d+|[ .](attn|mlp|FFN)\w*)?|head")
 """The name of a layer, or of a head, the attention or the FFN in it, or of the readout."""
-ZERO = 0.5
-"""Where step 0 stands on a logarithmic axis."""
-WIDE = 64
-"""Last step / first step but 0 from which on the axis is logarithmic."""
-MOST_NUMBERS = 100
-"""Cells of a map that have their numbers written in them."""
-MOST_NAMES = 50
-"""Rows and columns of a map of pairs that have their names at the axes; of more the layers are named."""
-LONG_NAME = 7
-"""Characters of a row's name from which on it says what the axis is."""
-MOST_LABELS = 12
-"""Marks of a scatter that have their names beside them."""
-SMALLEST = 7.0
-"""Size of texts in cells; numbers that would be smaller are left out."""
-OUTLYING = 3.0
-"""How many times larger than all others a few cells must be for colours by the square root."""
-MIXED = ("units of the measure", "of the phenomenon")
-"""How the unit of a column begins that holds several measures."""
-TITLE_CHARACTER = 7.5
-"""About how many pixels a character of a panel's title is wide."""
-WIDEST = 1400
-"""Pixels of a figure with panels."""
+ZERO = 0.5  # where step 0 stands on a logarithmic axis
+WIDE = 64  # last step / first step but 0 from which on the axis is logarithmic
+MOST_NUMBERS = 100  # cells of a map that have their numbers written in them
+MOST_NAMES = 50  # rows and columns of a map of pairs that have their names at the axes; of more the layers are named
+LONG_NAME = 7  # characters of a row's name from which on it says what the axis is
+MOST_LABELS = 12  # marks of a scatter that have their names beside them
+SMALLEST = 7.0  # size of texts in cells; numbers that would be smaller are left out
+OUTLYING = 3.0  # how many times larger than all others a few cells must be for colours by the square root
+MIXED = ("units of the measure", "of the phenomenon")  # how the unit of a column begins that holds several measures
+TITLE_CHARACTER = 7.5  # about how many pixels a character of a panel's title is wide
+WIDEST = 1400  # pixels of a figure with panels
 
 
 def draw(figure: Figure, result: Any, *, paper: bool = False, dark: bool = False) -> go.Figure | None:

@@ -20,10 +20,8 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, last_word, order_of
 from streamscope.rooms import folder_of
 
-N = 200
-"""Default number of prompts of a suite."""
-MOST = 2000
-"""Repetitions in a row after which no new prompt is expected."""
+N = 200  # default number of prompts of a suite
+MOST = 2000  # repetitions in a row after which no new prompt is expected
 Spans = dict[str, tuple[int, int]]
 
 

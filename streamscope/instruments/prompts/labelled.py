@@ -9,10 +9,8 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Grouping, LabelTask
 from streamscope.text.corpus import records
 
-PARTS = 8
-"""Parts of a context that a probe tells apart."""
-PER_TEXT = 4
-"""Words per text whose position is a case."""
+PARTS = 8  # parts of a context that a probe tells apart
+PER_TEXT = 4  # words per text whose position is a case
 
 
 @dataclass(frozen=True, kw_only=True)

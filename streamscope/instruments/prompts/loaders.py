@@ -26,8 +26,7 @@ from streamscope.instruments.prompts.suite import Prompt, Suite, order_of
 from streamscope.text.readers import check_content, json_lines, numbered_lines, strings
 
 Roles = dict[str, tuple[int, int]]
-Entry = Prompt | tuple[str, str]
-"""A prompt; or the id of an entry that cannot be one, and why."""
+Entry = Prompt | tuple[str, str]  # A prompt; or the id of an entry that cannot be one, and why
 PRONOUNS = frozenset({"he", "him", "his", "she", "her", "hers", "they", "them", "their", "theirs"})
 # the forty of WinoBias (Zhao et al. 2018, Table 1), as its sentences spell them
 OCCUPATIONS = (

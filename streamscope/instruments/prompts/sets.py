@@ -20,8 +20,7 @@ from streamscope.text.readers import json_lines, numbered_lines, strings
 
 FOLDER = folder_of("datasets") / "contrast"
 BUILT_IN = ("indoor", "outdoor", "happy", "sad")
-LEAST = 8
-"""Fewest texts of a set: halves of four."""
+LEAST = 8  # fewest texts of a set: halves of four
 
 
 @dataclass(frozen=True)

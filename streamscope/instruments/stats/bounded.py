@@ -11,8 +11,7 @@ from scipy.special import expit
 
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, Shared, cluster_totals
 
-EVEN = 0.8
-"""Clusters are about equal in size where (Σw)²/Σw² is at least this share of their number."""
+EVEN = 0.8  # clusters are about equal in size where (Σw)²/Σw² is at least this share of their number
 Ends = tuple[float, float]
 
 

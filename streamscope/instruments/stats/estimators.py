@@ -31,14 +31,12 @@ from scipy.special import ndtr, stdtrit
 
 from streamscope.cli.errors import InputError
 
-CONFIDENCE = 0.95
-"""Of every interval."""
+CONFIDENCE = 0.95  # of every interval
 BOOTSTRAP_CLUSTERS = 8  # below this no bootstrap interval of d held 93 % in simulation
 _BATCH_CELLS = 2_000_000  # resampled numbers in memory at once
 
 
-Term = tuple[int, np.ndarray, np.ndarray]
-"""Sign, cells, codes: the cells of one code share a combination of labels."""
+Term = tuple[int, np.ndarray, np.ndarray]  # sign, cells, codes: the cells of one code share a combination of labels
 
 
 @dataclass(frozen=True)

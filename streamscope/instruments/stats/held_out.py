@@ -16,8 +16,7 @@ from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.stats.proportions import paired_proportions
 
 RULES = ("recency", "first_mention", "longest")
-LEAST = 4
-"""Fewest independent cases of which a half can choose a head."""
+LEAST = 4  # fewest independent cases of which a half can choose a head
 CHOSEN, SIGNED = 1 + 1 / np.pi, 1 + 2 / np.pi
 """Variance of the best head's mean, scored on both halves, over that of as many independent cases, where no head does
 anything: each half has also chosen the head that judges the other. For one head and its sign, the score is (s₁ x̄₂ +
