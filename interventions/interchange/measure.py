@@ -205,13 +205,8 @@ def swap(
     """The edit that adds P (h_source − h_base) to base prompts at their positions: P = U Uᵀ, or 1 without U."""
     delta = states[source] - states[base]
     delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
-
-    def add(x: Tensor, hook: Any) -> Tensor:
-        new = x.clone()
-        place.of(new)[torch.arange(len(delta), device=x.device), position] += delta.to(x)
-        return new
-
-    return {place.hook: add}
+    index = (torch.arange(len(delta), device=position.device), position)
+    return {place.hook: lambda x, hook: place.put(x, index, place.of(x)[index] + delta.to(x))}
 
 
 class Search:
