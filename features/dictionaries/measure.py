@@ -17,7 +17,6 @@ from torch import Tensor
 
 from streamscope.cli.disk import read_json, write_text
 from streamscope.cli.errors import InputError, reading
-from streamscope.cli.terminal import counted
 from streamscope.features.dictionaries import STATES, Dictionaries
 from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
 from streamscope.instruments.data import Opened, Tokens
@@ -138,8 +137,8 @@ def train(
          "W_dec": W_dec.clone(), "b_dec": torch.zeros(y.shape[1])}  # fmt: skip
     if transcoder:
         W["W_skip"] = torch.zeros(x.shape[1], y.shape[1])
-    trained = [p.requires_grad_() for name, p in W.items() if not (frozen and name == "W_dec")]
-    optimizer = torch.optim.Adam(trained, lr=options.lr)
+    trained = {name: p.requires_grad_() for name, p in W.items() if not (frozen and name == "W_dec")}
+    optimizer = torch.optim.Adam(trained.values(), lr=options.lr)
     steps = max(1, n // options.batch)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
     least, order = torch.zeros(()), rng.permutation(n)
@@ -154,12 +153,9 @@ def train(
         skip = bx @ W["W_skip"] if transcoder else 0.0
         errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in sizes]
         loss = torch.stack([e.square().sum(1).mean() for e in errors]).mean()
-        for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
-            p.grad = g
-        if not frozen:  # the length of a row is no freedom
-            D, along = W["W_dec"].detach(), W["W_dec"].grad
-            assert along is not None
-            W["W_dec"].grad = along - (along * D).sum(1, keepdim=True) * D
+        for (name, p), g in zip(trained.items(), torch.autograd.grad(loss, [*trained.values()]), strict=True):
+            along = (g * p.detach()).sum(1, keepdim=True) * p.detach() if name == "W_dec" else 0.0
+            p.grad = g - along  # the length of a row is no freedom
         optimizer.step()
         falling.step()
         with torch.no_grad():
@@ -211,8 +207,7 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * total)), len(names) - 2)]
     n = int((document < first).sum())
     if n < options.batch:
-        positions = counted(n, "position", ",")
-        raise InputError(f"{positions} to train on: a step needs --batch {options.batch}; give more text")
+        raise InputError(f"{n:,} positions to train on: a step needs --batch {options.batch}; give more text")
     run = getattr(model, "run", None)
     label = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
     about = {"weights_digest": weights_digest(model), "model_name": label, "documents": int(first), "positions": n,
@@ -243,9 +238,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
         advance(0)
         del states
         shutil.rmtree(to / STATES, ignore_errors=True)
-    title = f"{title_of(model)}: {opened.title()}; {options.width} latents, trained on {n:,} positions, held out"
-    observations.about["title"] = title
-    return observations
+    words = f"{options.width} latents, trained on {n:,} positions, held out"
+    return replace(observations, about={"title": f"{title_of(model)}: {opened.title()}; {words}"})
 
 
 def _observed(

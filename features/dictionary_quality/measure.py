@@ -207,8 +207,8 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
 
 
 def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.DataFrame) -> InstrumentData:
-    labels = pd.DataFrame([{"place": cell.target.name, "dictionary": cell.name} for cell in cells])
-    with_unedited = pd.concat([pd.DataFrame([{"place": "", "dictionary": ""}]), labels], ignore_index=True)
+    with_unedited = pd.DataFrame([("", ""), *((cell.target.name, cell.name) for cell in cells)], columns=KEYS)
+    labels = with_unedited[1:].reset_index(drop=True)
     mean_of = {cell.target: i for i, cell in enumerate(cells) if cell.name == MEAN}
     means = [mean_of[cell.target] for cell in cells]
     blocks = {
