@@ -183,7 +183,9 @@ def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
     if dictionary.k:
         raise InputError(f"{folder}: a dictionary of the {dictionary.k} largest latents is not written: thresholds are")
     transcoder = dictionary.target != dictionary.hook
-    skip = "skip_" if dictionary.W_skip is not None else ""
+    tensors, skip = dictionary.weights(), ""
+    if dictionary.W_skip is not None:
+        tensors["W_skip"], skip = dictionary.W_skip.T, "skip_"  # theirs is [D out, D in]
     config = {
         "architecture": f"jumprelu_{skip}transcoder" if transcoder else "jumprelu",
         "d_in": len(dictionary.W_enc), "d_sae": len(dictionary.b_enc), "dtype": "float32", "device": "cpu",
@@ -196,9 +198,6 @@ def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
             "streamscope_version": version("streamscope"),
         },
     }  # fmt: skip
-    tensors = dictionary.weights()
-    if dictionary.W_skip is not None:  # theirs is [D out, D in]
-        tensors["W_skip"] = dictionary.W_skip.T
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / WEIGHTS, tensors, {})
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")

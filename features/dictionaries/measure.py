@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.disk import read_json, write_text
-from streamscope.cli.errors import InputError, reading
+from streamscope.cli.errors import InputError
 from streamscope.features.dictionaries import STATES, Dictionaries
 from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
 from streamscope.instruments.data import Opened, Tokens
@@ -80,8 +80,7 @@ def harvest(
              "data": {**opened.about(), "part": opened.part}, "n": ends[-1]}  # fmt: skip
     log, finished = folder / "done.json", 0
     if log.is_file():
-        with reading(log, "remove the folder"):
-            record = read_json(log, dict[str, Any])
+        record = read_json(log, dict[str, Any], "remove the folder")
         finished = record.pop("documents")
         if record != about:
             raise InputError(f"{folder} holds states of another command: remove it")
@@ -161,11 +160,15 @@ def train(
         with torch.no_grad():
             W["W_dec"].div_(W["W_dec"].norm(dim=1, keepdim=True))
         advance(len(rows))
-    final = {name: p.detach() for name, p in W.items()}
+    W = {name: p.detach() for name, p in W.items()}
     last = to_x(x[np.sort(order[-max(options.batch, CALIBRATION // width) :])])
-    pre = torch.relu(last @ final["W_enc"] + final["b_enc"]).flatten()
-    threshold = float(pre.kthvalue(max(1, pre.numel() - options.k * len(last))).values)
-    return folded(final, threshold, to_x, to_y)
+    pre = torch.relu(last @ W["W_enc"] + W["b_enc"]).flatten()
+    threshold = pre.kthvalue(max(1, pre.numel() - options.k * len(last))).values.expand(width).clone()
+    # the dictionary of states as they are: both scales are in its weights
+    W_enc, W_dec, b_dec = to_x.factor * W["W_enc"], W["W_dec"] / to_y.factor, W["b_dec"] / to_y.factor + to_y.mean
+    W_skip = W["W_skip"] * to_x.factor / to_y.factor if transcoder else None
+    b_dec = b_dec if W_skip is None else b_dec - to_x.mean @ W_skip
+    return Dictionary(W_enc, W["b_enc"] - to_x.mean @ W_enc, W_dec, b_dec, threshold, W_skip)
 
 
 def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor, ""]:
@@ -174,17 +177,6 @@ def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor
     if len(candidates) < k:
         candidates = pre.flatten()
     return candidates.topk(min(k, len(candidates))).values[-1].clamp(min=1e-12)
-
-
-def folded(W: Mapping[str, Tensor], threshold: float, to_x: Scale, to_y: Scale) -> Dictionary:
-    """The dictionary of states as they are: both scales are in its weights."""
-    W_enc = to_x.factor * W["W_enc"]
-    W_dec, b_dec, W_skip = W["W_dec"] / to_y.factor, W["b_dec"] / to_y.factor + to_y.mean, None
-    if "W_skip" in W:
-        W_skip = W["W_skip"] * to_x.factor / to_y.factor
-        b_dec = b_dec - to_x.mean @ W_skip
-    theta = torch.full((len(W["b_enc"]),), threshold)
-    return Dictionary(W_enc, W["b_enc"] - to_x.mean @ W_enc, W_dec, b_dec, theta, W_skip)
 
 
 # ---- the instrument ---------------------------------------------------------------------------
@@ -198,13 +190,12 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
     for pair, seed, frozen in product(pairs, options.seeds, (False, True) if options.controls else (False,)):
         hooks = "-to-".join(place.name.replace(":", "-") for place in dict.fromkeys(pair))
         specs[f"{hooks}-s{seed}" + "-frozen" * frozen] = *pair, seed, frozen
-    sizes = sizes_of(opened)
     places_read = [document.document for document in opened.documents()]
-    total, document = sum(sizes), np.repeat(places_read, sizes)
+    document = np.repeat(places_read, sizes_of(opened))  # of each state
     names, counts_of = np.unique(document, return_counts=True)
     if len(names) < 3:
         raise InputError(f"some documents are trained on and two others held out: give 3, not {len(names)}")
-    first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * total)), len(names) - 2)]
+    first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * len(document))), len(names) - 2)]
     n = int((document < first).sum())
     if n < options.batch:
         raise InputError(f"{n:,} positions to train on: a step needs --batch {options.batch}; give more text")
@@ -221,16 +212,15 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
             if found.target != specs[name][1].hook or not about.items() <= found.about.items():
                 raise InputError(f"{to / name} was trained with other options or text: give another --to")
             say(progress, f"{to / name} is there")
-        advance = ticks(progress, total * (1 + len(specs) - len(dictionaries)))
+        advance = ticks(progress, len(document) * (1 + len(specs) - len(dictionaries)))
         states = harvest(model, opened, source_places, to / STATES, advance)
         for name in (name for name in specs if name not in dictionaries):
             source, target, seed, frozen = specs[name]
             y = None if source == target else states[target][:n]
             latents = train(options, states[source][:n], seed, target=y, frozen=frozen, advance=advance)
             meta = {**about, "frozen": frozen, "seed": seed, "threads": torch.get_num_threads()}
-            dictionaries[name] = replace(
-                latents, hook=source.hook, target=target.hook, stream=source.stream, about=meta
-            )
+            hooks = {"hook": source.hook, "target": target.hook, "stream": source.stream}
+            dictionaries[name] = replace(latents, **hooks, about=meta)
             write_dictionary(to / name, dictionaries[name])
         cells = [(name, *spec, dictionaries[name]) for name, spec in specs.items()]
         copies = dict(zip(places_read, opened.units()["cluster"], strict=True))  # copies of a document are no others

@@ -118,10 +118,10 @@ def check(options: DictionaryQuality, model: Any) -> None:
 
 def simple_cells(cells: Sequence[Cell], model: Any, opened: OpenDocuments) -> list[Cell]:
     """What needs no dictionary, at every place that is rebuilt: the token's mean, principal components and the mean."""
-    middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
+    places = [cell.target for cell in cells]
+    places = places or [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     n, width, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
-    places = [cell.target for cell in cells] or middle
     sums = {place: (zeros(n), zeros(n, width), zeros(width, width)) for place in places}
     for _, tokens, targets in opened.batches():
         tokens = tokens.to(device)
@@ -166,8 +166,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
         rebuilt = in_context & (tokens != model.tokenizer.bos_id)
         real = rebuilt & (targets != IGNORE)
         states, _ = batch_states(model, tokens, {place for c in cells for place in (c.source, c.target)})
-        ends = (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
-        documents = [ids[:end].tolist() for ids, end in zip(tokens, ends, strict=True)]
+        documents = [ids[:n].tolist() for ids, n in zip(tokens, in_context.sum(1), strict=True)]
         spots.extend((documents[i], t) for i, t in real.nonzero().tolist())
         sweep, counted_sums, scored = list[dict[str, Edit]](), list[Tensor](), real[rebuilt]
         for cell in cells:
@@ -201,8 +200,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     words = [words_of(str(place), values.to_dict()) for place, values in by_place]
     words.append(trained_on([cell.dictionary for cell in of_dictionaries], opened, measured))
     measurements.about["title"] = "; ".join([f"{title_of(model)} on {measured.title()}", *filter(None, words)])
-    of_latents = matches(of_dictionaries, options.seed), contexts(of_dictionaries, spots, model.tokenizer)
-    measurements.extra = (*measurements.extra, *of_latents)
+    measurements.extra += matches(of_dictionaries, options.seed), contexts(of_dictionaries, spots, model.tokenizer)
     return measurements
 
 

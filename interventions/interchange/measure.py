@@ -403,10 +403,9 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
             continue
         for name in sizes:
             contrasts[name].append(plain(quantity=name, weights={i: 1.0}, labels=of_cell))
-        above, family = {i: 1.0, baseline: -1.0}, of_cell["basis"]
         contrasts["accuracy"] += [
             plain(quantity="nothing", weights={baseline: 1.0}, labels=of_cell),
-            Contrast(quantity="above", weights=above, labels=of_cell, family=family),
+            Contrast(quantity="above", weights={i: 1.0, baseline: -1.0}, labels=of_cell, family=of_cell["basis"]),
         ]
     return InstrumentData(blocks, contrasts, {"title": "; ".join(title)}, arrays)
 

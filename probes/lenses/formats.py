@@ -11,11 +11,9 @@ from streamscope.instruments.result import Result
 
 def export(result: Result, path: Path) -> list[Path]:
     """Write the lenses of a result. Raises `InputError` where it has none of a single stream."""
-    J = dict[int, torch.Tensor]()
-    for layer in range(result.about["layers"]):
-        name = f"jacobian.blocks.{layer}.hook_resid_post.A"
-        if name in result.arrays:
-            J[layer] = torch.from_numpy(result.arrays[name]).T.contiguous().half()
+    names = {layer: f"jacobian.blocks.{layer}.hook_resid_post.A" for layer in range(result.about["layers"])}
+    matrices = {layer: result.arrays[name] for layer, name in names.items() if name in result.arrays}
+    J = {layer: torch.from_numpy(A.T.copy()).half() for layer, A in matrices.items()}
     if not J:
         needed = "jacobian lenses of one model with one stream"
         raise InputError(f"{path} holds {needed}: write .parquet, or give such a model")
