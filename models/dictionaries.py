@@ -66,6 +66,9 @@ class Dictionary:
         out = z @ self.W_dec.to(z) + self.b_dec.to(z)
         return out if self.W_skip is None else out + x @ self.W_skip.to(x)
 
+    def rebuild(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        return self.decode(self.encode(x), x)
+
     def stream_of(self, x: Tensor) -> Tensor:
         """Its stream in the activation of a hook: of parallel streams [..., N, D] one, else all."""
         return x[..., int(self.stream[1:]), :] if self.stream[1:].isdigit() else x
@@ -142,19 +145,9 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
 
 
 def subtracting(dictionary: Dictionary, part_of: Callable[[Tensor], Tensor]) -> dict[str, Edit]:
-    """Edits that subtract `part_of(z)` [..., D], of the latents z [..., F] at a position, from the stream there."""
-
-    def subtract(x: Tensor, y: Tensor) -> None:
-        dictionary.stream_of(y).sub_(part_of(dictionary.encode(dictionary.stream_of(x))))
-
-    edits = target_edits(dictionary.hook, dictionary.target, subtract)
-    return {name: everywhere(fn) for name, fn in edits.items()}
-
-
-def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], None]) -> dict[str, Edit]:
-    """Edits that let change(x, y) write into y, a copy of the activation of `target`; x is that of `source`, perhaps
-    the same. They raise `InputError` in a pass where `source` comes later."""
-    memory = dict[str, Tensor]()
+    """Edits that subtract `part_of(z)` [..., D], of the latents z [..., F] at a position, from the stream there. They
+    raise `InputError` in a pass where the hook of a transcoder comes after its target."""
+    source, target, memory = dictionary.hook, dictionary.target, dict[str, Tensor]()
 
     def read(x: Tensor, hook: Any) -> Tensor:
         memory["x"] = x
@@ -163,11 +156,11 @@ def target_edits(source: str, target: str, change: Callable[[Tensor, Tensor], No
     def write(y: Tensor, hook: Any) -> Tensor:
         if source != target and not memory:
             raise InputError(f"{target} comes before {source}: of what is read later, nothing can be rebuilt there")
-        new = y.clone()
-        change(y if source == target else memory.pop("x"), new)
+        x, new = y if source == target else memory.pop("x"), y.clone()
+        dictionary.stream_of(new).sub_(part_of(dictionary.encode(dictionary.stream_of(x))))
         return new
 
-    return {source: read, target: write}
+    return {source: everywhere(read), target: everywhere(write)}
 
 
 def dictionary_folder(spec: str) -> Path:
@@ -190,7 +183,9 @@ def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
     if dictionary.k:
         raise InputError(f"{folder}: a dictionary of the {dictionary.k} largest latents is not written: thresholds are")
     transcoder = dictionary.target != dictionary.hook
-    skip = "skip_" if dictionary.W_skip is not None else ""
+    tensors, skip = dictionary.weights(), ""
+    if dictionary.W_skip is not None:
+        tensors["W_skip"], skip = dictionary.W_skip.T, "skip_"  # theirs is [D out, D in]
     config = {
         "architecture": f"jumprelu_{skip}transcoder" if transcoder else "jumprelu",
         "d_in": len(dictionary.W_enc), "d_sae": len(dictionary.b_enc), "dtype": "float32", "device": "cpu",
@@ -203,9 +198,6 @@ def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
             "streamscope_version": version("streamscope"),
         },
     }  # fmt: skip
-    tensors = dictionary.weights()
-    if dictionary.W_skip is not None:  # theirs is [D out, D in]
-        tensors["W_skip"] = dictionary.W_skip.T
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / WEIGHTS, tensors, {})
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")

@@ -55,10 +55,6 @@ class Lenses:
         return self.maps[kind, place]
 
 
-def names_of(kind: str, place: str) -> tuple[str, str]:
-    return f"{kind}.{place}.A", f"{kind}.{place}.b"
-
-
 def read_lenses(path: Path, model: Any) -> Lenses:
     """The lenses of a file, for the model that they were fitted on.
 
@@ -77,7 +73,7 @@ def read_lenses(path: Path, model: Any) -> Lenses:
         keys = [name[:-2].split(".", 1) for name in tensors if name.endswith(".A")]
         if not owner or not keys:
             raise InputError(f"{path} holds no lenses: {MAKE_ONE}")
-        maps = {(kind, place): Map(*(tensors[name] for name in names_of(kind, place))) for kind, place in keys}
+        maps = {(kind, place): Map(*(tensors[f"{kind}.{place}.{part}"] for part in "Ab")) for kind, place in keys}
     if owner and owner != weights_digest(model):
         raise InputError(f"{path}: these lenses were fitted on other weights: {MAKE_ONE}")
     d = model.cfg.d_model

@@ -94,6 +94,12 @@ class Place:
         """The stream's part of a hook's activation."""
         return x if self.part is None else x[..., self.part, :]
 
+    def put(self, x: Tensor, index: Any, states: Float[Tensor, "N D"]) -> Tensor:
+        """A hook's activation with these states at some positions [B, T] of the stream."""
+        out = x.clone()
+        self.of(out)[index] = states.to(out)
+        return out
+
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:
     """The streams after every layer, or at the given hooks. A pattern such as blocks.3.* stands for the streams among

@@ -5,8 +5,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from streamscope.cli.disk import read_json, write_text
-from streamscope.cli.errors import InputError, reading
-from streamscope.cli.terminal import counted
+from streamscope.cli.errors import InputError
 from streamscope.features.dictionaries import STATES, Dictionaries
 from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
 from streamscope.instruments.data import Opened, Tokens
@@ -76,21 +76,18 @@ def harvest(
     command stopped."""
     documents, ends = list(opened.documents()), np.cumsum([0, *sizes_of(opened)]).tolist()
     folder.mkdir(parents=True, exist_ok=True)
-    names = [place.name for place in source_places]
-    data = {**opened.about(), "part": opened.part}
-    about = {"weights": weights_digest(model), "places": names, "data": data, "n": ends[-1]}
+    about = {"weights": weights_digest(model), "places": [place.name for place in source_places],
+             "data": {**opened.about(), "part": opened.part}, "n": ends[-1]}  # fmt: skip
     log, finished = folder / "done.json", 0
     if log.is_file():
-        with reading(log, "remove the folder"):
-            record = read_json(log, dict[str, Any])
+        record = read_json(log, dict[str, Any], "remove the folder")
         finished = record.pop("documents")
         if record != about:
             raise InputError(f"{folder} holds states of another command: remove it")
         advance(ends[finished])
-    mode: Any = "r+" if finished else "w+"
-    files = [folder / f"{name.replace(':', '-')}.f32" for name in names]
-    arrays = [np.memmap(file, np.float32, mode, shape=(ends[-1], model.cfg.d_model)) for file in files]
-    rows = dict(zip(source_places, map(np.asarray, arrays), strict=True))
+    mode, shape = "r+" if finished else "w+", (ends[-1], model.cfg.d_model)
+    files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
+    rows = {place: np.memmap(file, np.float32, mode, shape=shape) for place, file in files.items()}
     for first in range(finished, len(documents), TEXTS):
         batch = documents[first : first + TEXTS]
         tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)
@@ -101,11 +98,11 @@ def harvest(
                 rows[place][ends[first + i] : ends[first + i + 1]] = x[i, part].float().cpu().numpy()
         finished = first + len(batch)
         if finished // TEXTS % SAVED == 0 or finished == len(documents):
-            for array in arrays:
+            for array in rows.values():
                 array.flush()
             write_text(log, json.dumps({**about, "documents": finished}))
         advance(ends[finished] - ends[first])
-    return rows
+    return {place: np.asarray(array) for place, array in rows.items()}
 
 
 # ---- training ---------------------------------------------------------------------------------
@@ -139,8 +136,8 @@ def train(
          "W_dec": W_dec.clone(), "b_dec": torch.zeros(y.shape[1])}  # fmt: skip
     if transcoder:
         W["W_skip"] = torch.zeros(x.shape[1], y.shape[1])
-    trained = [p.requires_grad_() for name, p in W.items() if not (frozen and name == "W_dec")]
-    optimizer = torch.optim.Adam(trained, lr=options.lr)
+    trained = {name: p.requires_grad_() for name, p in W.items() if not (frozen and name == "W_dec")}
+    optimizer = torch.optim.Adam(trained.values(), lr=options.lr)
     steps = max(1, n // options.batch)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (steps - i) / max(1, DECAY * steps)))
     least, order = torch.zeros(()), rng.permutation(n)
@@ -155,22 +152,23 @@ def train(
         skip = bx @ W["W_skip"] if transcoder else 0.0
         errors = [by - W["b_dec"] - skip - z[:, :size] @ W["W_dec"][:size] for size in sizes]
         loss = torch.stack([e.square().sum(1).mean() for e in errors]).mean()
-        for p, g in zip(trained, torch.autograd.grad(loss, trained), strict=True):
-            p.grad = g
-        if not frozen:  # the length of a row is no freedom
-            D, along = W["W_dec"].detach(), W["W_dec"].grad
-            assert along is not None
-            W["W_dec"].grad = along - (along * D).sum(1, keepdim=True) * D
+        for (name, p), g in zip(trained.items(), torch.autograd.grad(loss, [*trained.values()]), strict=True):
+            along = (g * p.detach()).sum(1, keepdim=True) * p.detach() if name == "W_dec" else 0.0
+            p.grad = g - along  # the length of a row is no freedom
         optimizer.step()
         falling.step()
         with torch.no_grad():
             W["W_dec"].div_(W["W_dec"].norm(dim=1, keepdim=True))
         advance(len(rows))
-    final = {name: p.detach() for name, p in W.items()}
+    W = {name: p.detach() for name, p in W.items()}
     last = to_x(x[np.sort(order[-max(options.batch, CALIBRATION // width) :])])
-    pre = torch.relu(last @ final["W_enc"] + final["b_enc"]).flatten()
-    threshold = float(pre.kthvalue(max(1, pre.numel() - options.k * len(last))).values)
-    return folded(final, threshold, to_x, to_y)
+    pre = torch.relu(last @ W["W_enc"] + W["b_enc"]).flatten()
+    threshold = pre.kthvalue(max(1, pre.numel() - options.k * len(last))).values.expand(width).clone()
+    # the dictionary of states as they are: both scales are in its weights
+    W_enc, W_dec, b_dec = to_x.factor * W["W_enc"], W["W_dec"] / to_y.factor, W["b_dec"] / to_y.factor + to_y.mean
+    W_skip = W["W_skip"] * to_x.factor / to_y.factor if transcoder else None
+    b_dec = b_dec if W_skip is None else b_dec - to_x.mean @ W_skip
+    return Dictionary(W_enc, W["b_enc"] - to_x.mean @ W_enc, W_dec, b_dec, threshold, W_skip)
 
 
 def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor, ""]:
@@ -181,119 +179,86 @@ def kth_largest(pre: Float[Tensor, "N F"], k: int, guess: float) -> Float[Tensor
     return candidates.topk(min(k, len(candidates))).values[-1].clamp(min=1e-12)
 
 
-def folded(W: Mapping[str, Tensor], threshold: float, to_x: Scale, to_y: Scale) -> Dictionary:
-    """The dictionary of states as they are: both scales are in its weights."""
-    W_enc = to_x.factor * W["W_enc"]
-    W_dec, b_dec, W_skip = W["W_dec"] / to_y.factor, W["b_dec"] / to_y.factor + to_y.mean, None
-    if "W_skip" in W:
-        W_skip = W["W_skip"] * to_x.factor / to_y.factor
-        b_dec = b_dec - to_x.mean @ W_skip
-    theta = torch.full((len(W["b_enc"]),), threshold)
-    return Dictionary(W_enc, W["b_enc"] - to_x.mean @ W_enc, W_dec, b_dec, theta, W_skip)
-
-
 # ---- the instrument ---------------------------------------------------------------------------
-
-
-class Wanted(NamedTuple):
-    """One dictionary to train; `name` is its folder: what it reads and, if it rebuilds another hook, that one."""
-
-    source: Place
-    target: Place
-    seed: int
-    frozen: bool
-
-    @property
-    def name(self) -> str:
-        hooks = "-to-".join(place.name.replace(":", "-") for place in dict.fromkeys((self.source, self.target)))
-        return f"{hooks}-s{self.seed}" + "-frozen" * self.frozen
 
 
 def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: dictionaries. Units: held-out documents, with sums over their positions, those of all windows of one."""
     opened, source_places = data[Tokens], places(options, model)
     pairs = [(source_places[0], source_places[1])] if options.target else [(place, place) for place in source_places]
-    kinds = (False, True) if options.controls else (False,)
-    specs = [Wanted(*pair, seed, frozen) for pair in pairs for seed in options.seeds for frozen in kinds]
-    sizes = sizes_of(opened)
+    specs = dict[str, tuple[Place, Place, int, bool]]()  # by the name of the folder
+    for pair, seed, frozen in product(pairs, options.seeds, (False, True) if options.controls else (False,)):
+        hooks = "-to-".join(place.name.replace(":", "-") for place in dict.fromkeys(pair))
+        specs[f"{hooks}-s{seed}" + "-frozen" * frozen] = *pair, seed, frozen
     places_read = [document.document for document in opened.documents()]
-    total, document = sum(sizes), np.repeat(places_read, sizes)
+    document = np.repeat(places_read, sizes_of(opened))  # of each state
     names, counts_of = np.unique(document, return_counts=True)
     if len(names) < 3:
         raise InputError(f"some documents are trained on and two others held out: give 3, not {len(names)}")
-    first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * total)), len(names) - 2)]
-    held_out = document >= first
-    n = int((~held_out).sum())
+    first = names[min(int(np.searchsorted(np.cumsum(counts_of), (1 - HELD_OUT) * len(document))), len(names) - 2)]
+    n = int((document < first).sum())
     if n < options.batch:
-        positions = counted(n, "position", ",")
-        raise InputError(f"{positions} to train on: a step needs --batch {options.batch}; give more text")
+        raise InputError(f"{n:,} positions to train on: a step needs --batch {options.batch}; give more text")
     run = getattr(model, "run", None)
-    name = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
-    about = {"weights_digest": weights_digest(model), "model_name": name, "documents": int(first), "positions": n,
+    label = run_label(run) if run else getattr(getattr(model, "config", None), "name", type(model).__name__)
+    about = {"weights_digest": weights_digest(model), "model_name": label, "documents": int(first), "positions": n,
              "data": {**opened.about(), "part": opened.part}, "context_size": model.cfg.n_ctx}  # fmt: skip
     about |= {name: getattr(options, name) for name in ("width", "k", "batch", "lr", "matryoshka")}
-    dictionaries = {}
-    folders = {} if options.to is None else {spec: options.to / spec.name for spec in specs}
-    for spec, path in folders.items():
-        if (path / CONFIG).is_file():
-            dictionaries[spec] = found = read_dictionary(str(path), model)
-            if found.target != spec.target.hook or not about.items() <= found.about.items():
-                raise InputError(f"{path} was trained with other options or text: give another --to")
-            say(progress, f"{path} is there")
+    dictionaries = dict[str, Dictionary]()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.to or Path(temporary)) / STATES
-        advance = ticks(progress, total * (1 + len(specs) - len(dictionaries)))
-        states = harvest(model, opened, source_places, folder, advance)
-        for spec in (spec for spec in specs if spec not in dictionaries):
-            source, target, seed, frozen = spec
+        to = options.to or Path(temporary)
+        for name in (name for name in specs if (to / name / CONFIG).is_file()):
+            dictionaries[name] = found = read_dictionary(str(to / name), model)
+            if found.target != specs[name][1].hook or not about.items() <= found.about.items():
+                raise InputError(f"{to / name} was trained with other options or text: give another --to")
+            say(progress, f"{to / name} is there")
+        advance = ticks(progress, len(document) * (1 + len(specs) - len(dictionaries)))
+        states = harvest(model, opened, source_places, to / STATES, advance)
+        for name in (name for name in specs if name not in dictionaries):
+            source, target, seed, frozen = specs[name]
             y = None if source == target else states[target][:n]
             latents = train(options, states[source][:n], seed, target=y, frozen=frozen, advance=advance)
             meta = {**about, "frozen": frozen, "seed": seed, "threads": torch.get_num_threads()}
-            dictionaries[spec] = replace(
-                latents, hook=source.hook, target=target.hook, stream=source.stream, about=meta
-            )
-            if folders:
-                write_dictionary(folders[spec], dictionaries[spec])
-        states = {place: x[n:] for place, x in states.items()}
+            hooks = {"hook": source.hook, "target": target.hook, "stream": source.stream}
+            dictionaries[name] = replace(latents, **hooks, about=meta)
+            write_dictionary(to / name, dictionaries[name])
+        cells = [(name, *spec, dictionaries[name]) for name, spec in specs.items()]
         copies = dict(zip(places_read, opened.units()["cluster"], strict=True))  # copies of a document are no others
-        observations = _observed({spec: dictionaries[spec] for spec in specs}, states, document[n:], copies)
+        observations = _observed(cells, {place: x[n:] for place, x in states.items()}, document[n:], copies)
         advance(0)
         del states
-        shutil.rmtree(folder, ignore_errors=True)
-    title = f"{title_of(model)}: {opened.title()}; {options.width} latents, trained on {n:,} positions, held out"
-    observations.about["title"] = title
-    return observations
+        shutil.rmtree(to / STATES, ignore_errors=True)
+    words = f"{options.width} latents, trained on {n:,} positions, held out"
+    return replace(observations, about={"title": f"{title_of(model)}: {opened.title()}; {words}"})
 
 
 def _observed(
-    trained_dictionaries: Mapping[Wanted, Dictionary], rows: Mapping[Place, np.ndarray], document: np.ndarray,
-    copies: Mapping[int, str],
+    dictionaries: Sequence[tuple[str, Place, Place, int, bool, Dictionary]], rows: Mapping[Place, np.ndarray],
+    document: np.ndarray, copies: Mapping[int, str],
 ) -> InstrumentData:  # fmt: skip
-    documents, starts = np.unique(document, return_index=True)
-    sums, dead = list[np.ndarray](), list[float]()
-    for spec, dictionary in trained_dictionaries.items():
-        mean, alive = torch.from_numpy(rows[spec.target]).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
+    documents, starts, sizes = np.unique(document, return_index=True, return_counts=True)
+    sums, cells, dead = list[np.ndarray](), list[dict[str, Any]](), list[float]()
+    for name, source, target, seed, frozen, dictionary in dictionaries:
+        mean, alive = torch.from_numpy(rows[target]).mean(0), torch.zeros(len(dictionary.b_enc)).bool()
         parts = list[Tensor]()
         for part in np.array_split(np.arange(len(document)), max(1, len(document) // 8192)):
-            x, y = (torch.from_numpy(rows[place][part]) for place in (spec.source, spec.target))
+            x, y = (torch.from_numpy(rows[place][part]) for place in (source, target))
             z = dictionary.encode(x)
             alive |= (z > 0).any(0)
             squares = [(y - rebuilt).square().sum(1) for rebuilt in (dictionary.decode(z, x), mean)]
-            parts.append(torch.stack([*squares, (z > 0).sum(1).float(), torch.ones(len(z))]).double())
+            parts.append(torch.stack([*squares, (z > 0).sum(1)]).double())
         sums.append(np.add.reduceat(torch.cat(parts, 1).numpy(), starts, axis=1))
         dead.append(1 - float(alive.float().mean()))
-    error, variance, latents, positions = np.stack(sums, 1)
-    cells = pd.DataFrame([
-        {"hook": spec.source.hook, "stream": spec.source.stream, "seed": spec.seed,
-         "decoder": "frozen" if spec.frozen else "trained", "dictionary": spec.name} for spec in trained_dictionaries
-    ])  # fmt: skip
+        decoder = "frozen" if frozen else "trained"
+        cells.append(dict(hook=source.hook, stream=source.stream, seed=seed, decoder=decoder, dictionary=name))
+    error, variance, latents = np.stack(sums, 1)
     units = pd.DataFrame({"unit": documents.astype(str), "cluster": [copies[i] for i in documents.tolist()]})
-    observations = InstrumentData({}, {}, extra=dead)
-    quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, positions)}
+    observations, labels = InstrumentData({}, {}, extra=dead), pd.DataFrame(cells)
+    quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, sizes)}
     for name, (unit, total, size) in quantities.items():
         measure = Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf))
-        observations.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-        observations.contrasts[name] = each(name, cells, null=None)
+        observations.blocks[name] = Observations(measure=measure, cells=labels, units=units, total=total, size=size)
+        observations.contrasts[name] = each(name, labels, null=None)
     return observations
 
 

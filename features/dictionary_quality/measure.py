@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import counted
 from streamscope.cli.user_code import latents_in
 from streamscope.features.dictionaries.measure import FVU, L0
@@ -32,8 +32,8 @@ from streamscope.instruments.observations import (
 )
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
-from streamscope.models.dictionaries import Dictionary, read_dictionary, target_edits
-from streamscope.models.hooks import Edit, layer_of, match
+from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
+from streamscope.models.hooks import Edit, expected_hooks, layer_of
 from streamscope.models.readout import IGNORE, divergences, token_losses
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, batch_states, places_of
@@ -47,35 +47,11 @@ TABLE = 0.01  # variance not explained by the token below which a stream is a ta
 TOKEN, COMPONENTS, MEAN = "mean per token", "{} principal components", "mean"
 
 
-def dictionaries(options: DictionaryQuality, model: Any) -> tuple[dict[str, Dictionary], dict[str, list[int]]]:
-    """The dictionaries by name, and their latents to show. Raises `InputError` for one of another model, a hook that
-    the model lacks, and latents that the dictionary lacks."""
-    folders = [latents_in(path, complete=True) or (path, []) for path in options.dictionary]
-    names = [Path(folder).name for folder, _ in folders]
-    labels = options.dictionary if len(set(names)) < len(names) else names
-    by_label, chosen = dict[str, Dictionary](), dict[str, list[int]]()
-    for label, (folder, latents) in zip(labels, folders, strict=True):
-        dictionary = read_dictionary(str(folder), model)
-        if not dictionary.hook:
-            raise InputError(f"{label} names no hook")
-        if max(latents, default=0) >= (n := len(dictionary.b_enc)):
-            raise InputError(f"{label} has the latents 0 to {n - 1}, not {max(latents)}")
-        match(model, [dictionary.hook, dictionary.target])
-        by_label[label], chosen[label] = dictionary.to(model.cfg.device), latents
-    return by_label, chosen
-
-
-def check(options: DictionaryQuality, model: Any) -> None:
-    need_parts(model, options.name)
-    dictionaries(options, model)
-
-
 # ---- ways to rebuild a state ------------------------------------------------------------------
 
 
 Rebuild = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(source [N, D], state [N, D], ids [N]) -> what takes the state's place."""
-States = Mapping[Place, Float[Tensor, "B T D"]]
 
 
 def rebuilds(
@@ -101,83 +77,75 @@ class Cell:
     source: Place
     target: Place
     rebuild: Rebuild
-    dictionary: Dictionary | None = None
-    values: dict[int, list[Tensor]] = field(default_factory=dict)
-    """Of each latent to show, its values at the positions that are measured."""
+    dictionary: Any = None
+    """The `Dictionary`, if it is one."""
+    latents: list[int] = field(default_factory=list)
+    """Those to show."""
+    values: list[Float[Tensor, "N latents"]] = field(default_factory=list)
+    """What they are at the positions that are measured."""
     alive: Any = False
     """[F] which latents some position has."""
-
-    def sums(self, ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"], states: States) -> Float[Tensor, "3 B"]:
-        """Σ|y − ŷ|², latents and positions that may have some, of each document of a batch."""
-        x, y = (states[place][real].float() for place in (self.source, self.target))
-        error = (y - self.rebuild(x, y, ids[real])).double().square().sum(-1)
-        latents = positions = torch.zeros_like(error)
-        if self.dictionary is not None:
-            z = self.dictionary.encode(x)
-            self.alive = self.alive | (z > 0).any(0)
-            latents, positions = (z > 0).sum(-1).double(), torch.ones_like(error)
-            for latent, parts in self.values.items():
-                parts.append(z[:, latent].cpu())
-        document = real.nonzero()[:, 0]
-        return error.new_zeros(3, len(ids)).index_add(1, document, torch.stack([error, latents, positions]))
-
-    def edits(self, ids: Int[Tensor, "B T"], rebuilt: Bool[Tensor, "B T"]) -> dict[str, Edit]:
-        """The edits that put the rebuilt state in the place of the state, at these positions."""
-
-        def replace_state(x: Tensor, y: Tensor) -> None:
-            source, state = self.source.of(x), self.target.of(y)  # a view of y
-            state[rebuilt] = self.rebuild(source[rebuilt].float(), state[rebuilt].float(), ids[rebuilt]).to(state)
-
-        return target_edits(self.source.hook, self.target.hook, replace_state)
 
 
 # ---- measuring --------------------------------------------------------------------------------
 
 
-def scored(model: Any, tokens: Tensor, targets: Tensor) -> Bool[Tensor, "B T"]:
-    """The positions of a batch whose states are compared: those with a target, without BOS."""
-    return (targets != IGNORE) & (tokens != model.tokenizer.bos_id)
+def dictionary_cells(options: DictionaryQuality, model: Any) -> list[Cell]:
+    """The dictionaries. Raises `InputError` for one of another model, a hook that the model lacks, and latents to show
+    that the dictionary lacks."""
+    folders = [latents_in(path, complete=True) or (path, []) for path in options.dictionary]
+    names, cells = [Path(folder).name for folder, _ in folders], list[Cell]()
+    labels = options.dictionary if len(set(names)) < len(names) else names
+    for label, (folder, latents) in zip(labels, folders, strict=True):
+        dictionary = read_dictionary(str(folder), model).to(model.cfg.device)
+        if not dictionary.hook:
+            raise InputError(f"{label} names no hook")
+        with reading(label):
+            without_latents(dictionary, latents or [0], model)  # hooks of the model, and latents that are there
+        hooks = (dictionary.hook, dictionary.target)
+        order = [name for name, _ in expected_hooks(model.config) if name in hooks]
+        if order[0] != dictionary.hook:
+            raise InputError(f"{label}: {order[0]} comes before {order[1]} and cannot be rebuilt from it")
+        places = (Place(hook, dictionary.stream or RESID, layer_of(hook)) for hook in hooks)
+        cells.append(Cell(label, *places, lambda x, y, ids, d=dictionary: d.rebuild(x), dictionary, latents))
+    return cells
 
 
-def rebuilt_by(dictionary: Dictionary, x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
-    return dictionary.decode(dictionary.encode(x), x)
+def check(options: DictionaryQuality, model: Any) -> None:
+    need_parts(model, options.name)
+    dictionary_cells(options, model)
 
 
-def cells_of(
-    by_label: Mapping[str, Dictionary], latents: Mapping[str, Sequence[int]], model: Any, opened: OpenDocuments
-) -> list[Cell]:
-    """The dictionaries, and per place that is rebuilt the token's mean, principal components and the mean."""
-    cells = []
-    for label, d in by_label.items():
-        source, target = (Place(hook, d.stream or RESID, layer_of(hook)) for hook in (d.hook, d.target))
-        values: dict[int, list[Tensor]] = {latent: [] for latent in latents[label]}
-        cells.append(Cell(label, source, target, partial(rebuilt_by, d), d, values))
-    middle = [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
+def simple_cells(cells: Sequence[Cell], model: Any, opened: OpenDocuments) -> list[Cell]:
+    """What needs no dictionary, at every place that is rebuilt: the token's mean, principal components and the mean."""
+    places = [cell.target for cell in cells]
+    places = places or [place for place in places_of(model) if place.layer == model.cfg.n_layers // 2]
     n, width, device = model.cfg.d_vocab, model.cfg.d_model, model.cfg.device
     zeros = partial(torch.zeros, dtype=torch.float64, device=device)
-    places = [cell.target for cell in cells] or middle
     sums = {place: (zeros(n), zeros(n, width), zeros(width, width)) for place in places}
     for _, tokens, targets in opened.batches():
         tokens = tokens.to(device)
-        real, (states, _) = scored(model, tokens, targets.to(device)), batch_states(model, tokens, sums)
+        real = (targets.to(device) != IGNORE) & (tokens != model.tokenizer.bos_id)
+        states, _ = batch_states(model, tokens, sums)
         for place, (size, total, square) in sums.items():
             x = states[place][real].double()
             size.index_add_(0, tokens[real], torch.ones_like(x[:, 0]))
             total.index_add_(0, tokens[real], x)
             square += x.T @ x
+    simple = list[Cell]()
     for place, place_sums in sums.items():
-        at_place = [cell.dictionary for cell in cells if cell.dictionary is not None and cell.target == place]
+        at_place = [cell.dictionary for cell in cells if cell.target == place]
         k = max((int(dictionary.about.get("k") or dictionary.k or K) for dictionary in at_place), default=K)
-        cells += [Cell(name, place, place, rebuild) for name, rebuild in rebuilds(*place_sums, k).items()]
-    return cells
+        simple += [Cell(name, place, place, rebuild) for name, rebuild in rebuilds(*place_sums, k).items()]
+    return simple
 
 
-def trained_on(by_label: Mapping[str, Dictionary], opened: OpenDocuments, measured: OpenDocuments) -> str:
+def trained_on(dictionaries: Sequence[Dictionary], opened: OpenDocuments, measured: OpenDocuments) -> str:
     """How many of the measured documents a dictionary was trained on, for the title; "" if none is known to be."""
     origin = {name: opened.shards.meta.get(name) for name in ("corpus", "tokenizer", "rule")} | {"part": opened.part}
     units, measured_texts, n = opened.units(), measured.units()["cluster"].drop_duplicates(), 0
     place = units["document"] if "document" in units else units["unit"].str.partition(":")[0].astype(int)
-    for about in (dictionary.about for dictionary in by_label.values()):
+    for about in (dictionary.about for dictionary in dictionaries):
         data = about.get("data")
         if isinstance(data, Mapping) and origin.items() <= data.items():
             n = max(n, measured_texts.isin(units["cluster"][place < about["documents"]]).sum())
@@ -186,22 +154,32 @@ def trained_on(by_label: Mapping[str, Dictionary], opened: OpenDocuments, measur
 
 def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: the unedited model, then ways to rebuild a state. Units: documents, with sums over their positions."""
-    opened, (by_label, chosen_latents) = data[Documents], dictionaries(options, model)
+    opened, of_dictionaries = data[Documents], dictionary_cells(options, model)
     fitted, measured = opened.split(MEASURED, options.seed)
-    cells = cells_of(by_label, chosen_latents, model, fitted)
+    cells = of_dictionaries + simple_cells(of_dictionaries, model, fitted)
     spots = list[tuple[list[int], int]]()  # the document of each position, and its place there
     advance = ticks(progress, len(list(measured.batches())) * len(cells))
 
     @torch.no_grad()
     def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        real = scored(model, tokens, targets)
-        states, _ = batch_states(model, tokens, {place for c in cells for place in (c.source, c.target)})
-        ends = (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
-        documents = [ids[:end].tolist() for ids, end in zip(tokens, ends, strict=True)]
-        spots.extend((documents[i], t) for i, t in real.nonzero().tolist())
         in_context = (targets != IGNORE).flip(1).cumsum(1).flip(1) > 0  # scored, or of the window before
         rebuilt = in_context & (tokens != model.tokenizer.bos_id)
-        sweep = [cell.edits(tokens, rebuilt) for cell in cells]
+        real = rebuilt & (targets != IGNORE)
+        states, _ = batch_states(model, tokens, {place for c in cells for place in (c.source, c.target)})
+        documents = [ids[:n].tolist() for ids, n in zip(tokens, in_context.sum(1), strict=True)]
+        spots.extend((documents[i], t) for i, t in real.nonzero().tolist())
+        sweep, counted_sums, scored = list[dict[str, Edit]](), list[Tensor](), real[rebuilt]
+        for cell in cells:
+            x, y = (states[place][rebuilt].float() for place in (cell.source, cell.target))
+            new = cell.rebuild(x, y, tokens[rebuilt])
+            sweep.append({cell.target.hook: lambda h, hook, at=cell.target, new=new: at.put(h, rebuilt, new)})
+            squares = (y - new)[scored].double().square().sum(-1)
+            z = cell.dictionary.encode(x[scored]) if cell.dictionary else x.new_zeros(len(squares), 0)
+            cell.alive = cell.alive | (z > 0).any(0)
+            cell.values.append(z[:, cell.latents].cpu())
+            of_positions = torch.stack([squares, (z > 0).sum(-1), torch.full_like(squares, z.shape[1] > 0)])
+            zeros = torch.zeros(3, len(tokens)).to(squares)
+            counted_sums.append(zeros.index_add(1, real.nonzero()[:, 0], of_positions))
         prefix = prefix_of(model, tokens, [{}, *sweep])
         unedited_state, _ = prefix.run({})
         losses, kl = [token_losses(unedited_state, model.head, targets).double().sum(1)], list[Tensor]()
@@ -210,7 +188,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
             losses.append(token_losses(h, model.head, targets).double().sum(1))
             kl.append((divergences(unedited_state, h, model.head) * (targets != IGNORE)).sum(1))
             advance(1)
-        error, l0, positions = torch.stack([cell.sums(tokens, real, states) for cell in cells], 1)
+        error, l0, positions = torch.stack(counted_sums, 1)
         of_pass = {"loss": torch.stack(losses), "kl": torch.stack(kl)}
         return {**of_pass, "error": error, "l0": l0, "positions": positions}
 
@@ -220,15 +198,15 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
     fvu = measurements.blocks["fvu"]
     by_place = fvu.cells.assign(fvu=fvu.values).set_index("dictionary").groupby("place", sort=False)["fvu"]
     words = [words_of(str(place), values.to_dict()) for place, values in by_place]
-    words.append(trained_on(by_label, opened, measured))
+    words.append(trained_on([cell.dictionary for cell in of_dictionaries], opened, measured))
     measurements.about["title"] = "; ".join([f"{title_of(model)} on {measured.title()}", *filter(None, words)])
-    measurements.extra = (*measurements.extra, matches(by_label, options.seed), contexts(cells, spots, model.tokenizer))
+    measurements.extra += matches(of_dictionaries, options.seed), contexts(of_dictionaries, spots, model.tokenizer)
     return measurements
 
 
 def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.DataFrame) -> InstrumentData:
-    labels = pd.DataFrame([{"place": cell.target.name, "dictionary": cell.name} for cell in cells])
-    with_unedited = pd.concat([pd.DataFrame([{"place": "", "dictionary": ""}]), labels], ignore_index=True)
+    with_unedited = pd.DataFrame([("", ""), *((cell.target.name, cell.name) for cell in cells)], columns=KEYS)
+    labels = with_unedited[1:].reset_index(drop=True)
     mean_of = {cell.target: i for i, cell in enumerate(cells) if cell.name == MEAN}
     means = [mean_of[cell.target] for cell in cells]
     blocks = {
@@ -246,8 +224,7 @@ def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.D
         observations.contrasts[name] = each(name, labels, null=None, missing=missing)
     increases = each("increase", labels, start=1)
     observations.contrasts["loss"] = [replace(c, weights={**c.weights, 0: -1.0}) for c in increases]
-    dead = [float("nan") if cell.dictionary is None else 1 - float(cell.alive.float().mean()) for cell in cells]
-    observations.extra = (means, dead)
+    observations.extra = (means, [1 - float(cell.alive.float().mean()) for cell in cells])  # NaN of no latents
     return observations
 
 
@@ -277,7 +254,8 @@ def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[
     missing |= {(i, "dead"): "it has no latents" for i, value in enumerate(dead) if value != value}
     title, out = data.about["title"], {"quality": Table(frame, COLUMNS, missing, data.about["title"])}
     if pairs:
-        out["matches"] = Table(pd.DataFrame(pairs), MATCHES, {}, f"{title}: latents of one dictionary in another")
+        frame = pd.DataFrame(pairs, columns=[column.name for column in MATCHES])
+        out["matches"] = Table(frame, MATCHES, {}, f"{title}: latents of one dictionary in another")
     if context_rows:
         out["contexts"] = Table(pd.DataFrame(context_rows), CONTEXTS, {}, f"{title}: where latents are largest")
     return out
@@ -286,29 +264,28 @@ def tables(options: DictionaryQuality, data: InstrumentData, estimates: Mapping[
 def contexts(cells: Sequence[Cell], spots: Sequence[tuple[list[int], int]], tokenizer: Any) -> list[dict[str, Any]]:
     """The `MOST` positions at which each latent to show is largest, in their texts."""
     rows = list[dict[str, Any]]()
-    for label, latent, parts in ((cell.name, *item) for cell in cells for item in cell.values.items()):
-        z = torch.cat(parts)
-        share = float((z > 0).float().mean())
-        for value, spot in zip(*(x.tolist() for x in z.topk(min(MOST, len(z)))), strict=True):
-            if value > 0:
-                ids, t = spots[spot]
-                pieces = (ids[max(0, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
-                text = Context(*map(tokenizer.decode, pieces)).marked()
-                rows.append(dict(dictionary=label, latent=latent, share=share, value=value, context=text))
+    for cell in cells:
+        for latent, z in zip(cell.latents, torch.cat(cell.values).T, strict=True):
+            share = float((z > 0).float().mean())
+            for value, spot in zip(*(x.tolist() for x in z.topk(min(MOST, len(z)))), strict=True):
+                if value > 0:
+                    ids, t = spots[spot]
+                    pieces = (ids[max(0, t - BEFORE) : t], [ids[t]], ids[t + 1 : t + 1 + BEFORE // 2])
+                    text = Context(*map(tokenizer.decode, pieces)).marked()
+                    rows.append(dict(dictionary=cell.name, latent=latent, share=share, value=value, context=text))
     return rows
 
 
-def matches(by_label: Mapping[str, Dictionary], seed: int) -> list[dict[str, Any]]:
+def matches(cells: Sequence[Cell], seed: int) -> list[tuple[Any, ...]]:
     """Of every two dictionaries the mean, over the latents of one, of the largest cosine of what they write, and the
-    same with the entries of each row of the other shuffled."""
-    rows = list[dict[str, Any]]()
-    generator = torch.Generator().manual_seed(seed)
-    for a, b in permutations(by_label, 2):
-        W, V = (torch.nn.functional.normalize(by_label[label].W_dec.cpu(), dim=1) for label in (a, b))
+    same with the entries of each row of the other shuffled: rows of the table."""
+    rows, generator = list[tuple[Any, ...]](), torch.Generator().manual_seed(seed)
+    for a, b in permutations(cells, 2):
+        W, V = (torch.nn.functional.normalize(cell.dictionary.W_dec.cpu(), dim=1) for cell in (a, b))
         shuffled = torch.stack([row[torch.randperm(len(row), generator=generator)] for row in V])
         largest, control = ((W @ x.T).amax(1) for x in (V, shuffled))
-        values = {"cosine": largest.mean(), "shuffled": control.mean(), "found": (largest > SAME).float().mean()}
-        rows.append({"dictionary": a, "other": b, **{k: float(v) for k, v in values.items()}, "latents": len(W)})
+        means = (float(x.mean()) for x in (largest, control, (largest > SAME).float()))
+        rows.append((a.name, b.name, *means, len(W)))
     return rows
 
 

@@ -152,11 +152,9 @@ def with_values(variable: str, model: Any, cases: pd.DataFrame) -> pd.DataFrame:
     """The prompts with the value of the model's own answer (chosen), or of the right one."""
     if variable == "right":
         return cases.assign(value=cases["right"])
-    tokens = cases["tokens"].tolist()
-    logits = run(model, Query(tokens=tokens, logits=[[len(ids) - 1] for ids in tokens])).logits
-    assert logits is not None
-    chosen = (margins(torch.cat(logits), cases["answers"]) > 0).cpu().numpy()
-    return cases.assign(value=np.where(chosen, cases["right"], 1 - cases["right"]))
+    with_itself = np.repeat(np.arange(len(cases))[:, None], 2, axis=1)
+    (prefers,) = answered(model, cases, with_itself, [], [])
+    return cases.assign(value=np.where(prefers, cases["right"], 1 - cases["right"]))
 
 
 def draw_pairs(prompts: Sequence[int], n: int, rng: np.random.Generator) -> Int[np.ndarray, "pairs 2"]:
@@ -193,9 +191,8 @@ def margins(
     """ln Σ p(answers) − ln Σ p(foils), in nats."""
     sums = list[Tensor]()
     for side in zip(*answers, strict=True):
-        index = pad(side).to(logits.device)
-        absent = torch.arange(index.shape[1]) >= torch.tensor([[len(ids)] for ids in side])
-        sums.append(logits.gather(1, index).masked_fill(absent.to(logits.device), -torch.inf).logsumexp(1))
+        index = pad(side, fill=-1).to(logits.device)
+        sums.append(logits.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf).logsumexp(1))
     return sums[0] - sums[1]
 
 
@@ -205,67 +202,59 @@ def swap(
     """The edit that adds P (h_source − h_base) to base prompts at their positions: P = U Uᵀ, or 1 without U."""
     delta = states[source] - states[base]
     delta = delta if U is None else (delta.to(U) @ U @ U.T).to(delta)
-
-    def add(x: Tensor, hook: Any) -> Tensor:
-        new = x.clone()
-        place.of(new)[torch.arange(len(delta), device=x.device), position] += delta.to(x)
-        return new
-
-    return {place.hook: add}
+    index = (torch.arange(len(delta), device=position.device), position)
+    return {place.hook: lambda x, hook: place.put(x, index, place.of(x)[index] + delta.to(x))}
 
 
-class Search:
-    """Distributed alignment search at one place: pairs of prompts, and the states before its layer, computed once."""
+def das(
+    model: Any, cases: pd.DataFrame, place: Place, states: Float[Tensor, "prompts D"], start: Float[Tensor, "D k"],
+    steps: int, rng: np.random.Generator,
+) -> tuple[Float[Tensor, "D k"], bool]:  # fmt: skip
+    """Distributed alignment search at one place: the basis with the least loss on held-out pairs, from `start` on, and
+    whether there were no held-out words.
 
-    def __init__(self, model: Any, cases: pd.DataFrame, place: Place, states: Float[Tensor, "prompts D"]) -> None:
-        self.model, self.cases, self.place, self.states = model, cases, place, states
-        self.tokens, self.position, self.last = tensors_of(model, cases, range(len(cases)))
-        self.learns_words = False
-        """Whether the last training had no held-out words."""
-        if hasattr(model, "segment"):
-            with torch.no_grad():
-                self.before = model.segment(model.embed_tokens(self.tokens), 0, place.layer)
+    Held-out pairs have words of their own where both groups of prompts have both values: with few words a basis soon
+    learns the words instead of the variable. The states before the layer of the place are computed once.
+    """
+    tokens, position, last = tensors_of(model, cases, range(len(cases)))
+    native = hasattr(model, "segment")
+    with torch.no_grad():
+        before = model.segment(model.embed_tokens(tokens), 0, place.layer) if native else None
 
-    def loss(self, U: Float[Tensor, "D k"], pairs: Int[np.ndarray, "pairs 2"]) -> Float[Tensor, ""]:
+    def loss_of(U: Float[Tensor, "D k"], pairs: Int[np.ndarray, "pairs 2"]) -> Float[Tensor, ""]:
         """Mean of ln(1 + exp(−m)), m the log-odds of the answer that the source's value calls for."""
-        base, source = (torch.as_tensor(x, device=self.last.device) for x in pairs.T)
+        base, source = (torch.as_tensor(x, device=last.device) for x in pairs.T)
         rows = torch.arange(len(base), device=base.device)
-        with edit(self.model, swap(self.place, U, self.states, base, source, self.position[base])):
-            if hasattr(self.model, "segment"):
-                state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x[base], self.before)
-                h = self.model.readout(self.model.segment(state, self.place.layer))
-                logits = unembed(self.model.ln_final(h[rows, self.last[base]][:, None])[:, 0], self.model.head)
+        with edit(model, swap(place, U, states, base, source, position[base])):
+            if native:
+                state = torch.utils._pytree.tree_map_only(Tensor, lambda x: x[base], before)
+                h = model.readout(model.segment(state, place.layer))
+                logits = unembed(model.ln_final(h[rows, last[base]][:, None])[:, 0], model.head)
             else:
-                logits = self.model(self.tokens[base])[rows, self.last[base]]
-        m = margins(logits, self.cases["answers"][pairs[:, 0]])
-        own = torch.as_tensor(own_answer(self.cases, pairs), device=m.device)
+                logits = model(tokens[base])[rows, last[base]]
+        m = margins(logits, cases["answers"][pairs[:, 0]])
+        own = torch.as_tensor(own_answer(cases, pairs), device=m.device)
         return functional.softplus(torch.where(own, -m, m)).mean()
 
-    def train(self, start: Float[Tensor, "D k"], steps: int, rng: np.random.Generator) -> Float[Tensor, "D k"]:
-        """The basis with the least loss on held-out pairs, from `start` on. Held-out pairs have words of their own
-        where both groups of prompts have both values: with few words a basis soon learns the words instead of the
-        variable."""
-        held_out, trained = apart(self.cases, int(rng.integers(2**31)))
-        self.learns_words = min(self.cases["value"][rows].nunique() for rows in (held_out, trained)) < 2
-        if self.learns_words:
-            held_out = trained = list(range(len(self.cases)))
-        validation_pairs, train_pairs = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
-        W = start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([W], lr=LEARNING_RATE)
-        with torch.no_grad():
-            best, least, worse = start, float(self.loss(start, validation_pairs)), 0
-        for step in range(1, steps + 1):
-            loss = self.loss(torch.linalg.qr(W).Q, train_pairs[rng.integers(0, len(train_pairs), BATCH)])
-            (W.grad,) = torch.autograd.grad(loss, W)
-            optimizer.step()
-            if step % EVERY == 0 or step == steps:
-                with torch.no_grad():
-                    U = torch.linalg.qr(W).Q
-                    validation_loss = float(self.loss(U, validation_pairs))
-                best, least, worse = (U, validation_loss, 0) if validation_loss < least else (best, least, worse + 1)
-                if worse == PATIENCE:
-                    break
-        return best.detach()
+    held_out, trained = apart(cases, int(rng.integers(2**31)))
+    learns_words = min(cases["value"][rows].nunique() for rows in (held_out, trained)) < 2
+    if learns_words:
+        held_out = trained = list(range(len(cases)))
+    validation_pairs, train_pairs = draw_pairs(held_out, 4 * BATCH, rng), draw_pairs(trained, 50 * BATCH, rng)
+    W, worse, best, least = start.clone().requires_grad_(), 0, start, np.inf
+    optimizer = torch.optim.Adam([W], lr=LEARNING_RATE)
+    for step in range(steps + 1):
+        if step % EVERY == 0 or step == steps:
+            with torch.no_grad():
+                U = torch.linalg.qr(W).Q if step else start
+                validation_loss = float(loss_of(U, validation_pairs))
+            best, least, worse = (U, validation_loss, 0) if validation_loss < least else (best, least, worse + 1)
+            if worse == PATIENCE or step == steps:
+                break
+        loss = loss_of(torch.linalg.qr(W).Q, train_pairs[rng.integers(0, len(train_pairs), BATCH)])
+        (W.grad,) = torch.autograd.grad(loss, W)
+        optimizer.step()
+    return best.detach(), learns_words
 
 
 # ---- measuring --------------------------------------------------------------------------------
@@ -314,9 +303,8 @@ def bases_of(
             elif basis != "whole":
                 trained = cases.assign(value=coin, right=coin) if basis == "arbitrary" else cases
                 start = first_basis(h, trained["value"].to_numpy(), options.rank, rng)
-                search = Search(model, trained, place, h)
-                U = search.train(start, options.steps, rng)
-                trainings[basis].append(search.learns_words)
+                U, learns_words = das(model, trained, place, h, start, options.steps, rng)
+                trainings[basis].append(learns_words)
             yield place, basis, U
             tick(1)
 
@@ -415,10 +403,9 @@ def observe(options: Interchange, model: Any, data: Opened, progress: Progress) 
             continue
         for name in sizes:
             contrasts[name].append(plain(quantity=name, weights={i: 1.0}, labels=of_cell))
-        above, family = {i: 1.0, baseline: -1.0}, of_cell["basis"]
         contrasts["accuracy"] += [
             plain(quantity="nothing", weights={baseline: 1.0}, labels=of_cell),
-            Contrast(quantity="above", weights=above, labels=of_cell, family=family),
+            Contrast(quantity="above", weights={i: 1.0, baseline: -1.0}, labels=of_cell, family=of_cell["basis"]),
         ]
     return InstrumentData(blocks, contrasts, {"title": "; ".join(title)}, arrays)
 

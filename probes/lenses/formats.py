@@ -7,16 +7,13 @@ import torch
 from streamscope.cli.disk import write_atomically
 from streamscope.cli.errors import InputError
 from streamscope.instruments.result import Result
-from streamscope.models.lenses import names_of
 
 
 def export(result: Result, path: Path) -> list[Path]:
     """Write the lenses of a result. Raises `InputError` where it has none of a single stream."""
-    J = dict[int, torch.Tensor]()
-    for layer in range(result.about["layers"]):
-        name, _ = names_of("jacobian", f"blocks.{layer}.hook_resid_post")
-        if name in result.arrays:
-            J[layer] = torch.from_numpy(result.arrays[name]).T.contiguous().half()
+    names = {layer: f"jacobian.blocks.{layer}.hook_resid_post.A" for layer in range(result.about["layers"])}
+    matrices = {layer: result.arrays[name] for layer, name in names.items() if name in result.arrays}
+    J = {layer: torch.from_numpy(A.T.copy()).half() for layer, A in matrices.items()}
     if not J:
         needed = "jacobian lenses of one model with one stream"
         raise InputError(f"{path} holds {needed}: write .parquet, or give such a model")

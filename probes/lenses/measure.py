@@ -19,7 +19,7 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key
 from streamscope.models.hooks import capture, pad
-from streamscope.models.lenses import Map, names_of, weights_digest
+from streamscope.models.lenses import Map, weights_digest
 from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
@@ -202,38 +202,10 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     texts = [row for row in islice(fit_documents.rows(), options.texts) if len(row) > 2]
     J = jacobians(model, texts, read_places) if "jacobian" in options.kinds else {}
     cells, constant, words = fit(options, nets, fit_documents, read_places, J, tick)
-    sums, units = compare(nets, test_documents, read_places, cells, constant)
-    tick(0)
-    about = {"title": f"{title_of(model)} on {test_documents.title()}; {words}", "texts": len(texts),
-             "weights_digest": weights_digest(model), "layers": model.cfg.n_layers}  # fmt: skip
-    measurements = InstrumentData({}, {}, about, {"constant": constant.float().cpu().numpy()})
-    for kind, _, maps in cells:
-        for (_, place), lens in maps.items():
-            A, b = names_of(kind, place.name)
-            measurements.arrays |= {A: lens.A.cpu().numpy(), b: lens.b.cpu().numpy()}
-    labels = pd.DataFrame([(kind, place.stream, place.layer, place.hook) for kind, place, _ in cells], columns=KEYS)
-    everywhere = labels[1:].drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
-    for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
-        measurements.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
-            cells=labels, units=units, total=sums[name], size=sums["targets"],
-        )  # fmt: skip
-        of_constant = [Contrast(quantity=name, weights={0: 1.0}, labels=row, null=None) for row in everywhere]
-        measurements.contrasts[name] = each(name, labels[1:], start=1, null=None) + of_constant
-    return measurements
-
-
-def compare(
-    nets: Mapping[str, Any], opened: OpenDocuments, read_places: Sequence[Place], cells: Sequence[Cell],
-    constant: Float[Tensor, " V"],
-) -> tuple[dict[str, np.ndarray], pd.DataFrame]:  # fmt: skip
-    """Sums over the positions of each document: KL(model ‖ lens), equal first tokens [cells, documents], and `targets`,
-    the positions; and the documents."""
-    model = nets["own"]
     head = head_of(model)
 
     @torch.no_grad()
-    def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def sums_of(tokens: Tensor, targets: Tensor) -> dict[str, Float[Tensor, "cells B"]]:
         real = targets != IGNORE
         states, last = states_of(nets, read_places, tokens, real)
         document = real.nonzero()[:, 0]
@@ -254,7 +226,25 @@ def compare(
                 agreement[i].index_add_(0, document[rows], (log_q.argmax(-1) == first).double())
         return {"kl": kl, "agreement": agreement}
 
-    return opened.sums(model.cfg.device, sums_of)
+    sums, units = test_documents.sums(model.cfg.device, sums_of)
+    tick(0)
+    about = {"title": f"{title_of(model)} on {test_documents.title()}; {words}", "texts": len(texts),
+             "weights_digest": weights_digest(model), "layers": model.cfg.n_layers}  # fmt: skip
+    arrays = {"constant": constant.float().cpu().numpy()}
+    for kind, _, maps in cells:
+        for (_, place), lens in maps.items():
+            arrays |= {f"{kind}.{place.name}.{part}": x.cpu().numpy() for part, x in vars(lens).items()}
+    measurements = InstrumentData({}, {}, about, arrays)
+    labels = pd.DataFrame([(kind, place.stream, place.layer, place.hook) for kind, place, _ in cells], columns=KEYS)
+    everywhere = labels[1:].drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
+    for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
+        measurements.blocks[name] = Observations(
+            measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
+            cells=labels, units=units, total=sums[name], size=sums["targets"],
+        )  # fmt: skip
+        of_constant = [Contrast(quantity=name, weights={0: 1.0}, labels=row, null=None) for row in everywhere]
+        measurements.contrasts[name] = each(name, labels[1:], start=1, null=None) + of_constant
+    return measurements
 
 
 def tables(options: Lenses, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -206,7 +206,7 @@ def test_latents_are_shown_where_they_are_largest(tmp_path: Path, monkeypatch: p
         assert rows["context"].str.extract("⟦(.*)⟧")[0].tolist() == [word for _, word in expected]
         share = np.mean([value > 0 for value, _ in values[latent]])
         assert rows["share"].tolist() == pytest.approx([share] * len(expected))
-    with pytest.raises(InputError, match="0 to 39, not 40"):
+    with pytest.raises(InputError, match="latent 40 does not exist: the dictionary has 0 to 39"):
         DictionaryQuality(dictionary=(f"{tmp_path / 'd'}:40",)).measure(model, DATA)
 
 

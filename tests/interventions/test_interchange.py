@@ -98,7 +98,7 @@ def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
     states = states_at(model, cases, [place])[place]
     rng = np.random.default_rng(0)
     start = torch.linalg.qr(torch.as_tensor(rng.standard_normal((states.shape[1], 1))).float())[0]
-    found = measure.Search(model, cases, place, states).train(start, 400, rng)
+    found, _ = measure.das(model, cases, place, states, start, 400, rng)
     pairs = draw_pairs(range(len(cases)), 200, rng)
     prefers = answered(model, cases, pairs, [(place, "random", start), (place, "das", found)], [place])
     of_start, of_das = (prefers == measure.own_answer(cases, pairs)).mean(1)[1:]
@@ -189,14 +189,14 @@ def test_a_trained_basis_is_judged_on_words_that_it_was_not_trained_on(monkeypat
     model, used = load("stories/lfa"), list[set[str]]()
     cases = cases_of(Interchange(), open_data(Prompts("stories"), model))["gender"]
     place = places_of(model, ["blocks.3.hook_context_post"])[0]
-    search = measure.Search(model, cases, place, states_at(model, cases, [place])[place])
 
-    def loss(U: torch.Tensor, pairs: np.ndarray) -> torch.Tensor:
+    def own_answer(cases: pd.DataFrame, pairs: np.ndarray) -> np.ndarray:
         used.append(set().union(*(cases.words[i] for i in pairs.ravel())))
-        return U[0, 0]
+        return np.ones(len(pairs), bool)
 
-    monkeypatch.setattr(search, "loss", loss)
-    search.train(torch.eye(model.cfg.d_model)[:, :1], 1, np.random.default_rng(0))
+    monkeypatch.setattr(measure, "own_answer", own_answer)
+    start, states = torch.eye(model.cfg.d_model)[:, :1], states_at(model, cases, [place])[place]
+    measure.das(model, cases, place, states, start, 1, np.random.default_rng(0))
     held, trained, again = used
     assert held and not held & trained and again == held and len(trained) > len(held)
 
@@ -309,7 +309,7 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
     states = states_at(model, directions, [place])[place]
     began = time.perf_counter()
     start = measure.first_basis(states, directions.value.to_numpy(), 1, rng)
-    U = measure.Search(model, directions, place, states).train(start, how.steps, rng)
+    U, _ = measure.das(model, directions, place, states, start, how.steps, rng)
     seconds = time.perf_counter() - began
     prefers = answered(model, measured, pairs, [(place, "das", U)], [place])
     ours = (prefers[1] == measure.own_answer(measured, pairs)).mean()

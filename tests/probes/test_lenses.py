@@ -14,7 +14,7 @@ from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_data
 from streamscope.models import build, load
 from streamscope.models.hooks import capture, edit
-from streamscope.models.lenses import names_of, read_lenses
+from streamscope.models.lenses import read_lenses
 from streamscope.probes.lenses import Lenses
 from streamscope.probes.lenses import measure as fitting
 from streamscope.probes.lenses.measure import check, jacobians, moments, places, ridge, thinned
@@ -56,7 +56,7 @@ def test_the_lens_of_layers_that_write_nothing_is_the_identity() -> None:
     result = Lenses(kinds=("ridge", "jacobian", "logit"), texts=3).measure(model, DATA)
     frame = result.table().frame.query("lens != 'constant'")
     assert (frame["kl"] < 1e-4).all() and (frame["agreement"] > 0.99).all()
-    J, b = (result.arrays[name] for name in names_of("jacobian", "blocks.0.hook_resid_post"))
+    J, b = (result.arrays[f"jacobian.blocks.0.hook_resid_post.{part}"] for part in "Ab")
     np.testing.assert_allclose(J, np.eye(len(J)), atol=1e-5)
     assert not b.any()
     assert "no layer changes resid: one row for each lens but jacobian" in result.table().title
@@ -116,7 +116,7 @@ def test_divergences_are_plain_ones(name: str) -> None:
             net = twin if record["lens"] == "untrained" else model
             place = next(p for p in places(how, model) if (p.hook, p.stream) == (record["hook"], record["stream"]))
             live = [p for p in places(how, model)
-                    if p.layer == place.layer and names_of("jacobian", p.name)[0] in result.arrays]  # fmt: skip
+                    if p.layer == place.layer and f"jacobian.{p.name}.A" in result.arrays]  # fmt: skip
             parts = live if record["lens"] == "jacobian" and place not in live else [place]
             for row in rows:
                 tokens = torch.tensor([row[:-1]])
@@ -128,7 +128,7 @@ def test_divergences_are_plain_ones(name: str) -> None:
                 else:
                     h = torch.zeros_like(p[:, :1])
                     for one in parts:
-                        A, b = (torch.from_numpy(result.arrays[x]) for x in names_of(record["lens"], one.name))
+                        A, b = (torch.from_numpy(result.arrays[f"{record['lens']}.{one.name}.{x}"]) for x in "Ab")
                         h = h + one.of(seen[one.hook])[0] @ A + b
                     q = p_of(h, last)
                 kl += float((p * (p.log() - q.log())).sum())
@@ -225,8 +225,7 @@ def test_every_hook_has_its_own_jacobian() -> None:
         fitted, _ = open_data(DATA, model).split(0.25, 0)
         wanted = jacobians(model, list(fitted.rows())[:3], read)
         for place in read:
-            A, _ = names_of("jacobian", place.name)
-            np.testing.assert_allclose(result.arrays[A], wanted[place].A, atol=1e-6)
+            np.testing.assert_allclose(result.arrays[f"jacobian.{place.name}.A"], wanted[place].A, atol=1e-6)
         assert result.table().frame.query("lens == 'jacobian'")["kl"].nunique() == 2
     Lenses(kinds=("jacobian", "ridge"), hooks=("blocks.0.hook_context_mid",), texts=3).measure(model, DATA)
 
