@@ -22,15 +22,7 @@ from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.word_classes import CLASSES
 from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups
-from streamscope.probes.head_groups.measure import (
-    capture,
-    groups_of,
-    read,
-    role_tests,
-    scores_of,
-    shuffled_scores,
-    summary,
-)
+from streamscope.probes.head_groups import measure as head_groups
 from streamscope.probes.pds import Pds
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
@@ -63,17 +55,17 @@ class HeadFinder:
     @cached_property
     def _read(self) -> tuple[HeadGroups, Any, Any]:
         aligned = align(load_suite("story-cases", n=200), self.tokenizer, self.model.config.n_ctx)
-        return HeadGroups(k=self.k, layers=self.layers), *capture(self.model, aligned, self.tokenizer)
+        return HeadGroups(k=self.k, layers=self.layers), *head_groups.capture(self.model, aligned, self.tokenizer)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         options, captures, query = self._read
-        return summary(options, read(captures, query, self.tokenizer))
+        return head_groups.summary(options, head_groups.read(captures, query, self.tokenizer))
 
     @cached_property
     def roles(self) -> pd.DataFrame:
         """The heads of the found groups, compared with shuffled roles (`head_groups.measure.role_tests`)."""
-        return role_tests(self.summary, shuffled_scores(*self._read, self.tokenizer))
+        return head_groups.role_tests(self.summary, head_groups.shuffled_scores(*self._read, self.tokenizer))
 
     def single(self, heads: Sequence[str], groups: Sequence[str]) -> list[Group]:
         """The heads of `heads`, each under its own name; without any, all heads, or none if there are `groups`."""
@@ -103,7 +95,7 @@ class HeadFinder:
     def _one(self, spec: str) -> list[Group]:
         kind, _, class_name = spec.partition("-")
         if kind == FOUND and class_name in ("", *CLASSES):
-            groups = groups_of(self.summary)
+            groups = head_groups.groups_of(self.summary)
             return [Group(f"{FOUND}-{name}", groups[name]) for name in ([class_name] if class_name else CLASSES)]
         name, _, heads = spec.rpartition("=")
         if heads in PLS:
@@ -121,7 +113,7 @@ class HeadFinder:
         scores: dict[str, Mapping[Head, float]] = {}
         names = score_names(parts)
         if names & set(CLASSES):
-            scores |= scores_of(self.summary)
+            scores |= head_groups.scores_of(self.summary)
         if "pds" in names:
             prompts = given_prompts(load_suite("competing"), self.model, self.tokenizer)
             scores["pds"] = pds_scores(Pds().measure(self.model, prompts, progress=iter).table().frame)

@@ -23,7 +23,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.hooks import capture, hooked_at
 from streamscope.models.interop.huggingface.bridged import Bridged, bridge
 from streamscope.models.interop.huggingface.convert import convert
-from streamscope.probes.logit_lens.measure import lens_of
+from streamscope.probes.logit_lens.measure import head_of
 from streamscope.text import END_OF_TEXT
 from streamscope.text.shards import NO_TARGET, document_batches
 from tests.tiny import randomise, refused
@@ -204,7 +204,7 @@ def test_parts_and_heads_give_the_librarys_logits(family: str, tmp_path: Path) -
                   cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True, project_output_onto=u),
                   cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True) @ u):  # fmt: skip
         torch.testing.assert_close(stack.sum(0), wanted, **close)
-    lens = lens_of(model).logits(1, cache["resid_post", 1][0])
+    lens = head_of(model, 1)(cache["resid_post", 1][0])
     torch.testing.assert_close(lens, expected[0], **close)
     states = cache.accumulated_resid(apply_ln=True)[-1] @ model.W_U * model.logit_scale
     torch.testing.assert_close(states, expected - model.b_U * model.logit_scale, **close)
@@ -296,7 +296,7 @@ def test_capped_logits_are_refused_where_they_would_be_wrong(tmp_path: Path) -> 
     model, module = random_one("Gemma2", tmp_path)
     tokens = torch.arange(12).reshape(2, 6)
     _, cache = model.run_with_cache(tokens)
-    lens = lens_of(model).logits(1, cache["resid_post", 1][0])
+    lens = head_of(model, 1)(cache["resid_post", 1][0])
     torch.testing.assert_close(lens, module(tokens).logits[0], rtol=1e-4, atol=1e-4)
     for call in (lambda: model.head, lambda: cache.logit_attrs(cache.accumulated_resid(), 7), lambda: model.logit_bias):
         with pytest.raises(InputError, match=r"^gemma2 caps its logits, .* use a model without final_logit_softcapp"):
