@@ -174,7 +174,7 @@ def document_losses(
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
     options: dict[str, Any] = {} if along is None else {"names": [last], "keep": lambda _, x: x.double() @ along}
     size = budget or chunk_tokens(model, torch.device(device).type)
-    batches = []
+    batches = list[tuple[np.ndarray, Tensor, Tensor]]()
     for index, tokens, targets in document_batches(shards, model.config.n_ctx, batch_size, max_documents):
         k = max(1, min(len(tokens) // 2, tokens.numel() // size))  # of two rows, because an edit may exchange rows
         batches += zip(np.array_split(index, k), tokens.tensor_split(k), targets.tensor_split(k), strict=True)
@@ -215,7 +215,7 @@ def document_losses(
         if bad := int((~np.isfinite(values)).sum()):
             where = f"on {counted(bad, 'document')}"
             raise InputError(f"the {noun} is not finite {where}: the change is too large for these weights")
-    return Losses(baseline, *sums[:, 1:], tokens_of)
+    return Losses(baseline, edited, sums[1, 1:], sums[2, 1:], tokens_of)
 
 
 Outcome = tuple[Tensor, Tensor | None, Any]

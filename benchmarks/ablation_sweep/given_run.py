@@ -66,10 +66,12 @@ def measured(side: str, options: Options, source: str) -> tuple[float, np.ndarra
 
         peer = bridge(source)
         start = clock()
-        losses = np.zeros((len(heads), len(tokens)))
-        for i, row in enumerate(tokens):
-            losses[:, i] = ablated(peer, row[None, :-1], heads, lambda x, row=row: cross_entropy(x[0], row[1:]).item())
+        losses = np.array([_peer_losses(peer, row, heads) for row in tokens]).T
     return clock() - start, losses
+
+
+def _peer_losses(bridge: Any, row: Tensor, heads: list[Head]) -> list[float]:
+    return ablated(bridge, row[None, :-1], heads, lambda x: cross_entropy(x[0], row[1:]).item())
 
 
 @torch.no_grad()

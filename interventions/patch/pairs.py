@@ -102,8 +102,8 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
     for name, (i, j) in zip(ids, partners, strict=True):
         try:
             pairs.append(PatchPair(id=name, cluster=names[i], **make(aligned, i, j, tokenizer)))
-        except Unpaired as reason:
-            filtered.append((name, str(reason)))
+        except Unpaired as error:
+            filtered.append((name, str(error)))
     if contrast == "order":
         filtered += [(name, "one of its prompts cannot be aligned") for name in aligned.dropped_pairs]
     if not pairs:

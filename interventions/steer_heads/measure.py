@@ -62,7 +62,8 @@ def blocks_of(
 ) -> dict[str, Observations]:
     """Per measure the values of every case, from the observations of each task and its units. Cells: task, group,
     scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model."""
-    names, rows = np.repeat([group.name for group in groups], len(sweep.cells) // len(groups)).tolist(), {}
+    names = np.repeat([group.name for group in groups], len(sweep.cells) // len(groups)).tolist()
+    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
     for task, (observed, _) in by_task.items():
         for name, (heads, scale, drawn) in zip(names, sweep.cells, strict=True):
             edits = [None if scale == 1 else sweep.index[heads, scale], *(sweep.index[d, scale] for d in drawn)]
