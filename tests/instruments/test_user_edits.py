@@ -63,18 +63,19 @@ def test_an_edit_is_measured_as_the_weights_that_do_the_same(name: str, spec: st
 
 
 def distance(a: Result, b: Result) -> float:
-    """The largest difference of any observed value, as a share of the largest of its block; ∞ for other values. Of a
-    result without any (the attention picture) the numbers of its tables."""
+    """The largest difference of any observed value, as a share of the largest of its block; ∞ for other values."""
     found = []
-    for x, y in zip(*(
-        [block.total for block in one.blocks.values()]
-        or [table.frame.select_dtypes("float").to_numpy() for table in one.tables.values()]
-        for one in (a, b)
-    ), strict=True):  # fmt: skip
+    for x, y in zip(values(a), values(b), strict=True):
         if x.shape != y.shape or (np.isnan(x) != np.isnan(y)).any():
             return np.inf
         found.append(np.nan_to_num(np.abs(x - y)).max() / max(1.0, np.nan_to_num(np.abs(y)).max()))
     return float(max(found))
+
+
+def values(result: Result) -> list[np.ndarray]:
+    """Its observations; of a result without any (the attention picture) the numbers of its tables."""
+    seen = [block.total for block in result.blocks.values()]
+    return seen or [table.frame.select_dtypes("float").to_numpy() for table in result.tables.values()]
 
 
 @pytest.mark.parametrize(

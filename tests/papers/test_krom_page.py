@@ -26,12 +26,11 @@ def mean(arm: str, quantity: str, part: str = "", x: float = float("nan"), grid:
 
 
 def test_bars_and_cells_are_means_over_seeds() -> None:
-    drawn = figures.swap(Page("krom"))
+    drawn, heat = figures.swap(Page("krom")), figures.heat(Page("krom"))
     for axis, arm in zip(drawn.axes, figures.BIASES, strict=True):
         widths = [bar.get_width() for bar in axis.patches]
         assert widths[2] == pytest.approx(mean(arm, "module.best", "L1.mlp"))
         assert widths[len(widths) // 2 + 4] == pytest.approx(mean(arm, "module.swap", "L2.mlp"))
-    heat = figures.heat(Page("krom"))
     for axis, arm in zip(heat.axes, figures.BIASES, strict=False):
         assert axis.images[0].get_array()[1, 1] == pytest.approx(mean(arm, "factor.swap", "L1.attn.1"))
 

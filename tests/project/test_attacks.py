@@ -83,7 +83,6 @@ def change(path: Path, **fields: Any) -> None:
 TRAIN = ("models.train", "lfa", "--data", "stories:0:40", "--scale", "tiny", "--out", "OUT")
 OPTIONS = {
     "an empty --out": ("models.train", "lfa", "--data", "stories:0:40", "--out", ""),
-    "a seed of 21 digits": (*TRAIN, "--seed", str(10**20)),
     "a width of 10^9": (*TRAIN, "--set", "d_model=1000000000"),
     "a vocabulary of 10^10": (*TRAIN, "--set", "d_vocab=10000000000"),
     "a width that is a word": (*TRAIN, "--set", "d_model=wide"),
@@ -91,8 +90,6 @@ OPTIONS = {
     "an empty run": ("interventions.ablate", ""),
     "no command": ("models.runs",),
     "a command that there is not": ("models.runs", "lst"),
-    "a table of another format": ("interventions.ablate", "lfa", "--out", "table.xlsx"),
-    "a figure of another format": ("interventions.ablate", "lfa", "--figure", "figure.bmp"),
 }
 
 

@@ -104,16 +104,16 @@ def test_spans_cover_the_text(tokenizer, bos):
 
 
 def test_what_a_tokenizer_cannot_do_is_one_line(tokenizer):
-    for call, line in (
-        *((lambda call=call: call("cat \ud800"), "lone surrogates") for call in (tokenizer.encode, tokenizer.spans)),
-        *((lambda call=call, i=i: call([5, i]), f"token id {i} is outside this tokenizer's 0 to 307")
+    for call, arguments, line in (
+        *((call, ("cat \ud800",), "lone surrogates") for call in (tokenizer.encode, tokenizer.spans)),
+        *((call, ([5, i],), f"token id {i} is outside this tokenizer's 0 to 307")
           for i in (-1, 308, 10**9) for call in (tokenizer.decode, tokenizer.pieces)),
-        *((lambda span=span: tokenizer.align("The cat", *span), "no token covers characters")
+        *((tokenizer.align, ("The cat", *span), "no token covers characters")
           for span in ((3, 3), (3, 4), (50, 60), (5, 2))),
-        (lambda: tokenizer.batch([]), "at least one text"),
+        (tokenizer.batch, ([],), "at least one text"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=line):
-            call()
+            call(*arguments)
 
 
 def test_align_finds_a_word_by_its_characters(tokenizer):
