@@ -85,9 +85,9 @@ def harvest(
         if record != about:
             raise InputError(f"{folder} holds states of another command: remove it")
         advance(ends[finished])
-    mode, shape = "r+" if finished else "w+", (ends[-1], model.cfg.d_model)
+    layout: dict[str, Any] = {"mode": "r+" if finished else "w+", "shape": (ends[-1], model.cfg.d_model)}
     files = {place: folder / f"{place.name.replace(':', '-')}.f32" for place in source_places}
-    rows = {place: np.memmap(file, np.float32, mode, shape=shape) for place, file in files.items()}
+    rows = {place: np.memmap(file, np.float32, **layout) for place, file in files.items()}
     for first in range(finished, len(documents), TEXTS):
         batch = documents[first : first + TEXTS]
         tokens = pad([document.ids[:-1] for document in batch]).to(model.cfg.device)
@@ -219,8 +219,8 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
             y = None if source == target else states[target][:n]
             latents = train(options, states[source][:n], seed, target=y, frozen=frozen, advance=advance)
             meta = {**about, "frozen": frozen, "seed": seed, "threads": torch.get_num_threads()}
-            hooks = {"hook": source.hook, "target": target.hook, "stream": source.stream}
-            dictionaries[name] = replace(latents, **hooks, about=meta)
+            trained = replace(latents, hook=source.hook, target=target.hook, stream=source.stream, about=meta)
+            dictionaries[name] = trained
             write_dictionary(to / name, dictionaries[name])
         cells = [(name, *spec, dictionaries[name]) for name, spec in specs.items()]
         copies = dict(zip(places_read, opened.units()["cluster"], strict=True))  # copies of a document are no others

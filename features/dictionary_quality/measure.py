@@ -33,7 +33,7 @@ from streamscope.instruments.observations import (
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 from streamscope.models.dictionaries import Dictionary, read_dictionary, without_latents
-from streamscope.models.hooks import Edit, expected_hooks, layer_of
+from streamscope.models.hooks import expected_hooks, layer_of
 from streamscope.models.readout import IGNORE, divergences, token_losses
 from streamscope.models.sweep import prefix_of
 from streamscope.probes.stream_states import RESID, Place, batch_states, places_of
@@ -50,7 +50,7 @@ TOKEN, COMPONENTS, MEAN = "mean per token", "{} principal components", "mean"
 # ---- ways to rebuild a state ------------------------------------------------------------------
 
 
-Rebuild = Callable[[Tensor, Tensor, Tensor], Tensor]
+Rebuild = Callable[..., Tensor]
 """(source [N, D], state [N, D], ids [N]) -> what takes the state's place."""
 
 
@@ -106,8 +106,8 @@ def dictionary_cells(options: DictionaryQuality, model: Any) -> list[Cell]:
         order = [name for name, _ in expected_hooks(model.config) if name in hooks]
         if order[0] != dictionary.hook:
             raise InputError(f"{label}: {order[0]} comes before {order[1]} and cannot be rebuilt from it")
-        places = (Place(hook, dictionary.stream or RESID, layer_of(hook)) for hook in hooks)
-        cells.append(Cell(label, *places, lambda x, y, ids, d=dictionary: d.rebuild(x), dictionary, latents))
+        source, target = (Place(hook, dictionary.stream or RESID, layer_of(hook)) for hook in hooks)
+        cells.append(Cell(label, source, target, lambda x, y, ids, d=dictionary: d.rebuild(x), dictionary, latents))
     return cells
 
 
@@ -168,7 +168,7 @@ def observe(options: DictionaryQuality, model: Any, data: Opened, progress: Prog
         states, _ = batch_states(model, tokens, {place for c in cells for place in (c.source, c.target)})
         documents = [ids[:n].tolist() for ids, n in zip(tokens, in_context.sum(1), strict=True)]
         spots.extend((documents[i], t) for i, t in real.nonzero().tolist())
-        sweep, counted_sums, scored = list[dict[str, Edit]](), list[Tensor](), real[rebuilt]
+        sweep, counted_sums, scored = list[dict[str, Any]](), list[Tensor](), real[rebuilt]
         for cell in cells:
             x, y = (states[place][rebuilt].float() for place in (cell.source, cell.target))
             new = cell.rebuild(x, y, tokens[rebuilt])

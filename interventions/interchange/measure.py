@@ -260,7 +260,7 @@ def das(
 # ---- measuring --------------------------------------------------------------------------------
 
 
-def tensors_of(model: Any, cases: pd.DataFrame, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+def tensors_of(model: Any, cases: pd.DataFrame, rows: Sequence[int]) -> tuple[Tensor, ...]:
     """Of some prompts the padded tokens [B, T], the positions where the state is put, and the last ones [B]."""
     ids = [cases["tokens"][i] for i in rows]
     tokens = pad(ids).to(model.cfg.device)
