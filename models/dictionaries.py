@@ -67,6 +67,7 @@ class Dictionary:
         return out if self.W_skip is None else out + x @ self.W_skip.to(x)
 
     def rebuild(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        """x̂ of the states x [..., D]."""
         return self.decode(self.encode(x), x)
 
     def stream_of(self, x: Tensor) -> Tensor:

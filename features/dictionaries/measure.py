@@ -217,10 +217,9 @@ def observe(options: Dictionaries, model: Any, data: Opened, progress: Progress)
         for name in (name for name in specs if name not in dictionaries):
             source, target, seed, frozen = specs[name]
             y = None if source == target else states[target][:n]
-            latents = train(options, states[source][:n], seed, target=y, frozen=frozen, advance=advance)
+            plain = train(options, states[source][:n], seed, target=y, frozen=frozen, advance=advance)
             meta = {**about, "frozen": frozen, "seed": seed, "threads": torch.get_num_threads()}
-            trained = replace(latents, hook=source.hook, target=target.hook, stream=source.stream, about=meta)
-            dictionaries[name] = trained
+            dictionaries[name] = replace(plain, hook=source.hook, target=target.hook, stream=source.stream, about=meta)
             write_dictionary(to / name, dictionaries[name])
         cells = [(name, *spec, dictionaries[name]) for name, spec in specs.items()]
         copies = dict(zip(places_read, opened.units()["cluster"], strict=True))  # copies of a document are no others
