@@ -121,9 +121,9 @@ COMPILED = """
 import sys, torch
 from streamscope.models import load
 from streamscope.models.train import main
-argv, compiled, eager = sys.argv[3:], sys.argv[1], sys.argv[2]
-main([*argv, "--out", eager])
-main([*argv, "--out", compiled, "--compile", "blocks"])
+eager, compiled, *argv = sys.argv[1:]
+for out, how in ((eager, "off"), (compiled, "blocks")):
+    main([out if word == "OUT" else word for word in argv] + ["--compile", how])
 one, two = load(eager), load(compiled)
 for p, q in zip(one.parameters(), two.parameters(), strict=True):
     torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
@@ -133,9 +133,9 @@ for p, q in zip(one.parameters(), two.parameters(), strict=True):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["lfa", "hdpl"])
 def test_compiled_training_reaches_the_eager_weights(corpus, tmp_path: Path, preset) -> None:
-    # a process of its own: dynamo cannot trace functions that the type checker has wrapped; the last --out counts
-    argv = arguments(corpus, tmp_path / "unused", "--steps", "3", "--sample-every", "0", preset=preset)
-    command = [sys.executable, "-c", COMPILED, str(tmp_path / "compiled"), str(tmp_path / "eager"), *argv]
+    # a process of its own: dynamo cannot trace functions that the type checker has wrapped
+    argv = arguments(corpus, Path("OUT"), "--steps", "3", "--sample-every", "0", preset=preset)
+    command = [sys.executable, "-c", COMPILED, str(tmp_path / "eager"), str(tmp_path / "compiled"), *argv]
     done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
