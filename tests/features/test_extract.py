@@ -1,5 +1,6 @@
 """The command: what is in the file, killed and resumed, a full disk, bad input."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, main, measure
@@ -112,6 +114,26 @@ def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple
         how.run(opened)
         folders |= set(tmp_path.iterdir())
     assert len(folders) == 3 and len(list(tmp_path.rglob("*.parquet"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("limit", "which"),
+    [(100_000, r"/f\.parquet"), pytest.param(3_000, r"\.parts/.*000000-0\.parquet", marks=pytest.mark.slow)],
+)
+def test_a_full_disk_leaves_nothing_under_the_final_name(
+    run: Path, corpus: tuple[Path, Path], tmp_path: Path, limit: int, which: str
+) -> None:
+    out = tmp_path / "f.parquet"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(InputError, match=f"cannot write .*{which}: .*File too large"):
+            main(arguments(run, corpus, out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not out.exists() and not list(tmp_path.rglob("*.part"))
+    main(arguments(run, corpus, out))  # there is room again
+    assert len(read_features(out).table) > 500
 
 
 def test_the_last_document_is_cut_to_the_rows_asked_for(run: Path, corpus: tuple[Path, Path]) -> None:
