@@ -252,6 +252,10 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
     assert "four.parquet holds an earlier result and stays" in capsys.readouterr().out
     assert Result.load(tmp_path / "four-interrupted.parquet").about["interrupted"]
     passes.clear()
+    with pytest.raises(KeyboardInterrupt):  # it does not go on with the second run
+        main(["lfa", "std-t", *argv[1:-1], "--max-documents", "8"])
+    assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
+    passes.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
         Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
 

@@ -14,17 +14,22 @@ from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.suite import units
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
+from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.suppress import Suppress
 from streamscope.models import load
 from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coreference import Coreference
+from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.pds import Pds
 from streamscope.probes.pds.measure import CELLS, mean_plus_sd
 from streamscope.probes.probe import measure
 from streamscope.probes.sps import Sps
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
@@ -83,6 +88,23 @@ def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> N
         np.testing.assert_allclose(how.tables(seen, found)["heads"].frame["pds"], expected, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("instrument", "table"),
+    [(Pds(), "heads"), (HeadGroups(k=1), "heads"), (Ablate(measures=("sps",), heads=("L0.H0",), draws=1), "sps"),
+     (Suppress(measures=("sps",), k=(1,), gates=(1.0, 0.0), draws=1), "effects")],
+)  # fmt: skip
+def test_titles_say_that_twins_with_another_answer_are_left_out(instrument: Any, table: str) -> None:
+    suite, net = planted.suite(), planted.model()
+    twins = tuple(
+        replace(p, id=f"{p.id}-twin", pair=f"{p.pair}-twin",
+                order="target_last" if p.order == "target_first" else "target_first",
+                roles={**p.roles, "target": p.roles["distractor"], "distractor": p.roles["target"]})
+        for p in suite.prompts[:4]
+    )  # fmt: skip
+    found = instrument.measure(net, given_prompts(replace(suite, prompts=(*suite.prompts, *twins)), net))
+    assert ", 8 left out whose text up to the query also occurs with another answer" in found.table(table).title
+
+
 @pytest.mark.parametrize("bos", ["yes", "no"])
 def test_without_bos_no_head_is_a_bos_sink(bos: Any) -> None:
     """Every head attends to the first token alone, which is a word without BOS."""
@@ -123,6 +145,15 @@ def test_equals_loops_on_random_models(preset: str) -> None:
         assert per_pair["pds"][i] == pytest.approx(fmean(abs(last[k] - first[k]) for k in both), abs=1e-6)
         half = stats.t.ppf(0.975, len(both) - 1) * stdev(last[k] - first[k] for k in both) / len(both) ** 0.5
         assert (one["difference_high"] - one["difference_low"]) / 2 == pytest.approx(half, rel=1e-4)
+
+
+def test_pairs_of_one_text_are_one_case() -> None:
+    suite = load_suite("coreference")
+    aligned = align(suite, Tokenizer.train([p.text for p in suite.prompts], 290))
+    names = dict(zip([p.id for p in aligned.prompts], units(aligned.prompts), strict=True))
+    assert names["coreference-key-box-0-first"] == names["coreference-key-box-1-last"]
+    assert len(set(names.values())) < len({p.pair or p.id for p in aligned.prompts})
+    assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1
 
 
 def test_a_bridge() -> None:
