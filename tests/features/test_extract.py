@@ -15,6 +15,7 @@ from streamscope.features.extract import Extract, main, measure
 from streamscope.features.extract.measure import Work, stream_names
 from streamscope.features.store import features_of, read_features, read_raw
 from streamscope.instruments.data import Tokens
+from streamscope.instruments.table import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
@@ -150,3 +151,12 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
     ids = pack(open_corpus(str(corpus[1])), model.tokenizer).document(0)
     assert table["token_id"].tolist()[:31] == ids[:31].tolist()
     assert table["target_id"].tolist()[:31] == ids[2:33].tolist()
+
+
+def test_the_file_says_of_which_weights_and_options_it_is(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "f.parquet"
+    main(arguments(run, corpus, out, "--theta-entropy", "0.2", "--max-tokens", "100"))
+    meta, about = read_about(out), read_features(out).about
+    assert (about["tier"], about["preset"], len(about["checkpoint"])) == ("structural", "pls", 64)
+    assert about["options"]["theta_entropy"] == 0.2 and about["data"]["rows"] == len(read_features(out).table) == 100
+    assert {"argv", "commit", "versions"} <= meta["about"].keys() and meta["units"]["traj_prob_L0"] == "probability"

@@ -26,7 +26,7 @@ from streamscope.probes.coherence import Coherence
 from streamscope.probes.coreference import Coreference
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.pds import Pds
-from streamscope.probes.pds.measure import CELLS, mean_plus_sd
+from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.probes.probe import measure
 from streamscope.probes.sps import Sps
 from streamscope.text.tokenizer import Tokenizer
@@ -156,9 +156,20 @@ def test_pairs_of_one_text_are_one_case() -> None:
     assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1
 
 
+def test_one_pair_has_a_score_and_no_inference_and_a_control_says_which_pds_it_has() -> None:
+    net = planted.model()
+    for per_pair, words in ((False, "of "), (True, "mean over pairs of |last − first|, of ")):
+        result = Pds(per_pair=per_pair).measure(net, given_prompts(planted.suite(1), net))
+        table = result.table("heads")
+        np.testing.assert_allclose(table.frame["pds"], planted.PDS, atol=2e-6)
+        missing = {why for (_, column), why in table.missing.items() if column == "difference_sd"}
+        assert missing == {"one independent case"}
+        assert control_tables(result, result)["models"].title.startswith(f"PDS per head, {words}")
+
+
 def test_a_bridge() -> None:
     words = planted.tokenizer()
-    _, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
+    inner, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
     aligned = align(planted.suite(), words)
     table, rows = measure(bridge, Pds(), aligned, tokenizer=words), planted.naive_rows(bridge, aligned)
     (i, j), (layer, head) = aligned.pairs()[3], (1, 0)
@@ -169,6 +180,11 @@ def test_a_bridge() -> None:
         assert len(how.measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == n
     with pytest.raises(InputError, match="hook_gate"):
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
+    with torch.no_grad():  # no probe looks for NaN itself
+        inner.transformer.h[0].attn.c_proj.weight[0, 0] = torch.inf
+    for how in (Pds(), Sps(), Coreference(), Coherence()):
+        with pytest.raises(InputError, match="the unedited model are not finite; first at blocks.0.*hook"):
+            measure(bridge, how, aligned, tokenizer=words)
 
 
 def test_the_reference_reads_prompts_in_its_own_tokens() -> None:

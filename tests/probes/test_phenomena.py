@@ -385,6 +385,20 @@ def test_every_snapshot_of_a_training_is_in_one_table(run: Path, tmp_path: Path)
     assert when.loc["loss", ["first", "last"]].tolist() == [loss[0], loss[12]] and when.loc["loss", "by"] in (4, 12)
 
 
+@pytest.mark.slow
+def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.parquet"
+    few = ["--only", "loss", "--max-documents", "4", "--out", str(out)]
+    main([f"{run}@all", "--control", f"{run}@all", *few])
+    table = Result.load(out).table("loss-control").frame
+    assert table["step"].tolist() == [0, 4, 12] and (table["value_difference"] == 0).all()
+    main([f"{run}@0", f"{run}@12", "--control", str(run), *few])
+    table = Result.load(out).table("loss-control").frame
+    assert table["value_difference"].iloc[0] > 0.5 and table["value_difference"].iloc[1] == 0
+    with pytest.raises(InputError, match="no snapshot of the step of"):
+        main([f"{run}@all", str(run), "--control", f"{run}@all", *few[:2]])
+
+
 def test_every_phenomenon_has_a_line(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted numbers instead of looks: the table has a row for each name, in order, with limits and verdicts."""
     for name in NAMES:
