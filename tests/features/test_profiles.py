@@ -23,7 +23,6 @@ from streamscope.features.profile.measure import CLUSTER
 from streamscope.features.profile.profiles import (
     centre_distance,
     farthest_points,
-    most_common,
     nearest,
     profiles,
     samples,
@@ -263,11 +262,6 @@ def test_the_map_shows_every_token_in_its_text(tmp_path: Path) -> None:
     assert drawn.data[2].customdata[0].tolist() == ["Lily had 3 red balls.⏎⟦She⟧ saw it!…", " saw", "1"]
     names = ["document", "position", "cluster"]
     pd.testing.assert_frame_equal(result.table("tokens").frame[names], labels[names])
-
-
-def test_texts_that_look_alike_are_one() -> None:
-    found = most_common(pd.Series(["\n", "\r\n", "⏎", "a", "a"] + [" b"] * 5))
-    assert list(json.loads(found).items()) == [(" b", 0.5), ("⏎", 0.3), ("a", 0.2)]
 
 
 def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:

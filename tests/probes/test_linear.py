@@ -317,15 +317,12 @@ def test_a_planted_position_is_read_where_it_is_added_and_not_before() -> None:
     assert "position in 100 stories" in data.title and found["n"].iloc[0] == 400
 
 
-def test_what_cannot_be_learned_or_is_not_finite_is_refused() -> None:
-    examples, bad = made(), noise(240)
+def test_what_is_not_finite_and_too_few_groups_are_refused() -> None:
+    bad = noise(240)
     bad[5, 2] = np.inf
     for one, x, line in (
-        (examples, bad, "1 of 240 activations are not finite"),
-        (made(groups=3), noise(240), "3 groups, .* for 5 folds"),
-        (with_labels("a" * 240, examples), noise(240), "two classes"),
-        (with_labels("a" + "b" * 239, examples), noise(240), "1 example of the rarest label"),
-    ):
+        (made(), bad, "1 of 240 activations are not finite"), (made(groups=3), noise(240), "3 groups, .* for 5 folds"),
+    ):  # fmt: skip
         with pytest.raises(InputError, match=line):
             read(Linear(), one, x)
 
