@@ -106,6 +106,20 @@ def test_parts_beside_other_features_and_parameters(tmp_path: Path) -> None:
         Cluster(against_size=20)
 
 
+def test_kmeans_of_fewer_vectors_than_clusters_says_where(tmp_path: Path) -> None:
+    """Of all tokens there are enough; neither of a part of the documents nor of raw activations."""
+    table = planted().assign(document=np.arange(240) % 40, position=np.arange(240) // 40)
+    path = planted_file(tmp_path / "f.parquet", table=table)
+    raw = raw_file(tmp_path / "raw.parquet", table, table[NAMES].round(-1).to_numpy() > 0)
+    for how, message in (
+        ({"parts": 4}, "60 distinct feature vectors in a part of the documents are fewer than --clusters 200"),
+        ({"stability": 1}, "192 distinct feature vectors in a part"),
+        ({"raw": (raw,)}, r"\d distinct raw activations are fewer"),
+    ):
+        with refused(message):
+            clustered(path, method="kmeans", clusters=200, **how)
+
+
 def test_kmeans_takes_fewer_tokens_than_a_cluster_of_hdbscan(tmp_path: Path) -> None:
     result = clustered(planted_file(tmp_path / "f.parquet", table=planted(6)), method="kmeans", clusters=3)
     assert result.table().frame["n"].tolist() == [3, 2, 1]

@@ -187,6 +187,15 @@ def test_parts_are_those_of_plain_fits() -> None:
         assert frame.loc[name, "difference_high"] == pytest.approx(moved.mean() + half)
 
 
+def test_parts_without_clusters_have_no_agreement_in_clusters() -> None:
+    """Fifteen tokens a part are no cluster of twenty."""
+    x, documents = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3))), np.repeat(np.arange(20), 3)
+    table = parts_table([(ComputationalModes(min_cluster_size=20), x)], documents, 4, 0, iter)
+    frame = table.frame.set_index("of")
+    assert frame.loc[["clusters", "coverage", "ari"], "own"].tolist() == [0, 0, 1]
+    assert frame.loc["ari_clustered", "n"] == 0 and table.missing[3, "own"]
+
+
 def test_one_token_in_different_clusters_against_pairs() -> None:
     """Raw clusters are the token ids, so that no token of one id is elsewhere; those of features by every pair."""
     rng = np.random.default_rng(0)

@@ -325,7 +325,11 @@ def test_older_folders_of_sae_lens_are_read(tmp_path: Path) -> None:
     [
         ({"architecture": "gated"}, "unknown architecture"),
         ({"normalize_activations": "layer_norm"}, "normalize_activations layer_norm is not read"),
+        ({"reshape_activations": "hook_z"}, "reshape_activations hook_z is not read"),
+        ({"rescale_acts_by_decoder_norm": True}, "rescale_acts_by_decoder_norm True is not read"),
         ({"activation_fn_str": "tanh-relu"}, "unknown activation_fn_str"),
+        ({"architecture": "topk"}, "names no k"),
+        ({"architecture": "jumprelu_transcoder"}, "has no threshold, which jumprelu_transcoder needs"),
         ({"architecture": "batchtopk", "k": 4}, "has no threshold"),
         (None, r"cfg\.json cannot be read \(No such file or directory\); give a folder"),
     ],

@@ -1,5 +1,6 @@
 """The command: what is in the file, killed and resumed, a full disk, bad input."""
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from streamscope.cli.errors import InputError
 from streamscope.features.compute.formulas import columns
 from streamscope.features.compute.reader import FeatureReader
 from streamscope.features.extract import Extract, main, measure
 from streamscope.features.extract.measure import Work, stream_names
 from streamscope.features.store import features_of, read_features, read_raw
 from streamscope.instruments.data import Tokens
+from streamscope.instruments.table import read_about
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.text.corpus import open_corpus
@@ -114,6 +117,26 @@ def test_parts_of_something_else_are_not_taken_for_this(run: Path, corpus: tuple
     assert len(folders) == 3 and len(list(tmp_path.rglob("*.parquet"))) == 4
 
 
+@pytest.mark.parametrize(
+    ("limit", "which"),
+    [(100_000, r"/f\.parquet"), pytest.param(3_000, r"\.parts/.*000000-0\.parquet", marks=pytest.mark.slow)],
+)
+def test_a_full_disk_leaves_nothing_under_the_final_name(
+    run: Path, corpus: tuple[Path, Path], tmp_path: Path, limit: int, which: str
+) -> None:
+    out = tmp_path / "f.parquet"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(InputError, match=f"cannot write .*{which}: .*File too large"):
+            main(arguments(run, corpus, out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not out.exists() and not list(tmp_path.rglob("*.part"))
+    main(arguments(run, corpus, out))  # there is room again
+    assert len(read_features(out).table) > 500
+
+
 def test_the_last_document_is_cut_to_the_rows_asked_for(run: Path, corpus: tuple[Path, Path]) -> None:
     a, b = (features_of(Extract().measure(run, Tokens(data=str(corpus[1]), max_tokens=n))) for n in (83, None))
     pd.testing.assert_frame_equal(a.table.iloc[:, :8], b.table.iloc[:83, :8])
@@ -128,3 +151,12 @@ def test_rows_with_logits_of_the_next_position(run: Path, corpus: tuple[Path, Pa
     ids = pack(open_corpus(str(corpus[1])), model.tokenizer).document(0)
     assert table["token_id"].tolist()[:31] == ids[:31].tolist()
     assert table["target_id"].tolist()[:31] == ids[2:33].tolist()
+
+
+def test_the_file_says_of_which_weights_and_options_it_is(run: Path, corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "f.parquet"
+    main(arguments(run, corpus, out, "--theta-entropy", "0.2", "--max-tokens", "100"))
+    meta, about = read_about(out), read_features(out).about
+    assert (about["tier"], about["preset"], len(about["checkpoint"])) == ("structural", "pls", 64)
+    assert about["options"]["theta_entropy"] == 0.2 and about["data"]["rows"] == len(read_features(out).table) == 100
+    assert {"argv", "commit", "versions"} <= meta["about"].keys() and meta["units"]["traj_prob_L0"] == "probability"

@@ -62,6 +62,15 @@ def test_kmeans_finds_blobs() -> None:
     assert modes.explained_variance_ratio_.size == 0  # the paper's k-means is on all columns
 
 
+def test_kmeans_takes_the_best_of_ten_starts() -> None:
+    """On rows without clusters, where most starts end in a worse place."""
+    x = np.random.default_rng(0).random((300, 6))
+    modes = ComputationalModes("kmeans", n_clusters=12).fit(x)
+    rows = modes.transform(x)
+    starts = [sklearn.cluster.KMeans(12, n_init=1, random_state=seed).fit(rows).inertia_ for seed in range(20)]
+    assert (cdist(rows, modes.centers_).min(1) ** 2).sum() < np.quantile(starts, 0.2)
+
+
 def loose(seed: int, n: int = 700, d: int = 4) -> np.ndarray:
     """Clusters of very different density, with points everywhere between."""
     rng = np.random.default_rng(seed)

@@ -183,6 +183,7 @@ def test_rows_of_documents_that_begin_alike_are_counted(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"token_id": lambda v: v + 1}, "380 of 380 tokens or targets differ"),
+        ({"target_id": lambda v: v.where(v.index != 50, 3)}, "1 of 380 tokens or targets differ"),
         ({"document": lambda v: v + 1000}, "no token in common"),
         ({"loss": lambda v: "much"}, "column loss holds (object|str)"),
         ({"position": lambda v: v + 0.5}, "column position holds float64"),

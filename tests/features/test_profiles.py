@@ -252,6 +252,18 @@ def test_samples_are_those_of_each_cluster_alone(tmp_path: Path) -> None:
     assert table["radius"][0] == pytest.approx(np.sqrt((distance**2).mean()), rel=1e-5)
 
 
+def test_the_map_shows_every_token_in_its_text(tmp_path: Path) -> None:
+    features, clusters = planted(tmp_path, **MODEL)
+    labels, result = Result.load(clusters).table("labels").frame, profile(features, clusters)
+    drawn = result.figure("tokens-y-by-cluster")
+    for trace, cluster in zip(drawn.data, [-1, 0, 1], strict=True):
+        mine = labels[labels["cluster"] == cluster]
+        np.testing.assert_array_equal([trace.x, trace.y], [mine["x"], mine["y"]])
+    assert drawn.data[2].customdata[0].tolist() == ["Lily had 3 red balls.⏎⟦She⟧ saw it!…", " saw", "1"]
+    names = ["document", "position", "cluster"]
+    pd.testing.assert_frame_equal(result.table("tokens").frame[names], labels[names])
+
+
 def test_clusters_of_two_tables_say_which(tmp_path: Path) -> None:
     paths = []
     for i, name in enumerate("ab"):

@@ -332,3 +332,6 @@ def test_bad_input() -> None:
     model.eval().embed.weight.data[3] = torch.nan
     with pytest.raises(InputError, match="^features are not finite: the weights of this run are damaged$"):
         FeatureReader(model, Extract()).read([[3, 3, 3]])
+    for hook in ("blocks.0.attn.hook_z", "blocks.0.attn.hook_q"):  # queries: one position damaged, one whole
+        with pytest.raises(InputError, match=f"^{hook} is not finite: the weights of this run are damaged$"):
+            FeatureReader(model, Extract(), raw=(hook,)).read([[1, 3, 3]])

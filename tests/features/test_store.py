@@ -43,6 +43,21 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_a_flipped_bit_is_no_traceback(extracted: Path, tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    whole, wrong, rng = extracted.read_bytes(), 0, np.random.default_rng(0)
+    for place in rng.choice(len(whole), 40, replace=False):
+        raw = bytearray(whole)
+        raw[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(raw)
+        try:
+            read_features(path)
+        except InputError as error:
+            wrong += 1
+            assert "\n" not in str(error)
+    assert wrong
+
+
 @pytest.mark.parametrize("text", ["large_string", "string_view", "category"])
 def test_a_table_that_others_wrote_again(extracted: Path, tmp_path: Path, text: str) -> None:
     """pandas writes text as large_string: the values are the same, so they are read."""
@@ -116,6 +131,7 @@ def test_values_that_are_refused(change: Any, message: str, tmp_path: Path) -> N
     [
         (lambda rows: rows.drop_columns(["kappa"]), "kappa is missing"),
         (lambda rows: rows.set_column(0, "document", pa.array(["a"] * 12)), "Failed to parse string: 'a'"),
+        (lambda rows: rows.set_column(1, "position", pa.array([0.5] * 12)), "was truncated"),
         (lambda rows: rows.drop_columns(["kappa"]).append_column("kappa", pa.array([1e300] * 12)), "infinite values"),
         (lambda rows: rows.set_column(3, "token", pa.array([None] + ["a"] * 11)), "null values"),
         (lambda rows: pa.table({"a": [1]}), "not a table of features"),
@@ -134,6 +150,8 @@ def test_descriptions_that_are_refused(tmp_path: Path) -> None:
         with refused(message):
             read_features(changed(tmp_path / "f.parquet", **about))
     a = planted_file(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="different checkpoint"):
+        read_features([a, planted_file(tmp_path / "b.parquet", checkpoint="def")])
     with pytest.raises(InputError, match="different options"):
         read_features([a, changed(tmp_path / "c.parquet", options=ABOUT["options"] | {"theta_gate": 0.2})])
 

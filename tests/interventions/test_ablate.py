@@ -1,5 +1,7 @@
 """The ablation on planted models: what a head writes is what its removal costs."""
 
+import re
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,8 +254,27 @@ def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, c
     assert "four.parquet holds an earlier result and stays" in capsys.readouterr().out
     assert Result.load(tmp_path / "four-interrupted.parquet").about["interrupted"]
     passes.clear()
+    with pytest.raises(KeyboardInterrupt):  # it does not go on with the second run
+        main(["lfa", "std-t", *argv[1:-1], "--max-documents", "8"])
+    assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
+    passes.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
         Ablate(heads=("L5.*",)).measure("lfa", Documents(max_documents=8, batch_size=2), progress=iter)
+
+
+@pytest.mark.slow  # that of `ablate` is quick
+def test_every_kind_of_sweep_is_announced(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(observe, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(observe, "LONG_SECONDS", 0.0)
+    lines = {
+        "amplify": (["lfa", "--max-documents", "2", "--text", "", "--prompt", ""], "documents"),
+        "suppress": (["lfa", "--k", "1", "--gates", "0", "--suite", "competing", "--draws", "1"], "prompts"),
+        "ablation_effects": (["lfa", "--tasks", "winograd", "--draws", "1"], "cases"),
+        "token_effects": (["lfa", "--heads", "L0.H0", "--max-tokens", "100"], "documents"),
+    }
+    for name, (argv, cases) in lines.items():
+        import_module(f"streamscope.interventions.{name}").main(argv)
+        assert re.search(rf"about \d+ s for \d+ edits? on \d+ {cases[:-1]}s?;", capsys.readouterr().err), name
 
 
 @pytest.fixture(scope="module")

@@ -210,6 +210,8 @@ def test_the_curve(tiny_run: Path) -> None:
     assert both[0] == pytest.approx(both[1], abs=1e-6) and len(of_heads) == 16
     mean = of_heads.loc[8.0]["entropy"].mean()
     assert row["entropy"] == pytest.approx(mean, abs=1e-9) and row["entropy"] < table.loc[1.0, "entropy"]
+    ends = {name: result.blocks[name].measure.limits for name in ("peak", "unchanged", "entropy")}
+    assert ends == {"peak": (0, 1), "unchanged": (0, 1), "entropy": (0, np.inf)}, "where their intervals end"
 
 
 def test_factors_are_above_0_and_1_is_among_them() -> None:

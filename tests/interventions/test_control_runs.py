@@ -120,6 +120,25 @@ def test_hydra_of_a_planted_backup(tmp_path: Path) -> None:
     assert row.loc["both", "total_difference"] == pytest.approx(0, abs=1e-5)
 
 
+def test_patch(tiny_run: Path, changed: Path, words: Path, tmp_path: Path) -> None:
+    """Columns are those of two single runs, the control with the sender that the run has chosen."""
+    options = ["--suite", str(words), "--contrast", "noun", "--threshold", "1e-6", "--pairs", "4", "--hooks", "z"]
+    both = kept(patch, tmp_path, tiny_run, *options, "--senders", "top1:recovery", control=changed)
+    (sender,) = both.about["options"]["senders"]
+    single = [kept(patch, tmp_path, run, *options, "--senders", sender) for run in (tiny_run, changed)]
+    keys = ["direction", "hook", "layer", "head", "position"]
+    for name in ("effect", "recovery"):
+        table = both.table(f"{name}-control").frame.set_index(keys)
+        mine, theirs = (one.table().frame.set_index(keys)[name].reindex(table.index) for one in single)
+        np.testing.assert_allclose(table[f"{name}_run"], mine, atol=1e-9)
+        np.testing.assert_allclose(table[f"{name}_difference"], mine - theirs, atol=1e-9)
+        assert table[f"{name}_difference_p"].notna().any()
+    assert set(both.table("paths").frame["sender"]) == {sender}
+    table = both.table("paths-control").frame.set_index("reader")["effect_control"].dropna()
+    of = single[1].table("paths").frame.set_index("reader")["effect"]
+    np.testing.assert_allclose(table, of.reindex(table.index), atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("command", "control", "message"),
     [

@@ -10,9 +10,13 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.figures import Matrix
+from streamscope.instruments.figures.drawing import draw
 from streamscope.instruments.observations import Observations, estimate
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table, key, number
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate.measure import cells_of, contrasts_of
 from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets, plan
@@ -144,3 +148,14 @@ def test_small_interactions_of_many_documents_are_tested() -> None:
             assert (
                 np.isnan(found["interaction_p"][0]) and why[0, "interaction_p"] == "the same in every independent case"
             )
+
+
+def test_a_picture_shows_every_pair_twice() -> None:
+    heads = ["+".join(h.label for h in pair) for pair in combinations(HEADS[:8], 2)]
+    frame = pd.DataFrame({"head": heads, "interaction": np.arange(28.0) % 7 - 3})
+    columns = (key("head", "head", "a pair"), number("interaction", "interaction", "nats", "x", "+.4f"))
+    table = Table(frame, columns, {}, "pairs", by="interaction", most=8)
+    pairs = draw(Matrix("interaction"), Result({"pairs": table})).data[0]
+    z = np.array(pairs.z, float)
+    assert list(pairs.x) == [h.label for h in HEADS[:8]] and np.isnan(np.diag(z)).all()
+    assert z[0, 3] == z[3, 0] == frame.set_index("head").loc["L0.H0+L0.H3", "interaction"]

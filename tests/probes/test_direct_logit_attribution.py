@@ -9,7 +9,8 @@ import torch
 import streamscope.models
 from streamscope.cli.errors import InputError
 from streamscope.instruments.open_data import OpenTasks
-from streamscope.instruments.prompts.tasks import token_task
+from streamscope.instruments.prompts.loaders import SentencePair, SentencePairs
+from streamscope.instruments.prompts.tasks import sentence_task, token_task
 from streamscope.probes.direct_logit_attribution import DirectLogitAttribution
 from streamscope.probes.direct_logit_attribution.contributions import directions, observe
 from streamscope.probes.direct_logit_attribution.measure import attribute
@@ -60,7 +61,12 @@ def test_parts_add_up_to_the_logit_difference(preset: str) -> None:
     assert min(sizes[kind] for kind in ("embedding", "head", "FFN")) > 1e-3
 
 
-def test_heads_that_do_not_add_up_are_refused() -> None:
+def test_sentences_and_heads_that_do_not_add_up_are_refused() -> None:
+    model = streamscope.models.load("stories/lfa")
+    pair = SentencePair(id="p", good="The dog ran.", bad="The dog run.", category="c")
+    task = sentence_task(SentencePairs("s", (pair,), "here"), model.tokenizer)
+    with pytest.raises(InputError, match="scores whole sentences, which is not one logit difference"):
+        DirectLogitAttribution().measure(model, OpenTasks([task], model.tokenizer))
     nonlinear = streamscope.models.build("hdpl", scale="tiny", **{"attention.o": "hdpl"}).eval()
     with pytest.raises(InputError, match="output projection of layer 0 is not linear"):
         DirectLogitAttribution().check(nonlinear)

@@ -290,6 +290,8 @@ def test_lines_are_those_of_the_source_and_the_units_of_a_suite(tmp_path: Path) 
     relations = open_sets(Sets(a="competing#tool-container", b="competing#agent-patient"), model)
     prompts = {p.text: p for p in load_suite("competing").prompts}
     assert len(set(relations.a.lines)) == len({prompts[text].pair for text in relations.a.texts}) == 10
+    frame = Directions(draws=0).measure(model, relations).table().frame
+    assert (frame["clusters"] <= 10).all() and (frame["n"] == 20).all()
 
 
 def test_built_in_and_bad_sets(tmp_path: Path) -> None:
@@ -328,6 +330,11 @@ def test_a_direction_says_of_which_model_it_is_and_not_in_which_folder_of_a_mach
     assert read_direction(f"{arrays}:1", "token", "svd").vector.norm() == pytest.approx(1)
     with pytest.raises(InputError, match=f"{table} is a table; its arrays are in {arrays}$"):
         read_direction(str(table))
+    arrays.write_bytes(arrays.read_bytes()[:-8])
+    with pytest.raises(InputError, match="cannot be read .*; make one with python -m probes.directions"):
+        read_direction(str(arrays))
+    with pytest.raises(InputError, match="cannot be read .*; measure it again"):
+        Result.load(table)
 
 
 def test_sets_of_unequal_size_count_by_their_texts() -> None:

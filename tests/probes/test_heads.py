@@ -15,6 +15,8 @@ from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads.measure import SCORES, observed
 from streamscope.probes.probe import measure
+from streamscope.rooms import folder_of
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes.bridges import gpt2_and_bridge
 from tests.probes.planted import tables_of
 
@@ -130,6 +132,24 @@ def test_equals_a_naive_loop(model: StreamTransformer) -> None:
             assert all(ids[i] == ids[i - N] for i in over)
         if row.score == "induction":  # what followed the same token the last time
             assert all(ids[i - N + 1 - 1] == ids[i] for i in over)
+
+
+def test_sequences_are_random_and_seeded() -> None:
+    probe = Heads(sequences=20, length=N)
+    query = probe.plan(None, Ids(30))
+    assert query.tokens == probe.plan([], Ids(30)).tokens
+    assert query.tokens != Heads(sequences=20, length=N, seed=1).plan([], Ids(30)).tokens
+    for ids in query.tokens:
+        assert ids[0] == 0 and ids[1 : N + 1] == ids[N + 1 :]
+        assert len(set(ids)) == N + 1
+    assert len({tuple(ids) for ids in query.tokens}) == 20
+
+
+def test_a_context_below_the_length_of_texts() -> None:
+    tokenizer = Tokenizer.load(folder_of("models") / "zoo" / "lfa")
+    model = build("std-t", "tiny", n_ctx=20, d_vocab=tokenizer.d_vocab, tokenizer=tokenizer)
+    found = Heads(sequences=2, length=N, texts=False).measure(model, progress=iter).table().frame
+    assert set(found["kind"]) == {"random"} and found["mean"].notna().all()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

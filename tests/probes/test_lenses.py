@@ -258,6 +258,14 @@ def test_weights_in_bf16_and_fewer_texts_than_wanted(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "lens.pt")["n_prompts"] == 18, "three of four of 24 documents"
 
 
+def test_texts_that_are_too_few_or_too_short_are_refused() -> None:
+    model = model_of("std-t")
+    with pytest.raises(InputError, match="give 3, not 1"):
+        Lenses(kinds=("logit",)).measure(model, Documents("stories:1:1"))
+    with pytest.raises(InputError, match="longer texts"):
+        jacobians(model, [[0, 5]], places(Lenses(), model))
+
+
 def test_a_bridge_of_a_library_model_has_the_same_derivatives() -> None:
     """TransformerLens' own estimator, of the same texts; positions after BOS that have a next token."""
     _, bridge = gpt2_and_bridge()

@@ -109,6 +109,17 @@ def test_latents_are_those_of_plain_states(preset: str, hook: str, stream: str, 
         linear.activations(Linear(latents=2), model, query, iter)
 
 
+def test_the_place_of_a_dictionary_is_one_in_all_layers() -> None:
+    """Whatever digits are in its folder, and also of a transcoder, whose name has the layer twice."""
+    examples, how, places = made(60, groups=20), Linear(controls=1, folds=3), set[str]()
+    for layer in (2, 3):
+        hook = f"runs/gpt2/blocks.{layer}.hook_mlp_in-to-blocks.{layer}.hook_mlp_out-s0"
+        rows = list(torch.as_tensor(noise(60)).float().split(10))
+        table = linear.read(how, Captures({hook: rows}, None), examples, layers={hook: layer})
+        places.update(summary(how, table, examples).frame["place"])
+    assert places == {"runs/gpt2/blocks.*.hook_mlp_in-to-blocks.*.hook_mlp_out-s0"}
+
+
 def test_the_best_latent_is_chosen_in_the_training_folds() -> None:
     """One of eight latents is the label; of noise one is no better than chance, however many there are."""
     few = made(80)
@@ -304,6 +315,16 @@ def test_a_planted_position_is_read_where_it_is_added_and_not_before() -> None:
     assert found.loc["blocks.0.hook_resid_pre", "accuracy"] > 0.99 and found.loc["hook_embed", "accuracy"] < 0.2
     assert found.loc["blocks.0.hook_resid_pre", "selectivity"] > 0.5
     assert "position in 100 stories" in data.title and found["n"].iloc[0] == 400
+
+
+def test_what_is_not_finite_and_too_few_groups_are_refused() -> None:
+    bad = noise(240)
+    bad[5, 2] = np.inf
+    for one, x, line in (
+        (made(), bad, "1 of 240 activations are not finite"), (made(groups=3), noise(240), "3 groups, .* for 5 folds"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=line):
+            read(Linear(), one, x)
 
 
 def test_cases_beyond_the_context_are_counted(tiny_run: Path) -> None:

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
+from streamscope.instruments.data import Text
 from streamscope.instruments.table import Table
-from streamscope.models import readout
+from streamscope.models import load, readout
 from streamscope.models.hooks import Captures, Query
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
@@ -125,6 +126,15 @@ def test_summary_is_the_models_loss(model: StreamTransformer) -> None:
     assert last["loss"] == pytest.approx(float(sum(losses)) / 7, abs=1e-5)
     assert (last["positions"], last["n"]) == (7, 2)
     assert last["loss_low"] <= last["loss"] <= last["loss_high"]
+
+
+def test_a_text_given_twice_is_one_independent_text_and_one_that_is_cut_says_so() -> None:
+    model, long = load("stories/lfa"), "Once there was a dog . " * 100
+    result = LogitLens().measure(model, Text(text=("the cat sat", "she ran", "she ran")))
+    assert result.blocks["loss"].units["cluster"].nunique() == 2 and " cut at " not in result.about["title"]
+    for most, said in ((20, "20 of {n} tokens (--max-tokens)"), (500, "128 of {n} tokens (the context)")):
+        title = LogitLens().measure(model, Text(text=("she ran", long), max_tokens=most)).about["title"]
+        assert f"text 2 cut at {said.format(n=len(model.tokenizer.encode(long)))}" in title
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

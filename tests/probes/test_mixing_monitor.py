@@ -139,6 +139,25 @@ def test_planted_weights_come_out() -> None:
     assert table["undefined"].str.contains("distance_dynamic, gradient: metrics.jsonl has no mixing rows").all()
 
 
+@pytest.mark.slow
+def test_other_kinds_of_mixing_have_their_reasons(corpus, tmp_path: Path, capsys) -> None:
+    """A gate and Kronecker routing beside mHC: tables for each, swap probabilities undefined."""
+    more = [x for s in ("residual=mhc", "attention.gate=gate", "attention.v=kron") for x in ("--set", s)]
+    train(arguments(corpus, tmp_path / "a", *more, preset="kromhc"))
+    out = tmp_path / "m.parquet"
+    main([str(tmp_path / "a"), "--out", str(out)])
+    printed = capsys.readouterr().out
+    assert "H_res is not a product of 2 x 2 factors" in printed and "head 3" in printed and "L1 attn.v" in printed
+    assert (pd.read_parquet(out)["undefined"].str.len() > 0).all(), "every row lacks the metrics of the other kinds"
+
+
+def test_a_gated_model_that_was_saved_and_never_logged(tmp_path: Path, capsys) -> None:
+    build("pls", "tiny").save(tmp_path / "pls")
+    main([str(tmp_path / "pls")])
+    printed = capsys.readouterr().out
+    assert "gate mean, gate sd, gate low: metrics.jsonl has no mixing rows" in printed and "NaN" not in printed
+
+
 def test_a_run_from_before_the_monitor_or_with_weights_from_elsewhere(runs: dict, tmp_path: Path) -> None:
     """Static metrics from the weights alone; what needs tokens is undefined, and without a replay nothing is shown."""
     old = shutil.copytree(runs[-2], tmp_path / "old")

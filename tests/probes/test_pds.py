@@ -14,17 +14,22 @@ from streamscope.instruments.contract import InstrumentData
 from streamscope.instruments.observations import estimate_all
 from streamscope.instruments.open_data import given_prompts
 from streamscope.instruments.prompts import align, load_suite
+from streamscope.instruments.prompts.suite import units
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Table
+from streamscope.interventions.ablate import Ablate
+from streamscope.interventions.suppress import Suppress
 from streamscope.models import load
 from streamscope.models.hooks import edit
 from streamscope.models.make import build
 from streamscope.probes.coherence import Coherence
 from streamscope.probes.coreference import Coreference
+from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.pds import Pds
-from streamscope.probes.pds.measure import CELLS, mean_plus_sd
+from streamscope.probes.pds.measure import CELLS, control_tables, mean_plus_sd
 from streamscope.probes.probe import measure
 from streamscope.probes.sps import Sps
+from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 from tests.probes.bridges import gpt2_and_bridge
 from tests.tiny import randomise
@@ -83,6 +88,23 @@ def test_opposite_pairs_cancel_in_the_mean_and_not_per_pair(result: Result) -> N
         np.testing.assert_allclose(how.tables(seen, found)["heads"].frame["pds"], expected, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("instrument", "table"),
+    [(Pds(), "heads"), (HeadGroups(k=1), "heads"), (Ablate(measures=("sps",), heads=("L0.H0",), draws=1), "sps"),
+     (Suppress(measures=("sps",), k=(1,), gates=(1.0, 0.0), draws=1), "effects")],
+)  # fmt: skip
+def test_titles_say_that_twins_with_another_answer_are_left_out(instrument: Any, table: str) -> None:
+    suite, net = planted.suite(), planted.model()
+    twins = tuple(
+        replace(p, id=f"{p.id}-twin", pair=f"{p.pair}-twin",
+                order="target_last" if p.order == "target_first" else "target_first",
+                roles={**p.roles, "target": p.roles["distractor"], "distractor": p.roles["target"]})
+        for p in suite.prompts[:4]
+    )  # fmt: skip
+    found = instrument.measure(net, given_prompts(replace(suite, prompts=(*suite.prompts, *twins)), net))
+    assert ", 8 left out whose text up to the query also occurs with another answer" in found.table(table).title
+
+
 @pytest.mark.parametrize("bos", ["yes", "no"])
 def test_without_bos_no_head_is_a_bos_sink(bos: Any) -> None:
     """Every head attends to the first token alone, which is a word without BOS."""
@@ -125,9 +147,29 @@ def test_equals_loops_on_random_models(preset: str) -> None:
         assert (one["difference_high"] - one["difference_low"]) / 2 == pytest.approx(half, rel=1e-4)
 
 
+def test_pairs_of_one_text_are_one_case() -> None:
+    suite = load_suite("coreference")
+    aligned = align(suite, Tokenizer.train([p.text for p in suite.prompts], 290))
+    names = dict(zip([p.id for p in aligned.prompts], units(aligned.prompts), strict=True))
+    assert names["coreference-key-box-0-first"] == names["coreference-key-box-1-last"]
+    assert len(set(names.values())) < len({p.pair or p.id for p in aligned.prompts})
+    assert len({names[p.id] for p in aligned.prompts if p.text == aligned.prompts[0].text}) == 1
+
+
+def test_one_pair_has_a_score_and_no_inference_and_a_control_says_which_pds_it_has() -> None:
+    net = planted.model()
+    for per_pair, words in ((False, "of "), (True, "mean over pairs of |last − first|, of ")):
+        result = Pds(per_pair=per_pair).measure(net, given_prompts(planted.suite(1), net))
+        table = result.table("heads")
+        np.testing.assert_allclose(table.frame["pds"], planted.PDS, atol=2e-6)
+        missing = {why for (_, column), why in table.missing.items() if column == "difference_sd"}
+        assert missing == {"one independent case"}
+        assert control_tables(result, result)["models"].title.startswith(f"PDS per head, {words}")
+
+
 def test_a_bridge() -> None:
     words = planted.tokenizer()
-    _, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
+    inner, bridge = gpt2_and_bridge(words.d_vocab, 0.3)
     aligned = align(planted.suite(), words)
     table, rows = measure(bridge, Pds(), aligned, tokenizer=words), planted.naive_rows(bridge, aligned)
     (i, j), (layer, head) = aligned.pairs()[3], (1, 0)
@@ -138,6 +180,11 @@ def test_a_bridge() -> None:
         assert len(how.measure(bridge, given_prompts(aligned, bridge, words)).table().frame) == n
     with pytest.raises(InputError, match="hook_gate"):
         measure(bridge, Sps(attention="gated"), aligned, tokenizer=words)
+    with torch.no_grad():  # no probe looks for NaN itself
+        inner.transformer.h[0].attn.c_proj.weight[0, 0] = torch.inf
+    for how in (Pds(), Sps(), Coreference(), Coherence()):
+        with pytest.raises(InputError, match="the unedited model are not finite; first at blocks.0.*hook"):
+            measure(bridge, how, aligned, tokenizer=words)
 
 
 def test_the_reference_reads_prompts_in_its_own_tokens() -> None:

@@ -12,10 +12,11 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.data import Documents
+from streamscope.instruments.observations import Contrast, estimate
 from streamscope.instruments.open_data import open_data
-from streamscope.instruments.prompts import align
+from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.result import Result
-from streamscope.instruments.stats.held_out import CHOSEN, SIGNED
+from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
 from streamscope.models import hooks
 from streamscope.models.checkpoint import load, run_folder
 from streamscope.models.train import main as train
@@ -24,10 +25,12 @@ from streamscope.probes import coherence
 from streamscope.probes.heads import Heads
 from streamscope.probes.heads import measure as heads_module
 from streamscope.probes.heads.measure import plan, trained_words, words
-from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, Phenomena, main
+from streamscope.probes.pds import NOUNS, Pds
+from streamscope.probes.phenomena import COREFERENCE, NAMES, PAIRED, PERIODS, PHENOMENA, Phenomena, main
 from streamscope.probes.phenomena import measure as measure_module
 from streamscope.probes.phenomena.measure import (
     PhenomenonObservations,
+    _block,
     _when,
     chooses,
     losses_and_depths,
@@ -35,6 +38,7 @@ from streamscope.probes.phenomena.measure import (
     settling,
     verdict,
 )
+from streamscope.probes.probe import measure
 from tests import tiny
 from tests.probes import planted
 
@@ -166,6 +170,7 @@ def test_repeated_words_are_words_that_the_documents_have(monkeypatch: pytest.Mo
     for ids in Heads(sequences=3, length=6, pool="words").plan([], tokenizer).tokens:
         pieces = tokenizer.pieces(ids[1:])
         assert all(text[0] == " " and text[1:].isalpha() and len(text) > 2 for text in pieces)
+        assert ids[1:7] == ids[7:] and len(set(ids[1:7])) == 6
     with pytest.raises(InputError, match="--length 24 needs as many different words, the documents have 3 of them 5"):
         plan(Heads(length=24, pool="trained"), [], tokenizer, pool[:3])
 
@@ -292,11 +297,34 @@ def test_measured_phenomena_are_kept_when_one_fails_or_the_command_is_killed(one
     assert table.missing[2, "value"] == table.missing[2, "level"] == "failed: no memory"
     with pytest.raises(InputError, match="no memory"):
         Phenomena(only=("mixing",)).measure(one)
+    nan = PhenomenonObservations([1.0, float("nan")])
+    monkeypatch.setitem(measure_module.LOOKS, "mixing", lambda of, name: nan)
+    table = how.measure(one, Documents(max_documents=60)).table()
+    assert table.frame["value"].notna().tolist() == [True, True, False] and "nan" in table.missing[2, "value"]
     end(KeyboardInterrupt())
     bar = progress_bar("x", keep=True)  # that of a command
     table = how.measure(one, Documents(max_documents=60), progress=bar).table()
     assert table.frame["phenomenon"].tolist() == ["loss", "repeats"] and table.frame["value"].notna().all()
     assert bar.interrupted[0] == "interrupted: 2 of 3 phenomena measured"
+
+
+def test_position_is_pds_of_the_stories(one: object) -> None:
+    """Values, head and number of pairs are those of the probe on the suite that the gate names."""
+    table = measure(one, Pds(), align(load_suite("stories", n=60), one.tokenizer, one.config.n_ctx))
+    table = table[table["category"] == "competing-nouns"]
+    chosen, head = best_head_held_out(table, ["difference"], halves(table, 0)[0], signs=NOUNS)
+    found = look(one, "position")
+    assert (found["value"], found["head"], found["n"]) == (
+        pytest.approx(chosen["difference"].mean(), abs=1e-6), head, len(chosen),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name, (_, unit) in PHENOMENA.items() if unit.startswith("share")])
+def test_the_interval_of_a_share_ends_at_0_and_1(name: str) -> None:
+    for few in (0.0, 1.0):
+        found = PhenomenonObservations([few] * 2 + [1 - few] * 58, cluster=[str(i // 3) for i in range(60)])
+        row = estimate(_block(name, found), [Contrast(quantity="value", weights={0: 1.0}, tested=False)]).frame.iloc[0]
+        assert 0 <= row["low"] < row["value"] < row["high"] <= 1
 
 
 def test_a_head_that_the_cases_chose_has_a_wider_interval(one: object) -> None:
@@ -355,6 +383,20 @@ def test_every_snapshot_of_a_training_is_in_one_table(run: Path, tmp_path: Path)
     assert loss[12] < loss[0] - 0.5, "it learns"
     when = result.table("when").frame.set_index("phenomenon")
     assert when.loc["loss", ["first", "last"]].tolist() == [loss[0], loss[12]] and when.loc["loss", "by"] in (4, 12)
+
+
+@pytest.mark.slow
+def test_each_snapshot_stands_beside_that_of_the_control(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.parquet"
+    few = ["--only", "loss", "--max-documents", "4", "--out", str(out)]
+    main([f"{run}@all", "--control", f"{run}@all", *few])
+    table = Result.load(out).table("loss-control").frame
+    assert table["step"].tolist() == [0, 4, 12] and (table["value_difference"] == 0).all()
+    main([f"{run}@0", f"{run}@12", "--control", str(run), *few])
+    table = Result.load(out).table("loss-control").frame
+    assert table["value_difference"].iloc[0] > 0.5 and table["value_difference"].iloc[1] == 0
+    with pytest.raises(InputError, match="no snapshot of the step of"):
+        main([f"{run}@all", str(run), "--control", f"{run}@all", *few[:2]])
 
 
 def test_every_phenomenon_has_a_line(one: object, monkeypatch: pytest.MonkeyPatch) -> None:
