@@ -65,11 +65,11 @@ def test_a_command_by_both_names_in_the_clone(module: str) -> None:
 
 
 def test_an_instrument_keeps_its_short_name_where_a_benchmark_has_it_too() -> None:
-    """`streamscope circuits` was unknown, because another room's circuits ended alike, and `viewer --out x` ran
-    benchmarks.viewer."""
+    """`streamscope circuits` was unknown, because another room's circuits ended alike; `features --out x` ran
+    benchmarks.features."""
     names = commands()
     assert names["circuits"] == "streamscope.interventions.circuits" and "interventions.circuits" not in names
-    assert "benchmarks.circuits" in names and names["benchmarks.viewer"] == "streamscope.benchmarks.viewer"
+    assert "benchmarks.circuits" in names and names["benchmarks.features"] == "streamscope.benchmarks.features"
     assert not [name for name in names.values() if ".papers" in name], "papers are commands of a clone"
     assert {name for words in SYNONYMS.values() for name in words.split()} <= set(names)
     assert not set(SYNONYMS) & set(names)
@@ -93,16 +93,6 @@ def test_a_word_of_the_field_leads_to_its_command(word: str, command: str) -> No
         main([word])
     found = re.search(r": (?:it is|try|did you mean) ([\w.]+)", str(caught.value))
     assert (found[1] if found else "") == command and "\n" not in str(caught.value)
-
-
-def test_the_name_of_a_room_is_no_command_of_another_room(capsys: pytest.CaptureFixture[str]) -> None:
-    """`streamscope features --out x` ran benchmarks.features."""
-    names = commands()
-    assert names["benchmarks.features"] == "streamscope.benchmarks.features"
-    for room in ("viewer", "features"):
-        assert room not in names
-        with pytest.raises(InputError, match=f"^unknown command of {room} '--out': known: "):
-            main([room, "--out", "x"])
 
 
 def test_a_folder_with_other_models_in_it(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus,
         shards = pack(text, tokenizer, cache_dir=tmp_path)
         folder, was = shards.folder, (shards.folder / name).read_bytes()
         flip(folder / name, -7)
-        with pytest.raises(InputError, match=rf"the content of {name} has changed\): delete it"):
+        with pytest.raises(InputError, match=rf"the content of {name} has changed\); delete the folder"):
             TokenShards(folder)
         again = pack(text, tokenizer, cache_dir=tmp_path)
         assert (again.folder / name).read_bytes() == was
