@@ -165,6 +165,16 @@ def test_coverage_of_skewed_shares_of_few_cases(n: int, least: float) -> None:
     assert plain + 0.06 < ours and least <= ours
 
 
+@pytest.mark.slow
+def test_coverage_of_skewed_shares_of_crossed_words_and_templates() -> None:
+    """12 words × 10 templates, each with a share of its own; a case has the product of the two."""
+    rng = np.random.default_rng(27)
+    words, templates = rng.beta(0.5, 4, (1000, 12)), rng.beta(2, 5, (1000, 10))
+    x, labels = (words[:, :, None] * templates[:, None]).reshape(1000, -1), list(np.ndindex(12, 10))
+    ours, plain = held(x, [(f"word {i}", f"template {j}") for i, j in labels], 0.5 / 4.5 * 2 / 7)
+    assert plain + 0.02 < ours <= 0.98
+
+
 def test_coverage_of_top1_in_few_texts() -> None:
     """The coreference suite: 29 cases in 13 texts, hits of one text alike; the binomial error is 0.7 points."""
     rng = np.random.default_rng(25)

@@ -98,6 +98,11 @@ def scored(task: Task, model: Any) -> dict[str, np.ndarray]:
     return {measure: values[0] for measure, values in task.scores(log_p).items()}
 
 
+def test_small_sets_share_no_text_with_large_ones() -> None:
+    for small, large in (("capitalization-8", "capitalization"), ("gender-16", "gender")):
+        assert not {p.text for p in load_suite(small).prompts} & {p.text for p in load_suite(large).prompts}
+
+
 def test_an_answer_is_scored_at_its_first_differing_token_given_those_before(bpe: Tokenizer, model: Any) -> None:
     suite = Suite(
         "mine",

@@ -20,7 +20,7 @@ from streamscope.instruments.result import Result
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate import main as ablate
 from streamscope.models.checkpoint import load
-from streamscope.models.hooks import capture, hooked_at
+from streamscope.models.hooks import capture, edit, edited_at, hooked_at
 from streamscope.models.interop.huggingface.bridged import Bridged, bridge
 from streamscope.models.interop.huggingface.convert import convert
 from streamscope.probes.logit_lens.measure import head_of
@@ -67,6 +67,17 @@ def test_what_a_bridge_is_made_of_is_no_hook_of_somebodys_own(theirs: tuple[Brid
         model.reset_hooks()
         assert hooked_at(model) == ()
     assert any(module._forward_pre_hooks for module in gpt2.modules()), "there is something to leave out"
+
+
+@torch.no_grad()
+def test_a_copy_that_is_made_inside_an_edit_is_not_edited(theirs: tuple[Bridged, Any]) -> None:
+    model, tokens = theirs[0], torch.arange(3, 60).reshape(3, 19)
+    plain, off = model(tokens), {"blocks.2.hook_mlp_out": lambda x, hook: 0 * x}
+    with edit(model, off):
+        copied, edited = deepcopy(model), model(tokens)
+    assert not torch.equal(edited, plain) and torch.equal(copied(tokens), plain) and edited_at(copied) == ()
+    with edit(copied, off):
+        assert torch.equal(copied(tokens), edited) and torch.equal(model(tokens), plain)
 
 
 @torch.no_grad()

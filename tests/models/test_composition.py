@@ -104,6 +104,17 @@ def test_random_combinations_train(seed: int) -> None:
     check_hooks(model.eval(), tokens[:, :-1])
 
 
+SHARED = {"attention.kv_heads": 2, "canon": "canon", "attention.d_head": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("hdpl", SHARED), ("llama", {**SHARED, "attention.v": "ind"}), ("lfa", {"attention.d_head": 16})],
+)
+def test_widths_where_heads_share_keys_or_are_not_the_width_over_the_heads(name: str, changes: dict[str, Any]) -> None:
+    check_hooks(build(name, "tiny", **changes).eval(), torch.randint(256, (B, T)))
+
+
 def check_hooks(model: StreamTransformer, tokens: torch.Tensor) -> None:
     expected = list(expected_hooks(model.config))
     with capture(model, "*") as found, torch.no_grad():

@@ -114,6 +114,7 @@ def test_an_edit_of_one_position(model: Any) -> None:
         ([[999]], {}, "token id 999 is outside the vocabulary of 256"),
         ([[1] * 30], {"max_new_tokens": 3}, "prompt and 3 new tokens are 33 tokens, but the context has 32"),
         ([[1]], {"temperature": -1.0}, "temperature >= 0"),
+        ([[1]], {"temperature": torch.nan}, "temperature >= 0"),
         ([[1]], {"top_k": 0}, "top_k >= 1"),
         ([[1]], {"top_p": 0.0}, "0 < top_p <= 1"),
         ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty > 0"),

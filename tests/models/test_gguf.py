@@ -373,6 +373,7 @@ BROKEN = {
     "embd.weight has the shape \\[\\]": header(1, 1, EMBEDDING + struct.pack("<IIQ", 0, 0, 0) + bytes(64)),
     "names the field general.architecture twice": header(0, 2, NAMED + NAMED),
     "embd.weight has the shape \\[3, 0\\]": header(1, 1, EMBEDDING + struct.pack("<IQQIQ", 2, 0, 3, 0, 0) + bytes(64)),
+    "names the tensor a twice": header(2, 0, two(0, 64).replace(text("b"), text("a"))),
     "a overlaps b": header(2, 0, two(0, 32)),
     "a does not begin at a multiple of 32": header(2, 0, two(3, 96)),
     "is big-endian": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),

@@ -12,6 +12,7 @@ from streamscope.models import mixing
 from streamscope.models.hooks import capture
 from streamscope.models.make import build
 from streamscope.models.mixing import (
+    factor_swaps,
     has_mixing,
     inert_modules,
     measure,
@@ -55,6 +56,22 @@ def test_the_best_swap_of_the_paper() -> None:
     assert values(rows, "swap_static") == pytest.approx([0.1, 0.148], abs=1e-5)
     assert values(rows, "swap_best") == pytest.approx([0.3735, 0.4825], abs=5e-4)
     assert values(rows, "alpha_res") == pytest.approx([-0.84])
+
+
+@torch.no_grad()
+def test_no_token_exceeds_the_best_swap_and_some_come_near() -> None:
+    """σ(−2 + 2 · ½) at α = ½, whatever W is."""
+    model = krom(-2.0)
+    for name, p in model.named_parameters():
+        if name.endswith("W.res"):
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+        if name.endswith("alpha.res"):
+            p.fill_(0.5)
+    with capture(model, "blocks.*.*_hc.hook_res") as seen:
+        model(TOKENS)
+    swaps = torch.cat([factor_swaps(H).flatten(0, 1) for H in seen.values()])
+    assert (swaps <= (bound := 1 / (1 + math.e)) + 1e-6).all() and swaps.max() > 0.95 * bound
+    assert values(measure(model), "swap_best") == pytest.approx([bound] * 8)
 
 
 @torch.no_grad()

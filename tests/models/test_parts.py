@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streamscope.models import config as c
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import attention
 from streamscope.models.layers.attention import NARROW_HEAD, Attention, HeadGate, causal_attention
 from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
@@ -296,6 +296,22 @@ def canon_loop(x: Tensor, w: Tensor, spec: c.Canon) -> Tensor:
 def test_canon_equals_the_loop(spec: c.Canon) -> None:
     made, x = canon_layer(spec), torch.randn(2, 7, 6, dtype=torch.float64)
     torch.testing.assert_close(made(x), canon_loop(x, made.weight, spec), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("residual", "reaches"),
+    [({}, True), ({"residual": "token_factor", "residual.values": "combined"}, True),
+     ({"residual": "token_factor"}, False), ({"residual": "frozen_token", "residual.value_norm": False}, False)],
+)  # fmt: skip
+@torch.no_grad()
+def test_canon_a_reaches_the_values_that_share_its_norm(residual: dict[str, Any], reaches: bool) -> None:
+    model = build("gpt2", "tiny", **residual, **{"canon": "canon", "canon.places": "A"})
+    tokens, names = torch.arange(24).reshape(2, 12), [f"blocks.0.attn.hook_{letter}" for letter in "qkv"]
+    with capture(model, names) as before:
+        model(tokens)
+    with edit(model, {"blocks.0.canon_a.hook_out": lambda x, hook: x * 2}), capture(model, names) as after:
+        model(tokens)
+    assert [not torch.equal(before[n], after[n]) for n in names] == [True, True, reaches]
 
 
 def test_canon_starts_as_printed() -> None:

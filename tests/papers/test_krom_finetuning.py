@@ -37,6 +37,13 @@ def short(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Pa
     return read("train")[:2] + read("train")[6:8]
 
 
+def test_held_out_pairs_share_no_scene_with_those_that_are_trained_on() -> None:
+    train, held = ({one.cluster for one in read(name)} for name in ("train", "held-out"))
+    assert (len(train), len(held)) == (80, 30) and not train & held
+    for one in (*read("train"), *read("held-out")):
+        assert one.response.startswith(REFUSALS) == (one.kind == "harmful"), one
+
+
 def test_the_control_exchanges_the_responses_of_half_of_the_scenes() -> None:
     pairs = read("train")
     other = exchanged(pairs, 1)

@@ -16,7 +16,7 @@ from streamscope.models.checkpoint import load
 from streamscope.models.config.presets import preset
 from streamscope.models.describe import main as describe
 from streamscope.models.runs import main as runs
-from streamscope.models.tensors import check_new
+from streamscope.models.tensors import check_new, new_folder
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.data import evaluation_shards
@@ -93,6 +93,15 @@ def test_a_used_folder_is_not_overwritten(corpus, tiny_run: Path) -> None:
         train(arguments(corpus, tiny_run / "config.json"))
     with pytest.raises(InputError, match=r"config.json is a file: give the name of a new folder"):
         check_new(tiny_run / "config.json")
+
+
+def test_a_folder_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
+    """Neither under its name nor under another: exports, conversions and derived runs are written so."""
+    for error in (KeyboardInterrupt, OSError(28, "No space left on device")):
+        with pytest.raises((KeyboardInterrupt, InputError)), new_folder(tmp_path / "run") as part:
+            (part / "model.safetensors").write_text("half")
+            raise error
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
 def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name, every, least) -> None:
     """Every third rename of one case, and all of them of all cases in `make test-slow`."""
     case, whole = cases[name]
+    assert {"weights", "metrics"} <= set(differences(cases["last"][1], cases["sft"][1])), "what differs is told"
     if not whole.exists():
         killed(case, whole, 0)
     number = 1

@@ -1,16 +1,18 @@
 """What is held out of text without a validation file: documents, or the ends of blocks of a long one."""
 
+import itertools
 import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from streamscope.models.checkpoint import load
 from streamscope.models.train import main as train
 from streamscope.models.training.data import evaluation_shards, prepare
 from streamscope.text.corpus import open_corpus
-from streamscope.text.shards import in_validation, pack, pieces
+from streamscope.text.shards import Windows, in_validation, pack, pieces
 from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import WORDS, arguments, refused, with_options
 
@@ -54,6 +56,12 @@ def test_shards_are_the_document_and_share_nothing(book: Path) -> None:
     assert [part.n_documents for part in parts] == [4, 4]
     joined = [one.document(i)[1:].tolist() for i in range(4) for one in parts]
     assert [i for piece in joined for i in piece] == whole
+    for part, packing in itertools.product(parts, ("stream", "document")):  # nor does a window
+        windows = Windows(part, 16, packing=packing)
+        inputs, _ = windows.batch(np.arange(len(windows)))
+        seen = [row[row != tokenizer.pad_id].tolist() for row in inputs if tokenizer.bos_id not in row[1:]]
+        texts = [f" {' '.join(map(str, part.document(i)))} " for i in range(4)]
+        assert len(seen) > 10 and all(any(f" {' '.join(map(str, row))} " in text for text in texts) for row in seen)
 
 
 def test_a_book_trains_without_a_separator(book: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

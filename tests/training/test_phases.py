@@ -141,6 +141,15 @@ def test_stopped_inside_and_at_the_end_of_a_phase_it_goes_on_bit_equal(corpus, s
     assert json.loads((tmp_path / "cut/config.json").read_text())["training"]["phases"] == THREE
 
 
+def test_two_processes_share_every_batch(corpus, source, tmp_path) -> None:
+    t = trainer(corpus, tmp_path, source, phases="5:8x8:1/0,4:4x16")
+    whole, parts = [t.indices(step).tolist() for step in range(9)], []
+    for t.ranks.rank in range(2):
+        t.ranks.size = 2
+        parts.append([t.micro_batches(step)[0].tolist() for step in range(9)])
+    assert [a + b for a, b in zip(*parts, strict=True)] == whole
+
+
 def test_tokens_are_counted_by_phase(corpus, tmp_path) -> None:
     t = trainer(corpus, tmp_path, phases=LENGTHS)
     config = {"phases": LENGTHS, "batch_size": 4}

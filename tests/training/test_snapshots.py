@@ -1,6 +1,7 @@
 """Weights of chosen steps: which, what is in them, that a kill leaves none torn, and that `RUN@STEP` opens anywhere."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def test_what_is_not_there_is_one_line(run: Path, corpus, tmp_path: Path) -> Non
             load(name)
     with pytest.raises(InputError, match="is a snapshot, which cannot be resumed"):
         main(["--resume", "--out", f"{run}@8"])
+
+
+def test_a_damaged_snapshot_is_told(run: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(run, tmp_path / "a")) / "snapshots" / "step-000004.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(InputError, match=r"step-000004.safetensors is damaged"):
+        load(f"{tmp_path / 'a'}@4")
 
 
 def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsys) -> None:

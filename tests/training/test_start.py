@@ -74,9 +74,7 @@ def test_a_small_text_gets_the_vocabulary_that_it_fills(tmp_path: Path, capsys) 
 WITHOUT = """
 import os, sys
 del os.pread, os.pwrite
-from streamscope.models.config.serialization import from_dict
 from streamscope.models.train import main
-from streamscope.models.training.config import Training, with_recipe
 main(sys.argv[1:])
 """
 
@@ -123,3 +121,9 @@ def test_each_seed_decides_its_own(corpus, tmp_path: Path) -> None:
     assert same("all", "together") and losses["all"] == losses["together"]
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
     assert manifest["seeds"] == {"weights": 0, "data": 3, "noise": 0}
+
+
+def test_without_noise_its_seed_changes_nothing(corpus, tmp_path: Path) -> None:
+    for name, seed in (("a", "0"), ("b", "9")):
+        main(arguments(corpus, tmp_path / name, "--steps", "2", "--sample-every", "0", "--seed-noise", seed))
+    assert same_weights(tmp_path / "a", tmp_path / "b")

@@ -22,6 +22,7 @@ from streamscope.papers.krom.arithmetic import (
     main,
     sinkhorn_slope,
     stream_differences,
+    untrained,
     updates,
 )
 from streamscope.papers.krom.tables import set_bias
@@ -75,6 +76,23 @@ def test_the_gradient_of_sgd_has_the_factor_that_krom_names() -> None:
     slope = {b: row["gradient"] / (1 / (1 + math.exp(-b)) - 0.30) for b, row in rows.items() if b != 0.0}
     assert slope[-2.0] / slope[-8.0] == pytest.approx(313.2, abs=0.1)
     assert slope[-2.0] == pytest.approx(rows[-2.0]["p(1-p)"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_sgd_is_frozen_at_the_rate_of_adamw_and_not_at_its_own() -> None:
+    frozen, own = (ends(optimizer="sgd", lr=lr, decay=0.0)[-8.0]["swap"] for lr in (5e-3, 5.0))
+    assert (frozen, own) == (pytest.approx(1 / (1 + math.exp(8)), rel=0.01), pytest.approx(0.30, abs=1e-3))
+    assert ends(optimizer="sgd", lr=5.0, decay=0.0, dtype="bf16")[-8.0]["b1"] == -8.0
+    decayed = [row["swap"] for row in ends(optimizer="sgd", lr=0.5).values()]
+    assert decayed == pytest.approx([0.4245] * 4, abs=1e-3), "decay .2 goes past .30, to one place from every bias"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_rows_do_not_see_each_other(dtype: str) -> None:
+    together = updates(Case(dtype=dtype), steps=50)
+    for i, bias in enumerate(BIASES):
+        (alone,) = updates(Case(dtype=dtype), [bias], steps=50).to_dict("records")
+        assert alone == together.iloc[i].to_dict()
 
 
 def test_the_optimiser_is_that_of_training() -> None:
@@ -138,6 +156,11 @@ def test_spread_and_rank_are_those_of_a_plain_implementation() -> None:
         rank.append(math.exp(-(p * np.log(p)).sum()))
     got = stream_differences(model, tokens)
     assert got == pytest.approx({"spread": np.mean(spread), "rank": np.mean(rank), "apart": np.mean(apart)}, rel=1e-5)
+
+
+def test_nothing_is_contracted_without_mixing_and_more_by_more() -> None:
+    found = untrained(1, "tiny", (-40.0, -8.0, -2.0, 0.0))["contracted"].tolist()
+    assert found[0] == pytest.approx(0, abs=1e-6) and 0 < found[1] < found[2] < found[3] < 1
 
 
 def test_the_command_prints_swaps_and_slopes(capsys: pytest.CaptureFixture[str]) -> None:

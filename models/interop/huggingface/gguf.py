@@ -213,7 +213,8 @@ def _read_file(path: Path) -> Gguf:
     n_tensors, n_fields = cursor.number(10), cursor.number(10)
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
-        name = cursor.text()
+        if (name := cursor.text()) in fields:
+            raise ValueError(f"damaged: it names the field {name} twice")
         fields[name] = cursor.value(cursor.number(4))
     tensors: dict[str, Entry] = {}
     for _ in range(n_tensors):
@@ -221,6 +222,8 @@ def _read_file(path: Path) -> Gguf:
         shape = tuple(cursor.number(10) for _ in range(n_axes))[::-1]
         if not math.prod(shape) or not shape:
             raise ValueError(f"damaged: {name} has the shape {list(shape)}")
+        if name in tensors:
+            raise ValueError(f"damaged: it names the tensor {name} twice")
         tensors[name] = Entry(path, shape, cursor.number(4), cursor.number(10))
     alignment = fields.get("general.alignment", 32)
     start = -(-cursor.at // alignment) * alignment
