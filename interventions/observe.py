@@ -36,7 +36,7 @@ from streamscope.models.readout import divergences, log_probs_at, map_logits, to
 from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of, run_sweep
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.coherence import Coherence
-from streamscope.probes.roles import RESOLUTION, left_out
+from streamscope.probes.roles import RESOLUTION, RoleQuery, left_out
 from streamscope.probes.sps import Sps
 from streamscope.text.shards import NO_TARGET, TokenShards, document_batches
 
@@ -316,7 +316,7 @@ def observe_prompts(
         return {}
     probes = {"sps": (Sps(), "sps"), "coherence": (Coherence(), "log_odds")}
     readers = [(measure, *probes[measure], probes[measure][0].plan(aligned, tokenizer)) for measure in measures]
-    queries = [query for *_, query in readers]
+    queries: list[Query] = [query for *_, query in readers]
     if len({str(query.tokens) for query in queries}) == 1:  # the same prompts: one forward pass serves both
         fields = {
             name: value for name in ("hooks", "logits", "positions") for query in queries
@@ -339,6 +339,7 @@ def observe_prompts(
         table, n = tables[measure], len(query.tokens)
         cases, by_case = table[list(NAMES)].iloc[:: len(table) // n].reset_index(drop=True), np.stack(values[measure])
         if measure == "sps":  # of all heads, and of those of each layer
+            assert isinstance(query, RoleQuery)
             layers = table["layer"].unique()
             by_layer = by_case.reshape(len(members), n, len(layers), -1).mean(-1).swapaxes(1, 2)
             readouts, note = ("all", *(f"L{layer}" for layer in layers)), left_out(query, "target and distractor")
