@@ -74,7 +74,7 @@ def measured(side: str, method: str, options: Options) -> tuple[float, np.ndarra
 
 def peer_scores(plain: PlainGpt2, graph: Graph, pairs: Sequence[PatchPair], alphas: Sequence[float]) -> np.ndarray:
     """The plain code's scores in the order of our edges; pairs of equally many tokens together."""
-    senders = [i for i, u in enumerate(graph.senders) if u.kind != "bias"]
+    senders = [i for i, u in enumerate(graph.senders) if u.part != "bias"]
     edges = [(senders.index(u), int(v)) for u, v in graph.edges]
     scores = np.zeros((len(edges), len(pairs)), np.float32)
     for length in {len(p.clean) for p in pairs}:

@@ -20,7 +20,7 @@ from streamscope.cli.errors import InputError
 from streamscope.features.dictionaries import STATES, Dictionaries
 from streamscope.instruments.contract import InstrumentData, Progress, say, ticks, title_of
 from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Measure, joined
 from streamscope.instruments.open_data import Document, OpenTokens
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.checkpoint import run_label
@@ -252,12 +252,11 @@ def _observed(
         cells.append(dict(hook=source.hook, stream=source.stream, seed=seed, decoder=decoder, dictionary=name))
     error, variance, latents = np.stack(sums, 1)
     units = pd.DataFrame({"unit": documents.astype(str), "cluster": [copies[i] for i in documents.tolist()]})
-    observations, labels = InstrumentData({}, {}, extra=dead), pd.DataFrame(cells)
+    observations, labels = InstrumentData(extra=dead), pd.DataFrame(cells)
     quantities = {"fvu": ("ratio of variances", error, variance), "l0": ("latents per position", latents, sizes)}
     for name, (unit, total, size) in quantities.items():
         measure = Measure(name=name, unit=unit, resolution=1e-9, limits=(0.0, np.inf))
-        observations.blocks[name] = Observations(measure=measure, cells=labels, units=units, total=total, size=size)
-        observations.contrasts[name] = each(name, labels, null=None)
+        observations.add(measure, labels, units, total, size, null=None)
     return observations
 
 

@@ -24,7 +24,6 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import (
     Estimates,
     Measure,
-    Observations,
     bootstrap,
     each,
     interval_columns,
@@ -215,13 +214,12 @@ def _observed(cells: Sequence[Cell], sums: Mapping[str, np.ndarray], units: pd.D
         "fvu": (sums["error"], sums["error"][means], "ratio of variances"),
         "l0": (sums["l0"], sums["positions"], "latents"),
     }
-    observations = InstrumentData({}, {})
+    observations = InstrumentData()
     for name, (total, size, unit) in blocks.items():
         measure = Measure(name=name, unit=unit, resolution=1e-6, limits=None if name == "loss" else (0.0, np.inf))
         keys = with_unedited if name == "loss" else labels
-        observations.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
         missing = ["it has no latents" if name == "l0" and cell.dictionary is None else "" for cell in cells]
-        observations.contrasts[name] = each(name, labels, null=None, missing=missing)
+        observations.add(measure, keys, units, total, size, start=int(name == "loss"), null=None, missing=missing)
     increases = each("increase", labels, start=1)
     observations.contrasts["loss"] = [replace(c, weights={**c.weights, 0: -1.0}) for c in increases]
     observations.extra = (means, [1 - float(cell.alive.float().mean()) for cell in cells])  # NaN of no latents

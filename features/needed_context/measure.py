@@ -17,7 +17,7 @@ from streamscope.features.extract import Extract
 from streamscope.features.needed_context import NeededContext
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tokens
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 
 BINS = 10
@@ -41,19 +41,17 @@ def observe(options: NeededContext, model: Any, data: Opened, progress: Progress
     bins = bins_of(tokens["confidence"].to_numpy())
     hits = {window: tokens[f"kept_{window}"].to_numpy(float) for window in options.windows}
     beyond = {window: x - (np.bincount(bins, x) / np.bincount(bins))[bins] for window, x in hits.items()}
-    blocks, contrasts = dict[str, Observations](), dict[str, list[Contrast]]()
+    measurements = InstrumentData(extra={name: int(inside.sum()) for name, inside in groups.items()})
     for name, values in {"kept": hits, "beyond": beyond}.items():
         measure = Measure(name=name, unit=SHARE, resolution=1e-9, limits=LIMITS[name])
         cells, total, size = group_cells(values, groups, of)
-        block = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-        pairs = pair_contrasts(name, block)
-        for suffix, family in {"": each(name, block.cells, null=None), "-pairs": pairs}.items():
-            if family:  # a single group has no pair
-                blocks[name + suffix], contrasts[name + suffix] = block, family
+        block = measurements.add(measure, cells, units, total, size, null=None)
+        if pairs := pair_contrasts(name, block):  # a single group has none
+            measurements.blocks[f"{name}-pairs"], measurements.contrasts[f"{name}-pairs"] = block, pairs
     title = f"{title_of(model)}: predictions kept with only the last tokens; {counted(len(tokens), 'token', ',')} of "
     title += f"{counted(documents, 'document')}, from position {options.least}"
-    sizes = {name: int(inside.sum()) for name, inside in groups.items()}
-    return InstrumentData(blocks, contrasts, {"title": title}, extra=sizes)
+    measurements.about["title"] = title
+    return measurements
 
 
 def group_cells(

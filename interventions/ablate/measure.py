@@ -56,7 +56,7 @@ def observe(options: Ablate, model: Any, data: Opened, progress: Progress) -> In
         [heads] if options.together else controls.head_sets(heads, options.size, options.sets, options.seed)
     )
     scales, name = tuple(dict.fromkeys(float(g) for g in options.scale)), title_of(model)
-    measurements, start, note = InstrumentData({}, {}, {"title": {}}), time.monotonic(), ""
+    measurements, start, note = InstrumentData(about={"title": {}}), time.monotonic(), ""
 
     def add(measure: str, sweep: controls.Sweep, title: str, no_effect: Callable[..., str] = lambda heads: "") -> None:
         measurements.contrasts[measure] = contrasts_of(sweep, measure, no_effect)

@@ -218,10 +218,9 @@ def add_attention(
             cells, total = pd.DataFrame(rows), totals.reshape(len(rows), -1)
             ordered = [SAME_ORDER if fixed_order or row.get("layer", fixed + 1) <= fixed else "" for row in rows]
             reasons = [BASELINE if row["alpha"] == 1 else reason for row, reason in zip(rows, ordered, strict=True)]
-            effects.blocks[block] = Observations(
-                measure=measure, cells=cells, units=units, total=total, size=patterns.queries
-            )
-            effects.contrasts[block] = each(name, cells, null=None, missing=reasons if name == "unchanged" else "")
+            missing = reasons if name == "unchanged" else ""
+            effects.add(measure, cells, units, total, patterns.queries, block=block, quantity=name, null=None,
+                        missing=missing)  # fmt: skip
 
 
 def tables(options: Amplify, effects: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

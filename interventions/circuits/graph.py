@@ -35,18 +35,19 @@ from streamscope.models.dictionaries import Dictionary, read_dictionary
 from streamscope.models.hooks import edited_at, hooked_at
 from streamscope.models.transformer import StreamTransformer
 
-Kind = Literal["input", "bias", "head", "attn", "mlp"]
-Part = Literal["q", "k", "v", "g", "mlp", "mix", "logits"]
+Part = Literal["input", "bias", "head", "attn", "mlp", "q", "k", "v", "g", "mix", "logits"]
 ATTENTION: tuple[Part, ...] = ("q", "k", "v", "g")
 """Readers of an attention layer, in the order of the graph."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Node:
-    """What writes to the residual state or reads it. `stage` is 2ℓ for attention of layer ℓ and 2ℓ + 1 for its FFN, −1
-    for the input and 2L for the unembedding."""
+    """What writes to the residual state (part input, bias, head, attn or mlp) or reads it (the others, or mlp).
+
+    `stage` is 2ℓ for attention of layer ℓ and 2ℓ + 1 for its FFN, −1 for the input and 2L for the unembedding."""
 
     name: str
+    part: Part
     stage: int
     head: int = 0
 
@@ -54,16 +55,6 @@ class Node:
     def layer(self) -> int:
         """Layer, from 0; −1 for the input, L for the unembedding."""
         return self.stage // 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sender(Node):
-    kind: Kind
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader(Node):
-    part: Part
 
 
 @dataclass(frozen=True)
@@ -85,8 +76,8 @@ class Latents:
 class Graph:
     """Senders and readers in order of computation, and who reads whom."""
 
-    senders: tuple[Sender, ...]
-    readers: tuple[Reader, ...]
+    senders: tuple[Node, ...]
+    readers: tuple[Node, ...]
     connected: np.ndarray
     """[senders, readers] whether there is an edge."""
     latents: Mapping[int, Latents] = field(default_factory=dict)
@@ -112,7 +103,7 @@ class Graph:
 
     def read_at(self, stage: int) -> slice:
         """The readers of a stage, without its mixing module."""
-        return self._slice(self.readers, stage, mix=False)
+        return self._slice(self.readers, stage)
 
     def mixing_at(self, stage: int) -> int | None:
         """The mixing module of a stage, if there is one."""
@@ -125,8 +116,8 @@ class Graph:
         return slice(0, sum(u.stage < stage for u in self.senders))
 
     @staticmethod
-    def _slice(parts: Sequence[Any], stage: int, mix: bool = True) -> slice:
-        indices = [i for i, node in enumerate(parts) if node.stage == stage and (mix or node.part != "mix")]
+    def _slice(nodes: Sequence[Node], stage: int) -> slice:
+        indices = [i for i, node in enumerate(nodes) if node.stage == stage and node.part != "mix"]
         return slice(indices[0], indices[-1] + 1)
 
     def pruned(self, mask: np.ndarray) -> np.ndarray:
@@ -139,7 +130,7 @@ class Graph:
             reads, writes = np.zeros(len(M), bool), np.array([v.part in ("mix", "logits") for v in self.readers])
             for i, u in enumerate(self.senders):
                 scaled = [m and v.stage <= u.stage for m, v in zip(mixes, self.readers, strict=True)]
-                reads[i] = u.kind == "input" or M[:, self.parts_of[i]].any() or M[:, scaled].any()
+                reads[i] = u.part == "input" or M[:, self.parts_of[i]].any() or M[:, scaled].any()
                 writes[self.parts_of[i]] |= M[i].any()
             new = M & reads[:, None] & writes
             if (new == M).all():
@@ -152,15 +143,15 @@ class Graph:
         return [
             [
                 i for i, v in enumerate(self.readers)
-                if v.stage == u.stage and v.part != "mix" and (u.kind != "head" or self._reads_for(v, u.head))
-            ] if u.kind != "bias" else []
+                if v.stage == u.stage and v.part != "mix" and (u.part != "head" or self._reads_for(v, u.head))
+            ] if u.part != "bias" else []
             for u in self.senders
         ]  # fmt: skip
 
-    def _reads_for(self, v: Reader, head: int) -> bool:
+    def _reads_for(self, v: Node, head: int) -> bool:
         if v.part in ("q", "g"):
             return v.head == head
-        heads = sum(u.stage == v.stage and u.kind == "head" for u in self.senders)
+        heads = sum(u.stage == v.stage and u.part == "head" for u in self.senders)
         groups = sum(w.stage == v.stage and w.part == v.part for w in self.readers)
         return v.head == head * groups // heads
 
@@ -214,38 +205,40 @@ def graph_of(model: Any, latents: Sequence[str] = ()) -> Graph:
     L, H, G = c.n_layers, c.n_heads, c.kv_heads
     gate = c.attention.gate
     gated, by_value = gate is not None and gate.source != "query", gate is not None and gate.source == "value"
-    senders, readers = [Sender(name="input", kind="input", stage=-1)], list[Reader]()
+    senders, readers = [Node("input", "input", -1)], list[Node]()
     for layer in range(L):
         a, m = 2 * layer, 2 * layer + 1
         if isinstance(residual, Hyper):
-            readers.append(Reader(name=f"x{layer}.attn", part="mix", stage=a))
+            readers.append(Node(f"x{layer}.attn", "mix", a))
         for part in ATTENTION[: 4 if gated else 3]:
             n = G if part in ("k", "v") else H
             label = "kv" if n < H else "h"
-            readers += [Reader(name=f"a{layer}.{label}{h}<{part}>", part=part, stage=a, head=h) for h in range(n)]
+            readers += [Node(f"a{layer}.{label}{h}<{part}>", part, a, h) for h in range(n)]
         if sends_by_head(model):
-            senders += [Sender(name=f"a{layer}.h{h}", kind="head", stage=a, head=h) for h in range(H)]
-            senders.append(Sender(name=f"a{layer}.bias", kind="bias", stage=a))
+            senders += [Node(f"a{layer}.h{h}", "head", a, h) for h in range(H)]
+            senders.append(Node(f"a{layer}.bias", "bias", a))
         else:
-            senders.append(Sender(name=f"a{layer}", kind="attn", stage=a))
+            senders.append(Node(f"a{layer}", "attn", a))
         if isinstance(residual, Hyper):
-            readers.append(Reader(name=f"x{layer}.mlp", part="mix", stage=m))
-        readers.append(Reader(name=f"m{layer}", part="mlp", stage=m))
+            readers.append(Node(f"x{layer}.mlp", "mix", m))
+        readers.append(Node(f"m{layer}", "mlp", m))
         latent_parts = [*by_layer[layer].chosen, "rest"] if layer in by_layer else []
         parts = [f"m{layer}.{part}" for part in latent_parts] or [f"m{layer}"]
-        senders += [Sender(name=name, kind="mlp", stage=m) for name in parts]
-    readers.append(Reader(name="logits", part="logits", stage=2 * L))
-    parallel = getattr(residual, "order", "") == "parallel"
-    reads = [read_vector(residual, "v" if by_value and v.part == "g" else v.part) for v in readers]
-    connected = np.array([
-        [
-            u.kind != "bias" and u.stage < v.stage - (parallel and v.part == "mlp")
-            and bool(write_vector(residual, u.kind) @ vector)
-            for v, vector in zip(readers, reads, strict=True)
-        ]
-        for u in senders
-    ])  # fmt: skip
+        senders += [Node(name, "mlp", m) for name in parts]
+    readers.append(Node("logits", "logits", 2 * L))
+    connected = np.array([[is_read(residual, u, v, by_value) for v in readers] for u in senders])
     return Graph(tuple(senders), tuple(readers), connected, by_layer)
+
+
+def is_read(residual: Any, sender: Node, reader: Node, by_value: bool = False) -> bool:
+    """Whether the reader comes after the sender and reads a stream that it writes to; gates `by_value` read as values
+    do."""
+    if sender.part == "bias" or sender.stage >= reader.stage - (
+        reader.part == "mlp" and getattr(residual, "order", "") == "parallel"
+    ):
+        return False
+    part = "v" if by_value and reader.part == "g" else reader.part
+    return bool(write_vector(residual, sender.part) @ read_vector(residual, part))
 
 
 def n_streams(residual: Any) -> int:
@@ -253,11 +246,11 @@ def n_streams(residual: Any) -> int:
     return residual.n if isinstance(residual, Hyper) else max(1, len(residual.streams))
 
 
-def write_vector(residual: Any, kind: Kind) -> np.ndarray:
+def write_vector(residual: Any, part: Part) -> np.ndarray:
     """[N] the streams that a sender writes to; with hyper-connections any."""
     if not isinstance(residual, DualStream):
         return np.ones(n_streams(residual))
-    to_token = kind == "input" or (kind != "mlp" and isinstance(residual, TokenFactor))
+    to_token = part == "input" or (part != "mlp" and isinstance(residual, TokenFactor))
     return np.eye(2)[0 if to_token else 1]
 
 

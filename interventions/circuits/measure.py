@@ -62,9 +62,6 @@ def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> 
         spans=[spans[i] for i in scored] if spans else (), progress=progress,
     )  # fmt: skip
     chosen = scores[:, choosing].mean(1)
-    cells = edge_cells(model, graph)
-    measure = Measure(name="edge score", unit="nats", resolution=RESOLUTION)
-    total = Observations(measure=measure, cells=cells, units=units, total=scores, size=~np.isnan(scores))
     judged = units.iloc[judging].reset_index(drop=True)
     values = _circuits(options, model, graph, chosen, [pairs[i] for i in judging],
                        [spans[i] for i in judging] if spans else (), judged, progress)  # fmt: skip
@@ -73,9 +70,12 @@ def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> 
         "mib": {"n_layers": model.config.n_layers, "n_heads": model.config.n_heads, "d_model": model.config.d_model,
                 "parallel_attn_mlp": getattr(model.config.residual, "order", "") == "parallel"},
     }  # fmt: skip
-    contrasts = {"scores": observations.each("score", cells), "circuits": _contrasts(values)}
     extra = (chosen, scores[:, choosing], units["cluster"].iloc[choosing])
-    return InstrumentData({"scores": total, "circuits": values}, contrasts, about, extra=extra)
+    measurements = InstrumentData(about=about, extra=extra)
+    measure = Measure(name="edge score", unit="nats", resolution=RESOLUTION)
+    measurements.add(measure, edge_cells(model, graph), units, scores, block="scores", quantity="score")
+    measurements.blocks["circuits"], measurements.contrasts["circuits"] = values, _contrasts(values)
+    return measurements
 
 
 EFFECT = Contrast(quantity="effect", weights={0: 1.0, 1: -1.0}, labels={"ranking": "whole model", "share": 1.0})
@@ -159,7 +159,7 @@ def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
         streams = ["all streams"] if isinstance(residual, Hyper) else list(residual.streams)
     for (i, j), name in zip(graph.edges, graph.names, strict=True):
         u, v = graph.senders[i], graph.readers[j]
-        stream = streams[int(write_vector(residual, u.kind).argmax())]
+        stream = streams[int(write_vector(residual, u.part).argmax())]
         rows.append({"edge": name, "sender": u.name, "reader": v.name, "sender_layer": u.layer, "reader_layer": v.layer,
                      "part": v.part, "stream": stream})  # fmt: skip
     return pd.DataFrame(rows)
@@ -246,29 +246,22 @@ def _faithfulness(
 ) -> Table:  # fmt: skip
     frame, missing = estimates.where(ranking=set(RANKINGS)).wide(["ranking", "share"], describe=("low", "high"))
     chosen, scores, clusters = data.extra
-    within, n = read_clusters(clusters.to_list(), len(clusters)), len(chosen)
-    cells, sizes = values.cells, [worth.size_of(k, n) for k in SHARES]
-    stable = {
-        ranking: dict(zip(sizes, worth.stability(scores, within, sizes, ranking), strict=True)) for ranking in RANKINGS
-    }
-    rows, stability = list[dict[str, float]](), [f"stability{end}" for end in ENDS]
+    within, n, cells = read_clusters(clusters.to_list(), len(clusters)), len(chosen), values.cells
+    sizes, stability = [worth.size_of(k, n) for k in SHARES], [f"stability{end}" for end in ENDS]
+    frame["edges"] = sizes * len(RANKINGS)  # rows are those of `_contrasts`
+    frame["chance"] = [worth.chance(size, n) for size in frame["edges"]]
+    frame[stability] = [row for ranking in RANKINGS for row in worth.stability(scores, within, sizes, ranking)]
+    if within.count < 2:  # every draw of one is the same
+        frame[stability] = np.nan
+        missing |= {(i, column): ONE_UNIT for i, column in product(range(len(frame)), stability)}
+    rows = list[dict[str, float]]()
     for i, (ranking, k) in enumerate(zip(frame["ranking"], frame["share"], strict=True)):
-        size = worth.size_of(k, n)
-        row = {
-            "edges": size,
-            "chance": worth.chance(size, n),
-            **dict(zip(stability, stable[ranking][size], strict=True)),
-        }
-        if within.count < 2:  # every draw of one is the same
-            row |= dict.fromkeys(stability, np.nan)
-            missing |= {(i, column): ONE_UNIT for column in stability}
-        ranked_cells = np.flatnonzero((cells["ranking"] == ranking) & (cells["share"] == k))
-        drawn = np.flatnonzero((cells["ranking"] == "random") & (cells["share"] == k))
-        for name, indices in (("f", ranked_cells), ("random", drawn)):
+        rows.append({})
+        for name, kind in (("f", ranking), ("random", "random")):
+            indices = np.flatnonzero((cells["ranking"] == kind) & (cells["share"] == k))
             numbers, reasons = _interval(name, values, indices, worth.mean_faithfulness, flat)
-            row |= numbers
+            rows[i] |= numbers
             missing |= {(i, column): text for column, text in reasons.items()}
-        rows.append(row)
     frame = pd.concat([frame, pd.DataFrame(rows)], axis=1)
     title = f"{title}: edges chosen on one half of the pairs, judged on the other {len(values.units)}"
     return Table(frame[[c.name for c in FAITHFULNESS]], FAITHFULNESS, missing, title)

@@ -23,7 +23,7 @@ from streamscope.models.hooks import batches, pad
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs of prompts, padded on the right. Ids of answers and foils are filled up with their first."""
+    """Pairs of prompts, padded on the right. Ids of answers and foils are filled up with −1."""
 
     rows: list[int]
     """Places of the pairs in their list."""
@@ -55,15 +55,9 @@ def batches_of(
             for side in ([p.clean for p in batch_pairs], [p.corrupt for p in batch_pairs])
         )
         positions = torch.tensor([[*place, *place[-1:] * (width - len(place))] for place in places], device=device)
-        answers = _filled([p.answers for p in batch_pairs]).to(device)
-        foils = _filled([p.foils for p in batch_pairs]).to(device)
-        targets = torch.tensor([[*f, *[-1] * (width - len(f))] for f in answer_ids], device=device)
+        token_ids = ([p.answers for p in batch_pairs], [p.foils for p in batch_pairs], answer_ids)
+        answers, foils, targets = (pad(ids, -1).to(device) for ids in token_ids)
         yield Batch(rows, clean, corrupt, positions, answers, foils, targets)
-
-
-def _filled(ids: Sequence[Sequence[int]]) -> Tensor:
-    width = max(map(len, ids))
-    return torch.tensor([[*row, *[-1] * (width - len(row))] for row in ids])
 
 
 def value(

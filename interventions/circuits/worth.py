@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from streamscope.instruments.stats.estimators import Clusters
 from streamscope.interventions.circuits import Metric, metrics
@@ -139,9 +138,3 @@ def chance(n: int, edges: int) -> float:
     """The Jaccard index of two random sets of n edges, from the mean size of their intersection."""
     shared = n * n / edges
     return shared / (2 * n - shared) if n else 1.0
-
-
-def auroc(scores: np.ndarray, true: np.ndarray) -> float:
-    """Share of pairs of a true and another edge in which the true one has the larger score; ties count half."""
-    n = int(true.sum())
-    return float((rankdata(scores)[true].sum() - n * (n + 1) / 2) / (n * (len(true) - n)))

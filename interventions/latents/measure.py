@@ -22,7 +22,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import Progress, need_parts, title_of
 from streamscope.instruments.data import Documents, Opened, Text
-from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Estimates, Measure
 from streamscope.instruments.open_data import OpenText, open_text
 from streamscope.instruments.table import Table, counts, key, number
 from streamscope.interventions import changes
@@ -272,8 +272,7 @@ def add_texts(effects: changes.Effects, positions: pd.DataFrame, names: Sequence
     units["cluster"] = [names[i].split(":")[-1] for i in units["prompt"]]  # copies of a text are not independent
     units["unit"] = [f"{names[i]}:{position}" for i, position in zip(units["prompt"], units["position"], strict=True)]
     measure = Measure(name="kl", unit=DIVERGENCE, resolution=NATS.resolution, limits=(0.0, np.inf))
-    effects.blocks["texts"] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
-    effects.contrasts["texts"] = each("kl", cells, null=None)
+    effects.add(measure, cells, units, total, size, block="texts", quantity="kl", null=None)
 
 
 def tables(options: Latents, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

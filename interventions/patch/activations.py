@@ -192,12 +192,17 @@ def _labels(pairs: Sequence[PatchPair]) -> list[str]:
 
 @dataclass(frozen=True)
 class PatchResults:
-    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN only if a pair lacks the position."""
+    """Log-odds in nats: clean and corrupted [pairs], patched [cells, pairs], NaN where a pair lacks the position or the
+    model the edge; no rows if patches are only guessed."""
 
     direction: Direction
     clean: np.ndarray
     corrupt: np.ndarray
     patched: np.ndarray
+    guessed: np.ndarray | None = None
+    """First-order guesses of `effect` [cells, pairs]."""
+    labels: Sequence[Mapping[str, Any]] = ()
+    """What a table calls each cell."""
 
     @property
     def own(self) -> np.ndarray:

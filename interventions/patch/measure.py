@@ -1,7 +1,7 @@
 """Patching: log-odds and recoveries as cells × pairs, with one row per patch and per path."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from streamscope.interventions.patch.pairs import (
     own_pair,
     units_of,
 )
-from streamscope.interventions.patch.paths import edges_of, every_edge, parse_senders, patch_edges
+from streamscope.interventions.patch.paths import edges_of, parse_senders, patch_edges
 from streamscope.models.head_spec import Head, parse_layers, score_names
 
 RESOLUTION = 1e-5
@@ -35,16 +35,6 @@ SHARE = Measure(name="recovery", unit="share of the way from the corrupted to th
 CELLS = ("direction", "hook", "layer", "position", "head", "index", "name")
 EDGES = ("direction", "sender", "reader", "reader_kind", "reader_layer")
 NO_EDGE = "in this model the reader does not read what is patched"
-
-
-@dataclass(frozen=True)
-class SweepResults:
-    """One direction of a sweep: a row of labels per patch, exact and guessed effects [rows, pairs]. `exact` has no rows
-    if patches are only guessed, but always the clean and corrupted log-odds."""
-
-    labels: Sequence[Mapping[str, Any]]
-    exact: activations.PatchResults
-    guessed: np.ndarray | None = None
 
 
 def observe(options: Patch, model: Any, data: Opened, progress: Progress) -> InstrumentData:
@@ -57,46 +47,36 @@ def observe(options: Patch, model: Any, data: Opened, progress: Progress) -> Ins
             raise
         advice = "give --hooks that both models have, such as attn_out mlp_out z"
         raise InputError(f"the control: {error}; {advice}") from None
-    senders = parse_senders(options.senders, model)
-    edges = edges_of(model, senders) if senders else []
+    edges = edges_of(model, parse_senders(options.senders, model))
     layers = parse_layers(options.layers, model.config.n_layers) or None
     pair_set, words = pairs_of(options, data)
     pairs = pair_set.pairs
     cells = activations.plan(model, pairs, chosen, options.by if options.by != "token" else "role", layers)
     directions = tuple(dict.fromkeys(options.direction))
-
-    def unpatched(direction: activations.Direction) -> activations.PatchResults:
-        return activations.sweep_pairs(model, pairs, [], lambda *_: [], 0, direction)
-
     if hasattr(progress, "say"):
-        baseline = unpatched(directions[0])
+        baseline = activations.patch_pairs(model, pairs, [], directions[0])
         if not (np.abs(baseline.clean - baseline.corrupt) >= options.threshold).any():
             lost = f"{_unclear(options.threshold)}: recovery will have no value"
             say(progress, f"{lost}; give other pairs, or --threshold")
-    swept = []
+    swept, exact = list[activations.PatchResults](), "exact" in options.method
     for direction in directions:
-        if "exact" in options.method:
-            exact = activations.patch_pairs(model, pairs, cells, direction, progress=progress)
-        else:
-            exact = unpatched(direction)
+        results = activations.patch_pairs(
+            model, pairs, cells if exact else [], direction, progress=progress if exact else iter
+        )
         guessed = None
         if "attribution" in options.method:
             guessed = activations.attribute_pairs(model, pairs, cells, direction, progress=progress)
-        swept.append(SweepResults([cell_labels(cell, direction) for cell in cells], exact, guessed))
-    measurements = InstrumentData({}, {}, {"pairs": len(pairs), "left_out": pair_set.left_out})
+        swept.append(replace(results, guessed=guessed, labels=[cell_labels(cell, direction) for cell in cells]))
+    about = {"pairs": len(pairs), "left_out": pair_set.left_out}
+    measurements = InstrumentData(about=about, extra=swept)
     add_blocks(measurements, "effect", "recovery", swept, pairs, options.threshold, "hook")
     if edges:
-        every = every_edge(model, senders)
-        run = patch_edges(model, pairs, edges, directions[0], progress=progress)
-        odds = np.full((len(every), len(pairs)), np.nan)
-        odds[[every.index(edge) for edge in edges]] = run.patched
-        keys = [(directions[0], edge.sender.label, edge.label, edge.reader, edge.layer) for edge in every]
-        paths = SweepResults([dict(zip(EDGES, values, strict=True)) for values in keys], replace(run, patched=odds))
+        paths = patch_edges(model, pairs, edges, directions[0], progress=progress)
+        keys = [(directions[0], edge.sender.name, edge.reader.name, edge.kind, edge.reader.layer) for edge in edges]
+        paths = replace(paths, labels=[dict(zip(EDGES, values, strict=True)) for values in keys])
         add_blocks(measurements, "paths", "paths-recovery", [paths], pairs, options.threshold, "sender")
-    clean, corrupt = swept[0].exact.clean.mean(), swept[0].exact.corrupt.mean()
-    odds_words = f"log-odds clean {clean:+.3f}, corrupted {corrupt:+.3f} nats"
+    odds_words = f"log-odds clean {swept[0].clean.mean():+.3f}, corrupted {swept[0].corrupt.mean():+.3f} nats"
     measurements.about["title"] = f"{title_of(model)}, {words}: {odds_words}"
-    measurements.extra = swept
     return measurements
 
 
@@ -117,7 +97,7 @@ def with_resolved_heads(options: Patch, data: Opened) -> Patch:
             for cell, row in zip(cells, recovery[:, clear], strict=True)
         }
         chosen = parse_senders(options.senders, model, {"recovery": scores})
-        options = replace(options, senders=tuple(sender.label.replace(" ", ".") for sender in chosen))
+        options = replace(options, senders=tuple(sender.name.replace(" ", ".") for sender in chosen))
     by = "role" if options.by == "token" else options.by
     return replace(options, hooks=options.hooks or activations.default_spots(model, by))
 
@@ -167,7 +147,7 @@ def cell_labels(cell: activations.Cell, direction: activations.Direction) -> dic
 
 
 def add_blocks(
-    data: InstrumentData, odds: str, share: str, swept: Sequence[SweepResults], pairs: Sequence[PatchPair],
+    data: InstrumentData, odds: str, share: str, swept: Sequence[activations.PatchResults], pairs: Sequence[PatchPair],
     threshold: float, family: str,
 ) -> None:  # fmt: skip
     """Add two blocks: log-odds with the effect of every patch, and recoveries of the pairs that define one. Holm's p of
@@ -180,24 +160,21 @@ def add_blocks(
         return len(cells[block]) - 1
 
     for sweep in swept:
-        exact, direction = sweep.exact, sweep.exact.direction
         blank = {k: v if k == "direction" else type(v)() for k, v in sweep.labels[0].items()}
-        clean, corrupt = (
-            cell(odds, blank, run, x) for run, x in (("clean", exact.clean), ("corrupted", exact.corrupt))
-        )
-        base = corrupt if direction == "denoise" else clean
-        rows = [("effect", "recovery", "patched", exact.patched)] if len(exact.patched) else []
+        clean, corrupt = cell(odds, blank, "clean", sweep.clean), cell(odds, blank, "corrupted", sweep.corrupt)
+        base = corrupt if sweep.direction == "denoise" else clean
+        rows = [("effect", "recovery", "patched", sweep.patched)] if len(sweep.patched) else []
         if sweep.guessed is not None:
-            rows.append(("attribution", "attributed", "guessed", exact.own + sweep.guessed))
+            rows.append(("attribution", "attributed", "guessed", sweep.own + sweep.guessed))
         for i, label in enumerate(sweep.labels):
             for effect, recovery, run, patched in rows:
                 absent = NO_EDGE if np.isnan(patched[i]).all() else ""
                 data.contrasts[odds].append(Contrast(
                     quantity=effect, labels=label, null=0.0 if effect == "effect" else None, missing=absent,
                     weights={cell(odds, label, run, patched[i]): 1.0, base: -1.0},
-                    family=f"{odds}, {direction} {label[family]}",
+                    family=f"{odds}, {sweep.direction} {label[family]}",
                 ))  # fmt: skip
-                part = replace(exact, patched=patched[i][None]).recovery(threshold)[0]
+                part = replace(sweep, patched=patched[i]).recovery(threshold)
                 data.contrasts[share].append(Contrast(
                     quantity=recovery, weights={cell(share, label, run, part): 1.0}, labels=label, null=None,
                     missing=absent or (_unclear(threshold) if np.isnan(part).all() else ""),
@@ -219,7 +196,7 @@ def tables(options: Patch, data: InstrumentData, estimates: Mapping[str, Estimat
     threshold = f"recovery for pairs that differ by at least {options.threshold:g} nats"
     main = table_of(estimates["effect"], estimates["recovery"], CELLS, CELL_COLUMNS, f"{title}; {threshold}")
     out = {"patches": main}
-    if all(len(sweep.exact.patched) and sweep.guessed is not None for sweep in swept):
+    if all(len(sweep.patched) and sweep.guessed is not None for sweep in swept):
         parts = pd.concat([errors(sweep) for sweep in swept], ignore_index=True)
         out["attribution"] = Table.noted(parts, ERRORS, "Error of attribution patching, over cells × pairs")
     if "paths" in estimates:
@@ -240,13 +217,13 @@ def table_of(odds: Estimates, share: Estimates, keys: Sequence[str], columns: Se
     return Table(frame, shown, missing, title, by=by, most=20)
 
 
-def errors(swept: SweepResults) -> pd.DataFrame:
+def errors(swept: activations.PatchResults) -> pd.DataFrame:
     """One row per hook: the errors of attribution, over cells × pairs, in nats. correlation is Pearson's r; max_abs and
     mean_abs are the largest and mean |guess − exact|; exact_abs: mean |exact|."""
     assert swept.guessed is not None
     hooks, rows = pd.Series([label["hook"] for label in swept.labels]), []
     for hook, index in hooks.groupby(hooks, sort=False).groups.items():
-        a, b = swept.exact.effect[index].ravel(), swept.guessed[index].ravel()
+        a, b = swept.effect[index].ravel(), swept.guessed[index].ravel()
         a, b = a[np.isfinite(a)], b[np.isfinite(a)]
         names = ("correlation", "max_abs", "mean_abs", "exact_abs")
         values, undefined = [np.nan] * 4, f"{', '.join(names)}: {NO_EDGE}"
@@ -254,7 +231,7 @@ def errors(swept: SweepResults) -> pd.DataFrame:
             flat = len(a) < 2 or a.std() < RESOLUTION or b.std() < RESOLUTION
             undefined, off = "correlation: one of the two does not vary" if flat else "", np.abs(b - a)
             values = [np.nan if flat else np.corrcoef(a, b)[0, 1], off.max(), off.mean(), np.abs(a).mean()]
-        row = {"direction": swept.exact.direction, "hook": hook, "values": len(a), "undefined": undefined}
+        row = {"direction": swept.direction, "hook": hook, "values": len(a), "undefined": undefined}
         rows.append(row | dict(zip(names, values, strict=True)))
     return pd.DataFrame(rows)
 

@@ -90,7 +90,7 @@ def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> 
     scored += observed["sps"].left_out if "sps" in observed else ""
     title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
     title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
-    measurements = InstrumentData({}, {}, {"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
+    measurements = InstrumentData(about={"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
     for values in observed.values():
         add_measure(measurements, protocol, values, model.config.n_layers, prompts.unit)
     if "loss" in options.measures:

@@ -332,7 +332,7 @@ def observe(options: TokenEffects, model: Any, data: Opened, progress: Progress)
     cells["layer"], cells["index"] = [layer for layer, _ in single], [index for _, index in single]
     units = opened.units()
     tokens = np.array([len(document.positions) for document in chosen], float)
-    measurements = InstrumentData({}, {}, extra=rows)
+    measurements = InstrumentData(extra=rows)
     for name, totals in zip((*DELTAS, *(f"abs_{name}" for name in DELTAS)), sums, strict=True):
         limits = (0.0, np.inf) if name.startswith("abs") else None
         measure = replace(NATS, name=name, limits=limits)

@@ -151,7 +151,7 @@ def observed(table: pd.DataFrame, groups: Groups, unit: Callable[[str], str], *,
             Contrast(quantity="due", weights={0: 1.0, 1: -1.0, 2: -1.0, 3: 1.0}),
             Contrast(quantity="lift", weights={0: 0.5, 1: 0.5, 2: -0.5, 3: -0.5}, null=None),
         ]
-    measurements = InstrumentData({}, {})
+    measurements = InstrumentData()
     described = [Contrast(quantity="share", weights={0: 1.0}, null=None)]
     for name, block, block_contrasts in (("log_odds", odds, contrasts), ("share", share, described)):
         reasons = dict.fromkeys(("elsewhere", "due", "lift"), NO_CONTROL)

@@ -12,7 +12,7 @@ from torch import Tensor
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Measure, joined
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models.hooks import capture, is_finite, not_finite
 from streamscope.models.layers.hyper_mixing import StochasticConnection, mix
@@ -51,7 +51,7 @@ def observe(options: Contraction, model: Any, data: Opened, progress: Progress) 
     bound = all(isinstance(connection, StochasticConnection) for connection in mixing.values())
     tokens = total["targets"]
     title = f"{title_of(model)}: {opened.title()}, {counted(int(tokens.sum()), 'token', ',')}"
-    measurements = InstrumentData({}, {}, {"title": title})
+    measurements = InstrumentData(about={"title": title})
     alone = total["alone"]  # 0 for documents with equal streams, which are not in the cell
     decrease = np.where(alone > 0, alone - total["apart"], 0.0)
     for name, unit, limits, values, size, reason in (
@@ -61,8 +61,7 @@ def observe(options: Contraction, model: Any, data: Opened, progress: Progress) 
         ("predicted", SHARE, (0.0, 1.0), total["predicted"], tokens, "" if bound else UNBOUND),
     ):
         measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=limits)
-        measurements.blocks[name] = Observations(measure=measure, cells=cells, units=units, total=values, size=size)
-        measurements.contrasts[name] = each(name, cells, tested=False, missing=reason)
+        measurements.add(measure, cells, units, values, size, tested=False, missing=reason)
     return measurements
 
 

@@ -20,7 +20,7 @@ from scipy import optimize, special, stats
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Sets
-from streamscope.instruments.observations import Estimates, Measure, Observations, Reasons, each
+from streamscope.instruments.observations import Estimates, Measure, Reasons
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import (
     cluster_totals,
@@ -286,14 +286,12 @@ def observe(options: Directions, model: Any, data: Opened, progress: Progress) -
     lines = np.concatenate([sets.lines[0][projections.of_a], sets.lines[1][projections.of_b]])
     margins = np.concatenate([np.concatenate([p.a, -p.b]).T for p in directions.held_out.values()])  # [cells, prompts]
     undefined = np.isnan(margins)  # without a difference there is no direction
-    block = Observations(
-        measure=HITS, cells=directions.layers[["layer", "stream"]],
-        units=pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]}),
-        total=np.where(undefined, np.nan, margins > 0), size=~undefined,
-    )  # fmt: skip
-    missing = [NO_DIFFERENCE if without else "" for without in undefined.all(1)]
-    contrasts = each("accuracy", block.cells, tested=False, missing=missing)
-    return InstrumentData({"accuracy": block}, {"accuracy": contrasts}, about, directions.arrays(), directions)
+    units = pd.DataFrame({"unit": names, "cluster": [f"line {i}" for i in lines]})
+    cells, missing = directions.layers[["layer", "stream"]], np.where(undefined.all(1), NO_DIFFERENCE, "").tolist()
+    measurements = InstrumentData(about=about, arrays=directions.arrays(), extra=directions)
+    hits = np.where(undefined, np.nan, margins > 0)
+    measurements.add(HITS, cells, units, hits, block="accuracy", tested=False, missing=missing)
+    return measurements
 
 
 def tables(options: Directions, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

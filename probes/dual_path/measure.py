@@ -14,7 +14,7 @@ from torch import Tensor
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, joined
 from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
 from streamscope.models.hooks import capture
 from streamscope.models.layers.hdpl import LN2, HdplProjection, kl_by_dimension, latent_widths, take_penalties
@@ -68,13 +68,12 @@ def observe(options: DualPath, model: Any, data: Opened, progress: Progress) -> 
     mean = total["first"].sum(1) / n
     variance = np.maximum(total["second"].sum(1) / n - mean**2, 0.0)  # Var_t μ_r over all positions
     title = f"{title_of(model)}: {opened.title()}, {counted(int(n), 'token', ',')}"
-    measurements = InstrumentData({}, {}, {"title": title}, extra={"variance": variance})
+    measurements = InstrumentData(about={"title": title}, extra={"variance": variance})
 
     def block(name: str, unit: str, keys: pd.DataFrame, total: np.ndarray, size: Any, quantity: str = "") -> None:
         limits = (0.0, 1.0) if name in ("clamped", "power") else (0.0, np.inf) if quantity or name == "kl" else None
         measure = Measure(name=name, unit=unit, resolution=ROUNDING, limits=limits)
-        measurements.blocks[name] = Observations(measure=measure, cells=keys, units=units, total=total, size=size)
-        measurements.contrasts[name] = each(quantity or name, keys, tested=False)
+        measurements.add(measure, keys, units, total, size, quantity=quantity, tested=False)
         if not quantity:
             weights = dict.fromkeys(range(len(keys)), 1 / len(keys))
             measurements.contrasts[name].append(Contrast(quantity=f"mean_{name}", weights=weights, tested=False))

@@ -15,7 +15,7 @@ from torch.nn import functional
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, Progress, ticks, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, joined
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, counts, described, key
 from streamscope.models.hooks import capture, pad
@@ -234,16 +234,14 @@ def observe(options: Lenses, model: Any, data: Opened, progress: Progress) -> In
     for kind, _, maps in cells:
         for (_, place), lens in maps.items():
             arrays |= {f"{kind}.{place.name}.{part}": x.cpu().numpy() for part, x in vars(lens).items()}
-    measurements = InstrumentData({}, {}, about, arrays)
+    measurements = InstrumentData(about=about, arrays=arrays)
     labels = pd.DataFrame([(kind, place.stream, place.layer, place.hook) for kind, place, _ in cells], columns=KEYS)
     everywhere = labels[1:].drop_duplicates(["stream", "layer"]).assign(lens="constant").to_dict("records")
     for name, unit, limits in (("kl", "nats/token", (0.0, np.inf)), ("agreement", "share of positions", (0.0, 1.0))):
-        measurements.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits),
-            cells=labels, units=units, total=sums[name], size=sums["targets"],
-        )  # fmt: skip
+        measure = Measure(name=name, unit=unit, resolution=1e-6 if name == "kl" else 0.0, limits=limits)
+        measurements.add(measure, labels, units, sums[name], sums["targets"], start=1, null=None)
         of_constant = [Contrast(quantity=name, weights={0: 1.0}, labels=row, null=None) for row in everywhere]
-        measurements.contrasts[name] = each(name, labels[1:], start=1, null=None) + of_constant
+        measurements.contrasts[name] += of_constant
     return measurements
 
 

@@ -18,7 +18,7 @@ from streamscope.cli.terminal import counted
 from streamscope.cli.user_code import latents_in
 from streamscope.instruments.contract import InstrumentData, Progress, say, title_of
 from streamscope.instruments.data import Labels, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Contrast, Estimates, Measure, each, joined
 from streamscope.instruments.prompts.labelled import Example
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.table import Table, counts, key, number, quantity
@@ -165,18 +165,14 @@ def observed(table: pd.DataFrame, examples: Sequence[Example]) -> InstrumentData
     cells = pd.concat([hooks.assign(task="label"), hooks.assign(task="control")], ignore_index=True)
     control = np.full_like(total, np.nan) if missing else wide["control"][hooks["hook"]].to_numpy(float).T
     both = np.concatenate([total, control])
-    blocks = {
-        "accuracy": Observations(measure=HITS, cells=hooks, units=units, total=total, size=1.0),
-        "selectivity": Observations(measure=GAINS, cells=cells, units=units, total=both, size=~np.isnan(both)),
-    }
-    contrasts = {
-        "accuracy": each("accuracy", hooks, null=majority),
-        "selectivity": each("control", hooks, start=n, null=None, missing=missing) + [
-            Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=labels, missing=missing)
-            for i, labels in enumerate(hooks.to_dict("records"))
-        ],
-    }  # fmt: skip
-    return InstrumentData(blocks, contrasts, extra={"chance": 1 / len(shares), "majority": majority})
+    measurements = InstrumentData(extra={"chance": 1 / len(shares), "majority": majority})
+    measurements.add(HITS, hooks, units, total, 1.0, block="accuracy", null=majority)
+    measurements.add(GAINS, cells, units, both, block="selectivity")
+    measurements.contrasts["selectivity"] = each("control", hooks, start=n, null=None, missing=missing) + [
+        Contrast(quantity="selectivity", weights={i: 1.0, n + i: -1.0}, labels=labels, missing=missing)
+        for i, labels in enumerate(hooks.to_dict("records"))
+    ]
+    return measurements
 
 
 def tables(options: Linear, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, title_of
 from streamscope.instruments.data import Opened, Text
-from streamscope.instruments.observations import Estimates, Measure, Observations, each, joined
+from streamscope.instruments.observations import Estimates, Measure, joined
 from streamscope.instruments.table import Table, counts, described, key, number
 from streamscope.models import readout
 from streamscope.models.hooks import Captures, Edits, Query, run
@@ -145,13 +145,10 @@ def observed(table: pd.DataFrame, names: Sequence[str] | None = None) -> Instrum
     units = pd.DataFrame({"unit": [str(i) if names is None else names[i] for i in size.columns]})
     units["cluster"] = units["unit"].str.split(":").str[-1]  # copies of a text are not independent
     cells = pd.DataFrame({"layer": size.index})
-    measurements = InstrumentData({}, {}, {"title": "logit lens"}, extra=table)
+    measurements = InstrumentData(about={"title": "logit lens"}, extra=table)
     for name, unit, most in (("loss", "nats/token", np.inf), ("hit", "share of positions", 1.0)):
-        measurements.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=1e-6, limits=(0.0, most)), cells=cells,
-            units=units, total=sums[name].to_numpy(float), size=size.to_numpy(float),
-        )  # fmt: skip
-        measurements.contrasts[name] = each(name, cells, null=None)
+        measure = Measure(name=name, unit=unit, resolution=1e-6, limits=(0.0, most))
+        measurements.add(measure, cells, units, sums[name].to_numpy(float), size.to_numpy(float), null=None)
     return measurements
 
 

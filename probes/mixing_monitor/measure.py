@@ -225,7 +225,7 @@ def short(module: str) -> str:
 
 def observe(options: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """The kept weights and the log; weights have no units, so nothing is estimated."""
-    return InstrumentData({}, {}, {"title": title_of(model)}, extra=watch(model))
+    return InstrumentData(about={"title": title_of(model)}, extra=watch(model))
 
 
 def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

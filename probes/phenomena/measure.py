@@ -66,7 +66,7 @@ def nothing(reason: str) -> PhenomenonObservations:
 
 def observe(options: Phenomena, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """One block per phenomenon, with one cell over its own units."""
-    measurements = InstrumentData({}, {}, {"title": title_of(model)}, extra={})
+    measurements = InstrumentData(about={"title": title_of(model)}, extra={})
     source, failed = Shared(options, model, data), []
     if Documents not in options.unread({}):
         data[Documents]  # data that cannot be read are an error of the command, not of one phenomenon

@@ -127,7 +127,7 @@ def observe(options: Picture, model: Any, data: Opened, progress: Progress) -> I
     quoted = " | ".join(repr(text if len(text) <= 100 else text[:99] + "…") for text in shown)
     about: dict[str, Any] = {"title": f"{title_of(model)}: {quoted}{data[Text].title() if texts else ''}"}
     about["every"] = bool(options.heads) and options.query is None
-    return InstrumentData({}, {}, about, extra=pd.concat(parts, ignore_index=True))
+    return InstrumentData(about=about, extra=pd.concat(parts, ignore_index=True))
 
 
 def _prompt(opened: Any, choice: int | str | None) -> Aligned:

@@ -15,7 +15,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Estimates, Measure
 from streamscope.instruments.table import Table, described, key, number
 from streamscope.models.hooks import Query, run
 from streamscope.probes.roles import PATTERN, SINK, by_layer, sink_names, sinks_sentence
@@ -137,20 +137,17 @@ def observed(
     units["cluster"] = [documents[b] for b in nonempty] if few else units["unit"]
     # without BOS the first token is a word, and no head a sink
     to_bos, extra = sums.to_bos() * has_bos, {"samples": sum(sums.counts), "distances": distances[0]}
-    measurements = InstrumentData({}, {}, {"title": "specialization", "sinks": sink_names(to_bos)}, extra=extra)
+    measurements = InstrumentData(about={"title": "specialization", "sinks": sink_names(to_bos)}, extra=extra)
     kinds = {"hss": ("1 − cosine", _hss(distances, to_bos < SINK)), "entropy": ("nats", _entropy(entropies))}
     for name, (unit, scopes) in kinds.items():
         values = np.stack(list(scopes.values()))
         leave_one_out = values[:, 1:] if len(nonempty) > 1 else values
         total = values[:, :1] + (len(nonempty) - 1) * (leave_one_out.mean(1, keepdims=True) - leave_one_out)
         cells = pd.DataFrame(list(scopes), columns=list(KEYS))
-        measurements.blocks[name] = Observations(
-            measure=Measure(name=name, unit=unit, resolution=0.0, limits=(0.0, np.inf)), cells=cells, units=units,
-            total=total, size=~np.isnan(total),
-        )  # fmt: skip
         reasons = np.where(cells["scope"] == WITHOUT_SINKS, ALL_SINKS, ALONE)
         missing = np.where(np.isnan(values[:, 0]), reasons, "").tolist()
-        measurements.contrasts[name] = each(name, cells, null=None, missing=missing)
+        measure = Measure(name=name, unit=unit, resolution=0.0, limits=(0.0, np.inf))
+        measurements.add(measure, cells, units, total, null=None, missing=missing)
     return measurements
 
 

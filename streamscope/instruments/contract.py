@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from streamscope.instruments.observations import Contrast, Estimates, Observations
+    from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
     from streamscope.instruments.result import Result
     from streamscope.instruments.table import Table
     from streamscope.models.hooks import Captures, Query
@@ -87,11 +87,28 @@ class InstrumentData:
     `about` says what a reader must know (how many cases were left out), `extra` carries what else the tables need.
     """
 
-    blocks: "dict[str, Observations]"
-    contrasts: "dict[str, list[Contrast]]"
+    blocks: "dict[str, Observations]" = field(default_factory=dict)
+    contrasts: "dict[str, list[Contrast]]" = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     arrays: "dict[str, np.ndarray]" = field(default_factory=dict)
     extra: Any = None
+
+    def add(
+        self, measure: "Measure", cells: "pd.DataFrame", units: "pd.DataFrame", total: Any, size: Any = None, *,
+        block: str = "", quantity: str = "", start: int = 0, **options: Any,
+    ) -> "Observations":  # fmt: skip
+        """Add what was seen of a measure, and a contrast for each cell by itself, labelled by the cell's keys.
+
+        `total` and `size` are [cells, units]; by default a size is 1, and 0 where the total is NaN. `block` is the name
+        of both, by default the measure's; `quantity` that of the contrasts, by default the block's. Cells before
+        `start` have no contrast. `options` are other fields of `Contrast`, a list for one value per contrast.
+        """
+        from streamscope.instruments.observations import Observations, each
+
+        size, block = total == total if size is None else size, block or measure.name
+        self.blocks[block] = Observations(measure=measure, cells=cells, units=units, total=total, size=size)
+        self.contrasts[block] = each(quantity or block, cells[start:], start, **options)
+        return self.blocks[block]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class PlainWithLatents(Plain):
 
     def change(self, u: Any) -> Tensor:
         part = u.name.partition(".")[2]
-        if u.kind != "mlp" or not part:
+        if u.part != "mlp" or not part:
             return super().change(u)
         d, written = self.dictionary, []
         for tokens in (self.clean, self.corrupt):

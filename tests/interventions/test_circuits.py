@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from streamscope.benchmarks.circuits.measure import peer_scores, plain_gpt2
@@ -33,7 +34,6 @@ from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_wh
 from streamscope.interventions.circuits.planted import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
 from streamscope.interventions.circuits.scores import bytes_per_token, score_edges
-from streamscope.interventions.circuits.worth import auroc
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build, load
 from streamscope.models.config import Hyper
@@ -113,8 +113,8 @@ def test_the_sum_of_edges_is_what_each_reader_reads(kind: str, make: Any) -> Non
         part = "v" if kind == "value-gate" and reader.part == "g" else reader.part
         there = torch.tensor(graph.connected[before, v]).float()
         for i, u in enumerate(graph.senders[before]):
-            if u.kind == "bias":
-                there[i] = float(bool(write_vector(residual, u.kind) @ read_vector(residual, part)))
+            if u.part == "bias":
+                there[i] = float(bool(write_vector(residual, u.part) @ read_vector(residual, part)))
         out = clean.out[:, before]
         if reader.part == "mix":
             summed = torch.einsum("butd,btun,u->btnd", out, clean.shares[reader.stage], there)
@@ -220,11 +220,11 @@ class Plain:
         """The corrupted output minus the clean one [1, T, D]."""
 
         def out(seen: Any) -> Tensor:
-            if u.kind == "input":
+            if u.part == "input":
                 return seen["hook_embed"] + seen.get("hook_pos_embed", 0)
-            if u.kind == "head":
+            if u.part == "head":
                 return seen[f"blocks.{u.layer}.attn.hook_result"][:, :, u.head]
-            return seen[f"blocks.{u.layer}.hook_{u.kind}_out"]
+            return seen[f"blocks.{u.layer}.hook_{u.part}_out"]
 
         return out(self.seen[1]) - out(self.seen[0])
 
@@ -456,9 +456,9 @@ def test_planted_circuits_are_found(name: str) -> None:
     assert {e.partition("->")[2].partition("<")[0] for e in true} == {*heads, "logits"}
     for method, least in (("exact", 0.99), ("eap-ig", 0.95)):
         scores = np.abs(score_edges(one.model, one.graph, one.pairs, method).mean(1))
-        assert auroc(scores, one.true) >= least
+        assert roc_auc_score(one.true, scores) >= least
     random = score_edges(one.model, one.graph, one.pairs, "random").mean(1)
-    assert 0.1 < auroc(random, one.true) < 0.9
+    assert 0.1 < roc_auc_score(one.true, random) < 0.9
 
 
 @pytest.mark.parametrize("name", list(specification()["circuits"]))
@@ -515,12 +515,6 @@ def test_pruning_is_that_of_a_plain_loop(make: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("streamscope.interventions.circuits.scores.MEMORY", 16 * bytes_per_token(model, graph, "acdc"))
     found = score_edges(model, graph, pairs, "acdc", threshold=threshold)
     np.testing.assert_allclose(found, want, atol=1e-5)
-
-
-def test_auroc_by_hand() -> None:
-    true = np.array([True, False, True, False])
-    assert auroc(np.array([4.0, 3.0, 2.0, 1.0]), true) == 0.75
-    assert auroc(np.array([1.0, 1.0, 1.0, 1.0]), true) == 0.5
 
 
 def test_areas_by_hand() -> None:

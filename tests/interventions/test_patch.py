@@ -15,7 +15,7 @@ from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.table import Table
 from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.activations import PatchResults, plan, spots
-from streamscope.interventions.patch.measure import SweepResults, add_blocks, cell_labels, errors, tables
+from streamscope.interventions.patch.measure import add_blocks, cell_labels, errors, tables
 from streamscope.interventions.patch.pairs import PLACES, PatchPair, by_token, choose_pairs, make_pairs, own_pair
 from streamscope.models import load
 from tests.instruments.estimates import mean
@@ -23,12 +23,12 @@ from tests.interventions.swapped import PAIRS, make
 from tests.probes import planted
 
 
-def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> SweepResults:
+def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> PatchResults:
     zero = np.zeros(exact.shape[1])
-    return SweepResults([cell_labels(c, "denoise") for c in cells], PatchResults("denoise", zero, zero, exact), guessed)
+    return PatchResults("denoise", zero, zero, exact, guessed, [cell_labels(c, "denoise") for c in cells])
 
 
-def table_of(one: SweepResults, pairs: list[PatchPair], threshold: float) -> Table:
+def table_of(one: PatchResults, pairs: list[PatchPair], threshold: float) -> Table:
     """The table of a sweep that was made by hand."""
     seen = InstrumentData({}, {}, {"title": "by hand"}, extra=[one])
     add_blocks(seen, "effect", "recovery", [one], pairs, threshold, "hook")
@@ -108,8 +108,8 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
     cells = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])
     clean, corrupt = np.array([2.0, 3, 1, 4, 0.2, 2]), np.array([0.0, 1, -1, 0, 0, 0.5])
     patched = np.array([[1.0, 2.5, 0.5, 1, 9, 1]])
-    found = PatchResults("denoise", clean, corrupt, patched)
-    by_hand = SweepResults([cell_labels(cells[0], "denoise")], found, patched - corrupt)
+    labels = [cell_labels(cells[0], "denoise")]
+    by_hand = PatchResults("denoise", clean, corrupt, patched, patched - corrupt, labels)
     row = table_of(by_hand, pairs, 0.5).frame.iloc[0]
     assert (row["n"], row["defined"], row["clusters"]) == (6, 5, 3)
     recovery = [(p - b) / (a - b) for p, a, b in zip(patched[0], clean, corrupt, strict=True) if abs(a - b) >= 0.5]

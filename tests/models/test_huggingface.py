@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.interventions.abliterate.measure import abliterate_weights
 from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.patch.paths import Sender, edges_of
+from streamscope.interventions.patch.paths import edges_of, parse_senders
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
@@ -174,11 +174,11 @@ def test_heads_behind_a_norm_are_no_parts_of_the_stream(kind: str, tmp_path: Pat
     _, cache = model.run_with_cache(tokens)
     attributed = cache.logit_attrs(cache.decompose_resid(), 7).sum(0) + model.logit_bias[7]
     torch.testing.assert_close(attributed, peer(tokens).logits[..., 7], rtol=1e-4, atol=1e-4)
-    d = torch.randn(model.config.d_model)
+    d, senders = torch.randn(model.config.d_model), parse_senders(["L0.H1"], model)
     for call in (lambda: cache.stack_head_results(-1), lambda: cache.stack_neuron_results(-1),
                  lambda: cache.get_full_resid_decomposition(), lambda: model.accumulated_bias(1),
                  lambda: model.all_composition_scores("V"), lambda: check_heads(model),
-                 lambda: abliterate_weights(model, d), lambda: edges_of(model, [Sender(0, 1)])):  # fmt: skip
+                 lambda: abliterate_weights(model, d), lambda: edges_of(model, senders)):  # fmt: skip
         with pytest.raises(InputError, match=f"hf-{kind[:6].strip('-')} norms what a layer writes"):
             call()
     if kind == "olmo2":
