@@ -243,7 +243,10 @@ def merged(weight: Tensor, update: Update, turned: bool) -> Tensor:
 
 
 def read_adapter(folder: Path, names: Collection[str], prefix: str) -> dict[str, Update]:
-    """The updates in a folder's adapter, by weight; {} without one. `names` are the model's, most with `prefix`."""
+    """The adapter's update of each weight that it changes; {} if the folder has no adapter.
+
+    `names` are the model's weights. The adapter's names mostly have `prefix` before them.
+    """
     config, weights = folder / ADAPTER[0], folder / ADAPTER[1]
     if not config.is_file():
         if weights.is_file():
