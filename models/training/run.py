@@ -11,17 +11,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from streamscope.cli.disk import Config, Manifest, parse, read_json, write_text
 from streamscope.cli.errors import InputError, reading
-from streamscope.cli.locks import give_back, take
+from streamscope.cli.locks import locked
 from streamscope.cli.provenance import now
 from streamscope.cli.terminal import visible
 from streamscope.models.checkpoint import load_weights
@@ -53,7 +52,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock: FileLock | None = None
+        self._lock: ExitStack | None = None
         self._metrics: Any = None
         self._board: Any = None
 
@@ -79,13 +78,14 @@ class Run:
         """Exclude other processes until `finish`. Raises `InputError` if one is already writing."""
         if self._lock is None:
             refusal = f"{self.folder} is being trained by another process: wait for it to end, or stop it"
-            self._lock = take(self.folder / LOCK, refusal)
+            (lock := ExitStack()).enter_context(locked(self.folder / LOCK, refusal))
+            self._lock = lock
             for part in self.folder.rglob("*.part"):  # left by a killed process
                 part.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         if self._lock is not None:
-            give_back(self._lock)
+            self._lock.close()
             self._lock = None
 
     @contextmanager

@@ -203,11 +203,9 @@ class HubDataset:
         return options
 
 
-STORIES = {"stories": "stories", "stories5": "stories", "echo": "echo"}
-"""Scheme of a source -> the module of `text` that writes its documents."""
-VERSIONS = {"stories": 5, "echo": 2}
-"""Module -> its version, incremented whenever it writes another text for the same numbers. Here, because a fingerprint
-must not read the lexicon of the stories."""
+STORIES = {"stories": ("stories", 5), "stories5": ("stories", 5), "echo": ("echo", 2)}
+"""Scheme of a source -> the module of `text` that writes its documents, and its version, incremented whenever it writes
+another text for the same numbers. Here, because a fingerprint must not read the lexicon of the stories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,7 +369,7 @@ def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:
 
 def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
     """Built-in procedural text: `n` documents that depend only on `seed`, and of stories on the share of repeats."""
-    numbers, more, name = fields[:2], fields[2:], STORIES[scheme]
+    numbers, more, (name, version) = fields[:2], fields[2:], STORIES[scheme]
     if len(more) > (name == "stories") or not all(re.fullmatch(r"\d+", text, re.ASCII) for text in numbers):
         form = f"{scheme}:SEED:N" + ":SHARE" * (name == "stories")
         raise InputError(f"{source}: write {scheme}, {scheme}:SEED or {form} with whole numbers")
@@ -388,7 +386,7 @@ def _of_stories(source: str, scheme: str, fields: list[str]) -> dict[str, Any]:
         return echo.documents(seed, n) if name == "echo" else stories.documents(seed, n, float(share))
 
     suffix = "" if name == "echo" else f"-{float(share):g}"
-    content = {"stories": f"{name}-v{VERSIONS[name]}-{seed}-{n}{suffix}"}
+    content = {"stories": f"{name}-v{version}-{seed}-{n}{suffix}"}
     return {"kind": "stories", "texts": texts, "content": lambda: content}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.cli.locks import Held, give_back, take
+from streamscope.cli.locks import Held, locked
 from streamscope.features.extract import main as extract
 from streamscope.instruments import result
 from streamscope.instruments.data import Documents
@@ -40,12 +40,13 @@ with locked(Path({str(lock)!r})):
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "new" / "lock"
     process = holder(path)
-    with pytest.raises(Held, match="^somebody has it$"):
-        take(path, "somebody has it")
+    with pytest.raises(Held, match="^somebody has it$"), locked(path, "somebody has it"):
+        pass
     process.kill()
     process.wait()
     assert path.exists()
-    give_back(take(path, "somebody has it"))
+    with locked(path, "somebody has it"):
+        assert path.exists()
     assert not path.exists()
 
 

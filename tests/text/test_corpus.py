@@ -329,7 +329,7 @@ def test_built_in_stories(monkeypatch):
     assert open_corpus("stories").fingerprint() == open_corpus("stories:0:20000").fingerprint()
     assert open_corpus("stories:7:2").describe()["stories"] == "stories-v5-7-2-0.1"
     before = open_corpus("stories").fingerprint()
-    monkeypatch.setitem(streamscope.text.corpus.VERSIONS, "stories", 4)
+    monkeypatch.setitem(streamscope.text.corpus.STORIES, "stories", ("stories", 4))
     assert open_corpus("stories").fingerprint() != before
 
 

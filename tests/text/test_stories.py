@@ -87,29 +87,31 @@ def test_training_text_has_no_held_out_pair_and_no_reserved_word():
 def test_orders_of_a_minimal_pair_differ_in_nothing_else(held_out, monkeypatch):
     """Nor do a text and its corruption, whose pronoun means the competitor, before the nouns are named."""
     pairs = minimal_pairs(2, 70, held_out)
-    assert Counter(pair.category for pair in pairs) == dict.fromkeys(CATEGORIES, 10)
+    assert Counter(pair.first_case.category for pair in pairs) == dict.fromkeys(CATEGORIES, 10)
     for pair in pairs:
-        first = (pair.first, pair.first_corrupt, pair.first_spans)
-        for text, corrupt, spans in (first, (pair.last, pair.last_corrupt, pair.last_spans)):
-            assert at(text, spans.target) == pair.target and at(text, spans.competitor) == pair.competitor
-            assert spans.query.end == len(text) and spans.cue.end <= len(text)
-            assert (spans.target.start < spans.competitor.start) == (text == pair.first)
-            end = max(spans.target.end, spans.competitor.end)
+        first, nouns = (pair.first, pair.first_corrupt, pair.first_case), set()
+        for text, corrupt, case in (first, (pair.last, pair.last_corrupt, pair.last_case)):
+            rival = case.candidates[case.candidates[0] == case.antecedent]
+            nouns.add((at(text, case.antecedent), at(text, rival)))
+            assert case.pronoun.end == len(text) and case.cue.end <= len(text)
+            assert (case.antecedent.start < rival.start) == (text == pair.first)
+            end = max(case.antecedent.end, rival.end)
             assert text[:end] == corrupt[:end] and text[end:] != corrupt[end:]
-            if pair.category in ("gender", "anchor", "number"):
-                kinds = {"it", "they"} if pair.category == "number" else {"he", "she"}
+            if case.category in ("gender", "anchor", "number"):
+                kinds = {"it", "they"} if case.category == "number" else {"he", "she"}
                 assert {one.split()[-1].lower() for one in (text, corrupt)} == kinds
-        assert at(pair.first, pair.first_spans.cue) == at(pair.last, pair.last_spans.cue)
+        assert at(pair.first, pair.first_case.cue) == at(pair.last, pair.last_case.cue)
         small = {"was", "by", "belonged", "to", "a", "gift", "for", "kept", "in", "the", "lent", "an", "and", "had"}
         difference = set(words(pair.first.lower())) ^ set(words(pair.last.lower()))
-        assert pair.category in ("possessor-possessed", "agent-patient") or difference <= small
+        assert case.category in ("possessor-possessed", "agent-patient") or difference <= small
         assert pair.coherent != pair.incoherent and pair.coherent.startswith(" ")
+        ((target, competitor),) = nouns
         if held_out == "pairs":
-            assert NOUN_OF[pair.target].habit == pair.coherent[1:]
-            assert NOUN_OF[pair.competitor].habit == pair.incoherent[1:]
+            assert NOUN_OF[target].habit == pair.coherent[1:]
+            assert NOUN_OF[competitor].habit == pair.incoherent[1:]
     for i, category in enumerate(CATEGORIES):
         (_, _, meant), (_, _, other) = (_parsed(f"{i}", category, held_out, False, side) for side in (False, True))
-        assert meant.nouns == other.nouns[::-1] and meant.habits == other.habits[::-1]
+        assert meant.habits == other.habits[::-1]
     for call in (lambda: story(0, 0, "unknown"), lambda: minimal_pairs(2, 3, "unknown")):
         with pytest.raises(InputError, match="unknown held_out 'unknown'"):
             call()

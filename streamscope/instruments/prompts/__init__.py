@@ -8,7 +8,7 @@ winogender, gap). `align` says where the roles lie in tokens; `instruments.promp
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from itertools import count
@@ -26,7 +26,7 @@ from streamscope.text.corpus import is_records, records
 from streamscope.text.readers import check_content
 
 if TYPE_CHECKING:
-    from streamscope.text.stories import Span
+    from streamscope.text.stories import Case
 
 __all__ = [
     "BUNDLED", "Aligned", "Order", "Prompt", "Suite", "align", "check_tokenizer", "load_suite", "require_pairs",
@@ -115,25 +115,22 @@ def _pairs(name: str, n: int, seed: int) -> Suite:
 
     prompts = []
     for i, p in enumerate(minimal_pairs(seed, n, HELD_OUT[name])):
-        variants = (("first", p.first, p.first_corrupt, p.first_spans), ("last", p.last, p.last_corrupt, p.last_spans))
-        for order, text, corrupt, spans in variants:
-            marks = {"query": spans.query, "target": spans.target, "distractor": spans.competitor}
-            prompts.append(
-                Prompt(
-                    id=f"{name}-{seed}-{i:05d}-{p.relation}-{order}", text=text,
-                    roles={role: (span.start, span.end) for role, span in marks.items()},
-                    pair=f"{name}-{seed}-{i:05d}", order="target_first" if order == "first" else "target_last",
-                    category=CATEGORY.get(p.category, "competing-nouns"), relation=p.category,
-                    words=_nouns(text, marks), coherent=p.coherent, incoherent=p.incoherent, corrupt=corrupt,
-                )
-            )  # fmt: skip
+        pair, first, last = f"{name}-{seed}-{i:05d}", (p.first, p.first_case), (p.last, p.last_case)
+        for order, (text, case), corrupt in (("first", first, p.first_corrupt), ("last", last, p.last_corrupt)):
+            options: dict[str, Any] = {"corrupt": corrupt, "coherent": p.coherent, "incoherent": p.incoherent}
+            prompts.append(_of_case(text, case, id=f"{pair}-{case.relation}-{order}", pair=pair, **options))
     return Suite(name, tuple(prompts), f"streamscope.text.stories.minimal_pairs({seed}, {n}, {HELD_OUT[name]!r})")
 
 
-def _nouns(text: str, marks: "Mapping[str, Span]") -> dict[str, str]:
-    """The words that stories share: whoever is meant and the first competitor."""
-    roles = {"target": marks["target"], "competitor": marks["distractor"]}
-    return {kind: text[span.start : span.end].lower() for kind, span in roles.items()}
+def _of_case(text: str, case: "Case", start: int = 0, **options: Any) -> Prompt:
+    """The prompt of a labelled pronoun in a text that begins at character `start` of its story."""
+    rival = next(span for span in case.candidates if span != case.antecedent)
+    marks = {"query": case.pronoun, "target": case.antecedent, "distractor": rival}
+    roles = {role: (span.start - start, span.end - start) for role, span in marks.items()}
+    target, competitor = (text[slice(*roles[role])].lower() for role in ("target", "distractor"))
+    category = CATEGORY.get(case.category, "competing-nouns")
+    options |= {"roles": roles, "order": order_of(roles), "words": {"target": target, "competitor": competitor}}
+    return Prompt(text=text, category=category, relation=case.category, **options)
 
 
 def _story_cases(n: int, seed: int) -> Suite:
@@ -142,23 +139,12 @@ def _story_cases(n: int, seed: int) -> Suite:
 
     prompts: list[Prompt] = []
     for index in count():
-        tale = story(seed, index, "pairs")
+        tale, name = story(seed, index, "pairs"), f"{seed}-{index:05d}"
         for i, case in enumerate(tale.cases):
             start = tale.text.rfind("\n\n", 0, case.candidates[0].start) + 2 if "\n\n" in tale.text else 0
             stop = tale.text.find("\n\n", case.pronoun.end)
             text = tale.text[start : stop if stop >= 0 else None]
-            distractors = [span for span in case.candidates if span != case.antecedent]
-            names = ["distractor", *(f"distractor{i}" for i in range(2, len(distractors) + 1))]
-            marks = {"query": case.pronoun, "target": case.antecedent, **dict(zip(names, distractors, strict=True))}
-            roles = {role: (span.start - start, span.end - start) for role, span in marks.items()}
-            category = CATEGORY.get(case.category, "competing-nouns")
-            prompts.append(
-                Prompt(
-                    id=f"story-cases-{seed}-{index:05d}-{i}", text=text, roles=roles, order=order_of(roles),
-                    category=category, relation=case.category,
-                    cluster=f"story-{seed}-{index:05d}", words=_nouns(tale.text, marks),
-                )
-            )  # fmt: skip
+            prompts.append(_of_case(text, case, start, id=f"story-cases-{name}-{i}", cluster=f"story-{name}"))
             if len(prompts) == n:
                 source = f"streamscope.text.stories.labelled({seed}, {index + 1}, 'pairs')"
                 return Suite("story-cases", tuple(prompts), source)

@@ -123,16 +123,6 @@ def _case(label: Label, spans: Sequence[tuple[str, Span]]) -> Case:
 
 
 @dataclass(frozen=True)
-class PairSpans:
-    """Spans of the two nouns, the pronoun and the cue in one text of a pair."""
-
-    target: Span
-    competitor: Span
-    query: Span
-    cue: Span
-
-
-@dataclass(frozen=True)
 class MinimalPair:
     """Two texts that differ only in the order of two nouns: `first` names the target first, `last` last.
 
@@ -140,16 +130,12 @@ class MinimalPair:
     leading space; `first_corrupt` and `last_corrupt` are the texts whose pronoun means the competitor.
     """
 
-    category: str
-    relation: str
-    target: str
-    competitor: str
     first: str
     last: str
     first_corrupt: str
     last_corrupt: str
-    first_spans: PairSpans
-    last_spans: PairSpans
+    first_case: Case
+    last_case: Case
     coherent: str
     incoherent: str
 
@@ -175,22 +161,16 @@ def _parsed(seed: str, category: str, held_out: str, swapped: bool, competitor: 
 
 
 def _pair(seed: str, category: str, held_out: str) -> MinimalPair:
-    texts, corrupt = dict[bool, tuple[str, PairSpans]](), dict[bool, str]()
+    texts, corrupt, cases = dict[bool, str](), dict[bool, str](), dict[bool, Case]()
     for swapped in (False, True):  # with the same random numbers, so that only the order differs
-        (text, spans, label), (other_text, other_spans, other_label) = (
-            _parsed(seed, category, held_out, swapped, means_other) for means_other in (False, True)
-        )
+        text, spans, label = _parsed(seed, category, held_out, swapped, False)
+        other_text, other_spans, other_label = _parsed(seed, category, held_out, swapped, True)
         case = _case(label, spans)
-        rival = next(span for span in case.candidates if span != case.antecedent)
-        first = case.antecedent.start < rival.start
-        texts[first] = text[: case.pronoun.end], PairSpans(case.antecedent, rival, case.pronoun, case.cue)
+        first = case.antecedent == case.candidates[0]
+        texts[first], cases[first] = text[: case.pronoun.end], case
         corrupt[first] = other_text[: _case(other_label, other_spans).pronoun.end]
-    (first_text, first_spans), (last_text, last_spans) = texts[True], texts[False]
-    habit, other_habit = label.habits
-    return MinimalPair(
-        category, label.relation, *label.nouns, first_text, last_text, corrupt[True], corrupt[False], first_spans,
-        last_spans, f" {habit}", f" {other_habit}",
-    )  # fmt: skip
+    habits = (f" {habit}" for habit in label.habits)
+    return MinimalPair(texts[True], texts[False], corrupt[True], corrupt[False], cases[True], cases[False], *habits)
 
 
 def marked_text(tale: Story) -> str:

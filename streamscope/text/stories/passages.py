@@ -29,7 +29,7 @@ Values = dict[str, str]
 class Label:
     """A case with the keys of marks: of the passage, of the pronoun and its cue (`mark`), of the antecedent (`target`).
 
-    `nouns` and `habits` are those of the antecedent and of its competitor.
+    `habits` are those of the antecedent and of its competitor.
     """
 
     category: str
@@ -37,7 +37,6 @@ class Label:
     key: str
     mark: str
     target: str
-    nouns: tuple[str, str]
     habits: tuple[str, str]
     guests: bool
 
@@ -117,10 +116,7 @@ def passage(
         mark = f"{key}{'xy'[i]}"
         rival = members[1] if member is members[0] else members[0]
         sentences.append(_ask(rng, env, category, member, mark, short))
-        labels.append(
-            Label(category, member.side, key, mark, member.key, (member.noun.form, rival.noun.form),
-                  (member.habit, rival.habit), guests)
-        )  # fmt: skip
+        labels.append(Label(category, member.side, key, mark, member.key, (member.habit, rival.habit), guests))
     if not short and rng.random() < AGAIN:
         noun = member.noun.form if member.kind in NAMES else f"the {member.noun.form}"
         about = {**env, "n": noun, "h": member.habit}
