@@ -10,7 +10,7 @@ themselves, so that a notebook gets the same line.
 """
 
 import typing
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -131,8 +131,9 @@ def _rules(kind: Hashable, name: str) -> tuple[Any, bool, bool, list[Only]]:
     hint = hints(kind)[name]
     general_config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
     config = None if is_dataclass(getattr(hint, "__origin__", hint)) else general_config  # a dataclass has its own
-    path = Path in _parts(hint) and str not in _parts(hint)
-    return TypeAdapter(hint, config=config), tuple in _parts(hint), path, declared(hint, Only)
+    parts = _parts(hint)
+    conditions = [part for part in parts if isinstance(part, Only)]
+    return TypeAdapter(hint, config=config), tuple in parts, Path in parts and str not in parts, conditions
 
 
 def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
@@ -140,8 +141,9 @@ def declared(hint: Any, kind: type[Declared]) -> list[Declared]:
     return [declaration for declaration in _parts(hint) if isinstance(declaration, kind)]
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def _parts(hint: Any) -> list[Any]:
     """A type hint, its origin, and both of everything inside it."""
-    yield from (hint, typing.get_origin(hint))
-    for inner in typing.get_args(hint):
-        yield from _parts(inner)
+    parts = [hint]
+    for part in parts:  # grows on the way
+        parts += [inner for inner in (typing.get_origin(part), *typing.get_args(part)) if inner is not None]
+    return parts

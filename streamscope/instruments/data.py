@@ -58,9 +58,12 @@ class Data(ValidatedOptions):
         """Whether the data name their model: an instrument that reads only such data needs no other."""
         return False
 
+    few: ClassVar[Mapping[str, Any]] = {}
+    """The options of `small`."""
+
     def small(self) -> "Data":
         """The same, little of it: for tests and the reference."""
-        return self
+        return replace(self, **self.few)
 
     def half(self, side: int, by: str = "cluster") -> "Half":
         """One of two halves that share no cluster: what is selected on half 0 (a head, a layer) is measured on half 1.
@@ -128,6 +131,7 @@ class _Texts(Data):
 class Documents(_Texts):
     """Texts to measure the loss on."""
 
+    few: ClassVar[Mapping[str, Any]] = {"max_documents": 4}
     max_documents: Count | None = 100
     """Use at most this many documents; None for all."""
     batch_size: Count = 32
@@ -135,19 +139,14 @@ class Documents(_Texts):
     max_windows: Count | None = None
     """Read at most this many windows, evenly spread over the text; with --stride by default all."""
 
-    def small(self) -> "Documents":
-        return replace(self, max_documents=4)
-
 
 @dataclass(frozen=True)
 class Tokens(_Texts):
     """Documents to read token by token, each up to the context, in their order."""
 
+    few: ClassVar[Mapping[str, Any]] = {"max_tokens": 1000}
     max_tokens: Count | None = None
     """At most this many tokens, a row each; None for all."""
-
-    def small(self) -> "Tokens":
-        return replace(self, max_tokens=1000)
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,7 @@ class Prompts(Data):
 class Tasks(Data):
     """Cases with an answer and a foil, to score both."""
 
+    few: ClassVar[Mapping[str, Any]] = {"tasks": ("capitalization-8", "gender-16")}
     tasks: Names = ("capitalization", "gender", "winograd")
     """capitalization, gender, winograd; the paper's sizes capitalization-8, gender-16; a JSONL file; FORMAT:PATH."""
 
@@ -182,14 +182,12 @@ class Tasks(Data):
         for name in self.tasks:
             check_task(name)
 
-    def small(self) -> "Tasks":
-        return replace(self, tasks=("capitalization-8", "gender-16"))
-
 
 @dataclass(frozen=True)
 class Text(Data):
     """Texts to read, unchanged."""
 
+    few: ClassVar[Mapping[str, Any]] = {"text": ("Once upon a time", "She ran to the house")}
     text: Names = ()
     """Texts to read; default: the beginning of a story that the built-in corpus keeps for validation."""
     max_tokens: Count = 40
@@ -199,9 +197,6 @@ class Text(Data):
         super().__post_init__()
         if not all(text.strip() for text in self.text):
             raise InputError("--text: a text is empty; give one with words")
-
-    def small(self) -> "Text":
-        return replace(self, text=("Once upon a time", "She ran to the house"))
 
 
 @dataclass(frozen=True)
