@@ -18,7 +18,7 @@ from streamscope.cli.bounds import Count, Names, Seed, Whole
 from streamscope.cli.errors import InputError
 from streamscope.instruments.options import ValidatedOptions
 from streamscope.instruments.prompts import check_suite, check_task
-from streamscope.instruments.prompts.sets import check_template, contrast
+from streamscope.instruments.prompts.sets import contrast
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.text import SplitAt
 from streamscope.text.corpus import open_corpus
@@ -213,7 +213,8 @@ class Sets(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_template(self.template)
+        if self.template.count("{text}") != 1:
+            raise InputError(f"template {self.template!r} must hold {{text}} exactly once")
 
     def check_sources(self) -> None:
         contrast(self.a, self.b)

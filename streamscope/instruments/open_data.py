@@ -24,7 +24,7 @@ from streamscope.instruments.prompts.labelled import (
     position_examples,
     story_examples,
 )
-from streamscope.instruments.prompts.sets import Rows, contrast, encode
+from streamscope.instruments.prompts.sets import PromptSet, contrast, encode
 from streamscope.instruments.prompts.suite import Prompt, Suite, population, unit_of, units
 from streamscope.instruments.prompts.tasks import Task, load_tasks
 from streamscope.instruments.stats.held_out import deal
@@ -496,9 +496,8 @@ class OpenSets(Splittable):
     """Two sets of texts in one model's tokens, BOS first."""
 
     kind: ClassVar[type[Data]] = Sets
-    a: Rows
-    b: Rows
-    repeated: int
+    a: PromptSet
+    b: PromptSet
     tokenizer: Any
 
     def cases(self) -> pd.DataFrame:
@@ -518,9 +517,10 @@ class OpenSets(Splittable):
         return replace(self, a=a, b=b)
 
     def title(self) -> str:
-        parts = [f"{len(self.a.tokens)} {self.a.name} against {len(self.b.tokens)} {self.b.name}"]
-        left_out = {"longer than the context": self.a.too_long + self.b.too_long, "repeated": self.repeated}
-        return ", ".join([*parts, *(f"{n} {reason} left out" for reason, n in left_out.items() if n)])
+        a, b = self.a, self.b
+        left_out = {"longer than the context": a.too_long + b.too_long, "repeated": a.repeated + b.repeated}
+        notes = (f", {n} {reason} left out" for reason, n in left_out.items() if n)
+        return f"{len(a.tokens)} {a.name} against {len(b.tokens)} {b.name}{''.join(notes)}"
 
     def about(self) -> dict[str, Any]:
         return {"sets": self.title()}
@@ -529,9 +529,8 @@ class OpenSets(Splittable):
 def open_sets(spec: Sets, model: Any) -> OpenSets:
     """Both sets in their template."""
     tokenizer, template = check_tokenizer(model), spec.template.replace("\\n", "\n")
-    sets = contrast(spec.a, spec.b)
-    rows_a, rows_b = (encode(prompt_set, tokenizer, model.cfg.n_ctx, template) for prompt_set in sets)
-    return OpenSets(rows_a, rows_b, sum(prompt_set.repeated for prompt_set in sets), tokenizer)
+    a, b = (encode(prompts, tokenizer, model.cfg.n_ctx, template) for prompts in contrast(spec.a, spec.b))
+    return OpenSets(a, b, tokenizer)
 
 
 @dataclass(frozen=True)

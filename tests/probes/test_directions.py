@@ -13,7 +13,7 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Sets
 from streamscope.instruments.open_data import OpenSets, open_sets
 from streamscope.instruments.prompts import load_suite
-from streamscope.instruments.prompts.sets import BUILT_IN, Rows, contrast, encode, read_set
+from streamscope.instruments.prompts.sets import BUILT_IN, PromptSet, contrast, encode, read_set
 from streamscope.instruments.result import Result
 from streamscope.models import build
 from streamscope.models.checkpoint import load
@@ -68,8 +68,8 @@ def test_a_massive_activation_is_left_out_of_the_mean() -> None:
     for an intervention along a direction."""
     model = randomise(build("gpt2", "tiny"), 0.02).eval()
     rows = [[0, *np.random.default_rng(i).integers(10, 60, 6).tolist()] for i in range(8)]
-    sets = OpenSets(*(Rows(name, [f"{name} {i}" for i in range(4)], some, [*range(4)], 0)
-                      for name, some in (("a", rows[:4]), ("b", rows[4:]))), 0, None)  # fmt: skip
+    sets = OpenSets(*(PromptSet(name, [f"{name} {i}" for i in range(4)], [*range(4)], tokens=some)
+                      for name, some in (("a", rows[:4]), ("b", rows[4:]))), None)  # fmt: skip
     assert direction_of("1", Directions().open(model, sets))[1] == ""
     with torch.no_grad():
         model.embed.weight[7] *= 100
@@ -105,8 +105,9 @@ def test_a_planted_direction_is_found(pool: str) -> None:
     assert (table["norm"] > 4 * table["shuffled_norm"]).all()
     np.testing.assert_allclose(table["norm"], 2.0, atol=0.35)
     assert "one stream" in found.streams_missing[1, "stream_cosine"]
-    spec = OpenSets(*(Rows("set", [f"{first} {i}" for i in range(60)], texts(first, seed=first), [*range(60)], 0)
-                      for first in (1, 1 + WORDS)), 0, None)  # fmt: skip
+    named = {first: [f"{first} {i}" for i in range(60)] for first in (1, 1 + WORDS)}
+    sets = (PromptSet("set", names, [*range(60)], tokens=texts(first, seed=first)) for first, names in named.items())
+    spec = OpenSets(*sets, None)
     result = Directions(pool=pool, draws=2).measure(model, spec)
     assert result.table().frame["accuracy"].min() > 0.9 and (result.table().frame["accuracy_low"] > 0.75).all()
     assert result.table().frame[["n", "clusters"]].to_numpy().tolist() == [[60, 30]] * 2
@@ -306,7 +307,7 @@ def test_built_in_and_bad_sets(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="share 60 texts"):
         contrast("happy", "happy")
     with pytest.raises(InputError, match="exactly once"):
-        encode(read_set("happy"), None, 32, "{text}{text}")
+        Sets(template="{text}{text}")
 
 
 def test_texts_are_left_out_only_if_longer_than_the_context() -> None:

@@ -25,31 +25,23 @@ LEAST = 8  # fewest texts of a set: halves of four
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Different texts under one name, the line of each, and how many repeated ones of the source were left out.
+    """Different texts under one name, and the line of each: a name, or without names its place in the source.
 
-    Lines are names, or without names the places of the texts in the source.
+    `encode` adds their token ids, BOS first. `repeated` texts of the source are left out, and those `too_long` for the
+    context.
     """
 
     name: str
-    texts: tuple[str, ...]
-    lines: tuple[str | int, ...]
+    texts: Sequence[str]
+    lines: Sequence[str | int]
     repeated: int = 0
+    tokens: Sequence[list[int]] = ()
+    too_long: int = 0
 
-
-@dataclass(frozen=True)
-class Rows:
-    """A set's texts, their token ids, BOS first, and lines, and how many were longer than the context and left out."""
-
-    name: str
-    texts: list[str]
-    tokens: list[list[int]]
-    lines: list[str | int]
-    too_long: int
-
-    def only(self, places: Sequence[int]) -> "Rows":
-        """Some of the texts, by their places."""
-        texts, tokens = [self.texts[i] for i in places], [self.tokens[i] for i in places]
-        return replace(self, texts=texts, tokens=tokens, lines=[self.lines[i] for i in places])
+    def only(self, places: Sequence[int]) -> "PromptSet":
+        """Some of the encoded texts, by their places."""
+        columns = ("texts", "lines", "tokens")
+        return replace(self, **{name: [getattr(self, name)[i] for i in places] for name in columns})
 
 
 def read_set(source: str) -> PromptSet:
@@ -114,20 +106,11 @@ def contrast(a: str, b: str) -> tuple[PromptSet, PromptSet]:
     return set_a, set_b
 
 
-def check_template(template: str) -> None:
-    """Raise `InputError` unless the template holds {text} exactly once."""
-    if template.count("{text}") != 1:
-        raise InputError(f"template {template!r} must hold {{text}} exactly once")
-
-
-def encode(prompts: PromptSet, tokenizer: Any, n_ctx: int, template: str = "{text}") -> Rows:
-    """Token ids of the texts in their template; those longer than the context or without a token are left out."""
-    check_template(template)
-    template_start, template_end = template.split("{text}")
-    rows: Sequence[list[int]] = tokenizer.encode_batch([template_start + text + template_end for text in prompts.texts])
-    every = zip(prompts.texts, rows, prompts.lines, strict=True)
-    kept_rows = [(text, row, line) for text, row, line in every if 1 < len(row) <= n_ctx]
-    if len(kept_rows) < LEAST:
-        raise InputError(f"{prompts.name}: {len(kept_rows)} of {len(rows)} texts fit a context of {n_ctx} tokens")
-    texts, tokens, lines = map(list, zip(*kept_rows, strict=True))
-    return Rows(prompts.name, texts, tokens, lines, len(rows) - len(kept_rows))
+def encode(prompts: PromptSet, tokenizer: Any, n_ctx: int, template: str = "{text}") -> PromptSet:
+    """The set with token ids, in a template; texts longer than the context or without a token are left out."""
+    start, end = template.split("{text}")
+    rows: Sequence[list[int]] = tokenizer.encode_batch([start + text + end for text in prompts.texts])
+    fitting = [i for i, row in enumerate(rows) if 1 < len(row) <= n_ctx]
+    if len(fitting) < LEAST:
+        raise InputError(f"{prompts.name}: {len(fitting)} of {len(rows)} texts fit a context of {n_ctx} tokens")
+    return replace(prompts, tokens=rows, too_long=len(rows) - len(fitting)).only(fitting)
