@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # for type checkers and editors
     from streamscope.instruments.data import Text as Text
     from streamscope.instruments.data import Tokens as Tokens
     from streamscope.instruments.result import Result as Result
-    from streamscope.models.config import ModelConfig
-    from streamscope.models.transformer import StreamTransformer
+    from streamscope.models.checkpoint import load as load
+    from streamscope.models.make import build as build
 
 _CLONE = Path(__file__).resolve().parents[1]
 if (_CLONE / "pyproject.toml").is_file() and (_CLONE / "models" / "__init__.py").is_file():
@@ -32,26 +32,11 @@ if (_CLONE / "pyproject.toml").is_file() and (_CLONE / "models" / "__init__.py")
 
 from streamscope import aliases as aliases  # noqa: E402  # with the path that it needs
 
-_DATA = "instruments.data"
 _HOME = {
-    "InputError": "cli.errors", "Documents": _DATA, "Labels": _DATA, "Prompts": _DATA, "Sets": _DATA, "Tasks": _DATA,
-    "Text": _DATA, "Tokens": _DATA, "Result": "instruments.result",
+    **dict.fromkeys(("Documents", "Labels", "Prompts", "Sets", "Tasks", "Text", "Tokens"), "instruments.data"),
+    "InputError": "cli.errors", "Result": "instruments.result", "load": "models.checkpoint", "build": "models.make",
 }  # fmt: skip
 """Name -> the module that defines it."""
-
-
-def load(run_or_path: "str | Path", **options: Any) -> "StreamTransformer":
-    """The model of a run folder, a bundled model or a Hugging Face folder; the options are those of `models.load`."""
-    from streamscope.models.checkpoint import load
-
-    return load(run_or_path, **options)
-
-
-def build(name_or_config: "str | ModelConfig", scale: str = "paper", **options: Any) -> "StreamTransformer":
-    """A new model of a preset or configuration with random weights; the options are those of `models.build`."""
-    from streamscope.models.make import build
-
-    return build(name_or_config, scale, **options)
 
 
 def __getattr__(name: str) -> Any:

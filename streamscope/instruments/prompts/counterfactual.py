@@ -17,7 +17,7 @@ from typing import Any
 
 from streamscope.cli.disk import write_text
 from streamscope.cli.errors import InputError
-from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, last_word, order_of
+from streamscope.instruments.prompts.suite import Prompt, Suite, check_space, last_word
 from streamscope.rooms import folder_of
 
 N = 200  # default number of prompts of a suite
@@ -46,19 +46,31 @@ def every_name() -> list[str]:
     return [*templates()["names"]["female"], *templates()["names"]["male"]]
 
 
+def _row(
+    sentence: str, slots: dict[str, str], corrupt: dict[str, str], roles: dict[str, str], answers: Sequence[str],
+    foils: Sequence[str], words: dict[str, str], **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A prompt from a sentence and the words of its slots, some of which are others in the corrupted text.
+
+    `roles` name the slot of each role.
+    """
+    text, spans = fill(sentence, **slots)
+    return {
+        "text": text, "corrupt": fill(sentence, **{**slots, **corrupt})[0], "answers": tuple(answers),
+        "foils": tuple(foils), "words": words, "roles": {role: spans[slot] for role, slot in roles.items()}, **more,
+    }  # fmt: skip
+
+
 def _listed(
     sentence: str, joint: str, names: list[str], n: int, tail: str = "", **words: str
 ) -> Iterator[dict[str, Any]]:
     """A prompt with a list of names whose answer is name n; the corrupted list has the last name there."""
     target, rival = names[n], names[-1]
-    text, spans = fill(sentence, list=joint.join(names), **words)
-    corrupt = fill(sentence, list=joint.join([*names[:n], rival, *names[n + 1 : -1], target]), **words)[0]
-    begin, end = spans["list"][0] + len(joint.join([*names[:n], ""])), spans["list"][1]
-    yield {
-        "text": text + tail, "corrupt": corrupt + tail,
-        "roles": {"target": (begin, begin + len(target)), "distractor": (end - len(rival), end)},
-        "answers": (f" {target}",), "foils": (f" {rival}",), "words": {"target": target, "competitor": rival},
-    }  # fmt: skip
+    parts = ("".join(f"{name}{joint}" for name in names[:n]), joint.join(["", *names[n + 1 : -1], ""]))
+    sentence = sentence.replace("{list}", f"{parts[0]}{{target}}{parts[1]}{{rival}}") + tail
+    slots, corrupt = {"target": target, "rival": rival, **words}, {"target": rival, "rival": target}
+    roles, of_both = {"target": "target", "distractor": "rival"}, {"target": target, "competitor": rival}
+    yield _row(sentence, slots, corrupt, roles, [f" {target}"], [f" {rival}"], of_both)
 
 
 def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
@@ -66,34 +78,22 @@ def _ioi(rng: Random, other_names: bool) -> Iterator[dict[str, Any]]:
     data = templates()["ioi"]
     target, rival, *more = rng.sample(every_name(), 5)
     sentence, place, thing = (rng.choice(data[kind]) for kind in ("sentences", "places", "things"))
-    for first, second in ((target, rival), (rival, target)):
-        text, spans = fill(sentence, first=first, second=second, again=rival, place=place, thing=thing)
-        if other_names:
-            names_of = dict(zip(("first", "second", "again"), more, strict=True))
-        else:
-            names_of = {"first": first, "second": second, "again": target}
-        roles = {"target": spans["first" if first == target else "second"]}
-        roles["distractor"] = spans["second" if first == target else "first"]
-        yield {
-            "text": text, "corrupt": fill(sentence, **names_of, place=place, thing=thing)[0], "roles": roles,
-            "answers": (f" {target}",), "foils": (f" {rival}",), "order": order_of(roles),
-            "words": {"target": target, "competitor": rival, "frame": sentence},
-        }  # fmt: skip
+    words = {"target": target, "competitor": rival, "frame": sentence}
+    for order, *places in (("target_first", "first", "second"), ("target_last", "second", "first")):
+        slots = dict(zip(places, (target, rival), strict=True)) | {"again": rival, "place": place, "thing": thing}
+        corrupt = dict(zip(("first", "second", "again"), more, strict=True)) if other_names else {"again": target}
+        roles = dict(zip(("target", "distractor"), places, strict=True))
+        yield _row(sentence, slots, corrupt, roles, [f" {target}"], [f" {rival}"], words, order=order)
 
 
 def _greater_than(rng: Random) -> Iterator[dict[str, Any]]:
     """A span of years ends after it begins (Hanna et al. 2023); the corrupted one begins in the year 01."""
     data = templates()["greater-than"]
     sentence, event, century = (rng.choice(data[kind]) for kind in ("sentences", "events", "centuries"))
-    year = rng.randrange(2, 99)
-    text, spans = fill(sentence, event=event, year=f"{century}{year:02d}", century=str(century))
-    corrupt = fill(sentence, event=event, year=f"{century}01", century=str(century))[0]
-    start, end = spans["year"]
-    yield {
-        "text": text, "corrupt": corrupt, "roles": {"target": (start, end)},
-        "answers": tuple(f"{later:02d}" for later in range(year + 1, 100)),
-        "foils": tuple(f"{earlier:02d}" for earlier in range(year)), "words": {"event": event, "year": f"{year:02d}"},
-    }  # fmt: skip
+    year, years = rng.randrange(2, 99), [f"{year:02d}" for year in range(100)]
+    slots = {"event": event, "year": f"{century}{years[year]}", "century": str(century)}
+    corrupt, words = {"year": f"{century}01"}, {"event": event, "year": years[year]}
+    yield _row(sentence, slots, corrupt, {"target": "year"}, years[year + 1 :], years[:year], words)
 
 
 def _induction(rng: Random) -> Iterator[dict[str, Any]]:
@@ -108,39 +108,32 @@ def _agreement(rng: Random) -> Iterator[dict[str, Any]]:
     data = templates()["agreement"]
     subject, other_noun = rng.sample(data["nouns"], 2)
     sentence, where, number = rng.choice(data["sentences"]), rng.choice(data["places"]), rng.randrange(2)
-    for right in (0, 1):
-        texts = [fill(sentence, subject=subject[i], where=where, other=other_noun[number]) for i in (right, 1 - right)]
-        yield {
-            "text": texts[0][0], "corrupt": texts[1][0], "roles": {"target": texts[0][1]["subject"]},
-            "relation": "same number" if right == number else "other number",
-            "answers": tuple(data["answers"][right]), "foils": tuple(data["answers"][1 - right]),
-            "words": {"subject": subject[0], "other": other_noun[0]},
-        }  # fmt: skip
+    words = {"subject": subject[0], "other": other_noun[0]}
+    for right, wrong in ((0, 1), (1, 0)):
+        slots, answers = {"subject": subject[right], "where": where, "other": other_noun[number]}, data["answers"]
+        corrupt, relation = {"subject": subject[wrong]}, "same number" if right == number else "other number"
+        roles = {"target": "subject"}
+        yield _row(sentence, slots, corrupt, roles, answers[right], answers[wrong], words, relation=relation)
 
 
 def _capitals(rng: Random) -> Iterator[dict[str, Any]]:
     """The capital of a country; the corrupted prompt names another one."""
     data = templates()["capitals"]
     (country, city), (other_country, foil) = rng.sample(data["cities"], 2)
-    sentence = rng.choice(data["sentences"])
-    text, spans = fill(sentence, country=country)
-    yield {
-        "text": text, "corrupt": fill(sentence, country=other_country)[0], "roles": {"target": spans["country"]},
-        "answers": (f" {city}",), "foils": (f" {foil}",), "words": {"country": country, "other": other_country},
-    }  # fmt: skip
+    sentence, words = rng.choice(data["sentences"]), {"country": country, "other": other_country}
+    slots, corrupt, roles = {"country": country}, {"country": other_country}, {"target": "country"}
+    yield _row(sentence, slots, corrupt, roles, [f" {city}"], [f" {foil}"], words)
 
 
 def _pronouns(rng: Random) -> Iterator[dict[str, Any]]:
     """The pronoun of a name, of either gender; the corrupted prompt has a name of the other gender."""
     data, names = templates()["pronouns"], templates()["names"]
-    sentence, name_pair = rng.choice(data["sentences"]), [rng.choice(names["female"]), rng.choice(names["male"])]
-    for gender in (0, 1):
-        text, spans = fill(sentence, name=name_pair[gender])
-        yield {
-            "text": text, "corrupt": fill(sentence, name=name_pair[1 - gender])[0], "roles": {"target": spans["name"]},
-            "relation": ("female", "male")[gender], "answers": tuple(data["answers"][gender]),
-            "foils": tuple(data["answers"][1 - gender]), "words": {"female": name_pair[0], "male": name_pair[1]},
-        }  # fmt: skip
+    sentence, genders = rng.choice(data["sentences"]), ("female", "male")
+    words = {gender: rng.choice(names[gender]) for gender in genders}
+    for gender, other in (genders, genders[::-1]):
+        answers, foils = (data["answers"][genders.index(name)] for name in (gender, other))
+        slots, corrupt = {"name": words[gender]}, {"name": words[other]}
+        yield _row(sentence, slots, corrupt, {"target": "name"}, answers, foils, words, relation=gender)
 
 
 def _docstring(rng: Random) -> Iterator[dict[str, Any]]:
@@ -159,27 +152,21 @@ def _docstring(rng: Random) -> Iterator[dict[str, Any]]:
 def _name_copying(rng: Random) -> Iterator[dict[str, Any]]:
     """The only name of a text comes again; the corrupted text has another name of the same gender. Either way."""
     sentence = rng.choice(templates()["name-copying"]["sentences"])
-    name_pair = rng.sample(templates()["names"][rng.choice(("female", "male"))], 2)
-    for i, (target, rival) in enumerate((name_pair, name_pair[::-1])):
-        text, spans = fill(sentence, name=target)
-        yield {
-            "text": text, "corrupt": fill(sentence, name=rival)[0], "roles": {"target": spans["name"]},
-            "relation": ("one name", "other name")[i], "answers": (f" {target}",), "foils": (f" {rival}",),
-            "words": {"name": name_pair[0], "other": name_pair[1], "frame": sentence},
-        }  # fmt: skip
+    names = rng.sample(templates()["names"][rng.choice(("female", "male"))], 2)
+    words = {"name": names[0], "other": names[1], "frame": sentence}
+    for relation, target, rival in (("one name", *names), ("other name", *names[::-1])):
+        slots, answers, foils = {"name": target}, [f" {target}"], [f" {rival}"]
+        yield _row(sentence, slots, {"name": rival}, {"target": "name"}, answers, foils, words, relation=relation)
 
 
 def _letter_case(rng: Random) -> Iterator[dict[str, Any]]:
     """A full stop calls for a word with a capital, a comma for one without; either way."""
     data = templates()["letter-case"]
     sentence, name = rng.choice(data["sentences"]), rng.choice(every_name())
-    text, _ = fill(sentence, name=name)
-    for i, (mark, other_mark) in enumerate(((".", ","), (",", "."))):
-        yield {
-            "text": text + mark, "corrupt": text + other_mark, "roles": {}, "relation": ("capital", "small")[i],
-            "answers": tuple(data["answers"][i]), "foils": tuple(data["answers"][1 - i]),
-            "words": {"name": name, "frame": sentence},
-        }  # fmt: skip
+    words, answers = {"name": name, "frame": sentence}, data["answers"]
+    for i, (relation, mark, other) in enumerate((("capital", ".", ","), ("small", ",", "."))):
+        slots, corrupt = {"name": name, "mark": mark}, {"mark": other}
+        yield _row(f"{sentence}{{mark}}", slots, corrupt, {}, answers[i], answers[1 - i], words, relation=relation)
 
 
 SUITES: dict[str, Callable[[Random], Iterator[dict[str, Any]]]] = {
