@@ -157,10 +157,10 @@ def snapshots(folder: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["step"])
 
 
-def read_manifest(folder: Path, kind: Any = Manifest) -> dict[str, Any]:
+def read_manifest(folder: Path, needs: Sequence[str] = ()) -> dict[str, Any]:
     """Read manifest.json. For a snapshot, `step` and `steps` are its own, `of_steps` the run's, `outcome`
     "snapshot"."""
-    manifest: dict[str, Any] = read_json(folder / "manifest.json", kind)
+    manifest: dict[str, Any] = read_json(folder / "manifest.json", Manifest, needs=needs)
     step = snapshot_step(folder)
     if step is None:
         return manifest

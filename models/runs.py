@@ -13,7 +13,7 @@ from typing import Any
 
 import tyro
 
-from streamscope.cli.disk import Config, ListedManifest, TrainedManifest, read_json
+from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid, visible
@@ -48,7 +48,7 @@ class Show:
         from streamscope.text.shards import document_count
 
         run = run_folder(self.run)
-        manifest, metrics = read_manifest(run, TrainedManifest), read_metrics(run)
+        manifest, metrics = read_manifest(run, ("preset", "parameters", "argv", "data")), read_metrics(run)
         data = manifest["data"]["train"]
         names = "preset scale parameters seed commit device started ended wall_seconds outcome"
         lines = {name: manifest.get(name, "") for name in names.split()}
@@ -113,7 +113,7 @@ def _row(run: Path, below: Path) -> dict[str, Any]:
     row = dict.fromkeys(("run", "preset", "scale", "parameters", "step", "validation loss", "outcome"), "")
     row["run"] = str(run.relative_to(below))
     try:
-        manifest, last = read_manifest(run, ListedManifest), _last_loss(run)
+        manifest, last = read_manifest(run, ("preset", "scale", "parameters")), _last_loss(run)
     except InputError as error:
         return row | {"outcome": str(error)}
     return row | {

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from streamscope.cli.disk import Config, TunedConfig, TunedManifest, read_json
+from streamscope.cli.disk import Config, read_json
 from streamscope.cli.errors import InputError
 from streamscope.cli.provenance import pick_device, provenance
 from streamscope.models.checkpoint import inherited, load, model_config, parent_of, unchanged_parent, whole_run
 from streamscope.models.config.serialization import to_dict
 from streamscope.models.hooks import check_weights
 from streamscope.models.interop.huggingface.generation import read_eos, read_generation
-from streamscope.models.run_names import run_folder
+from streamscope.models.run_names import read_manifest, run_folder
 from streamscope.models.training.config import Training, check_given, saved_training, with_recipe
 from streamscope.models.training.loop import Trainer, run_to_end
 from streamscope.models.training.lora import add_lora
@@ -73,7 +73,8 @@ def resume(out: Path) -> None:
     folder = whole_run(out)
     if "sft" not in read_json(folder / "config.json", Config):
         raise InputError(f"{folder} is not a fine-tuning: resume it with python -m models.train --resume --out {out}")
-    saved, manifest = read_json(folder / "config.json", TunedConfig), read_json(folder / "manifest.json", TunedManifest)
+    saved = read_json(folder / "config.json", Config, needs=("training",))
+    manifest = read_manifest(folder, needs=("parent", "sft"))
     training = saved_training(saved["training"], model_config(folder).d_model)
     restarts = none_yet(folder, training.checkpoint_every)
     start = unchanged_parent(manifest) if restarts else folder

@@ -17,7 +17,7 @@ import secrets
 import stat
 import time
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -70,6 +70,7 @@ class Manifest(TypedDict, total=False):
     commit: str | None
     data: DataOf
     parent: Parent
+    sft: dict[str, Any]
     step: int
     steps: int | None
     outcome: str
@@ -78,13 +79,7 @@ class Manifest(TypedDict, total=False):
     config_sha256: str
 
 
-class ListedManifest(Manifest):
-    preset: Required[str]  # type: ignore[misc]
-    scale: Required[str | None]  # type: ignore[misc]
-    parameters: Required[int]  # type: ignore[misc]
-
-
-class TrainedManifest(ListedManifest):
+class TrainedManifest(Manifest):
     argv: Required[list[str]]  # type: ignore[misc]
     data: Required[DataOf]  # type: ignore[misc]
 
@@ -101,11 +96,19 @@ class Sources(TypedDict):
     valid_blocks: NotRequired[int | None]
 
 
+class Pairs(TypedDict):
+    data: str
+    valid: str | None
+
+
 class Config(TypedDict):
+    """config.json: the model of a run, and how it was trained, on text (`data`) or on pairs (`sft`)."""
+
     format: int
     model: dict[str, Any]
     training: NotRequired[dict[str, Any]]
     data: NotRequired[dict[str, Any]]
+    sft: NotRequired[Pairs]
 
 
 class ValidatedConfig(Config):
@@ -115,21 +118,6 @@ class ValidatedConfig(Config):
 class TrainedConfig(Config):
     training: Required[dict[str, Any]]  # type: ignore[misc]
     data: Required[Sources]  # type: ignore[misc]
-
-
-class Pairs(TypedDict):
-    data: str
-    valid: str | None
-
-
-class TunedConfig(Config):
-    training: Required[dict[str, Any]]  # type: ignore[misc]
-    sft: Pairs
-
-
-class TunedManifest(Manifest):
-    parent: Required[Parent]  # type: ignore[misc]
-    sft: Required[dict[str, Any]]
 
 
 class Row(TypedDict):
@@ -162,9 +150,12 @@ def _adapter(kind: Any) -> Any:
 
 
 def parse(
-    text: str | bytes, kind: Any, place: object, remedy: str = "restore it, or make it again", any_int: bool = False
-) -> Any:
+    text: str | bytes, kind: Any, place: object, remedy: str = "restore it, or make it again", any_int: bool = False,
+    needs: Sequence[str] = (),
+) -> Any:  # fmt: skip
     """Parse JSON (with or without a byte order mark) as a kind; `InputError` with `place`, field and remedy.
+
+    `needs` are optional fields of the kind that must be there.
 
     An integer beyond 64 bits is damage, unless `any_int`: the files of a tokenizer write "no limit" as 10³⁰.
     """
@@ -178,6 +169,8 @@ def parse(
         field = ".".join(map(str, first["loc"]))
         message = f"{field}: {first['msg']}" if field else first["msg"]
         raise InputError(f"{place} is damaged ({message[0].lower()}{message[1:]}); {remedy}") from None
+    if missing := [name for name in needs if name not in value]:
+        raise InputError(f"{place} is damaged ({missing[0]}: Field required); {remedy}")
     values = [] if any_int else [value]
     while values:
         item = values.pop()
@@ -207,10 +200,11 @@ def sha256(path: Path) -> str:
 
 
 def read_json(
-    path: Path, kind: Any = Any, remedy: str = "restore it or train the run again", any_int: bool = False
-) -> Any:
+    path: Path, kind: Any = Any, remedy: str = "restore it or train the run again", any_int: bool = False,
+    needs: Sequence[str] = (),
+) -> Any:  # fmt: skip
     """Read a JSON file as a kind; `InputError` like `read_bytes` and `parse`."""
-    return parse(read_bytes(path, f"{path.parent} is not a complete run folder"), kind, path, remedy, any_int)
+    return parse(read_bytes(path, f"{path.parent} is not a complete run folder"), kind, path, remedy, any_int, needs)
 
 
 def read_toml(path: Path, kind: Any, remedy: str = "restore it") -> Any:

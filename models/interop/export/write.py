@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from streamscope.cli.disk import Config, TunedManifest, read_json, write_text
+from streamscope.cli.disk import Config, read_json, write_text
 from streamscope.cli.errors import InputError
 from streamscope.cli.terminal import cell, code, visible, without_html, yaml
 from streamscope.models import checkpoint
@@ -158,7 +158,7 @@ def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> st
     lines, saved = list[str](), read_json(folder / "config.json", Config)
     train, step = manifest.get("data", {}).get("train"), manifest.get("step")
     if "sft" in saved:
-        parent = read_manifest(folder, TunedManifest)["parent"]["run"]
+        parent = read_manifest(folder, ("parent",))["parent"]["run"]
         lines.append(f"Fine-tuned on {code(saved['sft']['data'])}, from {code(parent)}, whose data come next.")
     if train is not None:
         documents = document_count(train["n_documents"], manifest["data"]["valid"])
