@@ -15,7 +15,7 @@ from words that the probe memorises. If no word recurs across groups, nothing ca
 selectivity are undefined by construction. chance = 1/classes; majority = share of the commonest label.
 
 accuracy has Wilson's interval over groups and the p of a score test against the majority; both account for
-the overlap of training folds (`cross_validation.SHARED`), as do all intervals here.
+the overlap of training folds (`measure.SHARED`), as do all intervals here.
 """
 
 from types import ModuleType

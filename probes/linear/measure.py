@@ -20,13 +20,23 @@ from streamscope.instruments.contract import InstrumentData, Progress, say, titl
 from streamscope.instruments.data import Labels, Opened
 from streamscope.instruments.observations import Contrast, Estimates, Measure, each, joined
 from streamscope.instruments.prompts.labelled import Example
-from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.models.dictionaries import read_dictionary
 from streamscope.models.hooks import Captures, Query, layer_of, match, row_of, run
 from streamscope.probes.linear import Linear
 
 NOTHING = "no word recurs across groups"
+SHARED = 1 + 2 / np.pi
+"""Variance of a cross-validated share of hits, over that of as many independent hits.
+
+Of two cases in different folds each has trained the probe that judges the other. A linear probe scores case i by
+Σ_j y_i y_j k(x_i, x_j): the term (i, j) is in the scores of i and of j. Where the activations say nothing, two scores
+so have correlation 1/n_train and their signs, the hits, (2/π)/n_train; summed over all pairs that adds 2/π. In
+simulations of such nulls (8 and 96 dimensions, cases or whole groups independent) the factor was 1.6 to 1.8; where
+a label is easy to read it falls to 1, so that intervals are then too wide: they hold 98 to 99 %. No estimate of this
+variance from one cross-validation is unbiased (Bengio & Grandvalet 2004); Nadeau & Bengio's factor (2003), 2.25 for
+five folds, is more cautious.
+"""
 HITS = Measure(name="accuracy", unit="share of cases", resolution=0.0, kind="share", inflation=SHARED)
 GAINS = Measure(name="selectivity", unit="share of cases", resolution=0.0, inflation=SHARED)
 
@@ -66,6 +76,21 @@ def activations(options: Linear, model: Any, query: Query, progress: Progress) -
         if (n := hooks[spec][0].shape[1]) < (options.latents or 1):
             raise InputError(f"--latents {options.latents}: {spec} has {counted(n, 'latent')}; give no more")
     return Captures(hooks, None), {spec: layer_of(d.hook) for spec, d in dictionaries.items()}
+
+
+def dealt(words: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A control task [N]: each word type gets one label at random, the labels as frequent as in `labels`.
+
+    words and labels are codes from 0. Words in random order each take the label that is furthest behind, so that no
+    control has a commoner label, and with it a better guess, than the task itself.
+    """
+    budget = np.bincount(labels) + 0.5 * rng.random(labels.max() + 1)
+    sizes = np.bincount(words)
+    label_of = np.zeros(len(sizes), int)
+    for word in rng.permutation(len(sizes)):
+        label_of[word] = budget.argmax()
+        budget[label_of[word]] -= sizes[word]
+    return label_of[words]
 
 
 def read(

@@ -227,8 +227,7 @@ class Instrument(ValidatedOptions):
 
     def check(self, model: Any) -> None:
         """Raise `InputError` for a model that cannot be measured so; asked of run and control before all else."""
-        if check := self._in_body("check"):
-            check(self, model)
+        self._in_body("check", self, model)
 
     def check_read(self, data: Iterable[Any]) -> None:
         """Raise `InputError` for what is given of data that these options leave unread (`unread`).
@@ -252,8 +251,7 @@ class Instrument(ValidatedOptions):
 
     def with_resolved_heads(self, data: Opened) -> "Instrument":
         """This instrument for its control: ranked heads, default streams and layers are those of this model."""
-        resolve = self._in_body("with_resolved_heads")
-        return resolve(self, data) if resolve else self
+        return self._in_body("with_resolved_heads", self, data, default=self)
 
     def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
         """What the model does on the data."""
@@ -266,18 +264,17 @@ class Instrument(ValidatedOptions):
     @classmethod
     def relate(cls, whole: "Result") -> "dict[str, Table]":
         """Further tables of several runs, or of one over its snapshots, made from their joined tables."""
-        relate = cls._in_body("relate")
-        return relate(whole) if relate else {}
+        return cls._in_body("relate", whole, default={})
 
     @classmethod
     def control_tables(cls, run: "Result", control: "Result") -> "dict[str, Table]":
         """What a control adds besides differences (ratios of spreads), as further tables."""
-        compare = cls._in_body("control_tables")
-        return compare(run, control) if compare else {}
+        return cls._in_body("control_tables", run, control, default={})
 
     @classmethod
-    def _in_body(cls, name: str) -> Callable[..., Any] | None:
-        return None if cls.body is Instrument.body else getattr(cls.body(), name, None)
+    def _in_body(cls, name: str, *args: Any, default: Any = None) -> Any:
+        function = None if cls.body is Instrument.body else getattr(cls.body(), name, None)
+        return function(*args) if function else default
 
     @staticmethod
     def body() -> ModuleType:

@@ -80,7 +80,7 @@ class Measure:
     (`proportions.wilson`), and there also where all or none hit; its p is the score test's."""
     inflation: float = 1.0
     """Factor by which the variance exceeds that of independent units. It is above 1 for cross-validated hits, because
-    folds share training data (`cross_validation.SHARED`)."""
+    folds share training data (`probes.linear`)."""
     limits: tuple[float, float] | None = None
     """The least and the largest possible value of a cell. The interval of a cell, or of a mean of cells, then holds
     where values are skewed and stays inside (`stats.bounded`), also over training seeds. All others, and p, are t's;

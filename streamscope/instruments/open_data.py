@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,6 @@ from streamscope.instruments.data import Data, Documents, Half, Labels, Prompts,
 from streamscope.instruments.observations import Measure, Observations
 from streamscope.instruments.prompts import align, load_suite
 from streamscope.instruments.prompts.alignment import align_once, check_tokenizer
-from streamscope.instruments.prompts.labelled import (
-    Example,
-    first_story,
-    own_examples,
-    position_examples,
-    story_examples,
-)
 from streamscope.instruments.prompts.sets import PromptSet, contrast, encode
 from streamscope.instruments.prompts.suite import Prompt, Suite, population, unit_of, units
 from streamscope.instruments.prompts.tasks import Task, load_tasks
@@ -33,12 +26,8 @@ from streamscope.models.readout import IGNORE
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import TokenShards, WindowedShards, document_batches, overlapping_windows
 
-
-def half_of(cases: pd.DataFrame, side: int, by: str, source: str) -> list[int]:
-    """The places of the cases of half 0 or 1 (`sides_of`)."""
-    if side not in (0, 1):
-        raise InputError(f"half {side}: there are 0 and 1")
-    return np.flatnonzero(sides_of(cases, by, source) == side).tolist()
+if TYPE_CHECKING:
+    from streamscope.instruments.prompts.labelled import Example
 
 
 def sides_of(cases: pd.DataFrame, by: str, source: str) -> np.ndarray:
@@ -74,11 +63,14 @@ class Splittable:
 
     def half(self, side: int, by: str = "cluster") -> Any:
         """`Data.half`, of the opened data."""
+        if side not in (0, 1):
+            raise InputError(f"half {side}: there are 0 and 1")
         part = ", ".join(filter(None, (self.part, f"half {side} by {by}")))
         return replace(self._half(side, by), whole=self, part=part)
 
     def _half(self, side: int, by: str) -> Any:
-        return self.only(half_of(self.cases(), side, by, type(self).__name__.removeprefix("Open")))
+        sides = sides_of(self.cases(), by, type(self).__name__.removeprefix("Open"))
+        return self.only(np.flatnonzero(sides == side).tolist())
 
 
 WINDOW = (
@@ -112,15 +104,13 @@ class _OpenShards(Splittable):
         shards = self.shards
         if not isinstance(shards, WindowedShards):
             return unit_names((shards.source[i], ids) for i, ids in self._read())
-        clusters: dict[int, str] = {}
-        names = []
-        for i, _ in self._read():
-            document, window, offset = int(shards.source[i]), int(shards.window[i]), int(shards.offset[i])
-            if document not in clusters:
-                clusters[document] = _hash(shards.documents.document(document))
-            unit = f"{document}.{window}:{_hash(shards.document(i))}"
-            names.append((unit, clusters[document], document, window, offset))
-        return pd.DataFrame(names, columns=["unit", "cluster", "document", "window", "offset"])
+        rows = [i for i, _ in self._read()]
+        table = pd.DataFrame({"document": shards.source, "window": shards.window, "offset": shards.offset}).iloc[rows]
+        clusters = {document: _hash(shards.documents.document(document)) for document in table["document"].unique()}
+        names = zip(table["document"], table["window"], rows, strict=True)
+        units = [f"{document}.{window}:{_hash(shards.document(i))}" for document, window, i in names]
+        places = table.reset_index(drop=True)
+        return pd.DataFrame({"unit": units, "cluster": places["document"].map(clusters), **places})
 
     def title(self) -> str:
         """How many documents, and how many of them were cut, or in how many windows they are read."""
@@ -425,7 +415,9 @@ class OpenTasks(Splittable):
         return cases[["cluster", "category", "relation", "order"]].assign(unit=names)
 
     def _half(self, side: int, by: str) -> "OpenTasks":
-        return replace(self, tasks=[task.only(half_of(task.cases, side, by, task.name)) for task in self.tasks])
+        sides = [sides_of(task.cases, by, task.name) == side for task in self.tasks]
+        tasks = [task.only(np.flatnonzero(rows).tolist()) for task, rows in zip(self.tasks, sides, strict=True)]
+        return replace(self, tasks=tasks)
 
     def title(self) -> str:
         return "; ".join(task.title for task in self.tasks)
@@ -482,7 +474,9 @@ class OpenText(Splittable):
 
 def open_text(spec: Text, model: Any) -> OpenText:
     """The texts, cut at the model's context as well. `cut` says which of those that were given."""
-    tokenizer, texts = check_tokenizer(model), spec.text or (first_story(),)
+    from streamscope.text.stories import story  # which reads its lexicons
+
+    tokenizer, texts = check_tokenizer(model), spec.text or (story(1, 0).text,)
     token_rows, most = [tokenizer.encode(text) for text in texts], min(spec.max_tokens, model.cfg.n_ctx)
     names = [f"{i}:{hashlib.sha1(text.encode()).hexdigest()[:10]}" for i, text in enumerate(texts)]
     by = "--max-tokens" if spec.max_tokens <= model.cfg.n_ctx else "the context"
@@ -538,7 +532,7 @@ class OpenLabels(Splittable):
     """Labelled positions, to be placed in one model's tokens."""
 
     kind: ClassVar[type[Data]] = Labels
-    examples: list[Example]
+    examples: list["Example"]
     title: str
     tokenizer: Any
 
@@ -556,6 +550,8 @@ class OpenLabels(Splittable):
 
 def open_labels(spec: Labels, model: Any) -> OpenLabels:
     """The labelled positions of a file, a dataset or the built-in stories."""
+    from streamscope.instruments.prompts.labelled import own_examples, position_examples, story_examples
+
     title, tokenizer = f"{spec.task} in {spec.stories} stories, groups: {spec.groups}", check_tokenizer(model)
     if spec.labels is not None:
         examples = own_examples(spec.labels)

@@ -18,7 +18,7 @@ B batch, T position, D documents. Targets are the inputs' next tokens, or -100 w
 import array
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import chain, pairwise
 from pathlib import Path
@@ -109,20 +109,16 @@ def pack(
     identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "tokenizer": tokenizer.sha256, "rule": rule}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
-    def keep(document: str) -> bool:
-        keeps_all = part == "all" or valid_blocks is not None
-        return keeps_all or in_validation(document, valid_fraction) == (part == "valid")
-
-    def cut(ids: Sequence[int]) -> Sequence[Sequence[int]]:
-        if part == "all" or valid_blocks is None:
-            return [ids]
-        if tokenizer.adds_bos:
-            return pieces(ids, part, valid_fraction, valid_blocks)
-        return [piece[1:] for piece in pieces([tokenizer.bos_id, *ids], part, valid_fraction, valid_blocks)]
-
     def build(folder: Path) -> None:
-        counts = _write(folder, corpus, tokenizer, keep, cut)
-        meta = json.dumps({**identity, "part": part, **counts}, indent=1)
+        texts = corpus.documents()
+        if part != "all" and valid_blocks is None:
+            texts = (text for text in texts if in_validation(text, valid_fraction) == (part == "valid"))
+        rows: Iterable[Sequence[int]] = chain.from_iterable(map(tokenizer.encode_batch, _groups(texts)))
+        if part != "all" and valid_blocks is not None:
+            bos = [] if tokenizer.adds_bos else [tokenizer.bos_id]
+            documents = (pieces([*bos, *ids], part, valid_fraction, valid_blocks) for ids in rows)
+            rows = (piece[len(bos) :] for document in documents for piece in document)
+        meta = json.dumps({**identity, "part": part, **_write(folder, rows, tokenizer, corpus.source)}, indent=1)
         (folder / "meta.json").write_text(meta, encoding="utf-8")
 
     shards = cached(cache_root(cache_dir) / key, build, TokenShards)
@@ -302,19 +298,16 @@ def document_count(n: int, valid: Mapping[str, Any]) -> str:
     return f"{n:,} {'parts of ' if valid.get('rule', '').endswith(' blocks of every document') else ''}documents"
 
 
-def _write(
-    folder: Path, corpus: Corpus, tokenizer: Tokenizer, keep: Callable[[str], bool],
-    cut: Callable[[Sequence[int]], Sequence[Sequence[int]]],
-) -> dict[str, Any]:  # fmt: skip
+def _write(folder: Path, rows: Iterable[Sequence[int]], tokenizer: Tokenizer, source: str) -> dict[str, Any]:
+    """The files of shards, and what `meta.json` says of them."""
     dtype = np.dtype(np.uint16 if tokenizer.d_vocab <= 2**16 else np.uint32)
     starts = array.array("q", [0])
     with open(folder / "tokens.bin", "wb") as file:
-        for group in _groups(filter(keep, corpus.documents())):
-            for ids in chain.from_iterable(map(cut, tokenizer.encode_batch(group))):
-                file.write(np.asarray(ids, dtype=dtype).tobytes())
-                starts.append(starts[-1] + len(ids))
+        for ids in rows:
+            file.write(np.asarray(ids, dtype=dtype).tobytes())
+            starts.append(starts[-1] + len(ids))
     if len(starts) == 1:
-        raise InputError(f"{corpus.source} has too little text for one side of the split: change --valid-fraction or "
+        raise InputError(f"{source} has too little text for one side of the split: change --valid-fraction or "
                          "--valid-blocks, or give --valid")  # fmt: skip
     np.save(folder / "starts.npy", np.asarray(starts, dtype=np.int64))
     files = ("tokens.bin", "starts.npy")

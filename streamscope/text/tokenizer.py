@@ -66,6 +66,8 @@ def special_tokens(folder: Path) -> SpecialTokens:
     special_tokens_map.json    `ROLES`, if the first file does not name them or has no added_tokens_decoder
     added_tokens.json          tokens besides vocab.json, if the first file does not list them
     """
+    if not any((folder / name).is_file() for name in (CONFIG, MAP, ADDED)):
+        return SpecialTokens()
     config, token_map = (_read(folder / name) for name in (CONFIG, MAP))
     decoded = "added_tokens_decoder" in config
     # as in the library: a configuration with added_tokens_decoder has priority over the map

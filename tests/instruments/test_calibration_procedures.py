@@ -14,11 +14,10 @@ import torch
 from scipy import stats
 
 from streamscope.instruments.observations import Measure, each, estimate
-from streamscope.instruments.stats.cross_validation import SHARED, dealt
 from streamscope.instruments.stats.held_out import RULES, held_out
 from streamscope.instruments.stats.proportions import paired_proportions
 from streamscope.models.hooks import Captures
-from streamscope.probes.linear.measure import GAINS, HITS
+from streamscope.probes.linear.measure import GAINS, HITS, SHARED, dealt
 from streamscope.probes.specialization.measure import Sums
 from tests.instruments.estimates import block, clustered_t, proportion
 from tests.probes.test_specialization import summary

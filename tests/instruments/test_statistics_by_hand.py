@@ -6,10 +6,10 @@ import pytest
 from scipy import stats
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.stats.cross_validation import dealt
 from streamscope.instruments.stats.estimators import read_clusters, sign_flip
 from streamscope.instruments.stats.held_out import CHOSEN, RULES, deal, halves, held_out
 from streamscope.instruments.stats.proportions import effective_n, paired_proportions, score_p, wilson
+from streamscope.probes.linear.measure import dealt
 from tests.instruments.estimates import proportion
 
 Z = stats.norm.ppf(0.975)

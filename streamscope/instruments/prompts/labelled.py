@@ -27,13 +27,6 @@ class Example:
     """The word type that a control task labels at random."""
 
 
-def first_story() -> str:
-    """A built-in story."""
-    from streamscope.text.stories import story
-
-    return story(1, 0).text
-
-
 def story_examples(task: LabelTask, stories: int, *, groups: Grouping = "story", seed: int = 2) -> list[Example]:
     """Labelled positions of the built-in corpus, held-out pairs of nouns (`text.stories.labelled`).
 
