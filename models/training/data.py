@@ -13,8 +13,7 @@ from streamscope.models.run_names import bundled_folder, run_label
 from streamscope.text import SplitAt
 from streamscope.text.cache import cache_root, cached
 from streamscope.text.corpus import Corpus, MixtureCorpus, open_corpus
-from streamscope.text.mixture import MixedWindows, Mixture
-from streamscope.text.shards import TokenShards, Windows, in_validation, pack
+from streamscope.text.shards import MixedWindows, Mixture, TokenShards, Windows, in_validation, pack
 from streamscope.text.tokenizer import Tokenizer
 
 VALID_FRACTION = 0.05

@@ -22,7 +22,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.launch import is_worker, launch, work
 from streamscope.cli.terminal import counted, visible
 from streamscope.cli.user_code import edit_file
-from streamscope.instruments.notebook_bar import OF_COMMAND
+from streamscope.instruments.contract import OF_COMMAND
 from streamscope.instruments.options import Arguments, check_out
 from streamscope.text import BosChoice
 

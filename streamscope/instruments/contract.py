@@ -27,12 +27,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.help import meanings
+from streamscope.cli.terminal import visible
 from streamscope.instruments.data import Data, Half, Opened, kind_of
 from streamscope.instruments.options import Arguments, ValidatedOptions
 from streamscope.instruments.prompts.alignment import check_tokenizer
@@ -48,11 +50,30 @@ if TYPE_CHECKING:
     from streamscope.models.hooks import Captures, Query
 
 Progress = Callable[[Iterable], Iterable]
+OF_COMMAND: list[Callable[[str], Callable[[Iterable], Iterable]]] = []
+"""What gives the bar of a measurement inside that of a command (features that `cluster` extracts now)."""
+DELAY, EVERY = 3.0, 1.0
+"""Seconds after which a bar appears, since what is quicker needs none, and between two signs of it."""
 
 
 def say(progress: Any, line: str) -> None:
     """Print a line on stderr if `progress` is a command's bar; for other callables, nothing."""
     getattr(progress, "say", lambda line: None)(line)
+
+
+def notebook_bar(label: str) -> Callable[[Iterable], Iterable]:
+    """A wrapper of iterables that shows a bar with the time left: in a notebook, in IPython, and in a command that has
+    none at the time; elsewhere `iter`."""
+    if OF_COMMAND:
+        return OF_COMMAND[-1](label)
+    ipython: Any = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
+        return iter
+    from tqdm import tqdm
+
+    bar = partial(tqdm, desc=visible(label), leave=False, delay=DELAY, mininterval=EVERY)
+    bar.say = lambda line: tqdm.write(visible(line), file=sys.stderr)  # type: ignore[attr-defined]
+    return bar
 
 
 def ticks(progress: Progress, total: int) -> Callable[[int], None]:
@@ -152,8 +173,6 @@ class Instrument(ValidatedOptions):
         give are those of the command. A notebook shows a bar with the time left; `progress` wraps the steps in
         something else, `iter` in nothing.
         """
-        from streamscope.instruments.notebook_bar import notebook_bar
-
         opened = self.open(model, *data, like=like)
         return self.run(opened, notebook_bar(title_of(opened.model)) if progress is None else progress)
 

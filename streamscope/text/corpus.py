@@ -210,7 +210,7 @@ another text for the same numbers. Here, because a fingerprint must not read the
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureCorpus(Corpus):
-    """Several corpora with weights; training takes windows from each (`text.mixture`).
+    """Several corpora with weights; training takes windows from each (`text.shards`).
 
     Read as one corpus, for the tokenizer and validation, it yields every document once. The next document comes from
     the part with the fewest characters for its share; after the end of a part, the others continue.

@@ -44,7 +44,7 @@ def result_of(name: str) -> Result:
 
     if name not in _kept:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("streamscope.instruments.notebook_bar.notebook_bar", bar)
+            patch.setattr("streamscope.instruments.contract.notebook_bar", bar)
             _kept[name] = measure_small(INSTRUMENTS[name])
     return _kept[name]
 

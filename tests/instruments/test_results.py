@@ -16,10 +16,9 @@ from rich.console import Console
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.command import finish, progress_bar, signs_of_life
-from streamscope.instruments.contract import Instrument, InstrumentData, instrument, say
+from streamscope.instruments.contract import Instrument, InstrumentData, instrument, notebook_bar, say
 from streamscope.instruments.data import Documents, Prompts
 from streamscope.instruments.figures import Curve, HeadMap, check_figure
-from streamscope.instruments.notebook_bar import notebook_bar
 from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.pool_results import compare, pool_results
 from streamscope.instruments.registry import REGISTERED
@@ -355,8 +354,8 @@ def test_a_notebook_shows_what_is_left_of_a_measurement(monkeypatch: pytest.Monk
 
     def shown(shell: object, delay: float, **how: Any) -> str:
         monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-        monkeypatch.setattr("streamscope.instruments.notebook_bar.DELAY", delay)
-        monkeypatch.setattr("streamscope.instruments.notebook_bar.EVERY", 0.0)
+        monkeypatch.setattr("streamscope.instruments.contract.DELAY", delay)
+        monkeypatch.setattr("streamscope.instruments.contract.EVERY", 0.0)
         monkeypatch.setattr(sys, "stderr", seen := io.StringIO())
         Ablate(heads=("L0.H0",)).measure("stories/lfa", Documents(max_documents=2), **how)
         return seen.getvalue()

@@ -11,8 +11,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.models.training.data import prepare
 from streamscope.text.corpus import MixtureCorpus, open_corpus
-from streamscope.text.mixture import BLOCK, MixedWindows, Mixture, round_to_block
-from streamscope.text.shards import Windows, pack
+from streamscope.text.shards import BLOCK, MixedWindows, Mixture, Windows, pack, round_to_block
 from streamscope.text.tokenizer import Tokenizer
 from tests.tiny import refused
 
