@@ -35,8 +35,7 @@ SYNONYMS = {
 
 
 def unknown_command(word: str, modules: Mapping[str, str]) -> InputError:
-    """The `InputError` for a word that is no command: by its synonyms, by what commands say of themselves, by its
-    letters."""
+    """The `InputError` for a word that is no command: by synonyms, by what commands say of themselves, by letters."""
     plain = word.lower().replace("_", "-")
     matches = next((names for synonym, names in SYNONYMS.items() if plain in (synonym, f"{synonym}s")), "").split()
     matches = matches or [name for name in modules if plain in name.split("_")]

@@ -237,8 +237,7 @@ STALE = 3600.0  # seconds after its last change at which a temporary file is one
 def write_atomically(path: Path, write: Callable[[Path], object], keep: Path | None = None) -> None:
     """Write a file at `path`: call `write` on a temporary name, sync, rename, sync the folder.
 
-    The file has the mode of the umask. With `keep`, the previous file is renamed to it. After an
-    error the previous file is unchanged.
+    With `keep`, the previous file is renamed to it. After an error it is unchanged.
     """
     part = path.with_name(f".{path.name[:190]}.{secrets.token_hex(4)}.part")
     try:
@@ -277,10 +276,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InputError` if a file cannot be written at `path`, in a folder that is there or can be made.
-
-    A nameless file is made in the nearest folder that is there: permissions do not show what a file system takes.
-    """
+    """Raise `InputError` if a file cannot be written at `path`, in a folder that is there or can be made."""
     if os.path.isdir(path):  # does not raise for a name that is too long
         raise InputError(f"cannot write {path}: it is a folder; name a file")
     try:

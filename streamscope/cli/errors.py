@@ -7,11 +7,9 @@ from pathlib import Path
 
 
 class InputError(Exception):
-    """Bad input: a name, a file, an option, a configuration.
+    """Bad input, in one line that names the thing and the remedy. Commands print it and exit with code 2.
 
-    The message is one line that names the thing and the remedy. Commands print it and exit
-    with code 2 (`cli.parse.command`); in a notebook it is an ordinary exception. Whatever reads what a person gave may
-    raise it, and docstrings do not repeat that.
+    Whatever reads what a person gave may raise it, and docstrings do not repeat that.
     """
 
 
@@ -25,11 +23,8 @@ class UnknownOption(InputError, TypeError):
 
 @contextmanager
 def reading(path: object, remedy: str = "restore the file, or check the path") -> Iterator[None]:
-    """The border: what reads something foreign stands in it, and whatever is raised there becomes one line.
-
-    Files, networks, disks and libraries raise what they like there: a damaged file's `KeyError`, the tokenizers' bare
-    `Exception`. The `InputError` has the name of the file, their words and the remedy; what was raised is its cause.
-    An `InputError` passes, with the name in front if it has none.
+    """The border: whatever files, networks and libraries raise in it becomes an `InputError` with the name of the file,
+    their words and the remedy. An `InputError` passes, with the name in front if it has none.
     """
     try:
         yield
@@ -45,10 +40,7 @@ def reading(path: object, remedy: str = "restore the file, or check the path") -
 
 
 def did_you_mean(name: str, names: Mapping[str, str] | Iterable[str], n: int = 3, cutoff: float = 0.5) -> str:
-    """ "did you mean a or b?", the known names that are most like a wrong one; "" where none is.
-
-    `names` may map names to what is printed of them.
-    """
+    """ "did you mean a or b?", of names, or of what they map to, that are most like a wrong one; "" where none is."""
     import difflib
 
     shown = names if isinstance(names, Mapping) else {item: item for item in names}
@@ -62,10 +54,7 @@ def unknown(kind: str, name: str, names: list[str]) -> InputError:
 
 
 def near_files(path: Path) -> str:
-    """ "did you mean pairs.jsonl?", of what is in the folder of a file that is not there; "" where nothing is like it.
-
-    Suffixes do not count, because all files of a folder may have the same.
-    """
+    """ "did you mean pairs.jsonl?", of the folder of a missing file, suffixes aside; "" where nothing is like it."""
     try:
         files = {file.stem: str(file) for file in path.parent.iterdir() if file.is_file()}
     except OSError:  # no folder, or one that may not be read

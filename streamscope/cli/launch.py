@@ -107,7 +107,6 @@ def _as_worker(argv: Sequence[str]) -> list[str]:
 
 
 def _run(command: Sequence[str], log: str, cwd: str, environment: Mapping[str, str]) -> int:
-    """Run one worker with its output in a file; returns its exit code."""
     with open(log, "w") as file:
         env = {**environment, **os.environ}
         return subprocess.run(command, cwd=cwd, env=env, stdout=file, stderr=subprocess.STDOUT).returncode
@@ -145,7 +144,6 @@ def _submitit(options: LaunchOptions, calls: Sequence[Any]) -> list[int]:
 
 
 def _last_line(logs: Path) -> str:
-    """The last error in a worker's log."""
     for path in sorted(logs.glob("worker-*.log")):
         if lines := [line for line in path.read_text(errors="replace").splitlines() if "error:" in line]:
             return f"{path} says {lines[-1]}"

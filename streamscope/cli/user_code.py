@@ -96,7 +96,6 @@ def member(spec: str, fits: Callable[[Any], bool], kind: str, hint: str = "") ->
 
 
 def error_line(error: BaseException, path: Path) -> str:
-    """One line about an error in the user's code, with the line number in the file."""
     location, trace = "", error.__traceback__
     while trace is not None:
         if Path(trace.tb_frame.f_code.co_filename).resolve() == path.resolve():

@@ -108,9 +108,6 @@ def progress_bar(label: str, *, keep: bool = False) -> Callable[[Iterable], Iter
     return bar
 
 
-# ---- the command of an instrument --------------------------------------------------------------
-
-
 def main_of(subclass: "type[Instrument]", doc: str | None = None, command: Sequence[str] = ()) -> Callable[..., None]:
     """`main(argv=None)` of an instrument: its fields, its data's and `Arguments` are the options.
 
@@ -373,7 +370,6 @@ def contents(options: Any) -> Iterator[str]:
 
 
 def _parts(out: Path) -> Path:
-    """Where the results of single runs are kept until all are there."""
     return out.with_name(f".{out.name}.parts")
 
 

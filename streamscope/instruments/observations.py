@@ -49,7 +49,6 @@ Reasons = dict[tuple[int, str], str]  # (row, column) -> why that cell of a tabl
 
 
 def reasons_of(reasons: Reasons, rows: Iterable[int]) -> Reasons:
-    """The reasons of some rows, which are counted anew."""
     places = {old: new for new, old in enumerate(rows)}
     return {(places[row], name): reason for (row, name), reason in reasons.items() if row in places}
 

@@ -367,7 +367,6 @@ class OpenPrompts(Splittable):
         return pd.DataFrame({"cluster": pd.Series(units(self.prompts), dtype=object), **columns})
 
     def only(self, rows: Sequence[int]) -> "OpenPrompts":
-        """Some of the prompts."""
         if self.suite is None:
             return replace(self, aligned=self.aligned.only(rows))
         prompts = tuple(self.suite.prompts[i] for i in rows)

@@ -24,7 +24,6 @@ from streamscope.instruments.table import Column, LongTable, Table, counts, desc
 
 
 def _described(result: Result, name: str) -> Column | None:
-    """The column of a quantity, as any table of the result describes it."""
     return next((column for table in result.tables.values() for column in table.columns if column.name == name), None)
 
 
@@ -240,7 +239,6 @@ COMPARED = {"run": "run", "control": "control", "difference": "run − control"}
 
 
 def _training(result: Result) -> str:
-    """What a snapshot's training is called."""
     return re.sub(r"@\d+(?=(, edited)?(, hooked)?(, weights changed)?\)?$)", "", str(result.about.get("model")))
 
 

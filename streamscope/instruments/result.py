@@ -97,7 +97,6 @@ class Result:
         return next((plot for figure in figures if (plot := draw(figure, self, **style)) is not None), None)
 
     def print(self) -> None:
-        """Every table on the terminal."""
         for table in self.tables.values():
             table.print()
 
@@ -117,8 +116,6 @@ class Result:
         plot = self._first_figure(self.figures)
         if plot is not None and (shown := plot._repr_mimebundle_()):
             display(shown, raw=True)
-
-    # ---- disk ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, figure: str | Path | None = None) -> list[Path]:
         """Write PATH (the main table), PATH-<name> of the others, PATH-observations, and a figure; the paths.
@@ -271,7 +268,6 @@ def _observed(
 
 
 def _read_observed(path: Path, result: str) -> tuple[dict[str, Observations], dict[str, tuple[Contrast, ...]]]:
-    """The inverse of `_observed`."""
     blocks, contrasts = {}, {}
     rows = dict(list(read_parquet(path).to_pandas().groupby("block", sort=False)))
     for name, header in _meta(path, result)[OBSERVED].items():

@@ -212,7 +212,6 @@ class Table:
         return cls(frame, tuple(columns), title=title)
 
     def column(self, name: str) -> Column:
-        """The description of a column."""
         columns = {column.name: column for column in self.columns}
         if name not in columns:
             raise unknown("column", name, list(columns))
@@ -309,7 +308,6 @@ class Table:
         return "\n".join(f"  {column.title}: {column.doc} ({column.unit})" for column in self.shown())
 
     def _brief(self) -> "Table":
-        """The table, or the first rows of a long one, which its title then says."""
         if len(self.rows()) <= LONGEST:
             return self
         return replace(self.head(), by="", title=f"{self.title}; the first 20 of {len(self.frame):,} rows")

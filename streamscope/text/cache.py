@@ -23,11 +23,7 @@ def cache_root(root: str | Path | None = None) -> Path:
 
 
 def cached(folder: Path, build: Callable[[Path], object], load: Callable[[Path], Entry]) -> Entry:
-    """Return `load(folder)`, after filling a missing or damaged folder by `build`.
-
-    `build` writes into an empty folder; an exception leaves no trace. `load` raises `InputError` for a missing or
-    damaged folder.
-    """
+    """Return `load(folder)`, which raises `InputError` for a missing or damaged folder, then filled by `build`."""
     from streamscope.cli.locks import locked
 
     with suppress(InputError):

@@ -350,13 +350,11 @@ def _split_of(path: Path, *, anywhere: bool = False) -> str:
 
 
 def _saved(folder: Path) -> bool:
-    """Whether `save_to_disk` of `datasets` wrote this folder."""
     is_dataset = (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
     return is_dataset or (folder / "dataset_dict.json").is_file()
 
 
 def _mixture(source: str) -> tuple[list[str], tuple[float, ...]]:
-    """The sources of a mixture, and their weights."""
     *pieces, tail = WEIGHT.split(source)
     names, weights = [name.strip() for name in pieces[::2]], tuple(float(number) for number in pieces[1::2])
     if tail.strip() or len(names) < 2 or not all(names):
@@ -404,9 +402,6 @@ def hub_dataset(source: str) -> HubDataset:
     elif not HUB_ID.fullmatch(name) and not re.fullmatch(r"[\w-]+", name):
         raise InputError(f"{source}: {name} is neither a folder nor a dataset id org/name")
     return HubDataset(source=source, name=name, config=config or None, split=split or "train")
-
-
-# ---- rows with named fields --------------------------------------------------------------------
 
 
 def is_records(source: str) -> bool:

@@ -312,7 +312,6 @@ class Tokenizer:
         return self.encode(self.chat_text(messages, reply=reply), bos=False, special=True)
 
     def chat_text(self, messages: Sequence[Mapping[str, str]], *, reply: bool = True) -> str:
-        """The text whose ids `chat` returns."""
         if self.chat_template is None:
             raise InputError("this tokenizer has no chat template: its folder lacks chat_template.jinja")
         return render(self.chat_template, messages, reply=reply, **self.roles)

@@ -183,8 +183,6 @@ def over_steps(figures: tuple[Figure, ...], tables: Mapping[str, Any]) -> tuple[
     return figures
 
 
-# ---- on disk -----------------------------------------------------------------------------------
-
 SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 

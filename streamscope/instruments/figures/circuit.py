@@ -92,7 +92,6 @@ def draw_circuit(figure: Circuit, table: Table, palette: tuple[str, ...]) -> go.
 
 
 def _colours(edges: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Of the parts, by whether an edge reaches them."""
     endpoints = {*edges["sender"], *edges["reader"].str.partition("<")[0]}
     return [USED if name in endpoints else UNUSED for name in names]
 

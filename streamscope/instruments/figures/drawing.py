@@ -203,9 +203,6 @@ def _in_units(figure: Figure, table: Table, units: Mapping[str, str]) -> Table:
     return replace(table, columns=tuple(unit_column if c.name == figure.y else c for c in table.columns))
 
 
-# ---- colours -----------------------------------------------------------------------------------
-
-
 def scale(
     values: np.ndarray, *, signed: bool, unit: str = "", root: bool = False
 ) -> tuple[list[tuple[float, str]], float, float, bool]:
@@ -341,13 +338,11 @@ def axis(column: Column) -> str:
 
 
 def _titled(plot: go.Figure, figure: Curve | Points | Scatter, table: Table, **layout: Any) -> go.Figure:
-    """The figure with title and unit of x and y at its axes, and other parts of its layout."""
     x, y = (axis(table.column(name)) for name in (figure.x, figure.y))
     return plot.update_layout(xaxis_title=x, yaxis_title=y, **layout)
 
 
 def _smallest(figure: HeadMap | Intervals, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the smallest value of the column `by`."""
     return frame if figure.by is None or not len(frame) else frame[frame[figure.by] == frame[figure.by].min()]
 
 
@@ -607,6 +602,5 @@ def _(figure: Points, table: Table) -> go.Figure | None:
 
 
 def _place(label: str) -> tuple[int, int, str]:
-    """Layer and head of L5.H4, for sorting."""
     match = re.fullmatch(r"L(\d+)\.H(\d+)", label)
     return (int(match[1]), int(match[2]), label) if match else (-1, -1, label)

@@ -56,7 +56,6 @@ class Aligned:
         return [roles["query"][-1] for roles in self.positions]
 
     def only(self, rows: Sequence[int]) -> "Aligned":
-        """Some of the prompts, by their places."""
         prompts = tuple(self.prompts[i] for i in rows)
         ids = {prompt.id for prompt in prompts}
         return replace(
@@ -137,7 +136,6 @@ def _continuations(
 
 
 def _unfit(length: int, n_ctx: int | None, role_tokens: dict[str, tuple[int, ...]]) -> Reason | None:
-    """Why the prompt cannot be used, or None."""
     if n_ctx is not None and length > n_ctx:
         return LONG
     if not all(role_tokens.values()):

@@ -42,7 +42,6 @@ def fill(sentence: str, **words: str) -> tuple[str, Spans]:
 
 
 def every_name() -> list[str]:
-    """The names of both genders."""
     return [*templates()["names"]["female"], *templates()["names"]["male"]]
 
 

@@ -113,7 +113,6 @@ def winobias(path: str | Path) -> Suite:
 
 
 def _pair(a: str, b: str) -> str:
-    """The name of two candidates, in either order: the unit of what is about both."""
     return " / ".join(sorted((a.lower(), b.lower())))
 
 

@@ -69,7 +69,6 @@ class Task:
     """(id, reason) of the cases left out."""
 
     def only(self, rows: Sequence[int]) -> "Task":
-        """Some of the cases, by their places."""
         places, reads = {old: new for new, old in enumerate(rows)}, self.reads
         kept = [i for i, case in enumerate(reads.cases) if case in places]
         selection = Reads(
@@ -186,7 +185,6 @@ def sentence_task(pairs: SentencePairs, tokenizer: Tokenizer, n_ctx: int | None 
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two rows share at their start."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -161,7 +161,7 @@ def cluster_totals(values: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, n
 
 @lru_cache(maxsize=32)  # a table is summarised cell by cell, with the same codes
 def _sorted_clusters(codes: bytes, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The order [n] that puts clusters one after the other, where each starts [D], and its size [D]."""
+    """The order [n] by cluster, where each starts [D], and its size [D]."""
     array = np.frombuffer(codes, dtype)
     order = np.argsort(array, kind="stable")
     starts = np.flatnonzero(np.diff(array[order], prepend=-1))
@@ -275,9 +275,6 @@ def ratio(totals: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
     return np.asarray(totals.sum(axis) / counts.sum(axis))
 
 
-# ---- Cohen's d ---------------------------------------------------------------------------------
-
-
 def cohens_d(condition: ArrayLike, baseline: ArrayLike, kind: Literal["pooled", "d_z"] = "pooled") -> float:
     """Standardised difference (no unit) of two conditions; NaN where the standardiser is 0, and for one case.
 
@@ -320,9 +317,6 @@ def d_of_totals(
 def constant(values: np.ndarray) -> bool:
     """Whether values differ by no more than float64 rounds numbers of their size."""
     return bool(np.ptp(values) <= 8 * np.finfo(float).eps * np.abs(values).max())
-
-
-# ---- p by counting: sign flips, the rank among random draws ------------------------------------
 
 
 class Rank(NamedTuple):
@@ -374,9 +368,6 @@ def rank_among(
     if alternative == "greater":
         return Rank(above, 1 / (1 + n))
     return Rank(min(1.0, 2 * min(above, below)), 2 / (1 + n))
-
-
-# ---- several tests at once -------------------------------------------------------------------
 
 
 def holm(p: ArrayLike) -> np.ndarray:
