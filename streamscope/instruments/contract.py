@@ -185,11 +185,10 @@ class Instrument(ValidatedOptions):
         model = load_for_instruments(model) if isinstance(model, str | Path) else model
         if model is not None or all(type(spec).alone is Data.alone for spec in self.takes):  # no files that need none
             model = readable(model)
-        for spec in data:
-            if kind_of(spec) not in map(type, self.takes):
-                kinds = [type(default).__name__ for default in self.takes]
-                raise InputError(f"{self.name} takes {' and '.join(kinds) or 'no data'}, not {kind_of(spec).__name__}")
         defaults = {type(default): default for default in self.takes}
+        if strange := [kind_of(spec).__name__ for spec in data if kind_of(spec) not in defaults]:
+            kinds = " and ".join(kind.__name__ for kind in defaults) or "no data"
+            raise InputError(f"{self.name} takes {kinds}, not {strange[0]}")
         data = tuple(spec.filled(defaults[kind_of(spec)]) if isinstance(spec, Data) else spec for spec in data)
         data_by_kind = {kind_of(spec): spec for spec in data}
         if len(data_by_kind) < len(data):
@@ -226,11 +225,11 @@ class Instrument(ValidatedOptions):
             raise TypeError(f"{self.name}: blocks {blocks}, but contrasts of {contrasts}")
         estimates = estimate_all(findings.blocks, findings.contrasts)
         tables = self.tables(findings, estimates)
-        halves = {kind: {"half": x.part} if getattr(x, "part", "") else {} for kind, x in data.opened.items()}
+        halves = {kind: {"half": x.part} if getattr(x, "part", "") else {} for kind, x in data.items()}
         about = {
             "instrument": self.name,
             "options": json.loads(json.dumps(asdict(self), default=str)),  # the form in which files hold it
-            "data": {kind.__name__: {**x.about(), **halves[kind]} for kind, x in data.opened.items()},
+            "data": {kind.__name__: {**x.about(), **halves[kind]} for kind, x in data.items()},
             "model": title_of(data.model),
             "edited_at": list(edited_at(data.model)),
             "hooked_at": list(hooked),

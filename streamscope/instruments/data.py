@@ -7,7 +7,7 @@
 This module imports nothing heavy, so that `--help` answers at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -257,7 +257,7 @@ def kind_of(spec: Any) -> type[Data]:
     return getattr(spec, "kind", type(spec))
 
 
-class Opened(Mapping[type[Data], Any]):
+class Opened(dict[type[Data], Any]):
     """The data of one measurement by kind, each opened for the model when it is first asked for."""
 
     def __init__(
@@ -265,28 +265,21 @@ class Opened(Mapping[type[Data], Any]):
         opener: Callable[..., Any] = lambda spec, model, like: spec.of(model, like),
     ) -> None:  # fmt: skip
         """`opener(spec, model, like)` opens one; that of instruments is `open_data`."""
+        self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
+        super().__init__({kind: spec for kind, spec in self.specs.items() if not isinstance(spec, Data)})
         self.model, self.like, self.opener = model, like, opener
         self.work: Path | None = None
         """A folder for unfinished work, which a killed command finds again and several share."""
         self.say: Callable[[str], None] = lambda line: None
         """Where to say, before the work, that data are too few."""
-        self.specs: dict[type[Data], Any] = {kind_of(spec): spec for spec in specs}
-        self.opened: dict[type[Data], Any] = {k: spec for k, spec in self.specs.items() if not isinstance(spec, Data)}
 
-    def __getitem__(self, kind: type[Data]) -> Any:
-        if kind not in self.opened:
-            if kind not in self.specs:
-                raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
-            like = self.like[kind] if self.like is not None and kind in self.like.opened else None
-            self.opened[kind] = self.opener(self.specs[kind], self.model, like)
-            counted = kind in (Documents, Prompts, Labels)
-            if counted and self.opened[kind].cases()["cluster"].map(unit_of).nunique() == 1:
-                one = "one independent case, so no value will have an interval or a test; give more"
-                self.say(f"{kind.__name__}: {one}")
-        return self.opened[kind]
-
-    def __iter__(self) -> Iterator[type[Data]]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
+    def __missing__(self, kind: type[Data]) -> Any:
+        if kind not in self.specs:
+            raise KeyError(f"{kind.__name__} are not among the data of this instrument; name them in @instrument")
+        like = None if self.like is None else self.like.get(kind)
+        opened = self[kind] = self.opener(self.specs[kind], self.model, like)
+        counted = kind in (Documents, Prompts, Labels)
+        if counted and opened.cases()["cluster"].map(unit_of).nunique() == 1:
+            one = "one independent case, so no value will have an interval or a test; give more"
+            self.say(f"{kind.__name__}: {one}")
+        return opened

@@ -219,15 +219,6 @@ class MixtureCorpus(Corpus):
     parts: tuple[Corpus, ...]
     weights: tuple[float, ...]
 
-    @classmethod
-    def of(cls, parts: tuple[Corpus, ...], weights: tuple[float, ...], **common: Any) -> "MixtureCorpus":
-        shares = [weight / sum(weights) for weight in weights]
-        return cls(
-            **common, kind="mixture", parts=parts, weights=weights, texts=partial(_interleaved, parts, weights),
-            content=lambda: {"parts": [[s, part.fingerprint()] for s, part in zip(shares, parts, strict=True)]},
-            reads=frozenset().union(*(part.reads for part in parts)),
-        )  # fmt: skip
-
     @property
     def shares(self) -> tuple[float, ...]:
         """The weights, normalised to sum 1."""
@@ -279,7 +270,13 @@ def _open(source: str, *, text_field: str, max_documents: int | None, split_at: 
     if WEIGHT.search(source) and not Path(source).expanduser().exists():
         names, weights = _mixture(source)
         options: dict[str, Any] = {"text_field": text_field, "max_documents": max_documents, "split_at": split_at}
-        return MixtureCorpus.of(tuple(_open(name, **options) for name in names), weights, **common)
+        corpora = tuple(_open(name, **options) for name in names)
+        shares = [(weight / sum(weights), corpus) for weight, corpus in zip(weights, corpora, strict=True)]
+        return MixtureCorpus(
+            **common, kind="mixture", parts=corpora, weights=weights, texts=partial(_interleaved, corpora, weights),
+            content=lambda: {"parts": [[share, corpus.fingerprint()] for share, corpus in shares]},
+            reads=frozenset().union(*(corpus.reads for corpus in corpora)),
+        )  # fmt: skip
     scheme, *parts = source.split(":")
     if scheme in ("stories3", "stories4"):
         raise InputError(f"{source}: streamscope 0.1 wrote these; stories are of version 5 now")

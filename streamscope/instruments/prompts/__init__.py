@@ -52,15 +52,10 @@ def load_suite(name_or_path: str | Path, *, n: int | None = None, seed: int | No
         n: how many pairs, cases or prompts of a generated suite, by default `STORY_N` or `counterfactual.N`.
         seed: which ones, by default `STORY_SEED`.
     """
-    return _suite(str(name_or_path), n, seed)()
+    return check_suite(str(name_or_path), n=n, seed=seed)()
 
 
-def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> None:
-    """Raise `InputError` where `load_suite` finds no suite of this name, or makes none of that size."""
-    _suite(name, n, seed)
-
-
-def _suite(name: str, n: int | None, seed: int | None) -> Callable[[], Suite]:
+def check_suite(name: str, *, n: int | None = None, seed: int | None = None) -> Callable[[], Suite]:
     """What makes or reads a suite; `InputError` where there is none of this name, or of that size."""
     path, (form, colon, location) = Path(name).expanduser(), name.partition(":")
     if name in GENERATED:
