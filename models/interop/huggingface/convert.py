@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.config import ModelConfig
-from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.config.serialization import to_dict
 from streamscope.models.interop.huggingface import gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.huggingface.generation import INDEX, REMEDY, gguf_file, read_eos, read_generation
@@ -102,7 +102,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     refuse_codes(path, fields)
     with reading(path, REMEDY):
         refuse(fields, is_causal=True)
-        return from_dict(ModelConfig, to_dict(family.config(fields)), "model"), family  # types of fields are checked
+        return family.config(fields), family
 
 
 def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
