@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,6 @@ class Run:
             write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
         return run
 
-    def lock(self) -> None:
-        """Exclude other processes until `finish`. Raises `InputError` if one is already writing."""
-        if self._lock is None:
-            refusal = f"{self.folder} is being trained by another process: wait for it to end, or stop it"
-            self._lock = take(self.folder / LOCK, refusal)
-            for part in self.folder.rglob("*.part"):  # left by a killed process
-                part.unlink(missing_ok=True)
-
     def unlock(self) -> None:
         if self._lock is not None:
             give_back(self._lock)
@@ -90,8 +82,12 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """`lock`, and `unlock` if the block fails; otherwise training continues and `finish` unlocks."""
-        self.lock()
+        """Exclude other processes until `finish`, or until the block fails."""
+        if self._lock is None:
+            refusal = f"{self.folder} is being trained by another process: wait for it to end, or stop it"
+            self._lock = take(self.folder / LOCK, refusal)
+            for part in self.folder.rglob("*.part"):  # left by a killed process
+                part.unlink(missing_ok=True)
         try:
             yield
         except BaseException:
@@ -166,7 +162,8 @@ class Reader(Run):
 
     def _skip(self, *_: Any, **__: Any) -> Any: ...
 
-    open_metrics = log = log_rows = lock = save_model = save_final = finish = _skip
+    open_metrics = log = log_rows = save_model = save_final = finish = _skip
+    locked = nullcontext
 
 
 def check_startable(folder: Path) -> None:

@@ -77,7 +77,7 @@ def test_nothing_is_read_from_the_device_between_log_steps(corpus, tmp_path: Pat
         for _ in range(12):
             moved.clear()
             with Reads() as reads:
-                t._queue_values(t.update())
+                t.pending.append(t.update())
                 t._log(progress, time.perf_counter())
             if reads.count or moved:
                 waited.append(t.step)
