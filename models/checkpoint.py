@@ -127,8 +127,7 @@ def load(
     """Load the model of a run in evaluation mode, with its tokenizer.
 
     `dtype` of weights and activations is fp32, or bf16 for half of the memory and less than three digits. Weights that
-    have this dtype in the file stay mapped to it. Raises `InputError` for another dtype, a missing or damaged file,
-    weights of another configuration, other weights than the completed run had, and another configuration or tokenizer.
+    have this dtype in the file stay mapped to it.
     """
     name, device, folder = dtype_name(dtype), pick_device(str(device)), run_folder(run_or_path)
     try:

@@ -28,8 +28,7 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 class Part:
     """Base of all parts; a subclass is a frozen dataclass, and `class Dense(Weighted, kind="dense")` is one of a kind.
 
-    `kind` is its name in JSON files and in `--set`; other keywords are values of the class too. Raises `InputError` for
-    a number that is not finite, or outside the `Bounds` of its field.
+    `kind` is its name in JSON files and in `--set`; other keywords are values of the class too.
     """
 
     kind: ClassVar[str]

@@ -310,8 +310,7 @@ class LensMixin:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.
 
         Without a filter, the cache has every hook of the table except `hook_result`, which is H times as large as the
-        stream: name it, or call `set_use_attn_result(True)`. Raises `InputError` for a filter that matches nothing, and
-        for a hook that did not fire before `stop_at_layer`.
+        stream: name it, or call `set_use_attn_result(True)`.
         """
         single = kwargs.get("remove_batch_dim", False)
         if single and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:

@@ -157,11 +157,7 @@ class Bridged(CleanCopies, TransformerBridge):
 
 
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
-    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge.
-
-    Its name in titles is hf:NAME. Raises `InputError` if the folder does not exist, config.json does not fit the
-    weights, a tensor is missing, or transformers or TransformerLens cannot read the model.
-    """
+    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge."""
     folder = reader.source_folder(name)
     # any error of a family's code on an unexpected config.json
     with reading(folder, "download it again"), warnings.catch_warnings(), ExitStack() as stack:
@@ -274,10 +270,8 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
 
 
 def adopt(booted: TransformerBridge) -> Bridged:
-    """Adapt a user's bridge for instruments: the same modules, weights and hooks, with our tokenizer.
-
-    The bridge itself is unchanged. Raises `InputError` unless its tokenizer is a fast one.
-    """
+    """Adapt a user's bridge, which does not change, for instruments: the same modules, weights and hooks, with our
+    tokenizer. Its own must be a fast one."""
     tokenizer = None if booted.tokenizer is None else Tokenizer.from_transformers(booted.tokenizer)
     return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
 

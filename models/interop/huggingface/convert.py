@@ -153,8 +153,7 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     """Convert their tensors to (configuration, our tensors by name), in the dtype of the file, or fp32 where an adapter
     is merged.
 
-    As in the library, a file whose head differs from its embedding unties a tied configuration. Raises `InputError` for
-    what cannot be read, an adapter that is not plain LoRA, and a tensor that is missing, unused or of another shape.
+    As in the library, a file whose head differs from its embedding unties a tied configuration.
     """
     with ExitStack() as stack:
         if (path := gguf_file(folder)) is None:
@@ -306,10 +305,7 @@ def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
 
 
 def fitting_tokenizer(path: Path, d_vocab: int, tokenizer: Tokenizer | None = None) -> Tokenizer:
-    """The tokenizer at a path, unless it is already read. Raises `InputError` if it has more entries than the model.
-
-    A line on stderr reports a deviation from its files.
-    """
+    """The tokenizer at a path, unless it is already read; a line on stderr reports a deviation from its files."""
     tokenizer = tokenizer or Tokenizer.load(path)
     if tokenizer.d_vocab > d_vocab:
         raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")
