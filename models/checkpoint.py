@@ -111,10 +111,7 @@ def model_config(folder: Path) -> ModelConfig:
 
         if str(model_type) in FAMILIES:
             raise InputError(f"{folder} is a Hugging Face folder: write {HUGGING_FACE}{folder}")
-        raise InputError(
-            f"{folder} is of the family {model_type!r}, which only instruments can measure, in a bridge; the families "
-            f"{', '.join(FAMILIES)} are read as ours"
-        )
+        raise InputError(f"{folder} is of the family {model_type!r}, which only instruments can measure, in a bridge")
     data = read_json(path, Config)
     if data["format"] != FORMAT:
         raise InputError(f"{folder / 'config.json'} is not of format {FORMAT}")

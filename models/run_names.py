@@ -86,13 +86,9 @@ def run_folder(run_or_path: str | Path) -> Path:
     if path.is_file() and path.suffix == ".gguf":
         raise InputError(f"{path} is a GGUF file: write {HUGGING_FACE}{path}")
     if path.is_file():
-        raise InputError(
-            f"{path} is a file, but a run is a folder; files belong to options: --data, --features, --suite"
-        )
+        raise InputError(f"{path} is a file, but a run is a folder; files belong to --data, --features or --suite")
     names = f" or bundled model ({', '.join(bundled())})" if bundled() else ""
-    raise InputError(
-        f"{path} is not a run folder{names}; train one with python -m models.train PRESET --data SOURCE --out {path}"
-    )
+    raise InputError(f"{path} is not a run folder{names}; train one with python -m models.train PRESET --data SOURCE")
 
 
 def _snapshot_steps(folder: Path, name: str, consequence: str = "") -> list[int]:

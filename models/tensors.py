@@ -88,9 +88,7 @@ def read_tensors(
         with safe_open(path, framework="pt") as file:
             tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
     if metadata.get(DIGEST, "") not in ("", actual := digest(tensors)):
-        raise InputError(
-            f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}"
-        )
+        raise InputError(f"{path} is damaged: sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}")
     return tensors, metadata
 
 

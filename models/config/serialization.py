@@ -98,7 +98,15 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     if more := [name for name in (*fields, *below) if name not in names]:
         raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", more[0], names)
-    new = {n: _keep_shared_fields(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in fields.items()}
+    new: dict[str, Any] = {}
+    for name, value in fields.items():
+        old, part = getattr(config, name), _value(hints[name], value, f"{where}{name}")
+        if (
+            isinstance(value, str) and isinstance(old, c.Part) and isinstance(part, c.Part)
+        ):  # keeps what both kinds have
+            shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(part)}
+            part = dataclasses.replace(part, **{name: getattr(old, name) for name in shared})
+        new[name] = part
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:
@@ -109,20 +117,11 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     return dataclasses.replace(config, **new)  # type: ignore[type-var]
 
 
-def _keep_shared_fields(old: Any, value: Any, new: Any) -> Any:
-    """A part chosen by the name of its kind keeps the fields that it shares with the previous part."""
-    if not (isinstance(value, str) and isinstance(old, c.Part) and isinstance(new, c.Part)):
-        return new
-    shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(new)}
-    return dataclasses.replace(new, **{name: getattr(old, name) for name in shared})
-
-
 def parse_mixing(signature: str) -> dict[str, str]:
     """Translate `kron-kron/dns-dns` into overrides of v, o, up, down (DST §2.7)."""
     kinds_given = re.fullmatch(r"(\w+)-(\w+)/(\w+)-(\w+)(?: \(q-k (\w+)-(\w+)\))?", signature)
     if kinds_given is None:
-        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, for example kron-kron/dns-dns, "
-                         "perhaps with ' (q-k <q>-<k>)'")  # fmt: skip
+        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, or <v>-<o>/<up>-<down> (q-k <q>-<k>)")
     places = ("attention.v", "attention.o", "mlp.up", "mlp.down", "attention.q", "attention.k")
     return {place: kind for place, kind in zip(places, kinds_given.groups(), strict=True) if kind}
 

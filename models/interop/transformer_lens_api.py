@@ -161,9 +161,7 @@ class LensMixin:
         `Undefined` if something else acts between the weights and the scores.
         """
         if self.config.attention.qk_norm is not None:
-            raise Undefined(
-                "QK is undefined, because queries and keys are normed before their product: read hook_q and hook_k"
-            )
+            raise Undefined("QK is undefined, because queries and keys are normed before it: read hook_q and hook_k")
         self._no_canon("QK", "hook_q and hook_k")
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
@@ -181,9 +179,7 @@ class LensMixin:
 
     def _no_canon(self, quantity: str, instead: str) -> None:
         if "b" in self.config.canon_widths():
-            raise Undefined(
-                f"{quantity} is undefined, because Canon-B mixes positions after the projections: read {instead}"
-            )
+            raise Undefined(f"{quantity} is undefined, because Canon-B mixes positions after the maps: read {instead}")
 
     def all_composition_scores(self, mode: str) -> "CompositionScores":
         """Composition scores of each head with each later head: ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, [L, H, L, H].
@@ -203,13 +199,9 @@ class LensMixin:
         self.adds_up()
         self.no_norm_after()
         if "a" in self.config.canon_widths():
-            raise Undefined(
-                "composition scores are undefined, because Canon-A mixes positions between the norm and the heads"
-            )
+            raise Undefined("composition scores are undefined, because Canon-A mixes positions after the norm")
         if mode == "V" and isinstance(residual, FrozenToken) and residual.values == "token":
-            raise Undefined(
-                "V-composition is undefined, because the values read the frozen token stream, to which no head writes"
-            )
+            raise Undefined("V-composition is undefined, because no head writes to the frozen token stream")
         left_maps = right_maps = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
         if mode != "V":
             right_maps = FactoredMatrix(self._reading("q", self.QK.A), self._reading("k", self.QK.B.mT).mT)
@@ -271,26 +263,17 @@ class LensMixin:
     def no_norm_after(self) -> None:
         """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
         if self.config.norm_place != "before":
-            raise InputError(
-                f"{self.config.name} norms what a layer writes (ln1_post, ln2_post), so its heads, neurons and biases "
-                "are no parts of the residual stream: use the layer's updates (decompose_resid, L2.attn)"
-            )
+            raise InputError(f"{self.config.name} norms what a layer writes: use decompose_resid(), not its heads")
 
     def no_cap(self) -> None:
         """Raise `InputError` if the logits have a cap (Gemma 2)."""
         if self.config.readout.softcap:
-            raise InputError(
-                f"{self.config.name} caps its logits, so they are not linear in the input of the head, as attribution "
-                "needs: measure the effect of an edit instead (ablate, patch)"
-            )
+            raise InputError(f"{self.config.name} caps its logits; attribution needs linear ones: use ablate or patch")
 
     def adds_up(self) -> None:
         """Raise `InputError` unless embeddings and updates add up to the residual stream."""
         if isinstance(self.config.residual, Hyper):
-            raise InputError(
-                "updates do not add up to the residual stream of hyper-connections, which hook_post scales and "
-                "hook_res mixes: use accumulated_resid, or the streams in hook_streams_post"
-            )
+            raise InputError("updates do not add up to the residual stream of hyper-connections: use accumulated_resid")
 
     def __getattr__(self, name: str) -> Any:
         """As in torch; a property that raised `Undefined` is called again, for its own message."""

@@ -194,9 +194,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfa", {"attention.v.init": c.FanInNormal}, "attention.v.init: expected an object"),
     ("lfa", {"init.head": "tied"}, "initial.head: input should be 'own' or 'copy'"),
     ("gpt2", {"residual": "kromhc", "residual.values": "token"}, "unknown field of residual 'values'"),
-    ("d-cas", {"mlp.up": "id"}, "mlp.up: identity mixing keeps the width, but this projection maps 32 to 128"),
+    ("d-cas", {"mlp.up": "id"}, "mlp.up: identity mixing keeps the width, but here 32 become 128"),
     ("d-cas", {"mlp.gate": "id"}, "mlp.gate: identity mixing keeps the width"),
-    ("d-cas", {"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: independent mixing needs both widths divisible by the 4"),
+    ("d-cas", {"mlp.up": "ind", "mlp.d_mlp": 130}, "mlp.up: 4 independent heads do not divide both widths, 32 -> 130"),
     ("d-cas", {"n_heads": 6}, "6 heads do not divide the width 32; the nearest width that fits is 30"),
     ("std-t", {"d_model": 30, "attention.d_head": 8, "readout.norm": "channel"}, "4 heads do not divide the width 30"),
     (
@@ -206,7 +206,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("d-cas", {"n_heads": 32, "positions": "rope"}, "RoPE rotates pairs"),
     ("hdpl", {"attention.q.rank": 32}, "attn.q: a latent of 32 is not a bottleneck between 32 and 32"),
-    ("hdpl", {"mlp.up.groups": 3}, "mlp.up: the detail path needs .* divisible by its 3 blocks, got 32 -> 128"),
+    ("hdpl", {"mlp.up.groups": 3}, "mlp.up: 3 blocks do not divide both widths, 32 -> 128; set mlp.up.groups"),
     ("hdpl", {"attention.q.kl_weight": -1.0}, r"hdpl\.kl_weight must be at least 0, got -1"),
     ("hdpl", {"attention.q.kl": "max"}, "hdpl.kl: input should be 'clamp' or 'free_bits'"),
 ]

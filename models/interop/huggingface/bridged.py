@@ -115,10 +115,7 @@ class Bridged(CleanCopies, TransformerBridge):
         """Factor of the logits after the head, 1 in most families."""
         zero, unit, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
         if zero != 0 or abs(large - 1e6 * unit) > unit:
-            raise InputError(
-                f"{self.family} caps its logits, so they are not linear in the input of the head, as instruments and "
-                "attribution need: use a model without final_logit_softcapping"
-            )
+            raise InputError(f"{self.family} caps its logits: attribution needs one without final_logit_softcapping")
         return unit
 
     @property
@@ -196,8 +193,7 @@ def _short_logits(module: Any, config: Any, folder: Path) -> Tensor:
     tokens = _short_tokens(config.vocab_size, getattr(config, "max_position_embeddings", 5))
     logits: Tensor = module(tokens.to(module.device)).logits
     if _differ(*logits[:, :3]):
-        raise InputError(f"the tokens of {folder} attend to later ones, padding among them: only causal models are "
-                         "measured")  # fmt: skip
+        raise InputError(f"{folder}: tokens attend to later ones, padding among them; only causal models are measured")
     return logits
 
 

@@ -182,7 +182,9 @@ def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
     tensors: dict[str, Entry] = {}
     files = [_read_file(file) for file in parts(path)]
     for i, file in enumerate(files, 1):
-        number, n = _place(file)
+        number, n = 1, 1  # of the file, and how many files its model has
+        if file.fields.get("split.count", 0) not in (0, 1):
+            number, n = file.field("split.no", int) + 1, file.field("split.count", int)
         if (number, n) != (i, len(files)):
             raise InputError(f"{file.path} is file {number} of {n}, not {i} of {len(files)}: name its files "
                              f"NAME-00001-of-{n:05d}.gguf and so on")  # fmt: skip
@@ -192,13 +194,6 @@ def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
     if (count := files[0].fields.get("split.tensors.count", len(tensors))) != len(tensors):
         raise InputError(f"{path}: its files have {len(tensors)} tensors, not {count!r:.40}: download them again")
     return Gguf(path, files[0].fields, tensors)
-
-
-def _place(file: Gguf) -> tuple[int, int]:
-    """(number of a file, from 1; files of its model)."""
-    if file.fields.get("split.count", 0) in (0, 1):
-        return 1, 1
-    return file.field("split.no", int) + 1, file.field("split.count", int)
 
 
 def _read_file(path: Path) -> Gguf:
@@ -294,8 +289,7 @@ class Weights:
 def _architecture(file: Gguf) -> str:
     name = file.field("general.architecture", str)
     if name not in ARCHITECTURES:
-        raise InputError(f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; "
-                         f"{HOW}")  # fmt: skip
+        raise InputError(f"{file.path}: only {', '.join(ARCHITECTURES)} are read, not {name!r}; {HOW}")
     return name
 
 
@@ -322,8 +316,7 @@ def their_config(file: Gguf) -> dict[str, Any]:
     rotated = () if kind == "phi3" else ("rope.dimension_count",)
     for name in ("attention.value_length", *rotated):
         if values.get(name, width) != width:
-            raise InputError(f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width "
-                             f"{width}")  # fmt: skip
+            raise InputError(f"{file.path}: {kind}.{name} = {values[name]} is not supported, only {width}; {HOW}")
     if not rotated:
         config["partial_rotary_factor"] = values.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
