@@ -298,7 +298,6 @@ def with_options(cell: Cell, words: Sequence[str]) -> Cell:
 
 
 def _read_cells(out: Path) -> list[Cell]:
-    """The cells that `out` was started with."""
     memory = out / "grid.json"
     rows = read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
     return [Cell(name, tuple(argv)) for name, argv in rows.items()]

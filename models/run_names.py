@@ -124,7 +124,6 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
         return folder / name
 
     def is_dir(self, **options: Any) -> bool:
-        """Whether the run exists."""
         return _split(self)[0].is_dir(**options)
 
 

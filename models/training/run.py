@@ -111,25 +111,21 @@ class Run:
         self._board = SummaryWriter(str(self.folder / "tb"), purge_step=step + 1)
 
     def log(self, step: int, kind: str, **values: Any) -> None:
-        """Write one row of metrics.jsonl, and its numbers to TensorBoard where that is installed."""
-        self._write(step, kind, [values])
-        for name, value in values.items() if self._board is not None else ():
-            if isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
-            elif kind == "sample":
-                self._board.add_text(name, str(value), step)
+        self.log_rows(step, kind, [values])
 
     def log_rows(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
-        """Write rows of {"module", "metric", "part", "value"} to metrics.jsonl, and as curves to TensorBoard."""
-        self._write(step, kind, rows)
-        for row in rows if self._board is not None else ():
-            if row["value"] is not None:
-                tag = "/".join(filter(None, (kind, row["metric"], row["module"], row["part"].replace(" ", "_"))))
-                self._board.add_scalar(tag, row["value"], step)
-
-    def _write(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
+        """Write rows to metrics.jsonl, and their numbers as curves to TensorBoard where that is installed: those of
+        {"module", "metric", "part", "value"} as metric/module/part."""
         self._metrics.write("".join(json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows))
         self._metrics.flush()
+        for row in rows if self._board is not None else ():
+            if "metric" in row:
+                row = {"/".join(filter(None, (row["metric"], row["module"], row["part"]))): row["value"]}
+            for name, value in row.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name.replace(' ', '_')}", value, step)
+                elif kind == "sample":
+                    self._board.add_text(name, str(value), step)
 
     def save_model(self, weights: Mapping[str, Tensor], step: int) -> str:
         """Write model.safetensors; returns the digest of the weights."""

@@ -202,9 +202,7 @@ def as_neox(config: c.ModelConfig) -> dict[str, Any]:
         fields["rope_parameters"] |= {"partial_rotary_factor": config.positions.fraction}
         fields |= {"rotary_emb_base": config.positions.base, "rotary_pct": config.positions.fraction}
     parallel = getattr(config.residual, "order", "") == "parallel"
-    return fields | {
-        "layer_norm_eps": config.norm.eps, "attention_bias": bias, "use_parallel_residual": parallel,
-    }  # fmt: skip
+    return fields | {"layer_norm_eps": config.norm.eps, "attention_bias": bias, "use_parallel_residual": parallel}
 
 
 def neox_table(config: c.ModelConfig) -> Table:
