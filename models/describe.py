@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.describe`."""
-
     preset: Annotated[str, tyro.conf.Positional] = ""
     """A preset, or hf:NAME, of which only the configuration is read; without it, all presets are listed."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "paper"

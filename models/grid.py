@@ -72,8 +72,6 @@ OPTIONS = {*TRAINING, *(option.name for option in fields(Train))} - {"preset", "
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LaunchOptions):
-    """Arguments of `python -m models.grid`."""
-
     grid: Annotated[Path | None, tyro.conf.Positional] = None
     """GRID.toml; default: the grid that --out was started with."""
     out: Path | None = None

@@ -122,9 +122,8 @@ class LensMixin:
     def logit_bias(self) -> Float[Tensor, " V"]:
         """β W_U + b_U, the part of the logits from the final norm's bias β (zeros after an RMSNorm); in TransformerLens
         it is b_U after folding the norm into the head. Raises `InputError` for capped logits."""
-        self.no_cap()
         bias = self.ln_final.bias
-        return self.b_U if bias is None else bias @ self.W_U + self.b_U
+        return self.logit_scale * (self.b_U if bias is None else bias @ self.W_U + self.b_U)
 
     @property
     def W_pos(self) -> Float[Tensor, "C D"]:
@@ -196,7 +195,7 @@ class LensMixin:
         if mode not in ("Q", "K", "V"):
             raise unknown("mode", str(mode), ["Q", "K", "V"])
         residual = self.config.residual
-        self.adds_up()
+        self.check_sums("parts")
         self.no_norm_after()
         if "a" in self.config.canon_widths():
             raise Undefined("composition scores are undefined, because Canon-A mixes positions after the norm")
@@ -237,7 +236,7 @@ class LensMixin:
     ) -> Float[Tensor, " D"]:
         """Sum of the output biases before a layer; with `mlp_input` including its attention's. Raises `InputError` for
         a layer beyond the last, and if updates do not add up to the stream."""
-        self.adds_up()
+        self.check_sums("parts")
         self.no_norm_after()
         n = self.config.n_layers
         if not 0 <= layer <= n - mlp_input:
@@ -249,31 +248,22 @@ class LensMixin:
 
     @property
     def logit_scale(self) -> float:
-        """1. Raises `InputError` for capped logits, which are not linear in the input of the head."""
-        self.no_cap()
+        """1. Raises `InputError` for capped logits (Gemma 2), which are not linear in the input of the head."""
+        if self.config.readout.softcap:
+            raise InputError(f"{self.config.name} caps its logits; attribution needs linear ones: use ablate or patch")
         return 1.0
 
     def check_sums(self, name: str) -> None:
         """Raise `InputError` if "parts", "heads", "neurons" or the "remainder" of these do not add up to the stream."""
         if name in ("heads", "neurons"):
             self.no_norm_after()
-        else:
-            self.adds_up()
+        elif isinstance(self.config.residual, Hyper):
+            raise InputError("updates do not add up to the residual stream of hyper-connections: use accumulated_resid")
 
     def no_norm_after(self) -> None:
         """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
         if self.config.norm_place != "before":
             raise InputError(f"{self.config.name} norms what a layer writes: use decompose_resid(), not its heads")
-
-    def no_cap(self) -> None:
-        """Raise `InputError` if the logits have a cap (Gemma 2)."""
-        if self.config.readout.softcap:
-            raise InputError(f"{self.config.name} caps its logits; attribution needs linear ones: use ablate or patch")
-
-    def adds_up(self) -> None:
-        """Raise `InputError` unless embeddings and updates add up to the residual stream."""
-        if isinstance(self.config.residual, Hyper):
-            raise InputError("updates do not add up to the residual stream of hyper-connections: use accumulated_resid")
 
     def __getattr__(self, name: str) -> Any:
         """As in torch; a property that raised `Undefined` is called again, for its own message."""
@@ -341,13 +331,9 @@ class LensMixin:
         cache, fwd, bwd = super().get_caching_hooks(names_filter, *args, **kwargs)  # type: ignore[misc]
         return cache, fwd, [(n, f) for n, f in bwd if not isinstance(self.hook_dict[n], ObservePoint)]
 
-    def loss_fn(
-        self, logits: Float[Tensor, "B T V"], tokens: Int[Tensor, "B T"], attention_mask: Any = None,
-        per_token: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Next-token loss of logits in nats: the mean, or [B, T − 1] with `per_token`; `attention_mask` 0 excludes
-        tokens."""
-        return lm_cross_entropy_loss(logits, tokens, attention_mask, per_token)
+    loss_fn = staticmethod(lm_cross_entropy_loss)
+    """Next-token loss of logits [B, T, V] and tokens [B, T] in nats: the mean, or [B, T − 1] with `per_token`;
+    `attention_mask` 0 excludes tokens."""
 
     @contextmanager
     def explicit(self, suffix: str = "") -> Iterator[None]:

@@ -324,8 +324,6 @@ def check_given(training: Training, filled: Training, model: ModelConfig, usual:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.train`."""
-
     preset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")] = ""
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""
