@@ -111,10 +111,7 @@ def model_config(folder: Path) -> ModelConfig:
 
         if str(model_type) in FAMILIES:
             raise InputError(f"{folder} is a Hugging Face folder: write {HUGGING_FACE}{folder}")
-        raise InputError(
-            f"{folder} is of the family {model_type!r}, which only instruments can measure, in a bridge; the families "
-            f"{', '.join(FAMILIES)} are read as ours"
-        )
+        raise InputError(f"{folder} is of the family {model_type!r}, which only instruments can measure, in a bridge")
     data = read_json(path, Config)
     if data["format"] != FORMAT:
         raise InputError(f"{folder / 'config.json'} is not of format {FORMAT}")
@@ -127,8 +124,7 @@ def load(
     """Load the model of a run in evaluation mode, with its tokenizer.
 
     `dtype` of weights and activations is fp32, or bf16 for half of the memory and less than three digits. Weights that
-    have this dtype in the file stay mapped to it. Raises `InputError` for another dtype, a missing or damaged file,
-    weights of another configuration, other weights than the completed run had, and another configuration or tokenizer.
+    have this dtype in the file stay mapped to it.
     """
     name, device, folder = dtype_name(dtype), pick_device(str(device)), run_folder(run_or_path)
     try:

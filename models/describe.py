@@ -6,6 +6,7 @@ python -m models.describe --run runs/lfa
 python -m models.describe hf:FOLDER
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import tyro
 
 from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
-from streamscope.cli.terminal import counted, visible
+from streamscope.cli.terminal import counted, print_grid, visible
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import parse_set
 from streamscope.models.run_names import foreign_name, run_folder
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.describe`."""
-
     preset: Annotated[str, tyro.conf.Positional] = ""
     """A preset, or hf:NAME, of which only the configuration is read; without it, all presets are listed."""
     scale: Literal["paper", "small", "zoo", "tiny"] = "paper"
@@ -78,37 +77,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.preset and options.run is not None:
         raise InputError("give a preset or --run, not both")
     model = _model(options)
-    from rich.console import Console
-    from rich.table import Table
 
     from streamscope.models.flops import flops_per_token, training_flops_per_token
 
-    config = model.config
-    console = Console(width=None if Console().is_terminal else 150, markup=False, emoji=False, highlight=False)
-    console.print(
+    config, width = model.config, None if sys.stdout.isatty() else 150
+    print(
         f"{visible(config.name)}: {counted(config.n_layers, 'layer')}, {counted(config.n_heads, 'head')}, "
         f"width {config.d_model}, vocabulary {config.d_vocab:,}, context {config.n_ctx}\n"
         f"mixing {config.mixing}   residual {config.residual.kind}   positions {config.positions.kind}"
         + (f"   canon {config.canon.places}" if config.canon is not None else "")
     )
-    table = Table("part", title="parameters", title_justify="left")
-    table.add_column("count", justify="right")
-    for part, count in [*parameters_by_part(model), ("total", model.n_params())]:
-        table.add_row(part, f"{count:,}")
-    console.print(table)
+    counts = [*parameters_by_part(model), ("total", model.n_params())]
+    print_grid(("part", "count"), ((part, f"{count:>13,}") for part, count in counts), "parameters", width)
     flops = flops_per_token(model)
     parts = ", ".join(f"{name} {value:,}" for name, value in flops.items())
-    console.print(
-        f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts}); "
-        f"training: {sum(training_flops_per_token(model).values()):,}\n"
-    )
+    print(f"FLOPs per token, forward, {config.n_ctx} tokens: {sum(flops.values()):,} ({parts}); "
+          f"training: {sum(training_flops_per_token(model).values()):,}\n")  # fmt: skip
     if options.hooks != "none":
-        table = Table(title="hooks, in firing order", title_justify="left")
-        for column in ("name", "shape", "access", "meaning"):
-            table.add_column(column, no_wrap=column in ("name", "shape"))
-        for row in hook_rows(config, options.hooks):
-            table.add_row(*row)
-        console.print(table)
+        columns = ("name", "shape", "access", "meaning")
+        print_grid(columns, hook_rows(config, options.hooks), "hooks, in firing order", width)
 
 
 def _model(options: Options) -> "StreamTransformer":

@@ -82,11 +82,7 @@ class Dictionary:
 
 
 def read_dictionary(spec: str, model: Any = None) -> Dictionary:
-    """The dictionary of a folder, for this model if one is given.
-
-    Raises `InputError` for another folder, an architecture, activation or normalisation that is not read, a missing k
-    or threshold, damaged weights, another width than the model's, and a dictionary of other weights.
-    """
+    """The dictionary of a folder, for this model if one is given."""
     folder = dictionary_folder(spec)
     with reading(folder / CONFIG, MAKE_ONE):
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -135,8 +131,7 @@ def without_latents(dictionary: Dictionary, latents: Sequence[int], model: Any) 
     """Edits that remove latents at every position: x ← x − Σ_j z_j W_dec[j], of the dictionary's stream.
 
     BOS is a position as well, though no dictionary of ours is trained on it. What the dictionary does not explain
-    stays. A transcoder reads `hook` and changes `target`. Raises `InputError` for latents that it lacks, and where the
-    model has no such hook or stream.
+    stays. A transcoder reads `hook` and changes `target`.
     """
     if max(latents) >= (n := len(dictionary.b_enc)):
         raise InputError(f"latent {max(latents)} does not exist: the dictionary has 0 to {n - 1}")
@@ -177,10 +172,7 @@ def dictionary_folder(spec: str) -> Path:
 
 
 def write_dictionary(folder: Path, dictionary: Dictionary) -> None:
-    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection.
-
-    Raises `InputError` for a dictionary that keeps the k largest latents, which neither can say.
-    """
+    """Write a folder that SAELens opens: a JumpReLU dictionary, or a transcoder with or without a skip connection."""
     if dictionary.k:
         raise InputError(f"{folder}: a dictionary of the {dictionary.k} largest latents is not written: thresholds are")
     transcoder = dictionary.target != dictionary.hook

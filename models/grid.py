@@ -53,7 +53,7 @@ from streamscope.cli.locks import Held, locked
 from streamscope.cli.parse import command, parse
 from streamscope.cli.terminal import print_grid
 from streamscope.cli.terminal import visible as printable
-from streamscope.models.config.presets import PRESETS, preset
+from streamscope.models.config.presets import preset
 from streamscope.models.config.serialization import from_dict, parse_set, to_dict
 from streamscope.models.training.config import Options as Train
 from streamscope.models.training.config import Training, check_given, with_recipe
@@ -65,7 +65,6 @@ ALLOCATOR = {
 }
 """Settings for glibc, unless the caller sets them: memory freed by a step is kept for the next one, in large pages. By
 default every step maps and zeroes new memory, which takes a tenth of a step of pls. Other C libraries ignore them."""
-KEYS = ("presets", "seeds", "train", "settings")
 TRAINING = {option.name for option in fields(Training)}
 OPTIONS = {*TRAINING, *(option.name for option in fields(Train))} - {"preset", "out", "resume", "training", "seed"}
 """The options of `models.train` that a grid may set."""
@@ -73,8 +72,6 @@ OPTIONS = {*TRAINING, *(option.name for option in fields(Train))} - {"preset", "
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LaunchOptions):
-    """Arguments of `python -m models.grid`."""
-
     grid: Annotated[Path | None, tyro.conf.Positional] = None
     """GRID.toml; default: the grid that --out was started with."""
     out: Path | None = None
@@ -187,16 +184,13 @@ def read_grid(path: Path) -> dict[str, Any]:
 class _Grid:
     """A grid without parts."""
 
-    presets: Annotated[tuple[str, ...], MinLen(1)]
+    presets: Annotated[tuple[str, ...], MinLen(1)] = ()
     seeds: Annotated[tuple[Whole, ...], MinLen(1)] = (0,)
     train: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check(self, lambda name: f"{name} of a grid")
-        for name in self.presets:
-            if name not in PRESETS:
-                raise unknown("preset", name, sorted(PRESETS))
 
     def cells(self) -> Iterator[Cell]:
         """presets × settings × seeds, in this order."""
@@ -220,9 +214,10 @@ def cells_of(grid: Mapping[str, Any]) -> list[Cell]:
     for part in parts:
         trains = [table.get("train", {}) for table in (whole, part)]
         table = whole | part | ({"train": _merged(*trains)} if all(isinstance(x, dict) for x in trains) else {})
-        if wrong := [key for key in table if key not in KEYS]:
-            raise unknown("key of a grid", wrong[0], list(KEYS))
-        cells += _Grid(**{"presets": ()} | table).cells()
+        keys = [option.name for option in fields(_Grid)]
+        if wrong := [key for key in table if key not in keys]:
+            raise unknown("key of a grid", wrong[0], keys)
+        cells += _Grid(**table).cells()
     if len({cell.name for cell in cells}) < len(cells):
         raise InputError("a grid names a run (preset, setting and seed) twice")
     first: dict[str, Cell] = {}
@@ -254,17 +249,22 @@ def _training(options: Mapping[str, Any]) -> Training:
 
 def _identity(cell: Cell) -> str:
     """The options that determine a run: the model's configuration, and the other options in any order."""
-    name, *words = cell.argv
-    options: list[list[str]] = []
-    for word in words:
-        if word.startswith("--"):
-            options.append([])
-        options[-1].append(word)
+    name, options = cell.argv[0], _options_of(cell)
     sets = [option[1] for option in options if option[0] == "--set"]
     scale = next((option[1] for option in options if option[0] == "--scale"), Train.scale)
     with reading(f"{cell.name} of a grid"):
         config = to_dict(preset(name, scale, **parse_set(sets)))
     return json.dumps([config, sorted(option for option in options if option[0] != "--set")], default=str)
+
+
+def _options_of(cell: Cell) -> list[list[str]]:
+    """[name, value] of each option; a flag of older versions has no value."""
+    options: list[list[str]] = []
+    for word in cell.argv[1:]:
+        if word.startswith("--"):
+            options.append([])
+        options[-1].append(word)
+    return options
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
@@ -281,7 +281,7 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 def with_options(cell: Cell, words: Sequence[str]) -> Cell:
     """Replace options of a cell by KEY=VALUE words; VALUE is read as TOML, else as text."""
-    argv = list(cell.argv)
+    options = _options_of(cell)
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or key == "set":
@@ -290,16 +290,12 @@ def with_options(cell: Cell, words: Sequence[str]) -> Cell:
             value = tomllib.loads(f"value = {text}")["value"]
         except (tomllib.TOMLDecodeError, RecursionError):
             value = text
-        new, flag = _words(_merged({key: value})), f"--{key.replace('_', '-')}"
-        if flag in argv:
-            index = argv.index(flag)
-            del argv[index : index + 2]
-        argv[1:1] = new
-    return Cell(cell.name, tuple(argv))
+        new = _words(_merged({key: value}))
+        options = [new, *(option for option in options if option[:1] != new[:1])]
+    return Cell(cell.name, (cell.argv[0], *chain(*options)))
 
 
 def _read_cells(out: Path) -> list[Cell]:
-    """The cells that `out` was started with."""
     memory = out / "grid.json"
     rows = read_json(memory, dict[str, list[str]], "restore it, or choose another --out") if memory.is_file() else {}
     return [Cell(name, tuple(argv)) for name, argv in rows.items()]
@@ -333,8 +329,7 @@ def begin(cells: Sequence[Cell], out: Path, *, write: bool = True) -> list[Cell]
 
 
 def train(cell: Cell, out: Path, threads: int) -> dict[str, Any]:
-    """Train a cell to its end in its own process, or resume it; returns its last evaluation. Raises `InputError` with
-    the error line of a failed training, and `Stopped` when a signal stops it."""
+    """Train a cell to its end in its own process, or resume it; returns its last evaluation. A signal is `Stopped`."""
     folder, log = out / cell.name, out / ".ledger" / "logs" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     if not _completed(folder):

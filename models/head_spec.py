@@ -55,10 +55,9 @@ def parse_layers(specs: Sequence[str], n_layers: int, option: str = "--layers") 
     """Parse "3" and "2-4" (inclusive) to sorted layers. Raises `InputError`, which names the option, for others."""
     layers: set[int] = set()
     for spec in specs:
-        first, dash, last = spec.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if (ends := re.fullmatch(r"(\d+)(?:-(\d+))?", spec, re.ASCII)) is None:
             raise InputError(f"{option} {spec}: give layers as 3 or 2-4")
-        layers |= set(_range(f"{option} {spec}", "layer", first, last or None, n_layers))
+        layers.update(_range(f"{option} {spec}", "layer", *ends.groups(), n_layers))
     return sorted(layers)
 
 
@@ -104,8 +103,7 @@ def _one(spec: str, n_layers: int, n_heads: int, scores: Scores) -> list[Head]:
 def _range(spec: str, noun: str, first: str | None, last: str | None, n: int) -> range:
     if first is None:
         return range(n)
-    low = int(first)
-    high = int(last) if last is not None else low
+    low, high = int(first), int(last or first)
     if high < low:
         raise InputError(f"{spec}: the range of {noun}s is reversed: write {high}-{low}")
     if high >= n:

@@ -198,7 +198,6 @@ def _capture(
 
 
 def _row(module: str, metric: str, value: Any, part: str = "", reason: str = "") -> Row:
-    """Make a row; the value is None if it is not finite."""
     number = None if value is None else float(value)
     if number is not None and not math.isfinite(number):
         number, reason = None, "not finite"

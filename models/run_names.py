@@ -58,9 +58,8 @@ def bundled_folder(name: str) -> Path | None:
 def run_folder(run_or_path: str | Path) -> Path:
     """The folder of a run or of a bundled model; an existing folder of that name has priority.
 
-    `RUN@STEP` is a snapshot of the run, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder
-    or GGUF file (`models.interop.huggingface`), converted to a run folder in the cache. Raises `InputError` for other
-    names.
+    `RUN@STEP` is a snapshot of the run, a `SnapshotPath`. `hf:FOLDER` is the model of a Hugging Face folder or GGUF
+    file (`models.interop.huggingface`), converted to a run folder in the cache.
     """
     if not isinstance(run_or_path, str | os.PathLike):
         raise InputError(f"a run is named by text or a path, such as 'stories/lfa', not {run_or_path!r:.80}")
@@ -87,13 +86,9 @@ def run_folder(run_or_path: str | Path) -> Path:
     if path.is_file() and path.suffix == ".gguf":
         raise InputError(f"{path} is a GGUF file: write {HUGGING_FACE}{path}")
     if path.is_file():
-        raise InputError(
-            f"{path} is a file, but a run is a folder; files belong to options: --data, --features, --suite"
-        )
+        raise InputError(f"{path} is a file, but a run is a folder; files belong to --data, --features or --suite")
     names = f" or bundled model ({', '.join(bundled())})" if bundled() else ""
-    raise InputError(
-        f"{path} is not a run folder{names}; train one with python -m models.train PRESET --data SOURCE --out {path}"
-    )
+    raise InputError(f"{path} is not a run folder{names}; train one with python -m models.train PRESET --data SOURCE")
 
 
 def _snapshot_steps(folder: Path, name: str, consequence: str = "") -> list[int]:
@@ -107,8 +102,7 @@ def _snapshot_steps(folder: Path, name: str, consequence: str = "") -> list[int]
 
 
 def runs_of(names: Sequence[str]) -> list[str]:
-    """Expand the names of runs: RUN@all becomes RUN@STEP for every snapshot, in order. Raises `InputError` for a run
-    that does not exist, has no snapshots, or is named twice."""
+    """Expand the names of runs: RUN@all becomes RUN@STEP for every snapshot, in order."""
     folders: dict[str, str] = {}
     for name in names:
         run, _, step = name.rpartition("@")
@@ -130,7 +124,6 @@ class SnapshotPath(type(Path())):  # type: ignore[misc]
         return folder / name
 
     def is_dir(self, **options: Any) -> bool:
-        """Whether the run exists."""
         return _split(self)[0].is_dir(**options)
 
 

@@ -44,8 +44,6 @@ def recipe() -> Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.sft`."""
-
     run: Annotated[str, tyro.conf.Positional] = ""
     """Run folder, or a bundled model, to start from."""
     data: Path | None = None

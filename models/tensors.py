@@ -80,8 +80,7 @@ def weights_digest(model: Any) -> str:
 def read_tensors(
     path: Path, remedy: str = "restore it or train the run again"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(tensors, metadata) of a safetensors file. Raises `InputError` if it is missing, truncated, or differs from its
-    recorded sha256 (files of other programs have none); `remedy` then says what to do."""
+    """(tensors, metadata) of a safetensors file whose content has the sha256 that it records, if it records one."""
     if not path.is_file():
         raise InputError(f"{path} is missing: {path.parent} is not a complete run folder")
     with reading(path, remedy):
@@ -89,9 +88,7 @@ def read_tensors(
         with safe_open(path, framework="pt") as file:
             tensors, metadata = {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118
     if metadata.get(DIGEST, "") not in ("", actual := digest(tensors)):
-        raise InputError(
-            f"{path} is damaged: its content has sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}"
-        )
+        raise InputError(f"{path} is damaged: sha256 {actual[:12]}… instead of {metadata[DIGEST][:12]}…; {remedy}")
     return tensors, metadata
 
 
@@ -125,10 +122,7 @@ def release_memory() -> None:
 
 
 def save(model: "StreamTransformer", folder: Path) -> None:
-    """Write configuration, weights and tokenizer of a model to a folder for `checkpoint.load`.
-
-    Raises `InputError` for the folder of a run, whose manifest and metrics belong to other weights.
-    """
+    """Write configuration, weights and tokenizer of a model to a folder for `checkpoint.load`."""
     if (folder / "manifest.json").exists():
         raise InputError(f"{folder} is a run with its own history: save the model into another folder")
     folder.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,7 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 class Part:
     """Base of all parts; a subclass is a frozen dataclass, and `class Dense(Weighted, kind="dense")` is one of a kind.
 
-    `kind` is its name in JSON files and in `--set`; other keywords are values of the class too. Raises `InputError` for
-    a number that is not finite, or outside the `Bounds` of its field.
+    `kind` is its name in JSON files and in `--set`; other keywords are values of the class too.
     """
 
     kind: ClassVar[str]
@@ -114,10 +113,7 @@ class Projection(Part):
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         """Raise `InputError` if this kind cannot map d_in to d_out."""
         if self.square and d_in != d_out:
-            raise InputError(
-                f"{name}: {self.kind} mixing keeps the width, but this projection maps {d_in} to {d_out}; "
-                "use independent or dense"
-            )
+            raise InputError(f"{name}: {self.kind} mixing keeps the width, but here {d_in} become {d_out}: use dense")
 
 
 class Identity(Projection, kind="identity", short="id", square=True):
@@ -138,9 +134,7 @@ class Independent(Weighted, kind="independent", short="ind", mix="B H in out"):
 
     def check(self, name: str, d_in: int, d_out: int, n_heads: int) -> None:
         if d_in % n_heads or d_out % n_heads:
-            raise InputError(
-                f"{name}: independent mixing needs both widths divisible by the {n_heads} heads, got {d_in} -> {d_out}"
-            )
+            raise InputError(f"{name}: {n_heads} independent heads do not divide both widths, {d_in} -> {d_out}")
 
 
 class Kronecker(Weighted, kind="kronecker", short="kron", square=True, mix="B H H"):
@@ -178,10 +172,7 @@ class Hdpl(Projection, kind="hdpl", short="hdpl"):
         if not 1 <= r < min(d_in, d_out):
             raise InputError(f"{name}: a latent of {r} is not a bottleneck between {d_in} and {d_out}; set {name}.rank")
         if k < 1 or d_in % k or d_out % k:
-            raise InputError(
-                f"{name}: the detail path needs both widths divisible by its {k} blocks, got {d_in} -> {d_out}; "
-                f"set {name}.groups"
-            )
+            raise InputError(f"{name}: {k} blocks do not divide both widths, {d_in} -> {d_out}; set {name}.groups")
 
 
 class Norm(Part):

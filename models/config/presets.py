@@ -24,10 +24,7 @@ PRESETS: dict[str, tuple[str, c.ModelConfig]] = {}
 
 
 def preset(name: str, scale: str = "paper", **overrides: Any) -> c.ModelConfig:
-    """The configuration `name` at `scale`, with dotted overrides (`models.config.serialization.override`).
-
-    Raises `InputError` for an unknown preset, scale or field.
-    """
+    """The configuration `name` at `scale`, with dotted overrides (`models.config.serialization.override`)."""
     if name not in PRESETS:
         raise unknown("preset", name, sorted(PRESETS))
     if scale not in SCALES:

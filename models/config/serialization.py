@@ -5,9 +5,10 @@ override(config, {"attention.v": "kron", "n_layers": 2, "mixing": "kron-kron/dns
 """
 
 import dataclasses
+import re
 import types
 import typing
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -18,10 +19,7 @@ from streamscope.models import config as c
 T = TypeVar("T")
 
 
-@cache
-def hints_of(cls: Hashable) -> dict[str, Any]:
-    """The types of a class's fields: text is evaluated once."""
-    return typing.get_type_hints(cls)
+hints_of: Any = cache(typing.get_type_hints)
 
 
 def kinds(base: type[c.Part]) -> dict[str, type[c.Part]]:
@@ -46,54 +44,36 @@ def from_dict(cls: type[T], data: Any, where: str = "config") -> T:
         raise InputError(f"{where}: expected an object, got {data!r}")
     data = dict(data)
     if issubclass(cls, c.Part):
-        kind = data.pop("kind", getattr(cls, "kind", None))
-        options = kinds(cls)
+        kind, options = data.pop("kind", getattr(cls, "kind", None)), kinds(cls)
         if not isinstance(kind, str) or kind not in options:
             raise unknown(f"kind of {where}", str(kind), sorted(options))
         cls = typing.cast(type[T], options[kind])
     data = getattr(cls, "from_older", dict)(data)
-    hints = hints_of(typing.cast(Hashable, cls))
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    if more := [name for name in data if name not in fields]:
-        raise unknown(f"field of {where}", more[0], list(fields))
-    for name, field in fields.items():
-        if name not in data and field.default is field.default_factory is dataclasses.MISSING:
-            raise InputError(f"{where} lacks the field {name}")
-    return cls(**{n: _value(hints[n], v, f"{where}.{n}") for n, v in data.items()})
+    fields: tuple[Any, ...] = dataclasses.fields(cls)  # type: ignore[arg-type]
+    names = [field.name for field in fields]
+    if more := [name for name in data if name not in names]:
+        raise unknown(f"field of {where}", more[0], names)
+    if lacking := [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in data]:
+        raise InputError(f"{where} lacks the field {lacking[0]}")
+    return cls(**{name: _value(hints_of(cls)[name], value, f"{where}.{name}") for name, value in data.items()})
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None or value in ("none", "null"):
+    """A value for a field of this type: parts from their data or kind, numbers and flags from text. What else a field
+    does not take, its class refuses."""
+    if types.NoneType in typing.get_args(hint):
+        if value in (None, "none", "null"):
             return None
-        (hint,) = [a for a in typing.get_args(hint) if a is not type(None)]
-        return _value(hint, value, where)
-    if origin is typing.Literal:
-        if value not in typing.get_args(hint):
-            raise InputError(f"{where} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {value!r}")
-        return value
+        (hint,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     if isinstance(hint, type) and issubclass(hint, c.Part):
-        if isinstance(value, hint):
-            return value
         if isinstance(value, str):  # `kron` is `kronecker`
             shorts = {k.short: name for name, k in kinds(hint).items() if issubclass(k, c.Projection)}
             value = {"kind": shorts.get(value, value)}
-        return from_dict(hint, value, where)
-    return _scalar(hint, value, where)
-
-
-def _scalar(hint: Any, value: Any, where: str) -> Any:
-    """Convert to a number, flag or text, also from a string of the command line."""
-    converted = value
-    with suppress(ValueError, TypeError, OverflowError):
-        if hint is bool and isinstance(value, str):
-            converted = {"true": True, "false": False}.get(value.lower())
-        elif hint in (int, float) and not isinstance(value, bool):
-            converted = hint(value)
-    if type(converted) is not hint or (hint is int and isinstance(value, float) and converted != value):
-        raise InputError(f"{where} must be {hint.__name__}, got {value!r}")
-    return converted
+        return value if isinstance(value, hint) else from_dict(hint, value, where)
+    if isinstance(value, str) and hint in (bool, int, float):
+        with suppress(ValueError, KeyError):
+            return {"true": True, "false": False}[value.lower()] if hint is bool else hint(value)
+    return value
 
 
 def override(config: T, changes: dict[str, Any], where: str = "") -> T:
@@ -114,11 +94,19 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
             fields[head] = value
     if isinstance(config, c.ModelConfig) and "init_std" in fields and "init" not in fields and "init" not in below:
         fields["init"] = c.Initial()  # otherwise σ changes nothing in a preset whose rules are not N(0, σ)
-    hints = hints_of(typing.cast(Hashable, type(config)))
+    hints = hints_of(type(config))
     names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
     if more := [name for name in (*fields, *below) if name not in names]:
         raise unknown(f"field of {where.rstrip('.') or getattr(config, 'kind', 'model')}", more[0], names)
-    new = {n: _keep_shared_fields(getattr(config, n), v, _value(hints[n], v, f"{where}{n}")) for n, v in fields.items()}
+    new: dict[str, Any] = {}
+    for name, value in fields.items():
+        old, part = getattr(config, name), _value(hints[name], value, f"{where}{name}")
+        if (
+            isinstance(value, str) and isinstance(old, c.Part) and isinstance(part, c.Part)
+        ):  # keeps what both kinds have
+            shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(part)}
+            part = dataclasses.replace(part, **{name: getattr(old, name) for name in shared})
+        new[name] = part
     for name, inner in below.items():
         part = new.get(name, getattr(config, name))
         if part is None:
@@ -129,27 +117,13 @@ def override(config: T, changes: dict[str, Any], where: str = "") -> T:
     return dataclasses.replace(config, **new)  # type: ignore[type-var]
 
 
-def _keep_shared_fields(old: Any, value: Any, new: Any) -> Any:
-    """A part chosen by the name of its kind keeps the fields that it shares with the previous part."""
-    if not (isinstance(value, str) and isinstance(old, c.Part) and isinstance(new, c.Part)):
-        return new
-    shared = {f.name for f in dataclasses.fields(old)} & {f.name for f in dataclasses.fields(new)}
-    return dataclasses.replace(new, **{name: getattr(old, name) for name in shared})
-
-
 def parse_mixing(signature: str) -> dict[str, str]:
     """Translate `kron-kron/dns-dns` into overrides of v, o, up, down (DST §2.7)."""
-    plain, _, qk = signature.removesuffix(")").partition(" (q-k ")
-    groups = [group.split("-") for group in (*plain.split("/"), *([qk] if qk else []))]
-    shorts = sorted(k.short for k in kinds(c.Projection).values() if issubclass(k, c.Projection))
-    if [len(g) for g in groups] != [2] * (3 if qk else 2):
-        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, for example kron-kron/dns-dns, "
-                         "perhaps with ' (q-k <q>-<k>)'")  # fmt: skip
-    words = [word for group in groups for word in group]
-    if more := [word for word in words if word not in shorts]:
-        raise unknown("mixing", more[0], shorts)
+    kinds_given = re.fullmatch(r"(\w+)-(\w+)/(\w+)-(\w+)(?: \(q-k (\w+)-(\w+)\))?", signature)
+    if kinds_given is None:
+        raise InputError(f"mixing {signature!r} is not <v>-<o>/<up>-<down>, or <v>-<o>/<up>-<down> (q-k <q>-<k>)")
     places = ("attention.v", "attention.o", "mlp.up", "mlp.down", "attention.q", "attention.k")
-    return dict(zip(places, words, strict=False))
+    return {place: kind for place, kind in zip(places, kinds_given.groups(), strict=True) if kind}
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, str]:

@@ -122,9 +122,8 @@ class LensMixin:
     def logit_bias(self) -> Float[Tensor, " V"]:
         """β W_U + b_U, the part of the logits from the final norm's bias β (zeros after an RMSNorm); in TransformerLens
         it is b_U after folding the norm into the head. Raises `InputError` for capped logits."""
-        self.no_cap()
         bias = self.ln_final.bias
-        return self.b_U if bias is None else bias @ self.W_U + self.b_U
+        return self.logit_scale * (self.b_U if bias is None else bias @ self.W_U + self.b_U)
 
     @property
     def W_pos(self) -> Float[Tensor, "C D"]:
@@ -161,9 +160,7 @@ class LensMixin:
         `Undefined` if something else acts between the weights and the scores.
         """
         if self.config.attention.qk_norm is not None:
-            raise Undefined(
-                "QK is undefined, because queries and keys are normed before their product: read hook_q and hook_k"
-            )
+            raise Undefined("QK is undefined, because queries and keys are normed before it: read hook_q and hook_k")
         self._no_canon("QK", "hook_q and hook_k")
         return FactoredMatrix(self.W_Q, self.W_K.mT)
 
@@ -181,9 +178,7 @@ class LensMixin:
 
     def _no_canon(self, quantity: str, instead: str) -> None:
         if "b" in self.config.canon_widths():
-            raise Undefined(
-                f"{quantity} is undefined, because Canon-B mixes positions after the projections: read {instead}"
-            )
+            raise Undefined(f"{quantity} is undefined, because Canon-B mixes positions after the maps: read {instead}")
 
     def all_composition_scores(self, mode: str) -> "CompositionScores":
         """Composition scores of each head with each later head: ‖A B‖ / (‖A‖ ‖B‖) in Frobenius norms, [L, H, L, H].
@@ -200,16 +195,12 @@ class LensMixin:
         if mode not in ("Q", "K", "V"):
             raise unknown("mode", str(mode), ["Q", "K", "V"])
         residual = self.config.residual
-        self.adds_up()
+        self.check_sums("parts")
         self.no_norm_after()
         if "a" in self.config.canon_widths():
-            raise Undefined(
-                "composition scores are undefined, because Canon-A mixes positions between the norm and the heads"
-            )
+            raise Undefined("composition scores are undefined, because Canon-A mixes positions after the norm")
         if mode == "V" and isinstance(residual, FrozenToken) and residual.values == "token":
-            raise Undefined(
-                "V-composition is undefined, because the values read the frozen token stream, to which no head writes"
-            )
+            raise Undefined("V-composition is undefined, because no head writes to the frozen token stream")
         left_maps = right_maps = FactoredMatrix(self._reading("v", self.OV.A), self.OV.B)
         if mode != "V":
             right_maps = FactoredMatrix(self._reading("q", self.QK.A), self._reading("k", self.QK.B.mT).mT)
@@ -245,7 +236,7 @@ class LensMixin:
     ) -> Float[Tensor, " D"]:
         """Sum of the output biases before a layer; with `mlp_input` including its attention's. Raises `InputError` for
         a layer beyond the last, and if updates do not add up to the stream."""
-        self.adds_up()
+        self.check_sums("parts")
         self.no_norm_after()
         n = self.config.n_layers
         if not 0 <= layer <= n - mlp_input:
@@ -257,40 +248,22 @@ class LensMixin:
 
     @property
     def logit_scale(self) -> float:
-        """1. Raises `InputError` for capped logits, which are not linear in the input of the head."""
-        self.no_cap()
+        """1. Raises `InputError` for capped logits (Gemma 2), which are not linear in the input of the head."""
+        if self.config.readout.softcap:
+            raise InputError(f"{self.config.name} caps its logits; attribution needs linear ones: use ablate or patch")
         return 1.0
 
     def check_sums(self, name: str) -> None:
         """Raise `InputError` if "parts", "heads", "neurons" or the "remainder" of these do not add up to the stream."""
         if name in ("heads", "neurons"):
             self.no_norm_after()
-        else:
-            self.adds_up()
+        elif isinstance(self.config.residual, Hyper):
+            raise InputError("updates do not add up to the residual stream of hyper-connections: use accumulated_resid")
 
     def no_norm_after(self) -> None:
         """Raise `InputError` if a norm acts between heads, neurons or biases and the stream (OLMo 2, Gemma 2)."""
         if self.config.norm_place != "before":
-            raise InputError(
-                f"{self.config.name} norms what a layer writes (ln1_post, ln2_post), so its heads, neurons and biases "
-                "are no parts of the residual stream: use the layer's updates (decompose_resid, L2.attn)"
-            )
-
-    def no_cap(self) -> None:
-        """Raise `InputError` if the logits have a cap (Gemma 2)."""
-        if self.config.readout.softcap:
-            raise InputError(
-                f"{self.config.name} caps its logits, so they are not linear in the input of the head, as attribution "
-                "needs: measure the effect of an edit instead (ablate, patch)"
-            )
-
-    def adds_up(self) -> None:
-        """Raise `InputError` unless embeddings and updates add up to the residual stream."""
-        if isinstance(self.config.residual, Hyper):
-            raise InputError(
-                "updates do not add up to the residual stream of hyper-connections, which hook_post scales and "
-                "hook_res mixes: use accumulated_resid, or the streams in hook_streams_post"
-            )
+            raise InputError(f"{self.config.name} norms what a layer writes: use decompose_resid(), not its heads")
 
     def __getattr__(self, name: str) -> Any:
         """As in torch; a property that raised `Undefined` is called again, for its own message."""
@@ -310,8 +283,7 @@ class LensMixin:
         """(output, ActivationCache) of tokens or text, with the activations of `names_filter`.
 
         Without a filter, the cache has every hook of the table except `hook_result`, which is H times as large as the
-        stream: name it, or call `set_use_attn_result(True)`. Raises `InputError` for a filter that matches nothing, and
-        for a hook that did not fire before `stop_at_layer`.
+        stream: name it, or call `set_use_attn_result(True)`.
         """
         single = kwargs.get("remove_batch_dim", False)
         if single and args and isinstance(args[0], list | tuple) and len(args[0]) != 1:
@@ -359,13 +331,9 @@ class LensMixin:
         cache, fwd, bwd = super().get_caching_hooks(names_filter, *args, **kwargs)  # type: ignore[misc]
         return cache, fwd, [(n, f) for n, f in bwd if not isinstance(self.hook_dict[n], ObservePoint)]
 
-    def loss_fn(
-        self, logits: Float[Tensor, "B T V"], tokens: Int[Tensor, "B T"], attention_mask: Any = None,
-        per_token: bool = False,
-    ) -> Tensor:  # fmt: skip
-        """Next-token loss of logits in nats: the mean, or [B, T − 1] with `per_token`; `attention_mask` 0 excludes
-        tokens."""
-        return lm_cross_entropy_loss(logits, tokens, attention_mask, per_token)
+    loss_fn = staticmethod(lm_cross_entropy_loss)
+    """Next-token loss of logits [B, T, V] and tokens [B, T] in nats: the mean, or [B, T − 1] with `per_token`;
+    `attention_mask` 0 excludes tokens."""
 
     @contextmanager
     def explicit(self, suffix: str = "") -> Iterator[None]:

@@ -212,10 +212,7 @@ def phases_of(spec: str | None) -> list[Phase]:
             if min(steps, batch, n_ctx) < 1 or (weights and (min(weights) < 0 or not 0 < sum(weights) < math.inf)):
                 raise ValueError
         except ValueError:
-            raise InputError(
-                f"--phases {text.strip()!r}: write STEPS:BATCHxCONTEXT or STEPS:BATCHxCONTEXT:WEIGHT/WEIGHT, such as "
-                "6000:8x64:.7/.3, with a comma before the next phase"
-            ) from None
+            raise InputError(f"--phases {text!r}: write STEPS:BATCHxCONTEXT, perhaps with :WEIGHT/WEIGHT") from None
         phases.append(Phase(sum(phase.steps for phase in phases), steps, batch, n_ctx, weights))
     return phases
 
@@ -327,8 +324,6 @@ def check_given(training: Training, filled: Training, model: ModelConfig, usual:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.train`."""
-
     preset: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PRESET")] = ""
     """std-t d-cas lfa cfm · dst-dense dst-kron dst-ind dst-full-ind · pls c2 · llama hdpl · gpt2 canon kromhc
     kromcanon."""

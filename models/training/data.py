@@ -139,9 +139,8 @@ def evaluation_shards(
             raise InputError(f"--{name} {value} is for --data SOURCE; the run's own data are read as in its training")
     saved, manifest = read_json(folder / "config.json", ValidatedConfig).get("data"), folder / "manifest.json"
     if saved is None and manifest.is_file() and "source" in read_json(manifest, Manifest):
-        print(
-            f"{run_label(folder)} was trained elsewhere; measured on {ELSEWHERE} (--data for others)", file=sys.stderr
-        )
+        line = f"{run_label(folder)} was trained elsewhere; measured on {ELSEWHERE} (--data for others)"
+        print(line, file=sys.stderr)
         return pack(open_corpus(ELSEWHERE), tokenizer)
     if saved is None:
         raise InputError(f"{run_label(folder)} does not record its training data: give --data SOURCE")

@@ -142,7 +142,7 @@ class Trainer:
         self.best = math.inf
         self.window: dict[str, float] = {}
         self.mean_loss: float | None = None  # running mean for the progress bar
-        self.pending: list[tuple[float, list[str], Tensor]] = []  # (rate, names, values) of steps not yet read
+        self.pending: list[dict[str, Tensor | float]] = []  # of `update`: reading a value waits for the device
         self.seconds, self.tokens, self.flops = 0.0, 0, 0.0  # of the steps since the last log row
         self.positions = 0  # of the last step's batch, with padding
         self.feed: Iterator[Batch] | None = None
@@ -326,7 +326,7 @@ class Trainer:
                     values = self.update()
                     if self.step == first + 1 and float(values.get("kl_clamped", 0.0)) == 1.0:
                         progress.say("HDPL: KL clamped on 100 % of tokens: the penalty has no gradient")
-                    self._queue_values(values)
+                    self.pending.append(values)
                     self._stop = self.ranks.any(self._stop)
                     at_end = self.step == self.steps
                     self._log(progress, began)
@@ -348,24 +348,16 @@ class Trainer:
             self.feed = None
             self.run.finish(outcome, time.perf_counter() - started, step=self.step, steps=self.steps, **final)
 
-    def _queue_values(self, values: dict[str, Tensor | float]) -> None:
-        """Keep the values of a step on the device; reading one would wait for it."""
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        self.pending.append((float(values["lr"]), list(tensors), torch.stack(list(tensors.values())).detach()))
-
     def _read_values(self) -> None:
-        """Read the queued values in one transfer, and add them to the sums of the next log row."""
-        if not self.pending:
-            return
-        numbers = torch.cat([values for *_, values in self.pending]).tolist()
-        for lr, names, values in self.pending:
-            row = dict(zip(names, numbers, strict=False)) | {"lr": lr}
-            numbers = numbers[len(values) :]
-            for name, value in row.items():
+        """Add the pending steps to the sums of the next log row; their values leave the device in one transfer."""
+        tensors = [value for values in self.pending for value in values.values() if isinstance(value, Tensor)]
+        numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+        for values in self.pending:
+            row = {name: next(numbers) if isinstance(value, Tensor) else value for name, value in values.items()}
+            for name, value in {**row, "n": 1.0}.items():
                 self.window[name] = self.window.get(name, 0.0) + value
             mean = row["loss"] if self.mean_loss is None else self.mean_loss
             self.mean_loss = 0.9 * mean + 0.1 * row["loss"]
-            self.window["n"] = self.window.get("n", 0.0) + 1
         self.pending.clear()
 
     def _log(self, progress: Progress, began: float) -> None:

@@ -47,7 +47,6 @@ def store_parameters(model: nn.Module, training: Training) -> None:
 
 
 def _wide(t: Tensor) -> Tensor:
-    """The detached tensor in at least fp32; no copy if it already is."""
     return t.detach().to(torch.promote_types(t.dtype, torch.float32))
 
 

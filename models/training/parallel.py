@@ -79,13 +79,11 @@ class Ranks:
     def loss_of(self, model: Any, blocks: Any) -> Callable[[Tensor, Tensor], Any]:
         """A function for the training loss of `model`, whose gradients are averaged over the processes. With sharding,
         `trained_model` is a copy of the model, and `refresh` copies its weights back."""
-        self.trained_model = model
-        if not self.sharded and self.size == 1:
-            return lambda tokens, targets: model.loss(tokens, targets, blocks=blocks)
-        wrapped = _Loss(model, blocks)
+        self.trained_model, wrapped = model, _Loss(model, blocks)
         if self.sharded:
             return self._shard(wrapped)
-
+        if self.size == 1:
+            return wrapped
         device = next(model.parameters()).device
         names = inspect.signature(DistributedDataParallel).parameters.keys()
         buffers = next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in names)  # are constant

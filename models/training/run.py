@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +74,6 @@ class Run:
             write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
         return run
 
-    def lock(self) -> None:
-        """Exclude other processes until `finish`. Raises `InputError` if one is already writing."""
-        if self._lock is None:
-            refusal = f"{self.folder} is being trained by another process: wait for it to end, or stop it"
-            (lock := ExitStack()).enter_context(locked(self.folder / LOCK, refusal))
-            self._lock = lock
-            for part in self.folder.rglob("*.part"):  # left by a killed process
-                part.unlink(missing_ok=True)
-
     def unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
@@ -90,8 +81,13 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """`lock`, and `unlock` if the block fails; otherwise training continues and `finish` unlocks."""
-        self.lock()
+        """Exclude other processes until `finish`, or until the block fails."""
+        if self._lock is None:
+            refusal = f"{self.folder} is being trained by another process: wait for it to end, or stop it"
+            (lock := ExitStack()).enter_context(locked(self.folder / LOCK, refusal))
+            self._lock = lock
+            for part in self.folder.rglob("*.part"):  # left by a killed process
+                part.unlink(missing_ok=True)
         try:
             yield
         except BaseException:
@@ -115,25 +111,21 @@ class Run:
         self._board = SummaryWriter(str(self.folder / "tb"), purge_step=step + 1)
 
     def log(self, step: int, kind: str, **values: Any) -> None:
-        """Write one row of metrics.jsonl, and its numbers to TensorBoard where that is installed."""
-        self._write(step, kind, [values])
-        for name, value in values.items() if self._board is not None else ():
-            if isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
-            elif kind == "sample":
-                self._board.add_text(name, str(value), step)
+        self.log_rows(step, kind, [values])
 
     def log_rows(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
-        """Write rows of {"module", "metric", "part", "value"} to metrics.jsonl, and as curves to TensorBoard."""
-        self._write(step, kind, rows)
-        for row in rows if self._board is not None else ():
-            if row["value"] is not None:
-                tag = "/".join(filter(None, (kind, row["metric"], row["module"], row["part"].replace(" ", "_"))))
-                self._board.add_scalar(tag, row["value"], step)
-
-    def _write(self, step: int, kind: str, rows: list[dict[str, Any]]) -> None:
+        """Write rows to metrics.jsonl, and their numbers as curves to TensorBoard where that is installed: those of
+        {"module", "metric", "part", "value"} as metric/module/part."""
         self._metrics.write("".join(json.dumps({"step": step, "kind": kind, **row}) + "\n" for row in rows))
         self._metrics.flush()
+        for row in rows if self._board is not None else ():
+            if "metric" in row:
+                row = {"/".join(filter(None, (row["metric"], row["module"], row["part"]))): row["value"]}
+            for name, value in row.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name.replace(' ', '_')}", value, step)
+                elif kind == "sample":
+                    self._board.add_text(name, str(value), step)
 
     def save_model(self, weights: Mapping[str, Tensor], step: int) -> str:
         """Write model.safetensors; returns the digest of the weights."""
@@ -166,7 +158,8 @@ class Reader(Run):
 
     def _skip(self, *_: Any, **__: Any) -> Any: ...
 
-    open_metrics = log = log_rows = lock = save_model = save_final = finish = _skip
+    open_metrics = log = log_rows = save_model = save_final = finish = _skip
+    locked = nullcontext
 
 
 def check_startable(folder: Path) -> None:

@@ -115,7 +115,7 @@ def check_heads(model: StreamTransformer) -> None:
 def directions(model: StreamTransformer, answers: Sequence[Sequence[int]], scale: Tensor) -> Tensor:
     """d [N, D] with c(v; s) = d · v for every case; answers [N, 2] are the ids of answer and foil. Raises `InputError`
     for capped logits."""
-    model.no_cap()
+    _ = model.logit_scale  # refuses capped logits
     ids = torch.as_tensor([list(pair) for pair in answers], device=model.head.device)
     u = (model.head[ids[:, 0]] - model.head[ids[:, 1]]).detach().double() * model.ln_final.weight.detach().double()
     norm = model.ln_final

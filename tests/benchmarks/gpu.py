@@ -105,11 +105,11 @@ def sync(o: Options, name: str) -> Row:
         t.feed, t.steps = t.open_feed(), 10**6
         try:
             for _ in range(3):  # caches, autotuning and the first allocation may wait
-                t._queue_values(t.update())
+                t.pending.append(t.update())
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
             for _ in range(o.steps):
-                t._queue_values(t.update())
+                t.pending.append(t.update())
         finally:
             torch.cuda.set_sync_debug_mode("default")
             t.feed.close()

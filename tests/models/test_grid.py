@@ -59,7 +59,7 @@ def test_an_option_for_every_run_goes_before_the_grid() -> None:
     a, b = (with_options(cell, ["scale=paper", "lr=0.002", "device=cuda"]) for cell in cells_of(grid))
     assert " ".join(a.argv) == " ".join(b.argv) == "lfa --device cuda --lr 0.002 --scale paper --seed 0"
     words = {"scale": "give KEY=VALUE", "set=x": "other than set", "lrr=1": "unknown option of a grid 'lrr'"}
-    for word, line in (words | {"steps=many": "train.steps must be int"}).items():
+    for word, line in (words | {"steps=many": "steps: input should be a valid integer, got 'many'"}).items():
         with pytest.raises(InputError, match=line):
             with_options(a, [word])
 

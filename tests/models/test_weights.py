@@ -68,9 +68,9 @@ def test_weights_are_the_maps_of_the_forward_pass(name: str) -> None:
     [
         ("lfa", {}, "W_pos", "W_pos is a table of learned positions, but this model has positions of kind rope"),
         ("pls", {}, "OV", "a gate on the input acts between V and O"),
-        ("canon", {}, "QK", "Canon-B mixes positions after the projections: read hook_q"),
-        ("canon", {}, "OV", "Canon-B mixes positions after the projections: read hook_result"),
-        ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
+        ("canon", {}, "QK", "Canon-B mixes positions after the maps: read hook_q"),
+        ("canon", {}, "OV", "Canon-B mixes positions after the maps: read hook_result"),
+        ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before it"),
         ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
         ("hdpl", {}, "W_gate", "an HDPL projection 32 -> 128 is not linear"),
     ],
@@ -103,7 +103,7 @@ def test_composition_scores_by_hand(name: str, mode: str) -> None:
     """‖A B‖ / (‖A‖ ‖B‖) of every pair, the norm of the later layer as the matrix that it is but for its scale."""
     model = make(name)
     if mode == "V" and name in ("lfa", "identity"):
-        with pytest.raises(Undefined, match="the values read the frozen token stream, to which no head writes"):
+        with pytest.raises(Undefined, match="no head writes to the frozen token stream"):
             model.all_composition_scores(mode)
         return
 
@@ -155,7 +155,7 @@ def test_composition_scores_of_many_heads_expand_no_product() -> None:
         ("pls", {}, "OV is undefined, because a gate"),
         ("hdpl", {}, "an HDPL projection 32 -> 32 is not linear"),
         ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
-        ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
+        ("canon", {}, "Canon-A mixes positions after the norm"),
         ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is undefined, because Canon-B"),
     ],
 )

@@ -172,8 +172,8 @@ def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus,
 def test_two_processes_do_not_train_one_run(half: Path, cases, tmp_path: Path) -> None:
     whole, log, one = cases["last"][1], tmp_path / "second", Run(half)
     assert (half / LOCK).exists(), "the killed process left its lock, which is free"
-    one.lock()
-    assert run("models.train", ["--resume", "--out", str(half)], log) == 2
+    with one.locked():
+        assert run("models.train", ["--resume", "--out", str(half)], log) == 2
     said = [line for line in log.read_text().splitlines() if line.startswith("error")]
     assert len(said) == 1 and "is being trained by another process: wait for it to end" in said[0]
     one.unlock()

@@ -77,7 +77,7 @@ def test_nothing_is_read_from_the_device_between_log_steps(corpus, tmp_path: Pat
         for _ in range(12):
             moved.clear()
             with Reads() as reads:
-                t._queue_values(t.update())
+                t.pending.append(t.update())
                 t._log(progress, time.perf_counter())
             if reads.count or moved:
                 waited.append(t.step)
@@ -186,7 +186,7 @@ def test_runs_with_the_old_flag_load() -> None:
     for old, new in ((True, "blocks"), (False, "off"), ("step", "step")):
         saved = {**to_dict(Training()), "compile": old}
         assert from_dict(Training, saved).compile == new
-    with pytest.raises(InputError, match="compile must be one of off, blocks, step"):
+    with pytest.raises(InputError, match="compile: input should be 'off', 'blocks' or 'step'"):
         from_dict(Training, {"compile": "yes"})
     assert from_dict(Training, {"keep": "last"}) == Training()
     with pytest.raises(InputError, match="this run keeps its best weights"):

@@ -25,8 +25,6 @@ from streamscope.models.run_names import run_folder
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.interop.export`."""
-
     run: Annotated[str, tyro.conf.Positional] = ""
     """Run folder, RUN@STEP, a bundled model, or hf:FOLDER."""
     out: Path | None = None

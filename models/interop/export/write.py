@@ -128,26 +128,24 @@ def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
-def _architecture(config: ModelConfig) -> list[tuple[str, ...]]:
+def _architecture(config: ModelConfig) -> list[tuple[str, str]]:
     attention, mlp, readout = config.attention, config.mlp, config.readout
-    rows: list[tuple[str, ...]] = [
-        ("layers, heads, width", f"{config.n_layers}, {config.n_heads}, {config.d_model}"),
-        ("vocabulary, context", f"{config.d_vocab:,}, {config.n_ctx:,}"),
-        ("residual", config.residual.kind), ("norm", f"{config.norm.kind}, before the head {readout.norm.kind}"),
-        ("positions", config.positions.kind), ("mixing of V-O/up-down", config.mixing),
-        ("FFN", f"{config.d_mlp} wide, {mlp.activation}{', gated' if mlp.gate is not None else ''}"),
-        ("head", "tied to the embedding" if readout.tied else "untied"),
-    ]  # fmt: skip
-    if attention.gate is not None:
-        rows.append(("head gates", f"{attention.gate.shape}, from the {attention.gate.source}"))
-    if config.kv_heads != config.n_heads:
-        rows.append(("key-value heads", str(config.kv_heads)))
-    if config.canon is not None:
-        rows.append(("Canon layers", config.canon.places))
-    if readout.supervision is not None:
-        rule = readout.supervision
-        rows.append(("trained on every layer", f"{rule.weights}, strength {rule.strength}"))
-    return rows
+    gate, rule = attention.gate, readout.supervision
+    rows = {
+        "layers, heads, width": f"{config.n_layers}, {config.n_heads}, {config.d_model}",
+        "vocabulary, context": f"{config.d_vocab:,}, {config.n_ctx:,}",
+        "residual": config.residual.kind,
+        "norm": f"{config.norm.kind}, before the head {readout.norm.kind}",
+        "positions": config.positions.kind,
+        "mixing of V-O/up-down": config.mixing,
+        "FFN": f"{config.d_mlp} wide, {mlp.activation}{', gated' if mlp.gate is not None else ''}",
+        "head": "tied to the embedding" if readout.tied else "untied",
+        "head gates": gate and f"{gate.shape}, from the {gate.source}",
+        "key-value heads": str(config.kv_heads) if config.kv_heads != config.n_heads else "",
+        "Canon layers": config.canon and config.canon.places,
+        "trained on every layer": rule and f"{rule.weights}, strength {rule.strength}",
+    }
+    return [(name, value) for name, value in rows.items() if value]
 
 
 def _training(folder: Path, manifest: dict[str, Any], config: ModelConfig) -> str:

@@ -25,8 +25,6 @@ from streamscope.cli.terminal import counted, visible
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Arguments of `python -m models.interop.huggingface`."""
-
     folder: Annotated[str, tyro.conf.Positional] = ""
     """Folder with config.json and safetensors, GGUF file, or name of a model in the hub's cache."""
     out: Path | None = None

@@ -115,10 +115,7 @@ class Bridged(CleanCopies, TransformerBridge):
         """Factor of the logits after the head, 1 in most families."""
         zero, unit, large = self.adapter.apply_output_logits_transform(torch.tensor([0.0, 1.0, 1e6])).tolist()
         if zero != 0 or abs(large - 1e6 * unit) > unit:
-            raise InputError(
-                f"{self.family} caps its logits, so they are not linear in the input of the head, as instruments and "
-                "attribution need: use a model without final_logit_softcapping"
-            )
+            raise InputError(f"{self.family} caps its logits: attribution needs one without final_logit_softcapping")
         return unit
 
     @property
@@ -157,11 +154,7 @@ class Bridged(CleanCopies, TransformerBridge):
 
 
 def bridge(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Bridged:
-    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge.
-
-    Its name in titles is hf:NAME. Raises `InputError` if the folder does not exist, config.json does not fit the
-    weights, a tensor is missing, or transformers or TransformerLens cannot read the model.
-    """
+    """Open the causal language model of a Hugging Face folder, or of the hub's cache, of any family in a bridge."""
     folder = reader.source_folder(name)
     # any error of a family's code on an unexpected config.json
     with reading(folder, "download it again"), warnings.catch_warnings(), ExitStack() as stack:
@@ -200,8 +193,7 @@ def _short_logits(module: Any, config: Any, folder: Path) -> Tensor:
     tokens = _short_tokens(config.vocab_size, getattr(config, "max_position_embeddings", 5))
     logits: Tensor = module(tokens.to(module.device)).logits
     if _differ(*logits[:, :3]):
-        raise InputError(f"the tokens of {folder} attend to later ones, padding among them: only causal models are "
-                         "measured")  # fmt: skip
+        raise InputError(f"{folder}: tokens attend to later ones, padding among them; only causal models are measured")
     return logits
 
 
@@ -274,10 +266,8 @@ def _check_sizes(folder: Path, files: Sequence[Path], config: Any) -> None:
 
 
 def adopt(booted: TransformerBridge) -> Bridged:
-    """Adapt a user's bridge for instruments: the same modules, weights and hooks, with our tokenizer.
-
-    The bridge itself is unchanged. Raises `InputError` unless its tokenizer is a fast one.
-    """
+    """Adapt a user's bridge, which does not change, for instruments: the same modules, weights and hooks, with our
+    tokenizer. Its own must be a fast one."""
     tokenizer = None if booted.tokenizer is None else Tokenizer.from_transformers(booted.tokenizer)
     return _bridged(booted, str(booted.original_model.config.model_type), tokenizer)
 

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from streamscope.cli.disk import read_json, sha256, write_text
 from streamscope.cli.errors import InputError, reading
 from streamscope.models.config import ModelConfig
-from streamscope.models.config.serialization import from_dict, to_dict
+from streamscope.models.config.serialization import to_dict
 from streamscope.models.interop.huggingface import gguf
 from streamscope.models.interop.huggingface.families import FAMILIES, Family, refuse
 from streamscope.models.interop.huggingface.generation import INDEX, REMEDY, gguf_file, read_eos, read_generation
@@ -96,13 +96,12 @@ def read_config(folder: Path) -> tuple[ModelConfig, Family]:
     path, fields = _their_config(folder)
     kind = str(fields.get("model_type"))
     if kind not in FAMILIES:
-        raise InputError(f"{path} is of the family {kind!r}; only {', '.join(FAMILIES)} can be converted, others can "
-                         "only be measured by instruments")  # fmt: skip
+        raise InputError(f"{path} is of the family {kind!r}; only instruments read others than {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
     refuse_codes(path, fields)
     with reading(path, REMEDY):
         refuse(fields, is_causal=True)
-        return from_dict(ModelConfig, to_dict(family.config(fields)), "model"), family  # types of fields are checked
+        return family.config(fields), family
 
 
 def _their_config(folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -153,8 +152,7 @@ def read_weights(folder: Path, config: ModelConfig, family: Family) -> tuple[Mod
     """Convert their tensors to (configuration, our tensors by name), in the dtype of the file, or fp32 where an adapter
     is merged.
 
-    As in the library, a file whose head differs from its embedding unties a tied configuration. Raises `InputError` for
-    what cannot be read, an adapter that is not plain LoRA, and a tensor that is missing, unused or of another shape.
+    As in the library, a file whose head differs from its embedding unties a tied configuration.
     """
     with ExitStack() as stack:
         if (path := gguf_file(folder)) is None:
@@ -306,10 +304,7 @@ def read_tokenizer(folder: Path, d_vocab: int) -> Tokenizer | None:
 
 
 def fitting_tokenizer(path: Path, d_vocab: int, tokenizer: Tokenizer | None = None) -> Tokenizer:
-    """The tokenizer at a path, unless it is already read. Raises `InputError` if it has more entries than the model.
-
-    A line on stderr reports a deviation from its files.
-    """
+    """The tokenizer at a path, unless it is already read; a line on stderr reports a deviation from its files."""
     tokenizer = tokenizer or Tokenizer.load(path)
     if tokenizer.d_vocab > d_vocab:
         raise InputError(f"the tokenizer of {path} has {tokenizer.d_vocab} entries, but the model {d_vocab}")

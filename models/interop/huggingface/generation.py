@@ -1,11 +1,11 @@
 """How the makers of a model sample it, and where its texts end, by the files of its folder."""
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic import FiniteFloat
 from typing_extensions import TypedDict
 
 from streamscope.cli.disk import parse, read_json
@@ -37,11 +37,11 @@ class Sampling(TypedDict, total=False):
     """The fields of a generation_config.json that `read_sampling` reads: do_sample, and options of `generate`."""
 
     do_sample: bool
-    temperature: float
+    temperature: FiniteFloat
     top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
+    top_p: FiniteFloat
+    min_p: FiniteFloat
+    repetition_penalty: FiniteFloat
     suppress_tokens: list[int]
 
 
@@ -61,9 +61,6 @@ def read_generation(folder: Path) -> dict[str, Any]:
         fields = {name: value for name, value in fields.items() if name in UNSUPPORTED | Sampling.__annotations__}
     fields = {name: value for name, value in fields.items() if value is not None}
     parse(json.dumps(fields), Sampling, path, REMEDY)
-    for name, value in fields.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{path}: {name} is {value}, not a finite number; {REMEDY}")
     return fields
 
 

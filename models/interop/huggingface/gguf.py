@@ -2,7 +2,7 @@
 
 A GGUF holds fields (numbers, texts, arrays), a list of tensors, and their data. Every count and length in it is checked
 against the size of the file before anything is allocated. A model may be split into files NAME-00001-of-00003.gguf: the
-first has the fields, and each has tensors. Dequantising needs the package `gguf` (extra `[gguf]`).
+first has the fields, and each has tensors. Reading needs the package `gguf` (extra `[gguf]`).
 
 The architecture names a family of `families`; fields that no part computes are refused by name.
 """
@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ HOW = "convert it yourself: transformers' from_pretrained(FOLDER, gguf_file=FILE
 """What to do with a file that is not read."""
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 TEXT, ARRAY = 8, 9
-PLAIN = {0: ("F32", torch.float32), 1: ("F16", torch.float16), 30: ("BF16", torch.bfloat16)}
+PLAIN = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Kinds of tensors that are not quantised."""
 FIELDS = {
     "block_count": "num_hidden_layers", "embedding_length": "hidden_size", "context_length": "max_position_embeddings",
@@ -123,7 +122,7 @@ class Gguf:
     @property
     def quantisation(self) -> str:
         """The kinds of its tensors, the most frequent first, such as "Q4_1 (210 tensors), F32 (61)"."""
-        kinds = Counter(_kind_name(self, entry.kind) for entry in self.tensors.values()).most_common()
+        kinds = Counter(_kind(entry).name for entry in self.tensors.values()).most_common()
         return ", ".join(f"{name} ({n}{'' if i else ' tensors'})" for i, (name, n) in enumerate(kinds))
 
 
@@ -183,7 +182,9 @@ def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
     tensors: dict[str, Entry] = {}
     files = [_read_file(file) for file in parts(path)]
     for i, file in enumerate(files, 1):
-        number, n = _place(file)
+        number, n = 1, 1  # of the file, and how many files its model has
+        if file.fields.get("split.count", 0) not in (0, 1):
+            number, n = file.field("split.no", int) + 1, file.field("split.count", int)
         if (number, n) != (i, len(files)):
             raise InputError(f"{file.path} is file {number} of {n}, not {i} of {len(files)}: name its files "
                              f"NAME-00001-of-{n:05d}.gguf and so on")  # fmt: skip
@@ -193,13 +194,6 @@ def _read_header(path: Path, states: tuple[tuple[int, int], ...]) -> Gguf:
     if (count := files[0].fields.get("split.tensors.count", len(tensors))) != len(tensors):
         raise InputError(f"{path}: its files have {len(tensors)} tensors, not {count!r:.40}: download them again")
     return Gguf(path, files[0].fields, tensors)
-
-
-def _place(file: Gguf) -> tuple[int, int]:
-    """(number of a file, from 1; files of its model)."""
-    if file.fields.get("split.count", 0) in (0, 1):
-        return 1, 1
-    return file.field("split.no", int) + 1, file.field("split.count", int)
 
 
 def _read_file(path: Path) -> Gguf:
@@ -213,8 +207,7 @@ def _read_file(path: Path) -> Gguf:
     n_tensors, n_fields = cursor.number(10), cursor.number(10)
     fields: dict[str, Any] = {}
     for _ in range(n_fields):
-        if (name := cursor.text()) in fields:
-            raise ValueError(f"damaged: it names the field {name} twice")
+        name = cursor.text()
         fields[name] = cursor.value(cursor.number(4))
     tensors: dict[str, Entry] = {}
     for _ in range(n_tensors):
@@ -222,22 +215,14 @@ def _read_file(path: Path) -> Gguf:
         shape = tuple(cursor.number(10) for _ in range(n_axes))[::-1]
         if not math.prod(shape) or not shape:
             raise ValueError(f"damaged: {name} has the shape {list(shape)}")
-        if name in tensors:
-            raise ValueError(f"damaged: it names the tensor {name} twice")
         tensors[name] = Entry(path, shape, cursor.number(4), cursor.number(10))
     alignment = fields.get("general.alignment", 32)
-    start = -(-cursor.at // alignment) * alignment
-    tensors = {name: replace(entry, start=start + entry.start) for name, entry in tensors.items()}
-    file = Gguf(path, fields, tensors)
+    start = -(-cursor.at // alignment) * alignment  # data begin at a multiple
     for name, entry in tensors.items():
-        if entry.start + _bytes(file, name) > len(cursor.data):
+        tensors[name] = entry = replace(entry, start=start + entry.start)
+        if entry.start + _bytes(entry) > len(cursor.data):
             raise ValueError(f"truncated or damaged: {name} lies beyond its end")
-        if (entry.start - start) % alignment:
-            raise ValueError(f"damaged: {name} does not begin at a multiple of {alignment}")
-    for name, next_name in pairwise(sorted(tensors, key=lambda name: tensors[name].start)):
-        if tensors[name].start + _bytes(file, name) > tensors[next_name].start:
-            raise ValueError(f"damaged: {name} overlaps {next_name}")
-    return file
+    return Gguf(path, fields, tensors)
 
 
 def _package() -> Any:
@@ -248,42 +233,32 @@ def _package() -> Any:
     return gguf
 
 
-def _kind_name(file: Gguf, kind: int) -> str:
-    if kind in PLAIN:
-        return PLAIN[kind][0]
-    with reading(file.path, HOW):
-        return str(_package().GGMLQuantizationType(kind).name)
+def _kind(entry: Entry) -> Any:
+    package = _package()
+    with reading(entry.path, HOW):
+        return package.GGMLQuantizationType(entry.kind)
 
 
-def _bytes(file: Gguf, name: str) -> int:
-    entry = file.tensors[name]
-    if entry.kind in PLAIN:
-        return math.prod(entry.shape) * PLAIN[entry.kind][1].itemsize
-    _kind_name(file, entry.kind)
-    block, width = _package().GGML_QUANT_SIZES[entry.kind]
+def _bytes(entry: Entry) -> int:
+    block, width = _package().GGML_QUANT_SIZES[_kind(entry)]
     if entry.shape[-1] % block:
-        raise ValueError(f"damaged: {name} {list(entry.shape)} is not in whole blocks of {block}")
-    return math.prod(entry.shape) // block * width
+        raise ValueError(f"damaged: a tensor {list(entry.shape)} is not in whole blocks of {block}")
+    return math.prod(entry.shape) // block * int(width)
 
 
 def tensor(file: Gguf, name: str) -> Tensor:
     """A tensor, dequantised to fp32 if it is quantised. Raises `InputError` for a kind that gguf cannot read."""
-    entry, size = file.tensors[name], _bytes(file, name)
-    raw = np.fromfile(entry.path, np.uint8, size, offset=entry.start)
+    entry = file.tensors[name]
+    raw = np.fromfile(entry.path, np.uint8, _bytes(entry), offset=entry.start)
     if entry.kind in PLAIN:
-        return torch.from_numpy(raw).view(PLAIN[entry.kind][1]).reshape(entry.shape)
-    package = _package()
-    kind = package.GGMLQuantizationType(entry.kind)
-    with reading(file.path, HOW):
-        x = package.quants.dequantize(raw.reshape(*entry.shape[:-1], -1), kind)
+        return torch.from_numpy(raw).view(PLAIN[entry.kind]).reshape(entry.shape)
+    with reading(entry.path, HOW):
+        x = _package().quants.dequantize(raw.reshape(*entry.shape[:-1], -1), _kind(entry))
     return torch.from_numpy(np.ascontiguousarray(x, np.float32)).reshape(entry.shape)
 
 
 class Weights:
-    """The tensors of a file under the names of the transformers library; those without such a name keep theirs.
-
-    `names` are the library's. Raises `InputError` for an architecture without a table of names.
-    """
+    """The tensors of a file under the `names` of the transformers library; those without such a name keep theirs."""
 
     def __init__(self, file: Gguf, names: Iterable[str], config: Mapping[str, Any]) -> None:
         package, self.file, self.config = _package(), file, config
@@ -314,8 +289,7 @@ class Weights:
 def _architecture(file: Gguf) -> str:
     name = file.field("general.architecture", str)
     if name not in ARCHITECTURES:
-        raise InputError(f"{file.path} is of the architecture {name!r}; only {', '.join(ARCHITECTURES)} are read; "
-                         f"{HOW}")  # fmt: skip
+        raise InputError(f"{file.path}: only {', '.join(ARCHITECTURES)} are read, not {name!r}; {HOW}")
     return name
 
 
@@ -324,11 +298,10 @@ def their_config(file: Gguf) -> dict[str, Any]:
     kind = _architecture(file)
     start = f"{kind}."
     kind_fields = {name: _of_all_layers(file, name) for name in file.fields if name.startswith(start)}
-    file = replace(file, fields={**file.fields, **kind_fields})
+    file, architecture = replace(file, fields={**file.fields, **kind_fields}), ARCHITECTURES[kind]
     values = {name.removeprefix(start): x for name, x in kind_fields.items()}
     values = {name: x for name, x in values.items() if WITHOUT_EFFECT.get(name) != x}
     scaling = {name.removeprefix(ROPE): values.pop(name) for name in list(values) if name.startswith(ROPE)}
-    architecture = ARCHITECTURES[kind]
     fields = {**FIELDS, **architecture.more}
     if unknown := sorted(values.keys() - fields.keys() - set(READ_TOO)):
         raise InputError(f"{file.path}: {kind}.{unknown[0]} is not supported; {HOW}")
@@ -343,8 +316,7 @@ def their_config(file: Gguf) -> dict[str, Any]:
     rotated = () if kind == "phi3" else ("rope.dimension_count",)
     for name in ("attention.value_length", *rotated):
         if values.get(name, width) != width:
-            raise InputError(f"{file.path}: {kind}.{name} = {values[name]} is not supported, only the head width "
-                             f"{width}")  # fmt: skip
+            raise InputError(f"{file.path}: {kind}.{name} = {values[name]} is not supported, only {width}; {HOW}")
     if not rotated:
         config["partial_rotary_factor"] = values.get("rope.dimension_count", width) / max(1, width)
     if kind in ("phi3", "gemma3"):
