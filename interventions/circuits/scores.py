@@ -72,8 +72,7 @@ def bytes_per_token(model: Any, graph: Graph, method: Method) -> int:
 def score_edges(
     model: Any, graph: Graph, pairs: Sequence[PatchPair], method: Method = "eap-ig",
     metric: Metric = "logit-difference", *, steps: int = 10, threshold: float = 0.01, seed: int = 0,
-    points: Points = "right", spans: Sequence[Sequence[int]] = (),
-    progress: Callable[[Iterable], Iterable] = iter,
+    points: Points = "right", progress: Callable[[Iterable], Iterable] = iter,
 ) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
     """The score of every edge and pair, in the metric's unit. Raises `InputError` for the metric kl where a method
     takes its gradient at the clean run alone."""
@@ -87,7 +86,7 @@ def score_edges(
         scores[:] = np.random.default_rng(seed).random((len(scores), 1))
         return scores
     token_bytes = bytes_per_token(model, graph, method)
-    batch_list = list(batches_of(pairs, metric, max(1, MEMORY // token_bytes), spans, model.cfg.device))
+    batch_list = list(batches_of(pairs, metric, max(1, MEMORY // token_bytes), model.cfg.device))
     padded = [batch.clean.numel() for batch in batch_list]
     peak = token_bytes * (sum(padded) if method == "acdc" else max(padded))
     batches = f"{len(batch_list)} batch{'es' if len(batch_list) > 1 else ''} of up to {max(padded)} tokens"
