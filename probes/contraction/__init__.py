@@ -19,7 +19,6 @@ returns"). But most differences are written by later modules, after which few mi
 not in `contracted`: for those run the model with `--edit` of `hook_res`. Units of intervals are documents.
 """
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
@@ -43,7 +42,7 @@ class Contraction(Instrument):
         need_streams(model, self.name)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.contraction import measure
 
         return measure

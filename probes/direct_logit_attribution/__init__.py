@@ -15,7 +15,6 @@ weighted along its path.
 Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
 """
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
@@ -39,7 +38,7 @@ class DirectLogitAttribution(Instrument):
         self.body().check_heads(model)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.direct_logit_attribution import measure
 
         return measure

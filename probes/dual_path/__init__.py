@@ -17,7 +17,6 @@ and for the model the loss as in training, with z = μ + σ ε drawn at every po
 evaluation. Units of intervals are documents. A variance over all positions has no interval.
 """
 
-from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
@@ -53,7 +52,7 @@ class DualPath(Instrument):
         self.body().projections_of(model)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.dual_path import measure
 
         return measure

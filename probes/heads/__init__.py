@@ -16,8 +16,7 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -56,7 +55,7 @@ class Heads(Probe):
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.heads import measure
 
         return measure

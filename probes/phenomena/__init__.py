@@ -44,8 +44,7 @@ tokens, a phenomenon stays present.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -120,7 +119,7 @@ class Phenomena(Instrument):
         return {} if readers else {Documents: "nothing in --only reads documents"}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.phenomena import measure
 
         return measure
