@@ -33,11 +33,11 @@ from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import document_rows, mean_outputs, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, duration, observe_prompts
 from streamscope.interventions.patch.activations import attribute_heads
-from streamscope.interventions.selection import pds_scores
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.sweep import pass_shares
 from streamscope.probes.pds import Pds
+from streamscope.probes.roles import head_scores
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
@@ -129,7 +129,7 @@ def _heads(options: Ablate, model: Any, data: Opened) -> list[Head]:
     if missing := ranked_by - {"pds"}:
         raise unknown("head score", min(missing), ["pds"])
     if ranked_by:
-        scores["pds"] = pds_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame)
+        scores["pds"] = head_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame, "pds")
     return parse_heads(options.heads, model.config.n_layers, model.config.n_heads, scores)
 
 

@@ -22,6 +22,7 @@ its slopes are scaled as well.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,6 @@ ATTENTION = {
 }
 KEYS = ("alpha", "head", "layer", "index")
 AXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"linear": lambda a: a, "log2": np.log2, "ln": np.log}
-KINDS = ("raw", "excess", "relative", "perplexity", "weighted")
 UNIT = "by kind: nats × α (raw, excess, weighted), percent of the loss at α = 1 × α (relative), perplexity × α"
 
 
@@ -117,31 +117,21 @@ def pattern_sums(
     return dict(zip(ATTENTION, np.concatenate(batch_sums, -1), strict=True)), np.asarray(queries, float)
 
 
-def trapezoid(x: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Weights w with Σ w_i y_i = the trapezoid rule's integral of y over ascending x."""
-    steps = np.diff(np.asarray(x, float))
-    return np.concatenate([[0.0], steps / 2]) + np.concatenate([steps / 2, [0.0]])
-
-
 def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame) -> Observations:
     """A cell for each kind and axis. Areas are ratios of sums over documents; that of perplexity is linearised. alphas:
     ascending from 1. losses: summed loss in nats, [alphas, documents], NaN of a document that was not measured. tokens:
     targets per document. units: the documents."""
     a, y, n = np.asarray(alphas, float), np.nan_to_num(losses), np.asarray(tokens, float)
-    mean = y.sum(1) / n.sum()
-    rows, totals, sizes = [], [], []
-    for kind in KINDS:
-        for axis in AXES if kind != "weighted" else ("linear",):
-            w = trapezoid(AXES[axis](a)) if kind != "weighted" else a
-            slope = w * np.exp(mean)
-            rows.append({"kind": kind, "axis": axis})
-            totals.append({
-                "raw": w @ y, "weighted": w @ y, "excess": w @ (y - y[0]), "relative": 100.0 * w @ (y - y[0]),
-                "perplexity": slope @ (y - mean[:, None] * n) + slope.sum() * n,
-            }[kind])  # fmt: skip
-            sizes.append(y[0] if kind == "relative" else n)
-    measure, cells = Measure(name="area under the curve", unit=UNIT, resolution=NATS.resolution), pd.DataFrame(rows)
-    return Observations(measure=measure, cells=cells, units=units, total=np.stack(totals), size=np.stack(sizes))
+    mean = y.sum(1, keepdims=True) / n.sum()
+    perplexity = np.exp(mean) * (y + (1 - mean) * n)
+    curves = {"raw": y, "excess": y - y[0], "relative": 100.0 * (y - y[0]), "perplexity": perplexity}
+    keys = [*product(curves, AXES), ("weighted", "linear")]
+    totals = [*(np.trapezoid(curves[kind], AXES[axis](a), axis=0) for kind, axis in keys[:-1]), a @ y]
+    measure = Measure(name="area under the curve", unit=UNIT, resolution=NATS.resolution)
+    return Observations(
+        measure=measure, cells=pd.DataFrame(keys, columns=["kind", "axis"]), units=units, total=np.stack(totals),
+        size=np.stack([y[0] if kind == "relative" else n for kind, _ in keys]),
+    )  # fmt: skip
 
 
 def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:

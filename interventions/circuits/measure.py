@@ -319,13 +319,9 @@ SUMMARY = (
 
 def relate(result: Result) -> dict[str, Table]:
     """agreement: the Jaccard index of the best edges of every two runs, for each share of edges."""
-    table = result.tables.get("edges") or result.table()
-    frame = table.frame
-    runs = ["run", "step"] if "step" in frame else ["run"]
-    scores = {
-        " @ ".join(map(str, label if isinstance(label, tuple) else (label,))): group.set_index("edge")["chosen_by"]
-        for label, group in frame.groupby(runs, sort=False)
-    }
+    frame = (result.tables.get("edges") or result.table()).frame
+    by_run = frame.groupby(["run", "step"] if "step" in frame else ["run"], sort=False)
+    scores = {" @ ".join(map(str, label)): group.set_index("edge")["chosen_by"] for label, group in by_run}
     rows = []
     for a, b in combinations(scores, 2):
         shared = scores[a].index.intersection(scores[b].index)

@@ -18,12 +18,11 @@ from streamscope.instruments.table import Table, counts, descending, described, 
 from streamscope.interventions import controls
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import MEASURES, Observed, observe_loss, observe_prompts
-from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 from streamscope.probes.pds import NOUNS, Pds
-from streamscope.probes.roles import sinks_sentence
+from streamscope.probes.roles import head_scores, sinks_sentence
 
 KEYS = ("measure", "selection", "group", "draw", "gate", "part")
 ORDERS = ("first", "last")
@@ -58,7 +57,7 @@ def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> 
         to_rank = replace(prompts, aligned=align(suite, prompts.tokenizer, model.config.n_ctx), suite=suite)
     ranked = Pds().measure(model, to_rank)
     ranking, names = ranked.table("heads"), ranked.about["sinks"]
-    scores = pds_scores(ranking.frame)
+    scores = head_scores(ranking.frame, "pds")
     sinks = {head for head in scores if head.label in names}
     numbers = dict.fromkeys(options.k) if "topk" in options.select else ()
     selections = {f"top{k}": rank_heads(scores, k) for k in numbers}

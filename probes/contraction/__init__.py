@@ -38,7 +38,6 @@ class Contraction(Instrument):
     planted: ClassVar = "tests/probes/test_contraction.py::test_what_is_known_on_paper"
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` unless the model has two or more streams that mix."""
         need_streams(model, self.name)
 
     @staticmethod

@@ -33,7 +33,6 @@ class DirectLogitAttribution(Instrument):
     planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model in a bridge, and for heads that do not add up."""
         need_parts(model, self.name)
         self.body().check_heads(model)
 

@@ -47,7 +47,6 @@ class DualPath(Instrument):
     planted: ClassVar = "tests/probes/test_dual_path.py::test_paths_whose_shares_are_known"
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model without HDPL projections."""
         need_parts(model, self.name)
         self.body().projections_of(model)
 

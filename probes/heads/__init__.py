@@ -51,7 +51,6 @@ class Heads(Probe):
     planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents are read for texts and for trained words."""
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
 
     @staticmethod

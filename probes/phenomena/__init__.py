@@ -114,7 +114,6 @@ class Phenomena(Instrument):
             raise InputError(f"--only: name each phenomenon once, at least one of {', '.join(NAMES)}")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents are not read if no phenomenon needs them."""
         readers = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
         return {} if readers else {Documents: "nothing in --only reads documents"}
 

@@ -57,7 +57,6 @@ class Picture(Instrument):
         return {} if "pds" in score_names(self.heads) else {Prompts: "--text gives the prompt"}
 
     def with_resolved_heads(self, data: Opened) -> "Picture":
-        """Raise `InputError`, because one prompt has no control."""
         raise InputError("--control: one prompt is one observation; to compare two models, name both as runs")
 
     @staticmethod

@@ -15,7 +15,7 @@ from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.result import Result
 from streamscope.interventions.amplify import Amplify, main
-from streamscope.interventions.amplify.measure import amplification, amplify_heads, areas, pattern_sums, trapezoid
+from streamscope.interventions.amplify.measure import amplification, amplify_heads, areas, pattern_sums
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
@@ -175,7 +175,7 @@ def test_areas_have_the_intervals_of_their_documents() -> None:
     """raw and excess are linear: the interval is that of the per-document areas; perplexity's covers the truth."""
     rng = np.random.default_rng(0)
     x, hits = [1.0, 2.0, 4.0], 0
-    truth = float(trapezoid(x) @ np.exp([1.0, 1.2, 1.5]))
+    truth = float(np.trapezoid(np.exp([1.0, 1.2, 1.5]), x))
     for _ in range(150):
         tokens = rng.integers(20, 200, 40).astype(float)
         per_token = np.array([[1.0], [1.2], [1.5]]) + rng.normal(0, 0.2, (1, 40)) + rng.normal(0, 0.05, (3, 40))

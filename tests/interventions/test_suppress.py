@@ -31,12 +31,12 @@ from streamscope.interventions import Ablate, Suppress
 from streamscope.interventions.controls import inert_reason
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
-from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress.measure import Cell, add_measure, design, rank_heads, tables
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.probes.pds import Pds
+from streamscope.probes.roles import head_scores
 from tests.probes import planted
 
 DELTA, C = 2.0, 1.5
@@ -100,7 +100,7 @@ def aligned(net: Any) -> Aligned:
 def found(net: Any, aligned: Aligned) -> tuple[list[Cell], Result, dict]:
     how = Suppress(gates=GATES, draws=20, resamples=200)
     ranking = Pds().measure(net, given_prompts(aligned, net)).table()
-    scores = pds_scores(ranking.frame)
+    scores = head_scores(ranking.frame, "pds")
     selections = {"top1": rank_heads(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
     edits, cells = design(scores, selections, GATES, draws=20)
     observed = observe_prompts(net, ("sps", "coherence"), edits, aligned, net.tokenizer)
@@ -301,7 +301,7 @@ def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
     with edit(net, {f"blocks.{sink.layer}.attn.hook_pattern": to_bos}):
         found = Pds().measure(net, given_prompts(aligned, net))
     assert found.about["sinks"] == [sink.label] and "1 of" in found.table().title
-    scores = pds_scores(found.table().frame)
+    scores = head_scores(found.table().frame, "pds")
     bottom = {
         with_sinks: {cell.heads for cell in design(scores, {"top1": rank_heads(scores, 1)}, GATES, draws=2,
                                                    sinks=with_sinks)[1] if cell.group == "bottom"}
