@@ -20,6 +20,7 @@ from torch import Tensor
 from streamscope.cli.errors import InputError
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edit, Query, everywhere, run
+from streamscope.probes.stream_states import Place, place_at
 
 
 def scale_heads(heads: Iterable[Head], g: float) -> dict[str, Edit]:
@@ -61,20 +62,13 @@ def add_direction(
     streams: "resid" with a single stream, "token" and "context", "s0", "s1", … of hyper-connections. Hooks:
     `blocks.L.hook_resid_post`, `hook_token_post`, `hook_context_post` [B, T, D], `hook_streams_post` [B, T, N, D].
     """
-    hooks: dict[str, list[int]] = {}
-    for stream in dict.fromkeys(streams):
-        number = stream_number(stream)
-        hooks.setdefault("streams" if number is not None else stream, []).extend([] if number is None else [number])
-    return {
-        f"blocks.{layer}.hook_{name}_post": partial(_add, index=index, step=float(c) * direction)
-        for layer, c in sorted(amounts.items())
-        for name, index in hooks.items()
-    }
-
-
-def stream_number(stream: str) -> int | None:
-    """1 for "s1", None for a named stream."""
-    return int(stream[1:]) if stream[:1] == "s" and stream[1:].isdigit() else None
+    edits: dict[str, Edit] = {}
+    for layer, c in sorted(amounts.items()):
+        by_hook: dict[str, list[Place]] = {}
+        for place in (place_at(stream, layer) for stream in dict.fromkeys(streams)):
+            by_hook.setdefault(place.hook, []).append(place)
+        edits |= {hook: partial(_add, places=places, step=float(c) * direction) for hook, places in by_hook.items()}
+    return edits
 
 
 def random_direction(d: int, seed: int, draw: int) -> Tensor:
@@ -128,12 +122,10 @@ def _resample(z: Tensor, hook: Any, *, index: list[int], g: float, seed: int) ->
 
 
 @everywhere
-def _add(x: Tensor, hook: Any, *, index: list[int], step: Tensor) -> Tensor:
-    if not index:
-        return x + step.to(x)
-    new = x.clone()
-    new[:, :, index] = x[:, :, index] + step.to(x)
-    return new
+def _add(x: Tensor, hook: Any, *, places: Sequence[Place], step: Tensor) -> Tensor:
+    for place in places:
+        x = place.put(x, ..., place.of(x) + step.to(x))
+    return x
 
 
 def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) -> dict[Head, Tensor]:
@@ -144,15 +136,15 @@ def mean_outputs(model: Any, rows: Iterable[Sequence[int]], *, chunk: int = 32) 
 
 def hook_means(
     model: Any, names: Sequence[str], rows: Iterable[Sequence[int]], *,
-    part: Callable[[Tensor], Tensor] = lambda x: x, chunk: int = 32,
+    part: Callable[[Tensor], Tensor] = lambda x: x, start: int = 0, chunk: int = 32,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Mean of each hook [...], or of a `part` of it [T, ...], over all positions (BOS included) of rows, in float32.
-    Sums run in float64 over `chunk` rows at a time, so memory does not grow."""
+    """Mean of each hook [...], or of a `part` of it [T, ...], over the positions of rows from `start` on (by default
+    with BOS), in float32. Sums run in float64 over `chunk` rows at a time, so memory does not grow."""
     sums, n = dict[str, Tensor](), 0
-    for batch in chunks((row for row in rows if len(row)), chunk):  # a document without a target has none
-        n += sum(map(len, batch))
+    for batch in chunks((row for row in rows if len(row) > start), chunk):  # a document without a target has none
+        n += sum(len(row) - start for row in batch)
         for name, values in run(model, Query(tokens=batch, hooks=tuple(names))).hooks.items():
-            total = torch.stack([part(x).double().sum(0) for x in values]).sum(0)
+            total = torch.stack([part(x[start:]).double().sum(0) for x in values]).sum(0)
             sums[name] = sums[name] + total if name in sums else total
     return {name: (total / n).float() for name, total in sums.items()}
 

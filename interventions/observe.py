@@ -28,7 +28,7 @@ from streamscope.cli.provenance import peak_resident_bytes
 from streamscope.cli.terminal import counted
 from streamscope.instruments.contract import keep_after, say, ticks
 from streamscope.instruments.observations import Measure, Observations
-from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.open_data import OpenDocuments, task_block
 from streamscope.instruments.prompts.alignment import Aligned
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.models.hooks import Edits, Query, batches, edited_at, pad, run
@@ -303,6 +303,23 @@ def observe_task(model: Any, task: Task, sweep: Sequence[Edits], *, progress: Pr
     log_p = answer_log_probs(model, reads.tokens, reads.positions, reads.ids, sweep, progress=progress)
     cases = task.cases[list(NAMES)]
     return {measure: Observed(measure, cases, values[:, None]) for measure, values in task.scores(log_p).items()}
+
+
+def task_blocks(
+    by_task: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]],
+    cells: Sequence[tuple[Mapping[str, Any], int | None]],
+) -> dict[str, Observations]:
+    """Per measure the values of the cases of every task, from its observations and its units. `cells`: the labels of
+    each besides the task, and the index of its edit, None for the unedited model."""
+    blocks, units = {}, {task: task_units for task, (_, task_units) in by_task.items()}
+    for name in next(iter(by_task.values()))[0] if by_task else ():
+        results = {task: observed[name] for task, (observed, _) in by_task.items()}
+        rows = [
+            ({"task": task, **labels}, result.under(edit) * result.size)
+            for task, result in results.items() for labels, edit in cells
+        ]  # fmt: skip
+        blocks[name] = task_block(MEASURES[name], units, rows, {task: x.size for task, x in results.items()})
+    return blocks
 
 
 def observe_prompts(

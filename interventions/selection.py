@@ -24,6 +24,7 @@ from streamscope.models.head_spec import Head, parse_heads, score_names
 from streamscope.probes.head_groups import HeadGroups
 from streamscope.probes.head_groups import measure as head_groups
 from streamscope.probes.pds import Pds
+from streamscope.probes.roles import head_scores
 
 PLS = {"entity": "L5.H4+L5.H5", "anchor": "L5.H2+L5.H3", "semantic": "L5.H0+L5.H1"}
 FOUND = "found"
@@ -113,14 +114,8 @@ class HeadFinder:
         scores: dict[str, Mapping[Head, float]] = {}
         names = score_names(parts)
         if names & set(CLASSES):
-            scores |= head_groups.scores_of(self.summary)
+            scores |= {name: head_scores(self.summary, name) for name in CLASSES}
         if "pds" in names:
             prompts = given_prompts(load_suite("competing"), self.model, self.tokenizer)
-            scores["pds"] = pds_scores(Pds().measure(self.model, prompts, progress=iter).table().frame)
+            scores["pds"] = head_scores(Pds().measure(self.model, prompts, progress=iter).table().frame, "pds")
         return tuple(parse_heads(parts, self.model.config.n_layers, self.model.config.n_heads, scores))
-
-
-def pds_scores(table: pd.DataFrame) -> dict[Head, float]:
-    """Head -> PDS of the table `heads` of `probes.pds`, for `head_spec.parse_heads` and LFA's selections."""
-    rows = zip(table["layer"], table["index"], table["pds"], strict=True)
-    return {Head(int(layer), int(index)): float(pds) for layer, index, pds in rows}

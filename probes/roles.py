@@ -23,6 +23,7 @@ from streamscope.instruments.prompts.suite import Prompt, Suite, unit_of, units
 from streamscope.instruments.stats.estimators import cohens_d
 from streamscope.instruments.stats.held_out import CHOSEN, LEAST, SIGNED, best_head_held_out, halves
 from streamscope.instruments.table import Column, Table, key
+from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Captures, Query
 
 KEYS = ("head", "layer", "index")
@@ -107,6 +108,12 @@ def sink_names(to_bos: np.ndarray) -> list[str]:
 def sinks_sentence(sinks: Sequence[str], heads: int) -> str:
     """For a title: how many heads are BOS sinks; "" if none is."""
     return f"; {len(sinks)} of {heads} heads are BOS sinks (at least {SINK:.0%} of attention to BOS)" if sinks else ""
+
+
+def head_scores(table: pd.DataFrame, column: str) -> dict[Head, float]:
+    """Head -> its value in a column of a table with a row per head, for `head_spec.parse_heads` (top2:entity)."""
+    rows = table[["layer", "index", column]].itertuples(index=False)
+    return {Head(int(layer), int(index)): float(score) for layer, index, score in rows}
 
 
 def by_layer(captures: Captures, hook: str) -> dict[int, list[torch.Tensor]]:

@@ -94,11 +94,16 @@ class Place:
         """The stream's part of a hook's activation."""
         return x if self.part is None else x[..., self.part, :]
 
-    def put(self, x: Tensor, index: Any, states: Float[Tensor, "N D"]) -> Tensor:
+    def put(self, x: Tensor, index: Any, states: Float[Tensor, "*N D"]) -> Tensor:
         """A hook's activation with these states at some positions [B, T] of the stream."""
         out = x.clone()
         self.of(out)[index] = states.to(out)
         return out
+
+
+def place_at(stream: str, layer: int, point: Literal["pre", "mid", "post"] = "post") -> Place:
+    """A stream where it enters attention (pre) or the FFN (mid) of a layer, or after it."""
+    return Place(f"blocks.{layer}.hook_{PARALLEL if stream[1:].isdigit() else stream}_{point}", stream, layer)
 
 
 def places_of(model: Any, hooks: Sequence[str] = ()) -> list[Place]:

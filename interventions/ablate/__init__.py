@@ -32,8 +32,7 @@ which, and there is then no mean over runs.
 
 import re
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -130,7 +129,7 @@ class Ablate(Instrument):
         return unread
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.ablate import measure
 
         return measure

@@ -27,17 +27,17 @@ from streamscope.instruments.contract import InstrumentData, Progress, say, titl
 from streamscope.instruments.data import Documents, Opened, Prompts
 from streamscope.instruments.observations import Contrast, Estimates, Observations, effect_contrasts
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Column, Table, counts, key, number, quantity
+from streamscope.instruments.table import Table, counts, key, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.edits import document_rows, mean_outputs, replace_heads, resample_heads, scale_heads
 from streamscope.interventions.observe import MEASURES, NATS, PERCENT, document_losses, duration, observe_prompts
 from streamscope.interventions.patch.activations import attribute_heads
-from streamscope.interventions.selection import pds_scores
 from streamscope.models.head_spec import Head, every_head, parse_heads, score_names
 from streamscope.models.hooks import Edits
 from streamscope.models.sweep import pass_shares
 from streamscope.probes.pds import Pds
+from streamscope.probes.roles import head_scores
 
 MakeEdits = Callable[[Sequence[Head], float], Edits]
 KEYS = ("head", "layer", "index", "scale")
@@ -129,7 +129,7 @@ def _heads(options: Ablate, model: Any, data: Opened) -> list[Head]:
     if missing := ranked_by - {"pds"}:
         raise unknown("head score", min(missing), ["pds"])
     if ranked_by:
-        scores["pds"] = pds_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame)
+        scores["pds"] = head_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame, "pds")
     return parse_heads(options.heads, model.config.n_layers, model.config.n_heads, scores)
 
 
@@ -249,7 +249,21 @@ def tables(options: Ablate, data: InstrumentData, estimates: Mapping[str, Estima
         loss, title, columns = name == "loss", data.about["title"][name], list(HEADS)
         frame, missing = controls.beside_draws(block, estimates[name], KEYS, effect_sizes=not loss)
         several = "interaction" in frame
-        columns += _effects(name, block.measure.unit, several)
+        unit, scaled, source = block.measure.unit, f"{name} with the heads scaled", "LFA App. D"
+        columns += [
+            number("edited", name, unit, scaled, ".4f", shown=not several),
+            number("baseline", f"unedited {name}", unit, f"{name} of the unedited model", ".4f", shown=False),
+            *quantity("delta", f"Δ {name}", unit, f"{scaled} − {name} of the unedited model"),
+            number("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
+                   "+.4f", not several, source=source),
+            *quantity("above", "Δ − random heads", unit, "Δ − control", source=source, shown=not several),
+            *(replace(c, shown=c.shown and not several) for c in controls.RANK_COLUMNS),
+        ]  # fmt: skip
+        if several:
+            columns += [
+                number("alone", "sum of single heads", unit, "sum of Δ over its heads alone", "+.4f"),
+                *quantity("interaction", "interaction", unit, "Δ − sum of Δ over its heads alone"),
+            ]
         if loss:
             frame.insert(frame.columns.get_loc("delta"), "percent", estimates["percent"].frame["value"].to_numpy())
             frame["tokens"] = int(block.sizes[0].sum())
@@ -291,25 +305,6 @@ HEADS = (
     number("index", "index", "head", "number of the head in its layer, from 0; −1 for a set", "d", False),
     number("scale", "scale", "factor on z", "factor g on the heads' outputs", "g"),
 )
-
-
-def _effects(name: str, unit: str, sets: bool) -> tuple[Column, ...]:
-    scaled, source = f"{name} with the heads scaled", "LFA App. D"
-    columns = [
-        number("edited", name, unit, scaled, ".4f", shown=not sets),
-        number("baseline", f"unedited {name}", unit, f"{name} of the unedited model", ".4f", shown=False),
-        *quantity("delta", f"Δ {name}", unit, f"{scaled} − {name} of the unedited model"),
-        number("control", f"Δ {name}, random heads", unit, "control: mean Δ of random other sets of as many heads",
-               "+.4f", not sets, source=source),
-        *quantity("above", "Δ − random heads", unit, "Δ − control", source=source, shown=not sets),
-        *(replace(c, shown=c.shown and not sets) for c in controls.RANK_COLUMNS),
-    ]  # fmt: skip
-    if sets:
-        columns += [
-            number("alone", "sum of single heads", unit, "sum of Δ over its heads alone", "+.4f"),
-            *quantity("interaction", "interaction", unit, "Δ − sum of Δ over its heads alone"),
-        ]
-    return tuple(columns)
 
 
 TOKENS = (

@@ -15,8 +15,7 @@ searched for in each model. Diagonality, whether tasks rely on their own heads (
 `interventions.ablation_effects.measure`.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Names, Only, Seed, Whole
 from streamscope.instruments.command import main_of
@@ -61,7 +60,7 @@ class AblationEffects(Instrument):
     )
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.ablation_effects import measure
 
         return measure

@@ -29,15 +29,14 @@ from streamscope.cli.errors import InputError, unknown
 from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, effect_contrasts
-from streamscope.instruments.open_data import task_block
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, effect_contrasts
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import constant, read_clusters
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Column, Table, counts, described, key, note, number, quantity
 from streamscope.interventions import controls
 from streamscope.interventions.ablation_effects import AblationEffects
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import MEASURES, observe_task
+from streamscope.interventions.observe import MEASURES, observe_task, task_blocks
 from streamscope.interventions.selection import HeadFinder
 from streamscope.models.head_spec import every_head
 
@@ -61,33 +60,25 @@ def observe(options: AblationEffects, model: Any, data: Opened, progress: Progre
         if read_clusters(task.cases["cluster"], len(task.cases)).count < 2:
             raise InputError(f"task {task.name!r} has one independent case that can be scored; it needs two")
     groups = HeadFinder(model, opened.tokenizer, k=options.k, layers=options.layers).groups(options.groups)
-    units = {task.name: opened.units(task) for task in opened.tasks}
-    own = own_groups(options.diagonal, list(units), [group.name for group in groups])
+    own = own_groups(options.diagonal, [task.name for task in opened.tasks], [group.name for group in groups])
     heads, every = [group.heads for group in groups], every_head(model)
     sweep = controls.plan(heads, [0.0], every, scale_heads, draws=options.draws, seed=options.seed)
-    edits: list[tuple[str, int, int | None]] = [("", -1, None)]
+    cells: list[tuple[dict[str, Any], int | None]] = [({"group": "", "draw": -1}, None)]
     for group, (members, g, drawn) in zip(groups, sweep.cells, strict=True):
-        edits += [(group.name, draw, sweep.index[ablated, g]) for draw, ablated in enumerate([members, *drawn], -1)]
-    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {name: [] for name in NAMES}
-    for task in opened.tasks:
-        for measure, result in observe_task(model, task, sweep.edits, progress=progress).items():
-            rows[measure] += [({"task": task.name, "group": g, "draw": i}, result.under(edit)) for g, i, edit in edits]
-    blocks = {name: task_block(MEASURES[name], units, task_rows) for name, task_rows in rows.items()}
-    contrasts = _contrasts(blocks["probability"].cells)
+        sets = enumerate([members, *drawn], -1)
+        cells += [({"group": group.name, "draw": i}, sweep.index[ablated, g]) for i, ablated in sets]
+    blocks = task_blocks({
+        task.name: (observe_task(model, task, sweep.edits, progress=progress), opened.units(task))
+        for task in opened.tasks
+    }, cells)  # fmt: skip
+    keys, contrasts = blocks["probability"].cells, list[Contrast]()  # Holm's family is tasks × groups
+    for (task, name), rows in keys[keys["group"] != ""].groupby(list(KEYS), sort=False):
+        base, (edited, *drawn_cells) = blocks["probability"].cell(task=task, group=""), map(int, rows.index)
+        labels, none = {"task": task, "group": name}, "" if drawn_cells else controls.NO_DRAWS
+        contrasts += effect_contrasts("edited", {edited: 1.0}, base, labels)
+        contrasts += controls.against_random(edited, base, drawn_cells, labels, none)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     return InstrumentData(blocks, dict.fromkeys(blocks, contrasts), about, extra=(opened.tasks, groups, own))
-
-
-def _contrasts(cells: pd.DataFrame) -> list[Contrast]:
-    """Per task and group: the effects of the group and of the random sets. Holm's family is tasks × groups."""
-    out = []
-    for (task, group), rows in cells[cells["group"] != ""].groupby(list(KEYS), sort=False):
-        base = int(cells.index[(cells["task"] == task) & (cells["group"] == "")][0])
-        edited, *drawn = map(int, rows.index)
-        labels = {"task": task, "group": group}
-        out += effect_contrasts("edited", {edited: 1.0}, base, labels)
-        out += controls.against_random(edited, base, drawn, labels, "" if drawn else controls.NO_DRAWS)
-    return out
 
 
 def tables(options: AblationEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -103,7 +94,16 @@ def tables(options: AblationEffects, data: InstrumentData, estimates: Mapping[st
         frame["spread"] = [change[pair].std(ddof=1) for pair in zip(frame["task"], frame["group"], strict=True)]
         title = f"{data.about['title']}: change of {NAMES[name]} from ablating groups of heads; {data.about['tasks']}"
         out[name] = Table(frame, columns_of(name), missing, title)
-    return {**out, "diagonality": diagonality_table(data.blocks, own, seed=options.seed)} if own else out
+    if own:
+        rows = list[dict[str, Any]]()
+        for name, block in data.blocks.items():
+            clusters = {task: cases(block, task)["cluster"].to_numpy() for task in own}
+            row = {"measure": name, **diagonality(changes(block), clusters, own, seed=options.seed)}
+            reasons = {column: FEW_GROUPS for column in NUMBERS if np.isnan(row[column])}
+            rows.append({**row, "undefined": note(reasons)})
+        words = "Diagonality: effect of own groups minus other groups"
+        out["diagonality"] = Table.noted(pd.DataFrame(rows), DIAGONALITY, words)
+    return out
 
 
 def control_tables(run: Result, control: Result) -> dict[str, Table]:
@@ -175,8 +175,7 @@ def ratio_table(
 ) -> Table:
     """One row per measure, task and group of both models: `ratio_of_changes` over the cases that both can score. Raises
     `InputError` if they share fewer than two cases."""
-    rows: list[dict[str, Any]] = []
-    missing: Reasons = {}
+    rows = list[dict[str, Any]]()
     for name, block in run.items():
         run_block, control_block = observations.on_shared_units(block, control[name])
         of_control = changes(control_block)
@@ -189,28 +188,24 @@ def ratio_table(
                 x, of_control[task, group], cases(run_block, task)["cluster"].to_numpy(),
                 resolution=block.measure.resolution, resamples=resamples,
             )  # fmt: skip
-            missing |= {(len(rows), column): text for column, text in reasons.items()}
-            rows.append({"measure": name, "task": task, "group": group, **ratios})
+            rows.append({"measure": name, "task": task, "group": group, **ratios, "undefined": note(reasons)})
     title = "Effects of the model divided by effects of the control: spreads and means of Δ"
-    return Table(pd.DataFrame(rows), RATIOS, missing, title)
+    return Table.noted(pd.DataFrame(rows), RATIOS, title)
 
 
 def own_groups(pairs: Sequence[str], tasks: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
     """Task -> own group, from `pairs` TASK=GROUP, or by default PLS' pairs among the measured tasks and groups. Raises
     `InputError` for a malformed pair and for a task or group that is not measured."""
-    if pairs:
-        chosen = {}
-        for pair in pairs:
-            task, equals, group = pair.partition("=")
-            if not equals:
-                raise InputError(f"--diagonal {pair}: give TASK=GROUP, as capitalization=entity")
-            for kind, name, names in (("task", task, tasks), ("group of heads", group, groups)):
-                if name not in names:
-                    raise unknown(kind, name, list(names))
-            chosen[task] = group
-        return chosen
-    group_of: dict[str, str] = {}
-    for task in tasks:
+    group_of = dict[str, str]()
+    for pair in pairs:
+        task, equals, group = pair.partition("=")
+        if not equals:
+            raise InputError(f"--diagonal {pair}: give TASK=GROUP, as capitalization=entity")
+        for kind, name, names in (("task", task, tasks), ("group of heads", group, groups)):
+            if name not in names:
+                raise unknown(kind, name, list(names))
+        group_of[task] = group
+    for task in tasks if not pairs else ():
         expected = OWN.get(task.split("-")[0])
         if match := [g for g in groups if expected and g in (expected, f"found-{expected}")]:
             group_of[task] = match[0]
@@ -232,8 +227,8 @@ def diagonality(
     deltas = {task: np.stack([changes[task, group] for group in columns], 1) for task in group_of}  # [cases, groups]
     mask = np.array([[group == group_of[task] for group in columns] for task in group_of])
     e = np.stack([np.abs(delta.sum(0)) / len(delta) for delta in deltas.values()])
-    gap = _gap(e, mask)
-    row |= {"own": float(e[mask].mean()), "other": float(e[~mask].mean()), "diagonality": float(gap)}
+    own, other = float(e[mask].mean()), float(e[~mask].mean())
+    row |= {"own": own, "other": other, "diagonality": own - other}
     kinds = {}
     for task, delta in deltas.items():
         within = read_clusters(clusters[task], len(delta))
@@ -246,36 +241,19 @@ def diagonality(
             totals = np.zeros((codes.max() + 1, len(columns)))
             np.add.at(totals, codes, delta)
             permuted.append(np.abs(_shuffled(totals, permutations, rng)) / len(delta))
-        null = _gap(np.stack(permuted, 1), mask)
-        p = max(p, (1 + int((null >= gap - 1e-12).sum())) / (1 + permutations))
+        dealt = np.stack(permuted, 1)  # [permutations, tasks, groups]
+        null = dealt[:, mask].mean(-1) - dealt[:, ~mask].mean(-1)
+        p = max(p, (1 + int((null >= own - other - 1e-12).sum())) / (1 + permutations))
     return {**row, "p": p, "p_min": 1 / (1 + permutations)}
-
-
-def _gap(effects: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return np.asarray(effects[..., mask].mean(-1) - effects[..., ~mask].mean(-1))
 
 
 def _shuffled(totals: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Σ over clusters [n, groups] of totals [clusters, groups] after permuting groups within each cluster."""
-    out = np.empty((n, totals.shape[1]))
-    step = max(1, 2_000_000 // totals.size)
+    out, step = list[np.ndarray](), max(1, 2_000_000 // totals.size)
     for start in range(0, n, step):
-        size = min(step, n - start)
-        order = rng.random((size, *totals.shape)).argsort(-1)
-        out[start : start + size] = np.take_along_axis(totals[None], order, -1).sum(1)
-    return out
-
-
-def diagonality_table(blocks: Mapping[str, Observations], group_of: Mapping[str, str], *, seed: int = 0) -> Table:
-    """`diagonality` of each measure of a model, from the blocks of `measure.observe`."""
-    rows: list[dict[str, Any]] = []
-    missing: Reasons = {}
-    for i, (name, block) in enumerate(blocks.items()):
-        clusters = {task: cases(block, task)["cluster"].to_numpy() for task in group_of}
-        row = {"measure": name, **diagonality(changes(block), clusters, group_of, seed=seed)}
-        missing |= {(i, column): FEW_GROUPS for column in NUMBERS if np.isnan(row[column])}
-        rows.append(row)
-    return Table(pd.DataFrame(rows), DIAGONALITY, missing, "Diagonality: effect of own groups minus other groups")
+        order = rng.random((min(step, n - start), *totals.shape)).argsort(-1)
+        out.append(np.take_along_axis(totals[None], order, -1).sum(1))
+    return np.concatenate(out)
 
 
 MIXED = "units of the measure"

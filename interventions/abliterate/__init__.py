@@ -16,8 +16,7 @@ Source: Arditi et al. 2024.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
@@ -91,7 +90,7 @@ class Abliterate(Instrument):
         return result
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.abliterate import measure
 
         return measure

@@ -68,7 +68,17 @@ def abliterate_weights(
         raise InputError("the direction must be finite and not 0")
     chosen = WRITERS if side == "write" else WRITERS[:1]
     for _, name, part in chosen:
-        config = _with_dense(config, part, name, dense)
+        owner_config = getattr(config, part)
+        spec = getattr(owner_config, name)
+        if isinstance(spec, Dense):
+            continue
+        what = f"{part}.{name} is {spec.kind}"
+        if not isinstance(spec, Identity | Independent | Kronecker):
+            raise InputError(f"{what}, and no direction can be projected out of it")
+        if not dense:
+            raise InputError(f"{what}, which a projection would break; --dense stores it as a dense matrix")
+        dense_spec = Dense(bias=getattr(spec, "bias", False))
+        config = replace(config, **{part: replace(owner_config, **{name: dense_spec})})
     weights: dict[str, Tensor] = {}
     for layer, block in enumerate(model.blocks):
         for owner, name, _ in chosen:
@@ -91,19 +101,6 @@ def abliterate_weights(
     new = StreamTransformer(config, model.tokenizer, seed=None).to(model.cfg.device, model.cfg.dtype)
     new.load_state_dict({**model.state_dict(), **weights})
     return new.eval()
-
-
-def _with_dense(config: Any, part: str, name: str, dense: bool) -> Any:
-    owner = getattr(config, part)
-    spec = getattr(owner, name)
-    if isinstance(spec, Dense):
-        return config
-    what = f"{part}.{name} is {spec.kind}"
-    if not isinstance(spec, Identity | Independent | Kronecker):
-        raise InputError(f"{what}, and no direction can be projected out of it")
-    if not dense:
-        raise InputError(f"{what}, which a projection would break; --dense stores it as a dense matrix")
-    return replace(config, **{part: replace(owner, **{name: Dense(bias=getattr(spec, "bias", False))})})
 
 
 @torch.no_grad()

@@ -13,8 +13,7 @@ at each α. --control gives the difference between two models at every α and of
 have the run's tokenizer and context. Source: DST §2.3, Eq. 17.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import MinLen
 
@@ -61,7 +60,7 @@ class Amplify(Instrument):
         return sorted({1.0, *self.alpha})
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.amplify import measure
 
         return measure

@@ -21,8 +21,8 @@ its slopes are scaled as well.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import Head, every_head, parse_heads
 from streamscope.models.hooks import Edit, Query, run
 from streamscope.probes.picture.measure import QUERY, WEIGHT, picture
+from streamscope.probes.roles import PATTERN, by_layer
 
 BASELINE = "α = 1 is the baseline itself"
 SAME_ORDER = "by construction, the scores of the first amplified layer keep their order"
@@ -54,11 +55,7 @@ ATTENTION = {
 }
 KEYS = ("alpha", "head", "layer", "index")
 AXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"linear": lambda a: a, "log2": np.log2, "ln": np.log}
-KINDS = ("raw", "excess", "relative", "perplexity", "weighted")
 UNIT = "by kind: nats × α (raw, excess, weighted), percent of the loss at α = 1 × α (relative), perplexity × α"
-
-
-PATTERNS = "blocks.*.attn.hook_pattern"
 
 
 def amplify_heads(heads: Iterable[Head], alpha: float, *, slopes: bool = False, scaled: str = "k") -> dict[str, Edit]:
@@ -88,34 +85,25 @@ def amplification(model: Any, alpha: float, heads: Iterable[Head] | None = None)
     return amplify_heads(chosen, alpha, slopes=config.positions.slopes, scaled="q" if shared else "k")
 
 
-@dataclass(frozen=True)
-class Patterns:
-    """Sums over the queries of each document, [alphas, layers, heads, documents]; queries [documents]. Queries are
-    positions from 1 on, because position 0 has one key. entropy −Σ_k A_k ln A_k in nats; peak max_k A_k; unchanged: 1
-    if the most attended key is the one at α = 1."""
-
-    entropy: np.ndarray
-    peak: np.ndarray
-    unchanged: np.ndarray
-    queries: np.ndarray
-
-
 def pattern_sums(
     model: Any, rows: Iterable[Sequence[int]], alphas: Sequence[float], heads: Sequence[Head] | None = None, *,
     chunk: int = 16, progress: Callable[[Iterable], Iterable] = iter,
-) -> Patterns:  # fmt: skip
-    """Attention statistics of documents (token ids) at each α; patterns of `chunk` documents are in memory at once.
-    Raises `InputError` if no document has two tokens, and for attention that is not finite."""
+) -> tuple[dict[str, np.ndarray], np.ndarray]:  # fmt: skip
+    """Attention statistics of documents (token ids) at each α, sums over the queries of each document, [alphas, layers,
+    heads, documents]; and the number of queries [documents]. Queries are positions from 1 on, because position 0 has
+    one key. entropy −Σ_k A_k ln A_k in nats; peak max_k A_k; unchanged: 1 if the most attended key is the one at α = 1.
+
+    Patterns of `chunk` documents are in memory at once. Raises `InputError` if no document has two tokens, and for
+    attention that is not finite."""
     batch_sums, queries = list[np.ndarray](), list[int]()
     for batch in progress(list(chunks([row for row in rows if len(row) > 1], chunk))):
         queries += [len(row) - 1 for row in batch]
         plain = list[Tensor]()
         sums = np.zeros((3, len(alphas), model.config.n_layers, model.config.n_heads, len(batch)))
         for member, edits in enumerate([{}, *(amplification(model, alpha, heads) for alpha in alphas)]):
-            patterns = run(model, Query(tokens=batch, hooks=(PATTERNS,)), edits).hooks
-            layers = sorted(patterns, key=lambda name: int(name.split(".")[1]))
-            for i in range(len(batch)):
-                A = torch.stack([patterns[name][i] for name in layers])[:, :, 1:]  # [L, H, T−1, T]
+            patterns = by_layer(run(model, Query(tokens=batch, hooks=(PATTERN,)), edits), "hook_pattern")
+            for i, layers in enumerate(zip(*patterns.values(), strict=True)):
+                A = torch.stack(layers)[:, :, 1:]  # [L, H, T−1, T]
                 if member == 0:
                     plain.append(A.argmax(-1))
                     continue
@@ -126,14 +114,7 @@ def pattern_sums(
         batch_sums.append(sums)
     if not queries:
         raise InputError("no document has two tokens, so there is no attention; give longer documents")
-    entropy, peak, unchanged = np.concatenate(batch_sums, -1)
-    return Patterns(entropy, peak, unchanged, np.asarray(queries, float))
-
-
-def trapezoid(x: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Weights w with Σ w_i y_i = the trapezoid rule's integral of y over ascending x."""
-    steps = np.diff(np.asarray(x, float))
-    return np.concatenate([[0.0], steps / 2]) + np.concatenate([steps / 2, [0.0]])
+    return dict(zip(ATTENTION, np.concatenate(batch_sums, -1), strict=True)), np.asarray(queries, float)
 
 
 def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units: pd.DataFrame) -> Observations:
@@ -141,20 +122,16 @@ def areas(alphas: Sequence[float], losses: np.ndarray, tokens: np.ndarray, units
     ascending from 1. losses: summed loss in nats, [alphas, documents], NaN of a document that was not measured. tokens:
     targets per document. units: the documents."""
     a, y, n = np.asarray(alphas, float), np.nan_to_num(losses), np.asarray(tokens, float)
-    mean = y.sum(1) / n.sum()
-    rows, totals, sizes = [], [], []
-    for kind in KINDS:
-        for axis in AXES if kind != "weighted" else ("linear",):
-            w = trapezoid(AXES[axis](a)) if kind != "weighted" else a
-            slope = w * np.exp(mean)
-            rows.append({"kind": kind, "axis": axis})
-            totals.append({
-                "raw": w @ y, "weighted": w @ y, "excess": w @ (y - y[0]), "relative": 100.0 * w @ (y - y[0]),
-                "perplexity": slope @ (y - mean[:, None] * n) + slope.sum() * n,
-            }[kind])  # fmt: skip
-            sizes.append(y[0] if kind == "relative" else n)
-    measure, cells = Measure(name="area under the curve", unit=UNIT, resolution=NATS.resolution), pd.DataFrame(rows)
-    return Observations(measure=measure, cells=cells, units=units, total=np.stack(totals), size=np.stack(sizes))
+    mean = y.sum(1, keepdims=True) / n.sum()
+    perplexity = np.exp(mean) * (y + (1 - mean) * n)
+    curves = {"raw": y, "excess": y - y[0], "relative": 100.0 * (y - y[0]), "perplexity": perplexity}
+    keys = [*product(curves, AXES), ("weighted", "linear")]
+    totals = [*(np.trapezoid(curves[kind], AXES[axis](a), axis=0) for kind, axis in keys[:-1]), a @ y]
+    measure = Measure(name="area under the curve", unit=UNIT, resolution=NATS.resolution)
+    return Observations(
+        measure=measure, cells=pd.DataFrame(keys, columns=["kind", "axis"]), units=units, total=np.stack(totals),
+        size=np.stack([y[0] if kind == "relative" else n for kind, _ in keys]),
+    )  # fmt: skip
 
 
 def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> Effects:
@@ -174,7 +151,7 @@ def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> E
     units, block, index = opened.units(), effects.blocks["loss"], np.concatenate([i for i, *_ in opened.batches()])
     rows = zip(index.tolist(), document_rows(opened.batches()), strict=True)
     measured = {i: row for i, row in rows if len(row) > 1 and block.inside[0, i]}  # after an interruption some are not
-    patterns = pattern_sums(model, measured.values(), alphas, heads, progress=progress)
+    patterns, queries = pattern_sums(model, measured.values(), alphas, heads, progress=progress)
     scope = "all heads" if len(heads) == cfg.n_layers * cfg.n_heads else f"{counted(len(heads), 'head')}"
     effects.about["title"] = f"{title_of(model)}: softmax(α · scores) in {scope}; {effects.documents}"
     effects.extra, contrasts = {}, effects.contrasts["loss"]
@@ -184,43 +161,35 @@ def observe(options: Amplify, model: Any, data: Opened, progress: Progress) -> E
     if len(up := [i for i, alpha in enumerate(alphas, 1) if alpha >= 1]) > 1:
         effects.blocks["areas"] = areas([alphas[i - 1] for i in up], block.total[up], block.sizes[0], units)
         effects.contrasts["areas"] = each("area", effects.blocks["areas"].cells, null=None)
-    add_attention(effects, alphas, patterns, units.iloc[list(measured)].reset_index(drop=True), heads)
+    every: list[dict[str, Any]] = [
+        {"alpha": alpha, "head": f"L{layer}.H{head}", "layer": layer, "index": head}
+        for alpha in alphas for layer, head in every_head(model)
+    ]  # fmt: skip
+    first = min((head.layer for head in heads), default=0)  # up to this layer the most attended key never changes
+    units = units.iloc[list(measured)].reset_index(drop=True)
+    for name, measure in ATTENTION.items():
+        sums = patterns[name]
+        later = sums[:, first + 1 :] if name == "unchanged" else sums
+        mean = later.mean((1, 2)) if later.shape[1] else sums.mean((1, 2))
+        for block, rows, totals in ((name, [{"alpha": a} for a in alphas], mean), (f"heads-{name}", every, sums)):
+            ordered = [row.get("layer", first if not later.shape[1] else cfg.n_layers) <= first for row in rows]
+            reasons = [
+                BASELINE if row["alpha"] == 1 else SAME_ORDER if same else ""
+                for row, same in zip(rows, ordered, strict=True)
+            ]
+            effects.add(measure, pd.DataFrame(rows), units, totals.reshape(len(rows), -1), queries, block=block,
+                        quantity=name, null=None, missing=reasons if name == "unchanged" else "")  # fmt: skip
     if options.prompt:
         samples = continuations(model, options.prompt, sweep, tokens=options.sample_tokens, seed=options.seed)
         effects.extra["samples"] = pd.DataFrame({"alpha": alphas, "sample": samples})
     if options.text:
-        middle = patterns.entropy[alphas.index(1.0), cfg.n_layers // 2].sum(-1)
+        middle = patterns["entropy"][alphas.index(1.0), cfg.n_layers // 2].sum(-1)
         drawn = drawn or [Head(cfg.n_layers // 2, int(middle.argmax()))]
         pictures = zip(alphas, (picture(model, options.text, drawn, edits=edits) for edits in sweep), strict=True)
         frames = [frame.assign(alpha=alpha, head=frame["head"] + f", α = {alpha:g}") for alpha, frame in pictures]
         frame = pd.concat(frames, ignore_index=True)
         effects.extra["picture"] = frame.sort_values(["layer", "index", "alpha"], kind="stable", ignore_index=True)
     return effects
-
-
-def add_attention(
-    effects: Effects, alphas: Sequence[float], patterns: Patterns, units: pd.DataFrame, heads: Iterable[Head]
-) -> None:
-    """Blocks of entropy, peak and unchanged keys at every α: mean over all heads, and each head. `unchanged` averages
-    over the layers after the first amplified one. Up to it the most attended key never changes."""
-    layers, width = patterns.entropy.shape[1:3]
-    fixed = min((head.layer for head in heads), default=0)
-    every: list[dict[str, Any]] = [
-        {"alpha": alpha, "head": f"L{layer}.H{head}", "layer": layer, "index": head}
-        for alpha in alphas for layer in range(layers) for head in range(width)
-    ]  # fmt: skip
-    for name, measure in ATTENTION.items():
-        sums = getattr(patterns, name)  # [alphas, layers, heads, documents]
-        later = sums[:, fixed + 1 :] if name == "unchanged" else sums
-        mean = later.mean((1, 2)) if later.shape[1] else sums.mean((1, 2))
-        of = {name: ([{"alpha": a} for a in alphas], mean, not later.shape[1]), f"heads-{name}": (every, sums, False)}
-        for block, (rows, totals, fixed_order) in of.items():
-            cells, total = pd.DataFrame(rows), totals.reshape(len(rows), -1)
-            ordered = [SAME_ORDER if fixed_order or row.get("layer", fixed + 1) <= fixed else "" for row in rows]
-            reasons = [BASELINE if row["alpha"] == 1 else reason for row, reason in zip(rows, ordered, strict=True)]
-            missing = reasons if name == "unchanged" else ""
-            effects.add(measure, cells, units, total, patterns.queries, block=block, quantity=name, null=None,
-                        missing=missing)  # fmt: skip
 
 
 def tables(options: Amplify, effects: Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -17,8 +17,7 @@ foils. --out circuit.json and circuit.pt are the formats of the MIB benchmark. `
 the edges are in models with several streams.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -84,7 +83,7 @@ class Circuits(Instrument):
         check_suite(self.task)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.circuits import measure
 
         return measure

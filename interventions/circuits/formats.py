@@ -52,7 +52,10 @@ def write_circuit(
         list(known) if {*names} <= {*known} else list(dict.fromkeys(names))
         for names, known in zip((sender, reader), gpt2_parts(cfg), strict=True)
     )  # fmt: skip
-    more = {} if faithfulness is None else {"faithfulness": _rows(faithfulness)}
+    more: dict[str, Any] = {}
+    if faithfulness is not None:  # JSON has no NaN
+        curve = faithfulness[CURVE].astype(float)
+        more["faithfulness"] = curve.astype(object).where(curve.notna(), None).to_dict("records")
     if path.suffix == ".json":
         nodes = {name: {"in_graph": name in inside} for name in dict.fromkeys([*senders, "logits"])}
         rows = zip(edges["edge"], edges["score"], in_circuit, strict=True)
@@ -61,20 +64,13 @@ def write_circuit(
         return
     places = [senders.index(name) for name in sender], [readers.index(name) for name in reader]
     scores = torch.zeros(len(senders), len(readers))
-    in_graph = torch.zeros(len(senders), len(readers), dtype=torch.bool)
+    in_graph, real = torch.zeros_like(scores, dtype=torch.bool), torch.zeros_like(scores, dtype=torch.bool)
     scores[places], in_graph[places] = torch.tensor(edges["score"].to_numpy(np.float32)), torch.tensor(in_circuit)
-    real = torch.zeros_like(in_graph)
     real[places] = True
     file = {"cfg": dict(cfg), "src_nodes": senders, "dst_nodes": readers, "edges_scores": scores,
             "edges_in_graph": in_graph, "real_edge_mask": real,
             "nodes_in_graph": torch.tensor([name in inside for name in senders]), **more}  # fmt: skip
     write_atomically(path, lambda part: torch.save(file, part))
-
-
-def _rows(curve: pd.DataFrame) -> list[dict[str, float | None]]:
-    """The curve of f as plain numbers; what is undefined is None, because JSON has no NaN."""
-    rows = curve[CURVE].to_dict("records")
-    return [{name: None if pd.isna(x) else float(x) for name, x in row.items()} for row in rows]
 
 
 @dataclass(frozen=True)

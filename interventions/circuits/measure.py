@@ -20,7 +20,7 @@ from streamscope.instruments.open_data import open_data, sides_of
 from streamscope.instruments.prompts.suite import unit_of
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, read_clusters
-from streamscope.instruments.table import Table, counts, described, key, number, quantity
+from streamscope.instruments.table import Table, counts, described, key, note, number, quantity
 from streamscope.interventions.circuits import Circuits, Metric, worth
 from streamscope.interventions.circuits.graph import Graph, check_model, graph_of, write_vector
 from streamscope.interventions.circuits.metrics import Batch, batches_of
@@ -44,27 +44,31 @@ def check(options: Circuits, model: Any) -> None:
 
 def observe(options: Circuits, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Blocks: the score of every edge on every pair; the metric of runs and circuits on the judging pairs."""
-    graph, (pair_set, spans, words) = graph_of(model, options.latents), task_pairs(options, model)
+    graph, (pair_set, words) = graph_of(model, options.latents), task_pairs(options, model)
     pairs, units = pair_set.pairs, units_of(pair_set.pairs)
     side = sides_of(units, *GROUPS)
     choosing, judging = (np.flatnonzero(side == half) for half in (0, 1))
     if hasattr(progress, "say"):
-        batch_list = batches_for(model, graph, pairs, options.metric, spans)
-        runs = worth.circuit_values(model, graph, batch_list, options.metric, [])
+        runs = worth.circuit_values(model, graph, batches_for(model, graph, pairs, options.metric), options.metric, [])
         say(progress, outlook(_observed(options, runs, units), side == 1))
-        if (seconds := seconds_of(options, model, pair_set, spans)) > LONG_SECONDS:
+        if (seconds := seconds_of(options, model, pair_set)) > LONG_SECONDS:
             say(progress, f"about {duration(seconds)} for the circuit; {peak_gigabytes():.1f} GB of memory so far")
     scored = choosing if options.method == "acdc" else np.arange(len(pairs))
     scores = np.full((len(graph.edges), len(pairs)), np.nan, np.float32)
     scores[:, scored] = score_edges(
         model, graph, [pairs[i] for i in scored], options.method, options.metric, steps=options.steps,
-        threshold=options.threshold, seed=options.seed, points=options.ig_points,
-        spans=[spans[i] for i in scored] if spans else (), progress=progress,
+        threshold=options.threshold, seed=options.seed, points=options.ig_points, progress=progress,
     )  # fmt: skip
-    chosen = scores[:, choosing].mean(1)
-    judged = units.iloc[judging].reset_index(drop=True)
-    values = _circuits(options, model, graph, chosen, [pairs[i] for i in judging],
-                       [spans[i] for i in judging] if spans else (), judged, progress)  # fmt: skip
+    chosen, n, rng = scores[:, choosing].mean(1), len(graph.edges), np.random.default_rng(options.seed)
+    orders: list[tuple[str, int, np.ndarray, Ranking]] = [(ranking, 0, chosen, ranking) for ranking in RANKINGS]
+    orders += [("random", draw, rng.random(n), "score") for draw in range(options.draws)]
+    cells, masks = list[dict[str, Any]](), list[np.ndarray]()
+    for (ranking, draw, by_edge, by), k in product(orders, SHARES):
+        cells.append({"run": "circuit", "ranking": ranking, "draw": draw, "share": k})
+        masks.append(worth.top(by_edge, worth.size_of(k, n), by))
+    batch_list = batches_for(model, graph, [pairs[i] for i in judging], options.metric)
+    circuits = worth.circuit_values(model, graph, batch_list, options.metric, masks, progress)
+    values = _observed(options, circuits, units.iloc[judging].reset_index(drop=True), cells)
     about = {
         "title": f"{title_of(model)}, {words}", "edges": len(graph.edges), "judging": len(judging),
         "mib": {"n_layers": model.config.n_layers, "n_heads": model.config.n_heads, "d_model": model.config.d_model,
@@ -110,15 +114,15 @@ TRIED = 4
 """Pairs by whose time the cost of all is estimated, at most a quarter of them."""
 
 
-def seconds_of(options: Circuits, model: Any, pair_set: Pairs, spans: Sequence[Sequence[int]]) -> float:
+def seconds_of(options: Circuits, model: Any, pair_set: Pairs) -> float:
     """What a circuit will cost, by scores and one circuit of `TRIED` pairs."""
     tried = max(1, min(TRIED, len(pair_set.pairs) // 4))
     graph, sample = graph_of(model, options.latents), pair_set.pairs[:tried]
     steps, times = min(options.steps, 2), [time.perf_counter()]
     score_edges(model, graph, sample, options.method, options.metric, steps=steps, threshold=options.threshold,
-                seed=options.seed, points=options.ig_points, spans=spans[:tried])  # fmt: skip
+                seed=options.seed, points=options.ig_points)  # fmt: skip
     times.append(time.perf_counter())
-    batch_list = batches_for(model, graph, sample, options.metric, spans[:tried])
+    batch_list = batches_for(model, graph, sample, options.metric)
     worth.circuit_values(model, graph, batch_list, options.metric, [np.arange(len(graph.edges)) % 2 == 0])
     scores, circuit = np.diff([*times, time.perf_counter()])
     circuits = len(worth.SHARES) * (len(RANKINGS) + options.draws)
@@ -127,9 +131,8 @@ def seconds_of(options: Circuits, model: Any, pair_set: Pairs, spans: Sequence[S
     return float((scores * len(pair_set.pairs) + circuit / 3 * circuits * judging) / len(sample))
 
 
-def task_pairs(options: Circuits, model: Any) -> tuple[Pairs, list[list[int]], str]:
-    """The task's pairs in the model's tokens, the tokens of their answers where these are texts, and a description.
-    Raises `InputError` where no contrast gives pairs."""
+def task_pairs(options: Circuits, model: Any) -> tuple[Pairs, str]:
+    """The task's pairs in the model's tokens, and a description. Raises `InputError` where no contrast gives pairs."""
     opened = open_data(Prompts(suite=options.task), model)
     tried: list[Any] = [options.contrast]
     if options.contrast == "auto":
@@ -145,11 +148,8 @@ def task_pairs(options: Circuits, model: Any) -> tuple[Pairs, list[list[int]], s
         scorable_pairs = tuple(pair for pair in candidates.pairs if pair.id not in unscored)
         candidates = Pairs(scorable_pairs, (*candidates.filtered, *lost)) if scorable_pairs else candidates
     pair_set = choose_pairs(candidates, options.pairs)
-    answers = dict(zip((p.id for p in opened.aligned.prompts), opened.aligned.continuations, strict=True))
-    spans = [list(sides[0]) for p in pair_set.pairs if (sides := answers.get(p.id)) is not None]
-    spans = spans if len(spans) == len(pair_set.pairs) else []
     words = f"{counted(len(pair_set.pairs), 'pair')} of {opened.suite.name} by {contrast}{pair_set.left_out}"
-    return pair_set, spans, f"{words}, {options.method}, metric {options.metric}"
+    return pair_set, f"{words}, {options.method}, metric {options.metric}"
 
 
 def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
@@ -165,22 +165,6 @@ def edge_cells(model: Any, graph: Graph) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _circuits(
-    options: Circuits, model: Any, graph: Graph, chosen: np.ndarray, pairs: Sequence[PatchPair],
-    spans: Sequence[Sequence[int]], units: pd.DataFrame, progress: Progress,
-) -> Observations:  # fmt: skip
-    n, rng = len(graph.edges), np.random.default_rng(options.seed)
-    orders: list[tuple[str, int, np.ndarray, Ranking]] = [(ranking, 0, chosen, ranking) for ranking in RANKINGS]
-    orders += [("random", draw, rng.random(n), "score") for draw in range(options.draws)]
-    cells, masks = list[dict[str, Any]](), list[np.ndarray]()
-    for (ranking, draw, scores, by), k in product(orders, SHARES):
-        cells.append({"run": "circuit", "ranking": ranking, "draw": draw, "share": k})
-        masks.append(worth.top(scores, worth.size_of(k, n), by))
-    batch_list = batches_for(model, graph, pairs, options.metric, spans)
-    values = worth.circuit_values(model, graph, batch_list, options.metric, masks, progress)
-    return _observed(options, values, units, cells)
-
-
 def _observed(
     options: Circuits, values: np.ndarray, units: pd.DataFrame, circuits: Sequence[Mapping[str, Any]] = ()
 ) -> Observations:
@@ -190,12 +174,10 @@ def _observed(
     return Observations(measure=measure, cells=cells, units=units, total=values, size=1.0)
 
 
-def batches_for(
-    model: Any, graph: Graph, pairs: Sequence[PatchPair], metric: Metric, spans: Sequence[Sequence[int]] = ()
-) -> list[Batch]:
+def batches_for(model: Any, graph: Graph, pairs: Sequence[PatchPair], metric: Metric) -> list[Batch]:
     """The pairs in batches whose runs fit into memory with the outputs of all senders."""
     tokens = max(256, MEMORY // (12 * model.config.d_model * len(graph.senders)))
-    return list(batches_of(pairs, metric, tokens, spans, model.cfg.device))
+    return list(batches_of(pairs, metric, tokens, model.cfg.device))
 
 
 def _contrasts(values: Observations) -> list[Contrast]:
@@ -280,28 +262,25 @@ def _interval(
 
 
 def _summary(values: Observations, estimates: Estimates, curve: Table, flat: str, title: str) -> Table:
-    rows, missing, ranking_of = list[dict[str, Any]](), Reasons(), values.cells["ranking"]
+    rows, ranking_of = list[dict[str, Any]](), values.cells["ranking"]
+    blank = dict.fromkeys((f"{column}{end}" for column in ("random", "difference") for end in ENDS), np.nan)
     for name, estimate_name in (("metric of the clean run", "m"), ("effect: clean − corrupted", "effect")):
         whole_model = estimates.where(ranking="whole model", quantity=estimate_name)
         reasons = {of: text for (_, of), text in whole_model.reasons.items() if of in ("value", "low", "high")}
         numbers, reasons = observations.interval_columns("value", (whole_model.frame.iloc[0].to_dict(), reasons))
-        missing |= {(len(rows), c): text for c, text in reasons.items()}
-        blank_columns = [f"{c}{end}" for c in ("random", "difference") for end in ENDS]
-        missing |= {(len(rows), c): "not of a circuit" for c in blank_columns}
-        rows.append({"measure": name, "unit": "nats", **numbers, **dict.fromkeys(blank_columns, np.nan)})
+        undefined = note(reasons | dict.fromkeys(blank, "not of a circuit"))
+        rows.append({"measure": name, "unit": "nats", **numbers, **blank, "undefined": undefined})
     drawn = np.flatnonzero(ranking_of == "random")
     for name, ranking, statistic in SUMMARY:
         ranked_cells = np.flatnonzero(ranking_of == ranking)
-        row: dict[str, Any] = {"measure": name, "unit": "share of the effect"}
+        row, lost = {"measure": name, "unit": "share of the effect"}, dict[str, str]()
         for column, indices, g in (("value", ranked_cells, statistic), ("random", drawn, statistic),
                                    ("difference", np.r_[ranked_cells, drawn], _over_random(statistic))):  # fmt: skip
             numbers, reasons = _interval(column, values, indices, g, flat)
-            row |= numbers
-            missing |= {(len(rows), name): text for name, text in reasons.items()}
-        rows.append(row)
-    last, lost = share_for_whole(curve.frame, curve.missing)
-    missing |= {(len(rows), column): text for column, text in lost.items()}
-    return Table(pd.DataFrame([*rows, last]), SUMMARY_COLUMNS, missing, title)
+            row, lost = row | numbers, lost | reasons
+        rows.append({**row, "undefined": note(lost)})
+    whole, lost = share_for_whole(curve.frame, curve.missing)
+    return Table.noted(pd.DataFrame([*rows, {**whole, "undefined": note(lost)}]), SUMMARY_COLUMNS, title)
 
 
 def share_for_whole(curve: pd.DataFrame, missing: Reasons) -> tuple[dict[str, Any], dict[str, str]]:
@@ -340,13 +319,9 @@ SUMMARY = (
 
 def relate(result: Result) -> dict[str, Table]:
     """agreement: the Jaccard index of the best edges of every two runs, for each share of edges."""
-    table = result.tables.get("edges") or result.table()
-    frame = table.frame
-    runs = ["run", "step"] if "step" in frame else ["run"]
-    scores = {
-        " @ ".join(map(str, label if isinstance(label, tuple) else (label,))): group.set_index("edge")["chosen_by"]
-        for label, group in frame.groupby(runs, sort=False)
-    }
+    frame = (result.tables.get("edges") or result.table()).frame
+    by_run = frame.groupby(["run", "step"] if "step" in frame else ["run"], sort=False)
+    scores = {" @ ".join(map(str, label)): group.set_index("edge")["chosen_by"] for label, group in by_run}
     rows = []
     for a, b in combinations(scores, 2):
         shared = scores[a].index.intersection(scores[b].index)

@@ -38,14 +38,13 @@ class Batch:
 
 
 def batches_of(
-    pairs: Sequence[PatchPair], metric: Metric, tokens: int, spans: Sequence[Sequence[int]] = (),
-    device: str | torch.device = "cpu",
-) -> Iterator[Batch]:  # fmt: skip
-    """The pairs in batches of at most `tokens` tokens. `spans` are the answers' tokens, which the metric loss needs.
-    Raises `InputError` for the metric loss where spans are missing."""
-    if metric == "loss" and not spans:
+    pairs: Sequence[PatchPair], metric: Metric, tokens: int, device: str | torch.device = "cpu"
+) -> Iterator[Batch]:
+    """The pairs in batches of at most `tokens` tokens. Raises `InputError` for the metric loss where a pair has no
+    continuation."""
+    if metric == "loss" and not all(p.continuation for p in pairs):
         raise InputError("the metric loss needs answers as text: give a task with continuations, or another --metric")
-    follow = [list(spans[i]) if metric == "loss" else list(p.answers[:1]) for i, p in enumerate(pairs)]
+    follow = [list(p.continuation if metric == "loss" else p.answers[:1]) for p in pairs]
     for rows in batches([len(p.clean) + len(f) - 1 for p, f in zip(pairs, follow, strict=True)], tokens):
         batch_pairs, answer_ids = [pairs[i] for i in rows], [follow[i] for i in rows]
         places = [[p.last + k for k in range(len(f))] for p, f in zip(batch_pairs, answer_ids, strict=True)]

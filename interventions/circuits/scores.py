@@ -14,8 +14,7 @@ Gradients hold the coefficients c at the clean run; what goes through a change o
 Scores are [edges, pairs]. Apart from them memory holds one batch, and all batches with acdc.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,8 +71,7 @@ def bytes_per_token(model: Any, graph: Graph, method: Method) -> int:
 def score_edges(
     model: Any, graph: Graph, pairs: Sequence[PatchPair], method: Method = "eap-ig",
     metric: Metric = "logit-difference", *, steps: int = 10, threshold: float = 0.01, seed: int = 0,
-    points: Points = "right", spans: Sequence[Sequence[int]] = (),
-    progress: Callable[[Iterable], Iterable] = iter,
+    points: Points = "right", progress: Callable[[Iterable], Iterable] = iter,
 ) -> Float[np.ndarray, "edges pairs"]:  # fmt: skip
     """The score of every edge and pair, in the metric's unit. Raises `InputError` for the metric kl where a method
     takes its gradient at the clean run alone."""
@@ -87,7 +85,7 @@ def score_edges(
         scores[:] = np.random.default_rng(seed).random((len(scores), 1))
         return scores
     token_bytes = bytes_per_token(model, graph, method)
-    batch_list = list(batches_of(pairs, metric, max(1, MEMORY // token_bytes), spans, model.cfg.device))
+    batch_list = list(batches_of(pairs, metric, max(1, MEMORY // token_bytes), model.cfg.device))
     padded = [batch.clean.numel() for batch in batch_list]
     peak = token_bytes * (sum(padded) if method == "acdc" else max(padded))
     batches = f"{len(batch_list)} batch{'es' if len(batch_list) > 1 else ''} of up to {max(padded)} tokens"
@@ -146,18 +144,6 @@ def repeat_run(state: Run, n: int, *, out: bool) -> Run:
     return replace(state, X=X, entering=entering, out=outputs, A=A, **empty)
 
 
-@contextmanager
-def _frozen(model: Any) -> Iterator[None]:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    for p in parameters:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in parameters:
-            p.requires_grad_(True)
-
-
 def attribution(
     model: Any, graph: Graph, runs: Pass, metric: Metric, method: Method, alphas: Sequence[float]
 ) -> Float[Tensor, "edges B"]:
@@ -165,7 +151,10 @@ def attribution(
     scores = runs.m.new_zeros(len(runs.m), *graph.connected.shape)
     clean, corrupt = runs.clean.out, runs.corrupt.out
     stages = range(-1, 2 * model.config.n_layers)
-    with _frozen(model):
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for p in trainable:
+        p.requires_grad_(False)
+    try:
         for stage in stages if method == "eap-ig-activations" else [-1]:
             writers = graph.written_at(stage)
             total: dict[int, list[Tensor]] = {}
@@ -175,6 +164,9 @@ def attribution(
                     total[v] = [a + b for a, b in zip(total[v], parts, strict=True)] if v in total else parts
             senders = writers if method == "eap-ig-activations" else slice(0, len(graph.senders))
             _contract(graph, runs, {v: [g / len(alphas) for g in parts] for v, parts in total.items()}, senders, scores)
+    finally:
+        for p in trainable:
+            p.requires_grad_(True)
     return scores[:, graph.edges[:, 0], graph.edges[:, 1]].T
 
 

@@ -26,12 +26,12 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, need_parts, title_of
 from streamscope.instruments.data import Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Observations, Reasons
+from streamscope.instruments.observations import Contrast, Estimates, Observations
 from streamscope.instruments.open_data import task_block
 from streamscope.instruments.prompts.tasks import Task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import ratio
-from streamscope.instruments.table import Table, described, key, number, quantity
+from streamscope.instruments.table import Table, described, key, note, number, quantity
 from streamscope.interventions.controls import CASES
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.hydra import Hydra
@@ -219,7 +219,7 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
         blocks[0], cells=pd.concat([block.cells for block in blocks], ignore_index=True),
         total=np.concatenate([block.total for block in blocks]), size=np.concatenate([block.sizes for block in blocks]),
     )  # fmt: skip
-    rows, missing = list[dict[str, Any]](), Reasons()
+    rows = list[dict[str, Any]]()
 
     def difference_of(a: Any, b: Any, c: Any, d: Any, axis: int = -1) -> np.ndarray:
         return np.asarray(ratio(a, b, axis) - ratio(c, d, axis))
@@ -235,15 +235,15 @@ def control_tables(run: Result, control: Result) -> dict[str, Table]:
                 resamples=RESAMPLES,
             )  # fmt: skip
         difference, lost = observations.interval_columns("difference", interval)
-        lost = dict.fromkeys(difference, UNSURE) if reasons else dict.fromkeys(lost, FEW)
-        missing |= {(len(rows), column): text for column, text in {**reasons, **lost}.items()}
+        if reasons:
+            difference = dict.fromkeys(difference, np.nan)
+        reasons |= dict.fromkeys(difference, UNSURE) if reasons else dict.fromkeys(lost, FEW)
         rows.append({
             "task": task, "group": group, "run": shares[0][0]["made_up"], "control": shares[1][0]["made_up"],
-            **difference, **dict.fromkeys(difference if reasons else (), np.nan), "n": interval[0]["n"],
-            "clusters": interval[0]["clusters"],
+            **difference, "n": interval[0]["n"], "clusters": interval[0]["clusters"], "undefined": note(reasons),
         })  # fmt: skip
     title = "Compensated share of the direct effect, run minus control"
-    return {"made_up": Table(pd.DataFrame(rows), MADE_UP, missing, title)}
+    return {"made_up": Table.noted(pd.DataFrame(rows), MADE_UP, title)}
 
 
 RATIO = "ratio to the direct effect"

@@ -14,8 +14,7 @@ show KL at every position, and the most probable next tokens before and after. A
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import MinLen
 
@@ -75,7 +74,7 @@ class Latents(Instrument):
         return {Documents: "--source applies to texts only"} if blends else {}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.latents import measure
 
         return measure

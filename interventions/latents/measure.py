@@ -11,6 +11,7 @@ padded row) and leaves the rest unchanged, bit for bit.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -60,15 +61,6 @@ def parse_places(specs: str | Sequence[str], config: ModelConfig) -> list[Place]
     names = {path.split(".")[1]: path for path in latent_widths(config)}
     parts = parse_parts(specs, config.n_layers, list(names), "HDPL projection")
     return [Place(layer, names[name]) for layer, name in parts]
-
-
-def check_dims(places: Iterable[Place], dims: Iterable[int], config: ModelConfig) -> None:
-    """Raise `InputError` unless every place has every dimension, counted from 0."""
-    widths = latent_widths(config)
-    for place in places:
-        for d in dims:
-            if not 0 <= d < widths[place.path]:
-                raise InputError(f"{place.label} has latent dimensions 0 to {widths[place.path] - 1}, not {d}")
 
 
 Indices = Sequence[int] | None
@@ -151,9 +143,10 @@ def check(options: Latents, model: Any) -> None:
 def cells_of(options: Latents, config: ModelConfig) -> list[Cell]:
     """Every change of every place (or of all together), and with `each` of every dimension. Raises `InputError` for a
     projection or dimension that the model lacks."""
-    places = parse_places(options.at, config)
-    check_dims(places, options.dims, config)
-    widths = latent_widths(config)
+    places, widths = parse_places(options.at, config), latent_widths(config)
+    for place, d in product(places, options.dims):
+        if not 0 <= d < widths[place.path]:
+            raise InputError(f"{place.label} has latent dimensions 0 to {widths[place.path] - 1}, not {d}")
     blends = options.blend or ((1.0,) if options.source else ())
     scales = options.scale or (() if options.clamp or blends else (0.0,))
     specs: list[tuple[Literal["scale", "clamp", "blend"], float]] = [("scale", v) for v in scales]
@@ -190,8 +183,18 @@ def observe(options: Latents, model: Any, data: Opened, progress: Progress) -> c
         )
         effects.about["title"] = {"latents": f"{name}: {effects.loss}; {effects.documents}"}
     effects.about["title"]["texts"] = f"{name} under changed latents{cut}"
-    effects.extra = texts
-    add_texts(effects, texts[0], opened.names)
+    effects.extra, positions = texts, texts[0]
+    # cells are edits of a text, units its positions
+    cell, unit = (positions.groupby(keys, sort=False).ngroup() for keys in (["prompt", *KEYS], ["prompt", "position"]))
+    of_cells = positions.loc[~cell.duplicated(), ["prompt", *KEYS]].reset_index(drop=True)
+    units = positions.loc[~unit.duplicated(), ["prompt", "position"]].reset_index(drop=True)
+    total, size = np.zeros((2, len(of_cells), len(units)))
+    total[cell, unit], size[cell, unit] = positions["kl"], 1.0
+    names = [opened.names[i] for i in units["prompt"]]
+    units["cluster"] = [name.split(":")[-1] for name in names]  # copies of a text are not independent
+    units["unit"] = [f"{name}:{position}" for name, position in zip(names, units["position"], strict=True)]
+    measure = Measure(name="kl", unit=DIVERGENCE, resolution=NATS.resolution, limits=(0.0, np.inf))
+    effects.add(measure, of_cells, units, total, size, block="texts", quantity="kl", null=None)
     return effects
 
 
@@ -260,19 +263,6 @@ def _top(tokenizer: Any, p: Tensor, base_p: Tensor, k: int, labels: Mapping[str,
         {**labels, "rank": rank, "token": piece, "probability": float(p[i]), "before": float(base_p[i])}
         for rank, (i, piece) in enumerate(zip(best, tokenizer.pieces(best), strict=True), 1)
     ]
-
-
-def add_texts(effects: changes.Effects, positions: pd.DataFrame, names: Sequence[str]) -> None:
-    """Add KL as a block: cells are edits of a text, units its positions; the mean over positions is estimated."""
-    cell, unit = (positions.groupby(keys, sort=False).ngroup() for keys in (["prompt", *KEYS], ["prompt", "position"]))
-    cells = positions.loc[~cell.duplicated(), ["prompt", *KEYS]].reset_index(drop=True)
-    units = positions.loc[~unit.duplicated(), ["prompt", "position"]].reset_index(drop=True)
-    total, size = np.zeros((2, len(cells), len(units)))
-    total[cell, unit], size[cell, unit] = positions["kl"], 1.0
-    units["cluster"] = [names[i].split(":")[-1] for i in units["prompt"]]  # copies of a text are not independent
-    units["unit"] = [f"{names[i]}:{position}" for i, position in zip(units["prompt"], units["position"], strict=True)]
-    measure = Measure(name="kl", unit=DIVERGENCE, resolution=NATS.resolution, limits=(0.0, np.inf))
-    effects.add(measure, cells, units, total, size, block="texts", quantity="kl", null=None)
 
 
 def tables(options: Latents, effects: changes.Effects, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

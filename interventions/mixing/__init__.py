@@ -24,8 +24,7 @@ reads only the sum. H_pre of equal streams only changes the scale, which the bra
 --control pairs the documents of two models with the same modules.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import MinLen
 
@@ -65,7 +64,7 @@ class Mixing(Instrument):
     planted: ClassVar = "tests/interventions/test_mixing.py::test_what_is_known_on_paper"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.mixing import measure
 
         return measure

@@ -46,11 +46,6 @@ def parse_modules(specs: str | Sequence[str], n_layers: int) -> list[PlacedConne
     return [PlacedConnection(*part) for part in parse_parts(specs, n_layers, PARTS, "module")]
 
 
-def constant_coefficients(values: Mapping[str, Tensor]) -> dict[str, Edit]:
-    """H ← values[hook], [N] or [N, N], the same at every token."""
-    return {name: partial(_constant, value=value) for name, value in values.items()}
-
-
 def permute_streams(modules: Iterable[PlacedConnection], order: Sequence[int]) -> dict[str, Edit]:
     """X_s ← X_order[s] where the streams enter the modules."""
     return {module.entry: lambda X, hook: X[:, :, list(order)] for module in modules}
@@ -117,14 +112,14 @@ def placed_changes(options: Mixing, model: Any) -> list[tuple[str, str, tuple[Pl
 def edits_of(
     change: str, modules: Sequence[PlacedConnection], constants: Constants, orders: Sequence[Sequence[int]]
 ) -> list[Edits]:
-    """The edits of a change in these modules, one for each permutation."""
+    """The edits of a change in these modules, one for each permutation; constants [N] or [N, N] are the same at every
+    token."""
     if change == "permute":
         return [permute_streams(modules, order) for order in orders]
     if change == "average":
         return [average_streams(modules)]
-    to = change.partition("-")[2]
-    hooks = [hook for module in modules for hook in hooks_of(change, module)]
-    return [constant_coefficients({hook: constants[hook, to] for hook in hooks})]
+    to, hooks = change.partition("-")[2], [hook for module in modules for hook in hooks_of(change, module)]
+    return [{hook: partial(_constant, value=constants[hook, to]) for hook in hooks}]
 
 
 def inert_reasons(model: Any, change: str) -> dict[str, str]:

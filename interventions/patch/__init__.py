@@ -29,8 +29,7 @@ Source: Meng et al. 2022; Wang et al. 2022.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -108,7 +107,7 @@ class Patch(Instrument):
         return {} if self.clean is None else {Prompts: "--clean and --corrupt are the pair"}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.patch import measure
 
         return measure

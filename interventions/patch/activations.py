@@ -103,8 +103,16 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
     this run whose layer reads one stream of the other. Raises `InputError` for a name without a hook, for a hook that
     only observes a sum, and for a stream that the model lacks.
     """
-    by_name = _known(model)
-    chosen_spots: dict[str, Spot] = {}
+    by_name, chosen_spots = dict[str, Spot](), dict[str, Spot]()
+    for full in model.hook_dict:
+        parts, row = full.split("."), row_of(full)
+        if row is None or (parts[0] == "blocks" and parts[1] != "0"):
+            continue
+        letters = row.shape.split(" | ")[0].split()[1:]
+        kv, heads = "G" in letters, "G" if "G" in letters else "" if full.endswith("_mix") else "H"
+        time, head = (letters.index(axis) if axis in letters else None for axis in ("T", heads))
+        short = ".".join(parts[2 * (parts[0] == "blocks") :]).replace("hook_", "").removeprefix("attn.")
+        by_name[short] = Spot(short, row.name, time, head, kv=kv)
     for name in names:
         short, stream = name.replace("hook_", "").removeprefix("attn."), None
         part, _, source_stream = short.partition(".")
@@ -121,33 +129,14 @@ def spots(model: Any, names: Sequence[str]) -> list[Spot]:
             stream, n = int(kind[1:]), model.config.residual.n
             if stream >= n:
                 raise InputError(f"stream s{stream} does not exist: the model has s0 to s{n - 1}")
-            base = by_name[f"streams_{place}"]
-        elif short in by_name:
-            base = by_name[short]
-        else:
+        base = by_name.get(short if stream is None else f"streams_{place}")
+        if base is None:
             raise unknown("hook to patch", name, list(by_name))
         point = model.hook_dict[base.hook(0)]
         if isinstance(point, ObservePoint):
             raise InputError(f"{short} only shows {point.shows}; patch {point.instead.replace('hook_', '')} instead")
-        chosen_spots[short] = Spot(short, base.name, base.time, base.head, stream, base.kv)
+        chosen_spots[short] = replace(base, short=short, stream=stream)
     return list(chosen_spots.values())
-
-
-def _known(model: Any) -> dict[str, Spot]:
-    by_name: dict[str, Spot] = {}
-    for full in model.hook_dict:
-        parts = full.split(".")
-        row = row_of(full)
-        if (parts[0] == "blocks" and parts[1] != "0") or row is None:
-            continue
-        letters = row.shape.split(" | ")[0].split()[1:]
-        mixing, kv = full.endswith("_mix"), "G" in letters
-        short = ".".join(parts[2 * (parts[0] == "blocks") :]).replace("hook_", "").removeprefix("attn.")
-        by_name[short] = Spot(
-            short, row.name, letters.index("T") if "T" in letters else None,
-            letters.index("G") if kv else letters.index("H") if "H" in letters and not mixing else None, kv=kv,
-        )  # fmt: skip
-    return by_name
 
 
 def default_spots(model: Any, by: By = "auto") -> tuple[str, ...]:
@@ -165,8 +154,11 @@ def plan(
     """The cells of a sweep: hooks × layers × (position labels, heads, both, or the whole activation). auto: by head for
     hooks with query heads, by position label for others. "head" patches keys and values by their own heads, which
     several query heads may share. Raises `InputError` for heads or positions of a hook without them."""
-    labels = _labels(pairs)
-    cells = []
+    where: dict[str, list[float]] = {}  # of each position label its places, as shares of the prompts
+    for pair in pairs:
+        for label, positions in pair.places.items():
+            where.setdefault(label, []).append(float(np.mean(positions)) / len(pair.clean))
+    labels, cells = sorted(where, key=lambda label: (label != "BOS", label == "last", np.mean(where[label]))), []
     for spot in chosen:
         query_heads = spot.head is not None and not spot.kv
         axis = ("head" if query_heads else "role" if spot.time is not None else "all") if by == "auto" else by
@@ -180,14 +172,6 @@ def plan(
         for layer in every if ".L." in spot.name else [-1]:
             cells += [Cell(spot, layer, place, head) for head in heads for place in places]
     return cells
-
-
-def _labels(pairs: Sequence[PatchPair]) -> list[str]:
-    where: dict[str, list[float]] = {}
-    for pair in pairs:
-        for label, positions in pair.places.items():
-            where.setdefault(label, []).append(float(np.mean(positions)) / len(pair.clean))
-    return sorted(where, key=lambda label: (label != "BOS", label == "last", float(np.mean(where[label]))))
 
 
 @dataclass(frozen=True)
@@ -233,11 +217,11 @@ def patch_pairs(
 
     def make(pair: PatchPair, recipient: Activations, source: Activations) -> list[dict[str, Edit] | None]:
         sources = sources_of(model, cells, pair.runs(direction)[0], recipient, source)
-        edits: list[dict[str, Edit] | None] = []
-        for cell, a in zip(cells, sources, strict=True):
-            index = None if a is None else cell.index(pair, a.ndim + 1)
-            edits.append(None if a is None or index is None else {cell.hook: partial(_put, source=a, index=index)})
-        return edits
+        return [
+            None if a is None or (index := cell.index(pair, a.ndim + 1)) is None
+            else {cell.hook: partial(_put, source=a, index=index)}
+            for cell, a in zip(cells, sources, strict=True)
+        ]  # fmt: skip
 
     return sweep_pairs(model, pairs, names_of(cells), make, len(cells), direction, progress=progress)
 

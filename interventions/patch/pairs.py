@@ -47,6 +47,8 @@ class PatchPair:
     answers: tuple[int, ...]
     """Token ids; the metric is ln Σ p(answers) − ln Σ p(foils) after the last token."""
     foils: tuple[int, ...]
+    continuation: tuple[int, ...] = ()
+    """All tokens of the right answer, where it is one text."""
     places: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Label -> positions, the same in both prompts; covers every position once."""
     cut: bool = False
@@ -100,8 +102,10 @@ def make_pairs(aligned: Aligned, tokenizer: Tokenizer, contrast: Contrast) -> Pa
     make = {"corrupt": _corrupt_pair, "noun": _noun_pair, "order": _order_pair}[contrast]
     pairs, filtered = list[PatchPair](), list[tuple[str, str]]()
     for name, (i, j) in zip(ids, partners, strict=True):
+        sides = aligned.continuations[i]
+        whole = tuple(sides[0]) if sides is not None else ()
         try:
-            pairs.append(PatchPair(id=name, cluster=names[i], **make(aligned, i, j, tokenizer)))
+            pairs.append(PatchPair(id=name, cluster=names[i], continuation=whole, **make(aligned, i, j, tokenizer)))
         except Unpaired as error:
             filtered.append((name, str(error)))
     if contrast == "order":

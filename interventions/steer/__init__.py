@@ -14,8 +14,7 @@ directions, and `kl_above` the excess of the direction. Source: SPEC §1.8.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -68,7 +67,7 @@ class Steer(Instrument):
         return {} if in_model(self.direction) else {Sets: "--direction is a file"}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.steer import measure
 
         return measure

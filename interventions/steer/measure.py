@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from streamscope.cli.errors import InputError
@@ -13,31 +12,24 @@ from streamscope.instruments.data import Documents, Opened
 from streamscope.instruments.observations import Estimates
 from streamscope.instruments.table import Table, described, key
 from streamscope.interventions import changes
-from streamscope.interventions.edits import add_direction, chunks, document_rows, random_direction
+from streamscope.interventions.edits import add_direction, document_rows, hook_means, random_direction
 from streamscope.interventions.observe import NATS
 from streamscope.interventions.steer import Steer
 from streamscope.models.generate import check_room, continuations
 from streamscope.models.head_spec import parse_layers
-from streamscope.models.hooks import Query, run
 from streamscope.probes.directions.choice import check_choice, direction_of
 from streamscope.probes.stream_states import streams_of
 
 BASELINE = "dose 0 is the baseline itself"
-CHUNK = 32
 
 
 def mean_norms(model: Any, rows: Iterable[Sequence[int]]) -> dict[int, float]:
     """Mean ‖resid_post‖ over tokens (without BOS) per layer: the unit of --scale."""
-    total, tokens = np.zeros(model.config.n_layers), 0
-    for chunk in chunks(rows, CHUNK):
-        if not (long_rows := [row for row in chunk if len(row) > 1]):
-            continue
-        tokens += sum(len(row) - 1 for row in long_rows)
-        for name, xs in run(model, Query(tokens=long_rows, hooks=("blocks.*.hook_resid_post",))).hooks.items():
-            total[int(name.split(".")[1])] += sum(float(x[1:].double().norm(dim=-1).sum()) for x in xs)
-    if not tokens:
+    hooks = [f"blocks.{layer}.hook_resid_post" for layer in range(model.config.n_layers)]
+    means = hook_means(model, hooks, rows, part=lambda x: x.double().norm(dim=-1), start=1)
+    if not means:
         raise InputError("the documents contain only BOS, so there is no mean norm: give longer ones")
-    return {layer: float(value) for layer, value in enumerate(total / tokens)}
+    return {layer: float(means[hook]) for layer, hook in enumerate(hooks)}
 
 
 def check(options: Steer, model: Any) -> None:

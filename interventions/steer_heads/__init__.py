@@ -19,8 +19,7 @@ undefined if the control does not change. To add directions to the stream use `i
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -82,7 +81,7 @@ class SteerHeads(Instrument):
         return tuple(sorted({*self.scales, 1.0}))
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.steer_heads import measure
 
         return measure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,14 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments import observations
 from streamscope.instruments.contract import InstrumentData, Progress, title_of
 from streamscope.instruments.data import Documents, Opened, Tasks
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons
-from streamscope.instruments.open_data import task_block
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.estimators import rank_among
-from streamscope.instruments.table import Column, Table, counts, described, key, number, quantity
-from streamscope.interventions.controls import CASES, Sweep, plan
+from streamscope.instruments.table import Column, Table, counts, described, key, note, number, quantity
+from streamscope.interventions.controls import CASES, plan
 from streamscope.interventions.edits import scale_heads
-from streamscope.interventions.observe import MEASURES, Observed, observe_loss, observe_task
-from streamscope.interventions.selection import Group, HeadFinder
+from streamscope.interventions.observe import MEASURES, observe_loss, observe_task, task_blocks
+from streamscope.interventions.selection import HeadFinder
 from streamscope.interventions.steer_heads import SteerHeads
 from streamscope.models.head_spec import every_head
 
@@ -36,18 +36,24 @@ Blocks = Mapping[str, Observations]
 
 
 def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-    """Cells: groups and random groups at every scale, for every task. Units: cases of the tasks, or documents."""
-    opened = data[Tasks]
+    """Cells: groups (draw −1) and random groups at every scale, for every task; scale 1 is the unedited model. Units:
+    cases of the tasks, or documents."""
+    opened, scales = data[Tasks], options.chosen
     groups = HeadFinder(model, opened.tokenizer, k=options.k, layers=options.layers).groups(options.groups)
-    heads, scales, every = [group.heads for group in groups], options.chosen, every_head(model)
+    heads, every = [group.heads for group in groups], every_head(model)
     sweep = plan(heads, scales, every, scale_heads, draws=options.draws, seed=options.seed)
+    cells = [
+        ({"group": group.name, "scale": scale, "draw": i}, None if scale == 1 else sweep.index[members, scale])
+        for (group, scale), (own, _, drawn) in zip(product(groups, scales), sweep.cells, strict=True)
+        for i, members in enumerate([own, *drawn], -1)
+    ]
     tasks = opened.tasks if "task" in options.measures else ()
     cases = {t.name: (observe_task(model, t, sweep.edits, progress=progress), opened.units(t)) for t in tasks}
-    blocks = blocks_of(cases, groups, sweep)
+    blocks = task_blocks(cases, cells)
     if "loss" in options.measures:
         documents = data[Documents]
         losses = observe_loss(model, sweep.edits, documents, progress=progress)
-        blocks |= blocks_of({"documents": ({"loss": losses}, documents.units())}, groups, sweep)
+        blocks |= task_blocks({"documents": ({"loss": losses}, documents.units())}, cells)
     about = {"title": title_of(model), "tasks": opened.title(), "groups": {g.name: g.label for g in groups}}
     contrasts = {name: contrasts_of(block) for name, block in blocks.items()}
     for name, block in list(blocks.items()):
@@ -57,36 +63,15 @@ def observe(options: SteerHeads, model: Any, data: Opened, progress: Progress) -
     return InstrumentData(blocks, contrasts, about)
 
 
-def blocks_of(
-    by_task: Mapping[str, tuple[Mapping[str, Observed], pd.DataFrame]], groups: Sequence[Group], sweep: Sweep
-) -> dict[str, Observations]:
-    """Per measure the values of every case, from the observations of each task and its units. Cells: task, group,
-    scale, and draw (−1: the group itself, else a random group). Scale 1 is the unedited model."""
-    names = np.repeat([group.name for group in groups], len(sweep.cells) // len(groups)).tolist()
-    rows: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
-    for task, (observed, _) in by_task.items():
-        for name, (heads, scale, drawn) in zip(names, sweep.cells, strict=True):
-            edits = [None if scale == 1 else sweep.index[heads, scale], *(sweep.index[d, scale] for d in drawn)]
-            where = {"task": task, "group": name, "scale": scale}
-            for measure, result in observed.items():
-                values = [({**where, "draw": i}, result.under(edit) * result.size) for i, edit in enumerate(edits, -1)]
-                rows.setdefault(measure, []).extend(values)
-    units = {task: task_units for task, (_, task_units) in by_task.items()}
-    sizes = {task: result.size for task, (observed, _) in by_task.items() for result in observed.values()}
-    return {name: task_block(MEASURES[name], units, block_rows, sizes) for name, block_rows in rows.items()}
-
-
 def contrasts_of(block: Observations) -> list[Contrast]:
     """Level and change from scale 1, for every group and scale; Holm's family is a task's groups and scales."""
     group_cells, out = block.cells[block.cells["draw"] == -1], []
-    for (task, group), rows in group_cells.groupby(list(KEYS), sort=False):
-        base = int(rows.index[rows["scale"] == 1][0])
-        family = f"{block.measure.name} of {task}"
-        for i, scale in rows["scale"].items():
-            labels, fixed = {"task": task, "group": group, "scale": scale}, BASELINE if scale == 1 else ""
-            weights = {base: 0.0} if fixed else {int(i): 1.0, base: -1.0}
+    for (task, _), rows in group_cells.groupby(list(KEYS), sort=False):
+        base, family = rows.index[rows["scale"] == 1][0], f"{block.measure.name} of {task}"
+        for i, labels in zip(rows.index, rows.drop(columns="draw").to_dict("records"), strict=True):
+            weights, fixed = ({base: 0.0}, BASELINE) if i == base else ({i: 1.0, base: -1.0}, "")
             out += [
-                Contrast(quantity="level", weights={int(i): 1.0}, labels=labels, tested=False),
+                Contrast(quantity="level", weights={i: 1.0}, labels=labels, tested=False),
                 Contrast(quantity="change", weights=weights, labels=labels, family=family, fixed=fixed),
             ]
     return out
@@ -139,29 +124,25 @@ def range_ratio(k: int, y: np.ndarray, n: np.ndarray, axis: int = -1) -> np.ndar
 def ranges(blocks: Blocks, within: tuple[float, float], heads: Mapping[str, str]) -> Table:
     """One row per measure, task and group: control range and those of random groups; monotonicity of cases and mean.
     `heads` names the heads of each group."""
-    rows, missing = list[dict[str, Any]](), Reasons()
+    rows = list[dict[str, Any]]()
     for name in (name for name in NAMES if name in blocks):
         block = blocks[name]
         rho, of_rho = monotonicity(block, within)
-        estimates = observations.estimate(rho, of_rho)
+        estimates, lost = observations.estimate(rho, of_rho).wide(KEYS)
         for i, ((task, group), cells) in enumerate(curves_of(block, within).items()):
             row, reasons = _range(block, task, group, cells)
-            estimated, moved, inside = estimates.frame.iloc[i], rho.inside[i], block.inside[cells[0]]
-            ends = ("value", "low", "high")
-            lost = {end: estimates.reasons[i, end] for end in ends if (i, end) in estimates.reasons}
-            numbers, lost = observations.interval_columns("spearman", (estimated.to_dict(), lost))
-            row |= {**numbers, "spearman_curve": NAN}
-            reasons |= lost
-            if moved.any():
-                mean = block.values[cells, None]
-                row["spearman_curve"] = float(spearman(block.cells["scale"].to_numpy()[cells], mean)[0])
+            row |= {"measure": name, "heads": heads[group], **estimates.drop(columns="spearman_sd").loc[i].to_dict()}
+            reasons |= {column: lost[i, column] for column in row if (i, column) in lost}
+            moves, mean, scales = row["n"] > 0, block.values[cells, None], block.cells["scale"].to_numpy()[cells]
+            row |= {"flat": int(block.inside[cells[0]].sum()) - row["n"], "spearman_curve": NAN}
+            if moves:
+                row["spearman_curve"] = float(spearman(scales, mean)[0])
             if np.isnan(row["spearman_curve"]):
-                reasons["spearman_curve"] = "the mean over cases does not change" if moved.any() else NO_CHANGE
-            row |= {"n": int(moved.sum()), "flat": int((inside & ~moved).sum()), "clusters": int(estimated["clusters"])}
-            missing |= {(len(rows), column): text for column, text in reasons.items()}
-            rows.append({"measure": name, "task": task, "group": group, "heads": heads[group], **row})
+                reasons["spearman_curve"] = "the mean over cases does not change" if moves else NO_CHANGE
+            rows.append({**row, "undefined": note(reasons)})
     title = f"Control range and monotonicity, scales {within[0]:g} to {within[1]:g}"
-    return Table(pd.DataFrame(rows), CURVES, missing, title)
+    frame = pd.DataFrame(rows)[[*(column.name for column in CURVES), "undefined"]]
+    return Table.noted(frame, CURVES, title)
 
 
 def _range(block: Observations, task: str, group: str, cells: list[int]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -186,7 +167,7 @@ def _range(block: Observations, task: str, group: str, cells: list[int]) -> tupl
 def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table:
     """One row per measure, task and group of both models: control ranges and their ratio, over shared cases. Raises
     `InputError` if the models share fewer than two cases of a task."""
-    rows, missing = list[dict[str, Any]](), Reasons()
+    rows = list[dict[str, Any]]()
     for name in (name for name in ("probability", "log_odds") if name in run and name in control):
         block, control_block = observations.on_shared_units(run[name], control[name])
         control_curves = curves_of(control_block, within)
@@ -206,10 +187,9 @@ def leverage(run: Blocks, control: Blocks, within: tuple[float, float]) -> Table
             row = {"range": float(np.ptp(x.mean(1))), "control_range": float(np.ptp(y.mean(1)))}
             if row["control_range"] <= block.measure.resolution:
                 numbers, reasons = dict.fromkeys(numbers, NAN), dict.fromkeys(numbers, CONTROL_CONSTANT)
-            missing |= {(len(rows), column): text for column, text in reasons.items()}
-            row |= {**numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"]}
+            row |= {**numbers, "n": interval[0]["n"], "clusters": interval[0]["clusters"], "undefined": note(reasons)}
             rows.append({"measure": name, "task": task, "group": group, **row})
-    return Table(pd.DataFrame(rows), LEVERAGE, missing, "Leverage: control range of the model divided by its control's")
+    return Table.noted(pd.DataFrame(rows), LEVERAGE, "Leverage: control range of the model divided by its control's")
 
 
 def tables(options: SteerHeads, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:

@@ -18,8 +18,7 @@ with --streams resid, layer by layer. --control gives the difference to a second
 paired by document; it must have the run's streams, tokenizer and context.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -55,7 +54,7 @@ class Streams(Instrument):
     planted: ClassVar = "tests/interventions/test_streams.py::test_what_is_known_on_paper"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.streams import measure
 
         return measure

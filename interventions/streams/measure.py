@@ -17,7 +17,7 @@ Streams: "token", "context"; "s0", "s1", … of hyper-connections; "resid" for a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,13 +31,13 @@ from streamscope.instruments.observations import Estimates
 from streamscope.instruments.open_data import OpenDocuments
 from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import changes
-from streamscope.interventions.edits import document_rows, hook_means, stream_number
+from streamscope.interventions.edits import document_rows, hook_means
 from streamscope.interventions.streams import Streams
 from streamscope.models.config import FrozenToken
 from streamscope.models.head_spec import parse_layers
 from streamscope.models.hooks import Edit, Query, edited_at, hooked_at, run
 from streamscope.models.transformer import StreamTransformer
-from streamscope.probes.stream_states import streams_of
+from streamscope.probes.stream_states import Place, place_at, streams_of
 from streamscope.text.shards import TokenShards
 
 DRAWN = ("random", "resample")
@@ -70,26 +70,27 @@ def sequence(values: Mapping[str, Tensor]) -> Replacement:
 
 
 EVERYWHERE, HEAD = "everywhere", "head"
+POINTS: tuple[Literal["pre", "mid", "post"], ...] = ("pre", "mid", "post")
 
 
 def replace_at(stream: str, replacement: Replacement, where: int | str, reach: str, n_layers: int) -> dict[str, Edit]:
     """The edits of a place: `EVERYWHERE`, `HEAD`, or a layer with the reach "layer" or "onwards"."""
     if reach == "layer":
         return _replace_in_layer(stream, replacement, int(where))
-    if where == EVERYWHERE:
-        names = hook_names(stream, n_layers)
-    else:
-        names = (_hook(stream, n_layers - 1, "post") if where == HEAD else _hook(stream, int(where), "pre"),)
-    return dict.fromkeys(names, partial(_replace, stream=stream, replacement=replacement))
+    names = hook_names(stream, n_layers)
+    if where != EVERYWHERE:
+        names = (names[-1] if where == HEAD else place_at(stream, int(where), "pre").hook,)
+    return dict.fromkeys(names, partial(_replace, place=place_at(stream, 0), replacement=replacement))
 
 
 def _replace_in_layer(stream: str, replacement: Replacement, layer: int) -> dict[str, Edit]:
     """Replace the stream for the readers of one layer; afterwards it is what it would have been. The edits of a layer
     share state, so use them together, in one forward pass at a time."""
     removed: dict[str, Tensor] = {}  # the part that is put back
+    pre, mid, post = (place_at(stream, layer, point) for point in POINTS)
 
     def take(x: Tensor, hook: Any, *, carried: bool) -> Tensor:
-        new = _replace(x, hook, stream=stream, replacement=replacement)
+        new = _replace(x, hook, place=pre, replacement=replacement)
         removed["part"] = removed["part"] + (x - new) if carried else x - new
         return new
 
@@ -97,41 +98,26 @@ def _replace_in_layer(stream: str, replacement: Replacement, layer: int) -> dict
         removed["part"] = H @ removed["part"]
         return H
 
-    pre, mid, post = (_hook(stream, layer, place) for place in ("pre", "mid", "post"))
-    edits: dict[str, Edit] = {pre: partial(take, carried=False)}
-    if stream_number(stream) is not None:
+    edits: dict[str, Edit] = {pre.hook: partial(take, carried=False)}
+    if pre.part is not None:
         edits |= {f"blocks.{layer}.{branch}_hc.hook_res": carry for branch in ("attn", "mlp")}
-    return edits | {mid: partial(take, carried=True), post: lambda x, hook: x + removed.pop("part")}
+    return edits | {mid.hook: partial(take, carried=True), post.hook: lambda x, hook: x + removed.pop("part")}
 
 
 def hook_names(stream: str, n_layers: int) -> tuple[str, ...]:
     """Hooks where a stream is read: pre and mid of every layer, post of the last."""
-    names = [_hook(stream, layer, place) for layer in range(n_layers) for place in ("pre", "mid")]
-    return (*names, _hook(stream, n_layers - 1, "post"))
+    names = [place_at(stream, layer, point).hook for layer in range(n_layers) for point in POINTS[:2]]
+    return (*names, place_at(stream, n_layers - 1).hook)
 
 
-def _hook(stream: str, layer: int, place: str) -> str:
-    return f"blocks.{layer}.hook_{stream if stream_number(stream) is None else 'streams'}_{place}"
-
-
-def _replace(x: Tensor, hook: Any, *, stream: str, replacement: Replacement) -> Tensor:
-    index = stream_number(stream)
-    if index is None:
-        return replacement(hook.name, x)
-    new = x.clone()
-    new[:, :, index] = replacement(hook.name, x[:, :, index])
-    return new
-
-
-def _stream_part(stream: str, x: Tensor) -> Tensor:
-    index = stream_number(stream)
-    return x if index is None else x[:, index]
+def _replace(x: Tensor, hook: Any, *, place: Place, replacement: Replacement) -> Tensor:
+    return place.put(x, ..., replacement(hook.name, place.of(x)))
 
 
 def stream_of(model: StreamTransformer, stream: str, ids: Sequence[int]) -> dict[str, Tensor]:
     """The stream of one text [T, D] at every hook where it is read, in an unedited run."""
     captures = run(model, Query(tokens=[list(ids)], hooks=hook_names(stream, model.config.n_layers))).hooks
-    return {name: _stream_part(stream, x[0]) for name, x in captures.items()}
+    return {name: place_at(stream, 0).of(x[0]) for name, x in captures.items()}
 
 
 def random_embeddings(model: StreamTransformer, stream: str, d_vocab: int, seed: int, draw: int) -> dict[str, Tensor]:
@@ -232,7 +218,7 @@ def replacements(options: Streams, model: Any, opened: OpenDocuments, stream: st
     if method == "zero":
         return [zero]
     if method == "mean":
-        names, part = hook_names(stream, model.config.n_layers), partial(_stream_part, stream)
+        names, part = hook_names(stream, model.config.n_layers), place_at(stream, 0).of
         return [constant(hook_means(model, names, document_rows(opened.batches()), part=part))]
     if method == "random":
         draws = range(options.draws)

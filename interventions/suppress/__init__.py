@@ -17,8 +17,7 @@ cannot change. p_rank is a p-value from the rank among the random sets; with 39 
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -82,7 +81,7 @@ class Suppress(Instrument):
             raise InputError(f"gates {list(self.gates)}: {least}; give one below 1")
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.suppress import measure
 
         return measure

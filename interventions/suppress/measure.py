@@ -1,7 +1,7 @@
 """LFA's suppression protocol (§3.3, App. D, F): gated heads as cells, prompts and documents as units, four readings."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,12 +18,11 @@ from streamscope.instruments.table import Table, counts, descending, described, 
 from streamscope.interventions import controls
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import MEASURES, Observed, observe_loss, observe_prompts
-from streamscope.interventions.selection import pds_scores
 from streamscope.interventions.suppress import Suppress
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import Edits
 from streamscope.probes.pds import NOUNS, Pds
-from streamscope.probes.roles import sinks_sentence
+from streamscope.probes.roles import head_scores, sinks_sentence
 
 KEYS = ("measure", "selection", "group", "draw", "gate", "part")
 ORDERS = ("first", "last")
@@ -49,21 +48,6 @@ class Cell(NamedTuple):
         return dict(zip(KEYS[1:5], self[:4], strict=True))
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """Selections of heads, each with its controls, under every gate. edits: the sweep; gate 1 is the baseline and is
-    not run. cells: selected and bottom-k heads under every gate, then random sets of as many heads under the smallest
-    gate. prefer_first: the heads that attend to the first noun more."""
-
-    edits: list[Edits]
-    cells: list[Cell]
-    prefer_first: frozenset[str] = frozenset()
-
-    @property
-    def hard(self) -> float:
-        return min(cell.gate for cell in self.cells)
-
-
 def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> InstrumentData:
     """Cells: every selection with its controls under every gate, by part. Units: prompts, pairs of them, or
     documents."""
@@ -73,29 +57,27 @@ def observe(options: Suppress, model: Any, data: Opened, progress: Progress) -> 
         to_rank = replace(prompts, aligned=align(suite, prompts.tokenizer, model.config.n_ctx), suite=suite)
     ranked = Pds().measure(model, to_rank)
     ranking, names = ranked.table("heads"), ranked.about["sinks"]
-    scores = pds_scores(ranking.frame)
+    scores = head_scores(ranking.frame, "pds")
     sinks = {head for head in scores if head.label in names}
     numbers = dict.fromkeys(options.k) if "topk" in options.select else ()
     selections = {f"top{k}": rank_heads(scores, k) for k in numbers}
     if "threshold" in options.select:
         selections[OVER] = heads_over(scores, options.threshold)
-    protocol = design(scores, selections, options.gates, draws=options.draws, seed=options.seed, sinks=sinks)
-    first = ranking.frame.loc[ranking.frame["prefers"] == NOUNS[0], "head"]
-    protocol = replace(protocol, prefer_first=frozenset(first))
+    edits, cells = design(scores, selections, options.gates, draws=options.draws, seed=options.seed, sinks=sinks)
     measures = [m for m in dict.fromkeys(options.measures) if m != "loss"]
-    observed = observe_prompts(model, measures, protocol.edits, prompts.aligned, prompts.tokenizer, progress=progress)
+    observed = observe_prompts(model, measures, edits, prompts.aligned, prompts.tokenizer, progress=progress)
     ranked_on = options.rank_on or "the same prompts"
     best = ", ".join(f"{r.head} {r.pds:.3f} ({r.prefers})" for r in ranking.frame.nlargest(5, "pds").itertuples())
     scored = prompts.aligned.scoring() if "coherence" in measures else ""
     scored += observed["sps"].left_out if "sps" in observed else ""
     title = f"{title_of(model)} on {prompts.title()}{scored}; heads ranked on {ranked_on}: {best}"
     title += sinks_sentence(names, len(scores)) + (", which are left out of the bottom heads" if names else "")
-    measurements = InstrumentData(about={"title": title, "ranked_on": ranked_on}, extra=(protocol, ranking))
+    measurements = InstrumentData(about={"title": title, "ranked_on": ranked_on}, extra=(cells, ranking))
     for values in observed.values():
-        add_measure(measurements, protocol, values, model.config.n_layers, prompts.unit)
+        add_measure(measurements, cells, values, model.config.n_layers, prompts.unit)
     if "loss" in options.measures:
-        losses = observe_loss(model, protocol.edits, data[Documents], progress=progress)
-        add_measure(measurements, protocol, losses, model.config.n_layers)
+        losses = observe_loss(model, edits, data[Documents], progress=progress)
+        add_measure(measurements, cells, losses, model.config.n_layers)
     return measurements
 
 
@@ -128,13 +110,13 @@ def heads_over(scores: Mapping[Head, float], threshold: float | Literal["own"]) 
 def design(
     scores: Mapping[Head, float], selections: Mapping[str, Sequence[Head]], gates: Sequence[float], *, draws: int = 39,
     seed: int = 0, sinks: Collection[Head] = (),
-) -> Protocol:  # fmt: skip
-    """The edits of the protocol.
+) -> tuple[list[Edits], list[Cell]]:  # fmt: skip
+    """The edits of the protocol, without gate 1, which is the baseline; and the selected and bottom heads under every
+    gate, then random sets of as many heads under the smallest gate (hard suppression, LFA App. D).
 
-    Controls of k selected heads: the k with the smallest PDS, and `draws` random sets. `sinks` are heads that attend
-    almost only to BOS. Their PDS is near 0 whatever the text says, so they are not used as bottom heads. Random sets
-    (`controls.random_sets`) run only at the smallest gate (hard suppression, LFA App. D). Raises `InputError` for a k
-    that leaves no controls.
+    Controls of k selected heads: the k with the smallest PDS, and `draws` random sets (`controls.random_sets`). `sinks`
+    are heads that attend almost only to BOS. Their PDS is near 0 whatever the text says, so they are not used as bottom
+    heads. Raises `InputError` for a k that leaves no controls.
     """
     act = {head: pds for head, pds in scores.items() if head not in sinks}
     sets: list[tuple[str, Any, int, float, tuple[Head, ...]]] = []
@@ -147,19 +129,20 @@ def design(
         sets += [(name, group, -1, float(gate), members) for group, members in groups.items() for gate in gates]
         drawn = controls.random_sets(scores, heads, len(heads), draws, seed)
         random += [(name, "random", i, float(min(gates)), members) for i, members in enumerate(drawn)]
-    gated = list(dict.fromkeys((heads, gate) for *_, gate, heads in (*sets, *random) if gate != 1))
+    gated = dict.fromkeys((heads, gate) for *_, gate, heads in (*sets, *random) if gate != 1)
     index = {pair: i for i, pair in enumerate(gated)}
     cells = [Cell(*parts, index.get((parts[4], parts[3]))) for parts in (*sets, *random)]
-    return Protocol([scale_heads(heads, gate) for heads, gate in gated], cells)
+    return [scale_heads(heads, gate) for heads, gate in gated], cells
 
 
 def add_measure(
-    data: InstrumentData, protocol: Protocol, observed: Observed, n_layers: int, name_of: Callable[..., str] = str
+    data: InstrumentData, cells: Sequence[Cell], observed: Observed, n_layers: int, name_of: Callable[..., str] = str
 ) -> None:
     """Add the blocks of one measure: <measure>, <measure>-curves over the gates and <measure>-orders of the pairs.
     Parts are all prompts, and at the smallest gate also each relation with two or more independent cases (LFA App. F)
     and each layer in which SPS is read. Holm's families are the effects of one group, gate and kind of part."""
-    name, hard, cases = observed.measure, protocol.hard, observed.cases.reset_index(drop=True)
+    name, cases, gates = observed.measure, observed.cases.reset_index(drop=True), sorted({cell.gate for cell in cells})
+    hard_cells = [cell for cell in cells if cell.gate == gates[0] and cell.group != "random"]
     units = cases.rename(columns={"id": "unit"}).assign(unit=cases["id"].map(name_of))
     every = np.ones(len(cases), bool)
     parts = {"all": ("all", "all", every)}  # readout, kind of part, units in it
@@ -174,9 +157,8 @@ def add_measure(
 
     unedited = {"selection": "unedited", "group": "", "draw": -1, "gate": 1.0}
     rows = [
-        (cell, part) for cell in (None, *protocol.cells)
-        for part in (parts if cell is None or (cell.gate == hard and cell.group != "random") else ["all"])
-    ]  # fmt: skip
+        (cell, part) for cell in (None, *cells) for part in (parts if cell is None or cell in hard_cells else ["all"])
+    ]
     block_rows = {row: i for i, row in enumerate(rows)}
     contrasts = list[Contrast]()
     for (cell, part), i in block_rows.items():
@@ -189,8 +171,8 @@ def add_measure(
             continue
         family = f"{name}, {cell.group} at {cell.gate!r}, {parts[part][1]}"
         contrasts += effect_contrasts("edited", {i: 1.0}, base, labels, missing=reason, family=family)
-        if part == "all" and cell.gate == hard and cell.group == "selected":
-            random_cells = [c for c in protocol.cells if c.group == "random" and c.selection == cell.selection]
+        if part == "all" and cell in hard_cells and cell.group == "selected":
+            random_cells = [c for c in cells if c.group == "random" and c.selection == cell.selection]
             moving_rows = [block_rows[c, "all"] for c in random_cells if not unmoved(c)]
             share, none = dict.fromkeys(moving_rows, 1 / max(1, len(moving_rows))), "" if moving_rows else NO_DRAW
             beyond = {i: 1.0, **{j: -w for j, w in share.items()}}
@@ -207,20 +189,18 @@ def add_measure(
         cells=pd.DataFrame([{**(cell.labels if cell else unedited), "part": part} for cell, part in rows]),
     )  # fmt: skip
     data.contrasts[name] = contrasts
-    gates = sorted({cell.gate for cell in protocol.cells})
     if len(gates) > 2:
+        powers = np.vander(np.array(gates) - np.mean(gates), 3, increasing=True)
+        fits = {"slope": np.linalg.pinv(powers[:, :2])[1], "curvature": np.linalg.pinv(powers)[2]}
         data.blocks[f"{name}-curves"] = block
-        x, curves = np.array(gates) - np.mean(gates), data.contrasts.setdefault(f"{name}-curves", [])
-        line = np.linalg.pinv(np.stack([np.ones_like(x), x], 1))[1]
-        bend = np.linalg.pinv(np.stack([np.ones_like(x), x, x * x], 1))[2]
-        for cell in (c for c in protocol.cells if c.gate == hard and c.group != "random"):
-            gate_rows = [(c, block_rows[c, "all"]) for c in protocol.cells if c[:3] == cell[:3]]
-            for curve, fit in (("slope", line), ("curvature", bend)):
-                curves.append(Contrast(
-                    quantity=curve, weights={i: float(fit[gates.index(c.gate)]) for c, i in gate_rows},
-                    missing=unmoved(cell),
-                    labels={"selection": cell.selection, "group": cell.group}, family=f"{name}, {curve}, {cell.group}",
-                ))  # fmt: skip
+        data.contrasts[f"{name}-curves"] = [
+            Contrast(
+                quantity=curve, labels={"selection": cell.selection, "group": cell.group}, missing=unmoved(cell),
+                weights={block_rows[c, "all"]: fit[gates.index(c.gate)] for c in cells if c[:3] == cell[:3]},
+                family=f"{name}, {curve}, {cell.group}",
+            )
+            for cell in hard_cells for curve, fit in fits.items()
+        ]  # fmt: skip
     if not {"target_first", "target_last"} <= set(cases["order"]):
         return
     sides = [set(cases.loc[cases["order"] == f"target_{order}", "pair"]) for order in ORDERS]
@@ -236,21 +216,19 @@ def add_measure(
         mean = pd.Series(observed.under(edit)).groupby([cases["order"], cases["pair"]]).mean()
         return [mean[f"target_{order}"][pairs].to_numpy() for order in ORDERS]
 
-    totals, cells, contrasts = by_order(None), [{"selection": "unedited", "group": "", "gate": 1.0}], []
-    for cell in (c for c in protocol.cells if c.gate == hard and c.group != "random"):
-        labels, i = {"selection": cell.selection, "group": cell.group, "gate": cell.gate}, len(totals)
+    totals, keys, contrasts = by_order(None), [{"selection": "unedited", "group": "", "gate": 1.0}], []
+    for cell in hard_cells:
+        keys.append({"selection": cell.selection, "group": cell.group, "gate": cell.gate})
+        i, plain = len(totals), {"labels": keys[-1], "missing": unmoved(cell)}
         totals += by_order(cell.edit)
-        cells.append(labels)
-        first, last, reason = {i: 1.0, 0: -1.0}, {i + 1: -1.0, 1: 1.0}, unmoved(cell)
+        asymmetry, family = {i: 1.0, 0: -1.0, i + 1: -1.0, 1: 1.0}, f"{name}, asymmetry, {cell.group}"
         contrasts += [
-            Contrast(quantity="first", weights=first, labels=labels, null=None, missing=reason),
-            Contrast(quantity="last", weights={j: -w for j, w in last.items()}, labels=labels, null=None,
-                     missing=reason),
-            Contrast(quantity="asymmetry", weights={**first, **last}, labels=labels, missing=reason,
-                     family=f"{name}, asymmetry, {cell.group}"),
-        ]  # fmt: skip
+            Contrast(quantity="first", weights={i: 1.0, 0: -1.0}, null=None, **plain),
+            Contrast(quantity="last", weights={i + 1: 1.0, 1: -1.0}, null=None, **plain),
+            Contrast(quantity="asymmetry", weights=asymmetry, family=family, **plain),
+        ]
     data.blocks[f"{name}-orders"] = Observations(
-        measure=MEASURES[name], cells=pd.DataFrame([{**cell, "order": order} for cell in cells for order in ORDERS]),
+        measure=MEASURES[name], cells=pd.DataFrame([{**key, "order": order} for key in keys for order in ORDERS]),
         units=units, total=np.stack(totals), size=1.0,
     )  # fmt: skip
     data.contrasts[f"{name}-orders"] = contrasts
@@ -258,13 +236,13 @@ def add_measure(
 
 def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """effects, controls, parts, curves, asymmetry, draws, ranking: each holds all measures."""
-    protocol, ranking = data.extra
+    (cells, ranking), hard = data.extra, f"gate {min(options.gates):g}"
     measures = [name for name in data.blocks if "-" not in name]
     all_estimates, curves, orders = (
         stacked({name: estimates[f"{name}{kind}"] for name in measures if f"{name}{kind}" in estimates})
         for kind in ("", "-curves", "-orders")
     )
-    at_hard: dict[str, Any] = {"gate": protocol.hard, "part": "all"}
+    at_hard: dict[str, Any] = {"gate": min(options.gates), "part": "all"}
 
     effects, lost_effects = all_estimates.where(quantity={"edited", "baseline", "delta"}).wide(KEYS)
     deltas = [c for c in all_estimates.contrasts if c.quantity == "delta"]
@@ -288,7 +266,6 @@ def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Esti
         "asymmetry": orders.wide(("measure", "selection", "group", "gate")),
         "draws": (draws, no_draws),
     }  # fmt: skip
-    hard = f"gate {protocol.hard:g}"
     titles = {
         "effects": f"{data.about['title']}; gated − unedited, 95 % over cases",
         "controls": f"{hard}: selected heads compared with heads of the smallest PDS and random sets",
@@ -297,13 +274,14 @@ def tables(options: Suppress, data: InstrumentData, estimates: Mapping[str, Esti
         "asymmetry": f"{hard}: effect on prompts with the target first and with the target last",
         "draws": f"{hard}: effect of each random set of as many heads",
     }
-    heads = {c[:3]: [head.label for head in c.heads] for c in protocol.cells}
+    heads = {c[:3]: [head.label for head in c.heads] for c in cells}
+    prefer_first = {*ranking.frame.loc[ranking.frame["prefers"] == NOUNS[0], "head"]}
     out: dict[str, Table] = {}
     for name, (frame, missing) in frames.items():
         if len(frame):
             draw = frame["draw"] if "draw" in frame else [-1] * len(frame)
             names = [heads[row] for row in zip(frame["selection"], frame["group"], draw, strict=True)]
-            first = [len(protocol.prefer_first & set(members)) for members in names]
+            first = [len(prefer_first & set(members)) for members in names]
             frame = frame.assign(k=list(map(len, names)), heads=list(map("+".join, names)), prefer_first=first)
             shown = [column.name for column in COLUMNS[name]]
             out[name] = Table(frame[shown], COLUMNS[name], missing, titles[name])

@@ -16,8 +16,7 @@ of tokens, except for labels.
 """
 
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.instruments.command import main_of
@@ -53,7 +52,7 @@ class TokenEffects(Instrument):
     )
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.interventions.token_effects import measure
 
         return measure

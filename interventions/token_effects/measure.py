@@ -38,7 +38,6 @@ from streamscope.instruments.observations import Contrast, Estimates, Measure, O
 from streamscope.instruments.open_data import WINDOW, Document
 from streamscope.instruments.prompts.alignment import check_tokenizer
 from streamscope.instruments.table import (
-    Column,
     LongTable,
     Table,
     counts,
@@ -325,7 +324,11 @@ def observe(options: TokenEffects, model: Any, data: Opened, progress: Progress)
     windows = WINDOW if isinstance(opened.shards, WindowedShards) else ()
     rows = LongTable.of(
         _tables(model, groups, options.scale, chosen, sums, split.values(), progress, windows=bool(windows)),
-        columns(names, windows), f"{title_of(model)}: tokens",
+        (*INDEX, *windows, *(
+            number(f"{measure}_{name}", f"{measure} of {name}", "nats", doc, "+.4f", False)
+            for measure, doc in DELTAS.items() for name in names
+        )),
+        f"{title_of(model)}: tokens",
     )  # fmt: skip
     single = [group.heads[0] if len(group.heads) == 1 else (np.nan, np.nan) for group in groups]
     cells = pd.DataFrame({"edit": names, "heads": [group.label for group in groups]})
@@ -364,8 +367,8 @@ def _tables(
     model: Any, groups: Sequence[Group], scale: float, chosen: Sequence[Document], sums: np.ndarray,
     splits: Collection[Halves | Modes], progress: Progress, windows: bool = False,
 ) -> Iterator[pd.DataFrame]:  # fmt: skip
-    """The rows of the documents in chunks; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each, `splits` the same
-    by gate. Rows of `windows` name their window."""
+    """The rows of the documents in chunks, int32 and float32; `sums` [4, edits, documents] gets Σ Δ and Σ |Δ| of each,
+    `splits` the same by gate. Rows of `windows` name their window."""
     sweep = [scale_heads(group.heads, scale) for group in groups]
     n = sum(len(document.positions) for document in chosen)
     tick = ticks(progress, n * (1 + len(sweep)))
@@ -378,33 +381,29 @@ def _tables(
     for first in range(0, len(chosen), AT_ONCE):
         batch = chosen[first : first + AT_ONCE]
         ids, unscored = [document.ids for document in batch], [document.unscored for document in batch]
-        batch_effects = token_effects(model, ids, sweep, without=unscored, on_batch=done)
-        for i, effects in enumerate(batch_effects, first):
+        frames, batch_effects = [], token_effects(model, ids, sweep, without=unscored, on_batch=done)
+        for i, (document, effects) in enumerate(zip(batch, batch_effects, strict=True), first):
             moved = np.stack([effects.delta_loss, effects.delta_log_p]).astype("float32").astype(float)  # as stored
             sums[:2, :, i], sums[2:, :, i] = moved.sum(-1), np.abs(moved).sum(-1)
             if splits:
-                gates = gates_of(model, chosen[i])
+                gates = gates_of(model, document)
                 for split in splits:
                     split.add(i, gates, np.abs(moved[0]))
-        yield table_of(list(zip(batch, batch_effects, strict=True)), [group.name for group in groups], windows=windows)
+            own_ids = np.asarray(document.ids[document.unscored :])
+            columns = {
+                "document": document.document, "position": np.asarray(document.positions), "token_id": own_ids[:-1],
+                "target_id": own_ids[1:], "prediction_id": effects.prediction, "loss": effects.loss,
+                "log_p": effects.log_p,
+            }  # fmt: skip
+            columns |= {"window": document.window, "offset": document.offset} if windows else {}
+            columns |= {
+                f"{measure}_{group.name}": x
+                for measure in DELTAS for group, x in zip(groups, getattr(effects, measure), strict=True)
+            }  # fmt: skip
+            frames.append(pd.DataFrame(columns))
+        table = pd.concat(frames, ignore_index=True)
+        yield table.astype({name: "float32" if kind.kind == "f" else "int32" for name, kind in table.dtypes.items()})
     tick(0)
-
-
-def table_of(pairs: Sequence[tuple[Document, Effects]], names: Sequence[str], *, windows: bool = False) -> pd.DataFrame:
-    """One row per position, int32 and float32; `names` are the edits."""
-    frames = []
-    for document, effects in pairs:
-        ids = np.asarray(document.ids[document.unscored :])
-        columns = {
-            "document": document.document, "position": np.asarray(document.positions), "token_id": ids[:-1],
-            "target_id": ids[1:], "prediction_id": effects.prediction, "loss": effects.loss, "log_p": effects.log_p,
-        }  # fmt: skip
-        columns |= {"window": document.window, "offset": document.offset} if windows else {}
-        for measure in DELTAS:
-            columns |= {f"{measure}_{name}": x for name, x in zip(names, getattr(effects, measure), strict=True)}
-        frames.append(pd.DataFrame(columns))
-    table = pd.concat(frames, ignore_index=True)
-    return table.astype({name: "float32" if kind.kind == "f" else "int32" for name, kind in table.dtypes.items()})
 
 
 def tables(options: TokenEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -431,17 +430,6 @@ INDEX = (
     number("loss", "loss", "nats", "−ln p of the target in the unedited model", ".4f"),
     number("log_p", "ln p", "nats", "ln p of the prediction ŷ in the unedited model", ".4f"),
 )  # fmt: skip
-
-
-def columns(names: Sequence[str], windows: Sequence[Column] = ()) -> tuple[Column, ...]:
-    """Columns of the token and its window, then of every edit, Δ loss first."""
-    effects = (
-        number(f"{measure}_{name}", f"{measure} of {name}", "nats", doc, "+.4f", False)
-        for measure, doc in DELTAS.items() for name in names
-    )  # fmt: skip
-    return (*INDEX, *windows, *effects)
-
-
 EDITS = (
     key("edit", "edit", "the head, or the name of the group"),
     key("heads", "heads", "the scaled heads", shown=False),

@@ -133,13 +133,13 @@ def ability(model: Any, task: str, pairs: int) -> Row:
     """
     circuits, columns = Circuits(task=task, pairs=pairs), [f"{name}{end}" for name in ("m", "effect") for end in ENDS]
     try:
-        prompt_pairs, spans, _ = task_pairs(circuits, model)
+        prompt_pairs, _ = task_pairs(circuits, model)
     except InputError as error:
         undefined = note(dict.fromkeys(columns, str(error).replace(";", ",")))
         nothing = dict.fromkeys(columns, np.nan)
         return {"task": task, **nothing, "n": 0, "clusters": 0, "does": False, "undefined": undefined}
     graph = graph_of(model)
-    batches = batches_for(model, graph, prompt_pairs.pairs, circuits.metric, spans)
+    batches = batches_for(model, graph, prompt_pairs.pairs, circuits.metric)
     observations = Observations(
         measure=Measure(name=circuits.metric, unit="nats", resolution=RESOLUTION),
         cells=pd.DataFrame({"run": ["M", "∅"]}), units=units_of(prompt_pairs.pairs),
@@ -166,7 +166,7 @@ def _results(options: Options, run: str, model: Any, tasks: Sequence[str]) -> li
         else:
             pending[task] = circuits
     if pending:
-        seconds = duration(sum(seconds_of(c, model, *task_pairs(c, model)[:2]) for c in pending.values()))
+        seconds = duration(sum(seconds_of(c, model, task_pairs(c, model)[0]) for c in pending.values()))
         line = f"about {seconds} for the circuits of {', '.join(pending)}; {peak_gigabytes():.1f} GB of memory so far"
         print(f"{run}: {line}", file=sys.stderr, flush=True)
     for task, circuits in pending.items():

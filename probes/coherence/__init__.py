@@ -16,8 +16,7 @@ Intervals over the generated stories hold for new words: a thousand pairs use a 
 noun do not count as independent (`instruments.stats.estimators`). The title says which holds for a suite.
 """
 
-from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Probe, instrument
@@ -37,7 +36,7 @@ class Coherence(Probe):
     planted: ClassVar = "tests/probes/test_coherence.py::test_planted_logits"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.coherence import measure
 
         return measure

@@ -19,7 +19,6 @@ returns"). But most differences are written by later modules, after which few mi
 not in `contracted`: for those run the model with `--edit` of `hook_res`. Units of intervals are documents.
 """
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
@@ -39,11 +38,10 @@ class Contraction(Instrument):
     planted: ClassVar = "tests/probes/test_contraction.py::test_what_is_known_on_paper"
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` unless the model has two or more streams that mix."""
         need_streams(model, self.name)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.contraction import measure
 
         return measure

@@ -14,8 +14,7 @@ up to the pronoun occurs with either answer (Winograd schemas, Winogender) are l
 is at most 50 % by construction.
 """
 
-from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
@@ -47,7 +46,7 @@ class Coreference(Probe):
     planted: ClassVar = "tests/probes/test_coreference.py::test_planted_heads"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.coreference import measure
 
         return measure

@@ -112,7 +112,12 @@ def observed(
 def _add_pairs(
     data: InstrumentData, table: RoleTable, pairs: Sequence[tuple[int, int]], unit: Callable[..., str]
 ) -> None:
-    """Both readings of Eq. 6 and every head's hits in both orders, over pairs; and a row per pair (App. G)."""
+    """Both readings of Eq. 6 (SPEC §7.3) and every head's hits in both orders, over pairs; and a row per pair (App. G).
+
+    jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order; this reading gives
+    the paper's numbers, and pairs without a hit are left out and counted. over_total = |S_first ∩ S_last| / |heads|,
+    the printed formula.
+    """
     first, last = map(list, zip(*pairs, strict=True))
     hits, heads, ids = table.values["hit"], table.heads, table.cases["id"]
     hit_in_both, hit_in_either = hits[:, first] & hits[:, last], hits[:, first] | hits[:, last]
@@ -159,7 +164,11 @@ def tables(options: Coreference, data: InstrumentData, estimates: Mapping[str, E
         out["categories"] = replace(category_table, title=f"{among}, by category", by="top1", most=3, per=("category",))
     out["best"] = roles.best_table(estimates["best"], extra["best"], BESTS, among)
     if "stability" in estimates:
-        out["stability"] = stability(data, estimates["stability"])
+        readings = estimates["stability"].where(quantity="mean")
+        frame, missing = readings.wide(["reading"], describe=("sd", "low", "high"))
+        n_pairs = len(data.blocks["stability"].units)
+        frame = frame.rename(columns={"n": "pairs"}).assign(left_out=n_pairs - frame["n"])
+        out["stability"] = Table(frame, STABILITY, missing, f"Stability over {n_pairs} minimal pairs")
         missing = {(int(i), "jaccard"): NO_HIT_HERE for i in np.flatnonzero(extra["pairs"]["jaccard"].isna())}
         words = f"Stability of every minimal pair; Top-1 among {options.domain}"
         out["pairs"] = Table(extra["pairs"], PAIRS, missing, words, "jaccard", 10)
@@ -182,21 +191,6 @@ def table_of(data: InstrumentData, estimates: Mapping[str, Estimates], *, catego
     missing |= {(int(i), rule): NOWHERE for rule in RULED_BY for i in np.flatnonzero(frame[rule].isna())}
     order = np.lexsort((-frame["attention"], -frame["top1"], place))
     return Table(frame, columns, missing).only(order.tolist(), "")
-
-
-def stability(data: InstrumentData, estimates: Estimates) -> Table:
-    """The mean over pairs of both readings of Eq. 6 (SPEC §7.3), with intervals cut at 0 and 1.
-
-    jaccard = |S_first ∩ S_last| / |S_first ∪ S_last|, S the heads that hit the target in that order; this reading gives
-    the paper's numbers, and pairs without a hit are left out and counted. over_total = |S_first ∩ S_last| / |heads|,
-    the printed formula.
-    """
-    frame, missing = estimates.where(quantity="mean").wide(["reading"], describe=("sd", "low", "high"))
-    for end in ("mean_low", "mean_high"):
-        frame[end] = frame[end].clip(0.0, 1.0)
-    pairs = len(data.blocks["stability"].units)
-    frame = frame.rename(columns={"n": "pairs"}).assign(left_out=pairs - frame["n"])
-    return Table(frame, STABILITY, missing, f"Stability over {pairs} minimal pairs")
 
 
 CASES = "share of cases"

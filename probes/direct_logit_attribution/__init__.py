@@ -15,7 +15,6 @@ weighted along its path.
 Source: nostalgebraist 2020; Elhage et al. 2021; Wang et al. 2022 for the logit difference.
 """
 
-from types import ModuleType
 from typing import Any, ClassVar
 
 from streamscope.instruments.command import main_of
@@ -34,12 +33,11 @@ class DirectLogitAttribution(Instrument):
     planted: ClassVar = "tests/probes/test_direct_logit_attribution.py::test_a_planted_copier_writes_what_it_is_set_to"
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model in a bridge, and for heads that do not add up."""
         need_parts(model, self.name)
         self.body().check_heads(model)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.direct_logit_attribution import measure
 
         return measure

@@ -19,8 +19,7 @@ With --out the directions are written as .safetensors for interventions.steer an
 """
 
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Seed, Whole
 from streamscope.cli.errors import InputError
@@ -60,7 +59,7 @@ class Directions(Instrument):
     planted: ClassVar = "tests/probes/test_directions.py::test_a_planted_direction_is_found"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.directions import measure
 
         return measure

@@ -17,7 +17,6 @@ and for the model the loss as in training, with z = μ + σ ε drawn at every po
 evaluation. Units of intervals are documents. A variance over all positions has no interval.
 """
 
-from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
@@ -48,12 +47,11 @@ class DualPath(Instrument):
     planted: ClassVar = "tests/probes/test_dual_path.py::test_paths_whose_shares_are_known"
 
     def check(self, model: Any) -> None:
-        """Raise `InputError` for a model without HDPL projections."""
         need_parts(model, self.name)
         self.body().projections_of(model)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.dual_path import measure
 
         return measure

@@ -19,8 +19,7 @@ group gets its heads, also where no head prefers the class: ignore a group whose
 `role_tests` tests each head against shuffled classes, in which every word form keeps one class.
 """
 
-from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import Count, Seed
 from streamscope.instruments.command import main_of
@@ -47,7 +46,7 @@ class HeadGroups(Instrument):
     planted: ClassVar = "tests/probes/test_head_groups.py::test_planted_heads_are_found_and_scored_on_the_other_half"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.head_groups import measure
 
         return measure

@@ -167,15 +167,6 @@ def check_heads(n: int, k: int) -> None:
         raise InputError(f"{groups}, here are {n}; lower --k, or use --layers all")
 
 
-def _heads(summary: pd.DataFrame) -> list[Head]:
-    return [Head(int(layer), int(index)) for layer, index in zip(summary["layer"], summary["index"], strict=True)]
-
-
 def groups_of(summary: pd.DataFrame) -> dict[str, tuple[Head, ...]]:
     """Class -> its heads, from a table of `summary`."""
-    return {name: tuple(sorted(_heads(summary[summary["group"] == name]))) for name in CLASSES}
-
-
-def scores_of(summary: pd.DataFrame) -> dict[str, dict[Head, float]]:
-    """Class -> head -> score on all cases, for `head_spec.parse_heads` (top2:entity)."""
-    return {name: dict(zip(_heads(summary), summary[name].tolist(), strict=True)) for name in CLASSES}
+    return {name: tuple(sorted(roles.head_scores(summary[summary["group"] == name], name))) for name in CLASSES}

@@ -16,8 +16,7 @@ All are shares of attention, from 0 to 1. `uniform` is the score of uniform atte
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -52,11 +51,10 @@ class Heads(Probe):
     planted: ClassVar = "tests/probes/test_heads.py::test_planted_heads"
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents are read for texts and for trained words."""
         return {} if self.texts or self.pool == "trained" else {Documents: "--no-texts leaves texts out"}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.heads import measure
 
         return measure

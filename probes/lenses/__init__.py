@@ -23,8 +23,7 @@ KIND.HOOK.A [D, D] and .b, or in a .pt file in the format in which Jacobian lens
 stream.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
@@ -61,7 +60,7 @@ class Lenses(Instrument):
     exports: ClassVar = (".pt",)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.lenses import measure
 
         return measure

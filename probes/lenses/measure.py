@@ -23,7 +23,7 @@ from streamscope.models.lenses import Map, weights_digest
 from streamscope.models.make import untrained
 from streamscope.models.readout import IGNORE, chunk_rows
 from streamscope.probes.lenses import Lenses
-from streamscope.probes.logit_lens import measure as logit_lens
+from streamscope.probes.logit_lens.measure import head_of
 from streamscope.probes.stream_states import RESID, Place, batch_states, last_state, places_of, stream_hooks
 
 MEASURED = 0.25  # share of the documents to measure on
@@ -44,12 +44,6 @@ def check(options: Lenses, model: Any) -> None:
     places(options, model)
     if "untrained" in options.kinds:
         untrained(model, options.seed)
-
-
-def head_of(model: Any, layer: int | None = None) -> Callable[[Tensor], Tensor]:
-    """States [N, D] -> logits [N, V] in float32, as `logit_lens.measure.head_of`, for weights of any dtype."""
-    head, dtype = logit_lens.head_of(model, layer), next(model.parameters()).dtype
-    return lambda x: head(x.to(dtype)).float()
 
 
 Source = tuple[str, Place]

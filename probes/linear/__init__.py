@@ -18,8 +18,7 @@ accuracy has Wilson's interval over groups and the p of a score test against the
 the overlap of training folds (`measure.SHARED`), as do all intervals here.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -57,7 +56,7 @@ class Linear(Instrument):
     planted: ClassVar = "tests/probes/test_linear.py::test_planted_label"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.linear import measure
 
         return measure

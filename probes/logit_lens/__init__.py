@@ -10,8 +10,7 @@ tables hold the k most probable next tokens, and probability and rank of the tru
 mapped to the last layer's state, by a lens of `probes.lenses`.
 """
 
-from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Count, Whole
 from streamscope.instruments.command import main_of
@@ -38,7 +37,7 @@ class LogitLens(Instrument):
     planted: ClassVar = "tests/probes/test_logit_lens.py::test_planted_probabilities_and_ties"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.logit_lens import measure
 
         return measure

@@ -40,13 +40,15 @@ def check(options: LogitLens, model: Any) -> None:
 
 
 def head_of(model: Any, layer: int | None = None) -> Callable[[Any], Any]:
-    """States [N, D] -> logits [N, V], through the norm of a layer, where layers have norms of their own, or the final
-    one."""
+    """States [N, D] of any dtype -> logits [N, V] in float32 or wider, through the norm of a layer, where layers have
+    norms of their own, or the final one."""
+    dtype = next(model.parameters()).dtype
+    wide = torch.promote_types(dtype, torch.float32)
     if hasattr(model, "layer_norm"):
         norm = model.layer_norm(model.cfg.n_layers - 1 if layer is None else layer)
-        return lambda x: unembed(norm(x[None]), model.head)[0]
-    # some families scale or cap the logits
-    return lambda x: model.adapter.apply_output_logits_transform(model.unembed(model.ln_final(x[None])))[0]
+        return lambda x: unembed(norm(x[None].to(dtype)), model.head)[0].to(wide)
+    capped = model.adapter.apply_output_logits_transform  # some families scale or cap the logits
+    return lambda x: capped(model.unembed(model.ln_final(x[None].to(dtype))))[0].to(wide)
 
 
 def candidates(
@@ -106,8 +108,7 @@ def read(
 
 def _candidates(logits: Tensor, next_ids: Tensor, k: int) -> pd.DataFrame:
     """Top k of every row of logits [P, V], then the token `next_ids` [P] (−1: none) if it is not among them."""
-    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    next_ids = next_ids.to(z.device)[:, None]
+    z, next_ids = logits, next_ids.to(logits.device)[:, None]
     values, ids = z.topk(k, dim=-1)
     hit = z.gather(-1, next_ids.clamp(min=0))
     place = torch.arange(k, device=z.device).expand_as(ids)

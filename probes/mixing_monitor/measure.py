@@ -92,17 +92,6 @@ def without_gradient(b: Tensor, training: Mapping[str, Any], steps: int, until: 
     return p.detach()
 
 
-def _at_rest(model: Any, training: Mapping[str, Any], steps: int, until: int) -> dict[str, float]:
-    """‖H_res − I‖_F of each connection after `without_gradient`: all modules of a model start with the same b_res."""
-    modules = {name: module for name, module in connections(model).items() if "res" in module.b}
-    if not modules:
-        return {}
-    first = next(iter(modules.values()))
-    start = first.biases()["res"].to(DTYPES[first.spec.hc_dtype])
-    end = without_gradient(start, training, steps, until).float()
-    return dict.fromkeys(modules, float(mixing.distance(first.mixing(end))))
-
-
 def kept_step(folder: Path) -> int:
     """The step of the weights in model.safetensors; −1 if the file does not say."""
     return int(read_tensors(folder / "model.safetensors")[1].get("step", -1))
@@ -139,7 +128,12 @@ def watch(model: Any) -> RunMixing:
     if "parent" not in manifest:
         decay = "the run records no training whose decay could be replayed"
         if training and "steps" in manifest and step >= 0:
-            decay = _at_rest(model, training, int(manifest["steps"]), step)
+            modules = {name: module for name, module in connections(model).items() if "res" in module.b}
+            decay = {}
+            for first in list(modules.values())[:1]:  # all start with the same b_res
+                start = first.biases()["res"].to(DTYPES[first.spec.hc_dtype])
+                end = without_gradient(start, training, int(manifest["steps"]), step).float()
+                decay = dict.fromkeys(modules, float(mixing.distance(first.mixing(end))))
     return RunMixing(logged, rows, about, inert_modules(model), decay)
 
 
@@ -217,12 +211,6 @@ def by_module(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def short(module: str) -> str:
-    """`blocks.3.attn_hc` -> `L3 attn`, `blocks.0.attn.v` -> `L0 attn.v`."""
-    _, layer, name = module.split(".", 2)
-    return f"L{layer} {name.removesuffix('_hc')}"
-
-
 def observe(options: MixingMonitor, model: Any, data: Opened, progress: Any = iter) -> InstrumentData:
     """The kept weights and the log; weights have no units, so nothing is estimated."""
     return InstrumentData(about={"title": title_of(model)}, extra=watch(model))
@@ -232,8 +220,9 @@ def tables(options: MixingMonitor, data: InstrumentData, estimates: Mapping[str,
     """modules: every metric at the kept weights; runs: their means over the modules that can act; log: over steps."""
     run, title = data.extra, data.about["title"]
     modules, logged = by_module(run.final), run.log.rename(columns={"why": "reason"})
+    pattern = r"^blocks\.(\d+)\.(.*?)(_hc)?$"  # blocks.3.attn_hc -> L3 attn, blocks.0.attn.v -> L0 attn.v
     names, log_names = (
-        [f"{short(m)} {part}".strip() for m, part in zip(frame["module"], frame["part"], strict=True)]
+        (frame["module"].str.replace(pattern, r"L\1 \2", regex=True) + " " + frame["part"]).str.strip()
         for frame in (modules, logged)
     )
     modules.insert(0, "name", names)

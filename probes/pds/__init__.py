@@ -14,8 +14,7 @@ Suites of several categories or relations also have rows of each. The best head 
 its pairs and scored on the other.
 """
 
-from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.cli.bounds import NotNegative
 from streamscope.cli.errors import InputError
@@ -66,7 +65,7 @@ class Pds(Probe):
             run_folder(self.reference)
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.pds import measure
 
         return measure

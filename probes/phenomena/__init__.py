@@ -44,8 +44,7 @@ tokens, a phenomenon stays present.
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -115,12 +114,11 @@ class Phenomena(Instrument):
             raise InputError(f"--only: name each phenomenon once, at least one of {', '.join(NAMES)}")
 
     def unread(self, data: Mapping[type[Data], Data]) -> dict[type[Data], str]:
-        """Documents are not read if no phenomenon needs them."""
         readers = {"loss", "attention", "repeats", "depth", *PERIODS} & {*self.only}
         return {} if readers else {Documents: "nothing in --only reads documents"}
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.phenomena import measure
 
         return measure

@@ -13,12 +13,12 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.contract import InstrumentData, keep_after, say, title_of
 from streamscope.instruments.data import Documents, Opened
-from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, Reasons, estimate
+from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, estimate
 from streamscope.instruments.prompts import Aligned, align, check_tokenizer, load_suite
 from streamscope.instruments.prompts.tasks import load_task
 from streamscope.instruments.result import Result
 from streamscope.instruments.stats.held_out import CHOSEN, SIGNED, best_head_held_out, halves
-from streamscope.instruments.table import Table, counts, described, key, number
+from streamscope.instruments.table import Table, counts, described, key, note, number
 from streamscope.models.hooks import Captures, Query, run
 from streamscope.models.layers.head import unembed
 from streamscope.models.mixing import connections
@@ -128,31 +128,29 @@ def verdict(value: float, low: float, high: float, limit: float | None, *, one_c
 
 def tables(options: Phenomena, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
     """phenomena: one row each, with its limit and verdict."""
-    rows: list[dict[str, Any]] = []
-    missing, undecided = Reasons(), list[str]()
+    rows, undecided = list[dict[str, Any]](), list[str]()
     for name, (limit, unit) in ((name, PHENOMENA[name]) for name in PHENOMENA if name in estimates):
-        frame, reasons = estimates[name].wide(["phenomenon"])
-        (row,) = frame.to_dict("records")
-        missing |= {(len(rows), column): reason for (_, column), reason in reasons.items()}
+        frame, missing = estimates[name].wide(["phenomenon"])
+        (row,), reasons = frame.to_dict("records"), {column: reason for (_, column), reason in missing.items()}
         value = row["value"]
         one_case = row["clusters"] < 2 and not data.contrasts[name][0].fixed
         judged = verdict(value, row["value_low"], row["value_high"], limit, one_case=one_case)
         undecided += [name] if one_case and judged else []
         if limit is None:
-            missing[len(rows), "limit"] = missing[len(rows), "level"] = "the phenomenon has no limit"
+            reasons |= dict.fromkeys(("limit", "level"), "the phenomenon has no limit")
         elif not judged:
-            missing[len(rows), "level"] = missing[len(rows), "value"]
+            reasons["level"] = reasons["value"]
         rows.append({
             "model": data.about["title"], **row, "head": data.extra[name],
             "limit": float("nan") if limit is None else limit,
             "unit": unit, "verdict": judged or "–", "level": LEVEL[judged],
             "value_text": "–" if value != value else f"{value:.2f}",
-            "heading": name if limit is None else f"{name} > {limit:g}",
+            "heading": name if limit is None else f"{name} > {limit:g}", "undefined": note(reasons),
         })  # fmt: skip
-    frame = pd.DataFrame(rows)[[column.name for column in COLUMNS]]
     title = f"{data.about['title']}: phenomena, intervals not corrected for their number"
     title += f"; one independent case decides nothing: {', '.join(undecided)}" if undecided else ""
-    return {"phenomena": Table(frame, COLUMNS, missing, title)}
+    frame = pd.DataFrame(rows)[[*(column.name for column in COLUMNS), "undefined"]]
+    return {"phenomena": Table.noted(frame, COLUMNS, title)}
 
 
 N, CLUSTERS = counts("sequences, pairs, prompts, documents or modules", "independent cases")
@@ -355,9 +353,9 @@ def _copying(source: Shared, name: Name) -> PhenomenonObservations:
 def _induction(source: Shared, name: Name) -> PhenomenonObservations:
     table = source.repetition(PERIODS[name])[0].query("score == 'induction'")
     table = table.assign(head=[f"L{a}.H{b}" for a, b in zip(table["layer"], table["index"], strict=True)])
-    best_rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
-    names = best_rows["prompt"].astype(str)
-    return PhenomenonObservations(best_rows["value"], names, resolution=RESOLUTION, head=head, inflation=CHOSEN)
+    rows, head = best_head_held_out(table, ["value"], (table["prompt"] % 2).to_numpy())
+    prompts = rows["prompt"].astype(str)
+    return PhenomenonObservations(rows["value"], prompts, resolution=RESOLUTION, head=head, inflation=CHOSEN)
 
 
 REPEAT_LOGITS = 2**24
@@ -423,19 +421,13 @@ LOOKS: dict[Name, Callable[[Shared, Name], PhenomenonObservations]] = {
 
 def relate(result: Result) -> dict[str, Table]:
     """when: per run and phenomenon, when its value passed the middle for good, and from when on it is present."""
-    main = result.table()
-    if "step" not in main.frame:
-        return {}
-    rows: list[dict[str, Any]] = []
-    missing = Reasons()
-    for (name, phenomenon), snapshots in main.frame.groupby(["run", "phenomenon"], sort=False):
+    frame, rows = result.table().frame, list[dict[str, Any]]()
+    for (name, phenomenon), snapshots in frame.groupby(["run", "phenomenon"], sort=False) if "step" in frame else ():
         if len(snapshots) > 1:
             times, reasons = _when(snapshots.sort_values("step"))
-            missing |= {(len(rows), column): reason for column, reason in reasons.items()}
-            rows.append({"run": name, "phenomenon": phenomenon, **times})
-    if not rows:
-        return {}
-    return {"when": Table(pd.DataFrame(rows), WHEN, missing, "When each phenomenon appeared, between two snapshots")}
+            rows.append({"run": name, "phenomenon": phenomenon, **times, "undefined": note(reasons)})
+    title = "When each phenomenon appeared, between two snapshots"
+    return {"when": Table.noted(pd.DataFrame(rows), WHEN, title)} if rows else {}
 
 
 def _when(snapshots: pd.DataFrame) -> tuple[dict[str, Any], dict[str, str]]:

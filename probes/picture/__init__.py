@@ -13,8 +13,7 @@ observation without an interval; `probes.heads` and `probes.coreference` give in
 """
 
 from collections.abc import Mapping
-from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamscope.cli.bounds import Names
 from streamscope.cli.errors import InputError, unknown
@@ -58,11 +57,10 @@ class Picture(Instrument):
         return {} if "pds" in score_names(self.heads) else {Prompts: "--text gives the prompt"}
 
     def with_resolved_heads(self, data: Opened) -> "Picture":
-        """Raise `InputError`, because one prompt has no control."""
         raise InputError("--control: one prompt is one observation; to compare two models, name both as runs")
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.picture import measure
 
         return measure

@@ -21,6 +21,7 @@ from streamscope.probes.logit_lens.measure import visible
 from streamscope.probes.pds import Pds
 from streamscope.probes.picture import Picture
 from streamscope.probes.probe import measure
+from streamscope.probes.roles import head_scores
 from streamscope.text import is_bos
 
 HOOK = "blocks.{}.attn.hook_pattern"
@@ -147,12 +148,10 @@ def _prompt(opened: Any, choice: int | str | None) -> Aligned:
 def _scores(model: Any, tokenizer: Any, name: str, data: Opened) -> dict[Head, float]:
     """PDS on the suite, or a score by position on random sequences (`probes.heads`)."""
     if name == "pds":
-        scores = Pds().measure(model, data[Prompts], progress=iter).table().frame.set_index(["layer", "index"])["pds"]
-    else:
-        by_place = Heads(length=min(24, (model.cfg.n_ctx - 1) // 2))
-        rows = measure(model, by_place, [], tokenizer=tokenizer)
-        scores = rows[rows["score"] == name].groupby(["layer", "index"])["value"].mean()
-    return {Head(*place): float(value) for place, value in scores.items()}
+        return head_scores(Pds().measure(model, data[Prompts], progress=iter).table().frame, "pds")
+    rows = measure(model, Heads(length=min(24, (model.cfg.n_ctx - 1) // 2)), [], tokenizer=tokenizer)
+    means = rows[rows["score"] == name].groupby(["layer", "index"], as_index=False)["value"].mean()
+    return head_scores(means, "value")
 
 
 def axis_label(piece: str, position: int, role: str = "") -> str:

@@ -17,8 +17,7 @@ In a causal model the first row of every pattern is 1 on itself, so HSS stays be
 another key reach at most 1 − 1/T. HSS and entropy depend on T, so compare models at one length.
 """
 
-from types import ModuleType
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -47,7 +46,7 @@ class Specialization(Instrument):
     planted: ClassVar = "tests/probes/test_specialization.py::test_hss_and_entropy_of_planted_heads"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.specialization import measure
 
         return measure

@@ -14,8 +14,7 @@ Suites of several categories or relations also have rows of each. The best head 
 its prompts and scored on the other.
 """
 
-from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from streamscope.instruments.command import main_of
 from streamscope.instruments.contract import Probe, instrument
@@ -39,7 +38,7 @@ class Sps(Probe):
     planted: ClassVar = "tests/probes/test_sps.py::test_planted_heads"
 
     @staticmethod
-    def body() -> ModuleType:
+    def body() -> Any:
         from streamscope.probes.sps import measure
 
         return measure

@@ -132,7 +132,7 @@ def test_the_cost_is_that_of_the_graph_with_latents(tmp_path: Path, monkeypatch:
     model, asked = load("stories/lfa"), list[Any]()
     how = Circuits(latents=(latents_in(tmp_path / "d", model, 1, "hook_mlp_out"),), pairs=8, method="eap")
     monkeypatch.setattr(measure, "graph_of", lambda *args: asked.append(args[1:]) or graph_of(*args))
-    measure.seconds_of(how, model, *measure.task_pairs(how, model)[:2])
+    measure.seconds_of(how, model, measure.task_pairs(how, model)[0])
     assert asked == [(how.latents,)]
 
 

@@ -551,13 +551,14 @@ def test_the_interval_of_the_smallest_circuit_lies_within_the_model() -> None:
 def test_metrics_are_those_of_one_pair_after_the_other() -> None:
     """Prompts, answers and foils of unequal lengths in one batch, random logits of two runs that differ from clean."""
     rng, V = np.random.default_rng(0), 11
+    spans, places = [(3, 1, 0), (5,), (10, 2)], {"loss": 3}
     pairs = [
-        PatchPair(id=str(i), cluster=str(i), clean=(*range(1, n),), corrupt=(*range(2, n + 1),), answers=a, foils=f)
+        PatchPair(id=str(i), cluster=str(i), clean=(*range(1, n),), corrupt=(*range(2, n + 1),), answers=a, foils=f,
+                  continuation=spans[i])
         for i, (n, a, f) in enumerate([(3, (0, 4), (7,)), (6, (5,), (1, 2, 9)), (4, (10, 3, 8), (6, 0))])
-    ]
-    spans, places = [[3, 1, 0], [5], [10, 2]], {"loss": 3}
+    ]  # fmt: skip
     for name in ("logit-difference", "log-odds", "kl", "loss"):
-        (batch,) = metrics.batches_of(pairs, name, 64, spans)
+        (batch,) = metrics.batches_of(pairs, name, 64)
         logits = torch.tensor(rng.normal(scale=2, size=(2, 3, places.get(name, 1), V)))
         clean = torch.tensor(rng.normal(scale=2, size=logits.shape[1:]))
         found = metrics.value(name, logits, batch, clean)
@@ -575,7 +576,7 @@ def test_metrics_are_those_of_one_pair_after_the_other() -> None:
         assert batch.clean[row, : len(text)].tolist() == text
         assert batch.at[row, :n].tolist() == [*range(last, last + n)]
     with pytest.raises(InputError, match="the metric loss needs answers as text"):
-        next(metrics.batches_of(pairs, "loss", 64))
+        next(metrics.batches_of([*pairs, replace(pairs[0], continuation=())], "loss", 64))
 
 
 NAMES = ["Tom", "Ben", "Sam", "Max"]
@@ -591,10 +592,10 @@ def who_saw_mia(folder: Path, names: list[str], answers: Any = None, foils: Any 
 
 def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Path) -> None:
     path, model = who_saw_mia(tmp_path, NAMES), load("stories/lfa")
-    found, spans, words = task_pairs(Circuits(task=str(path)), model)
+    found, words = task_pairs(Circuits(task=str(path)), model)
     assert len(found.pairs) == 4 and "by corrupt" in words
-    assert [model.tokenizer.decode(s) for s in spans] == [f" {n}" for n in NAMES]
-    assert re.match(r"\d+ pairs of competing by noun", task_pairs(Circuits(task="competing"), model)[2])
+    assert [model.tokenizer.decode(pair.continuation) for pair in found.pairs] == [f" {n}" for n in NAMES]
+    assert re.match(r"\d+ pairs of competing by noun", task_pairs(Circuits(task="competing"), model)[1])
     with pytest.raises(InputError, match="got 1, 0, 0 and 0"):
         write_pairs(path, ["a"], [], [], [])
     with pytest.raises(InputError, match="'Tom' would run on from 'saw'"):
@@ -602,8 +603,9 @@ def test_tasks_of_ones_own_and_the_first_contrast_that_gives_pairs(tmp_path: Pat
     foils = [[" Mia"]] * 3 + [[" Maxine", " Mia"]]  # begins as the answer does: nothing to compare with
     who_saw_mia(tmp_path, NAMES, [[" Tom"], [" Ben"], [" Sam"], [" Max", " Anna"]], foils)
     assert len(task_pairs(Circuits(task=str(path)), model)[0].pairs) == 4
-    found, spans, words = task_pairs(Circuits(task=str(path), metric="loss"), model)
-    assert len(found.pairs) == len(spans) == 3 and "1 left out: the continuations start with the same" in words
+    found, words = task_pairs(Circuits(task=str(path), metric="loss"), model)
+    assert len(found.pairs) == 3 and all(pair.continuation for pair in found.pairs)
+    assert "1 left out: the continuations start with the same" in words
 
 
 def test_f_is_undefined_with_its_reason_where_the_runs_do_not_differ(tmp_path: Path) -> None:

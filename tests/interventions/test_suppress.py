@@ -31,12 +31,12 @@ from streamscope.interventions import Ablate, Suppress
 from streamscope.interventions.controls import inert_reason
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
-from streamscope.interventions.selection import pds_scores
-from streamscope.interventions.suppress.measure import Protocol, add_measure, design, rank_heads, tables
+from streamscope.interventions.suppress.measure import Cell, add_measure, design, rank_heads, tables
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
 from streamscope.probes.pds import Pds
+from streamscope.probes.roles import head_scores
 from tests.probes import planted
 
 DELTA, C = 2.0, 1.5
@@ -97,18 +97,18 @@ def aligned(net: Any) -> Aligned:
 
 
 @pytest.fixture(scope="module")
-def found(net: Any, aligned: Aligned) -> tuple[Protocol, Result, dict]:
+def found(net: Any, aligned: Aligned) -> tuple[list[Cell], Result, dict]:
     how = Suppress(gates=GATES, draws=20, resamples=200)
     ranking = Pds().measure(net, given_prompts(aligned, net)).table()
-    scores = pds_scores(ranking.frame)
+    scores = head_scores(ranking.frame, "pds")
     selections = {"top1": rank_heads(scores, 1), "semantic": (SEMANTIC,), "last": (READER,)}
-    protocol = design(scores, selections, GATES, draws=20)
-    observed = observe_prompts(net, ("sps", "coherence"), protocol.edits, aligned, net.tokenizer)
-    seen = InstrumentData({}, {}, {"title": "planted"}, extra=(protocol, ranking))
+    edits, cells = design(scores, selections, GATES, draws=20)
+    observed = observe_prompts(net, ("sps", "coherence"), edits, aligned, net.tokenizer)
+    seen = InstrumentData({}, {}, {"title": "planted"}, extra=(cells, ranking))
     for one in observed.values():
-        add_measure(seen, protocol, one, 2)
+        add_measure(seen, cells, one, 2)
     found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
-    return protocol, Result(tables(how, seen, found), seen.blocks, seen.contrasts, how.figures), observed
+    return cells, Result(tables(how, seen, found), seen.blocks, seen.contrasts, how.figures), observed
 
 
 def rows(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -139,8 +139,8 @@ def test_heads_that_prefer_the_first_noun_are_told_from_recency_heads(net: Any) 
 
 
 def test_the_recency_head_is_found_and_its_suppression_changes_nothing(found: tuple) -> None:
-    protocol, result, _ = found
-    assert protocol.cells[0].heads == (RECENCY,)
+    cells, result, _ = found
+    assert cells[0].heads == (RECENCY,)
     where = {"selection": "top1", "group": "selected"}
     one = rows(result.table().frame, **where)
     assert one["delta"].tolist() == [0.0] * 10
@@ -226,9 +226,9 @@ def test_by_construction(measure: str, readout: str, layers: list[int], cannot: 
 
 
 def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(found: tuple) -> None:
-    protocol, result, _ = found
-    for cell in (c for c in protocol.cells if c.group == "random"):
-        chosen = next(c.heads for c in protocol.cells if c.selection == cell.selection)
+    cells, result, _ = found
+    for cell in (c for c in cells if c.group == "random"):
+        chosen = next(c.heads for c in cells if c.selection == cell.selection)
         assert not set(cell.heads) & set(chosen)
     controls = result.table("controls").frame
     row = rows(controls, selection="semantic", measure="coherence").iloc[0]
@@ -301,10 +301,10 @@ def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
     with edit(net, {f"blocks.{sink.layer}.attn.hook_pattern": to_bos}):
         found = Pds().measure(net, given_prompts(aligned, net))
     assert found.about["sinks"] == [sink.label] and "1 of" in found.table().title
-    scores = pds_scores(found.table().frame)
+    scores = head_scores(found.table().frame, "pds")
     bottom = {
         with_sinks: {cell.heads for cell in design(scores, {"top1": rank_heads(scores, 1)}, GATES, draws=2,
-                                                   sinks=with_sinks).cells if cell.group == "bottom"}
+                                                   sinks=with_sinks)[1] if cell.group == "bottom"}
         for with_sinks in ((), (sink,))
     }  # fmt: skip
     assert bottom[()] == {(sink,)} and (sink,) not in bottom[(sink,)]

@@ -23,11 +23,10 @@ from streamscope.probes.head_groups.measure import (
     groups_of,
     read,
     role_tests,
-    scores_of,
     shuffled_scores,
     summary,
 )
-from streamscope.probes.roles import RoleTable, role_query
+from streamscope.probes.roles import RoleTable, head_scores, role_query
 from streamscope.text.tokenizer import Tokenizer
 from tests.probes import planted
 
@@ -106,7 +105,7 @@ def test_planted_heads_are_found_and_scored_on_the_other_half() -> None:
     assert (chosen["held_out_low"] > 0).all()
     assert (chosen["n"] < 24).all() and (chosen["n"] >= 10).all()  # one half
     assert found.loc[found["index"] == 1, list(CLASSES)].abs().max(axis=None) < 1e-6
-    assert scores_of(found)["entity"][Head(0, 2)] == pytest.approx(found["entity"][2])
+    assert head_scores(found, "entity")[Head(0, 2)] == pytest.approx(found["entity"][2])
 
 
 def test_only_what_a_query_can_see_is_read() -> None:
