@@ -13,7 +13,7 @@ in other layers, which makes these columns `constant`.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -33,8 +33,7 @@ SCALED = ("peak", "mass", "distance", "local")
 # ---- statistics of attention -------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AttentionStats:
+class AttentionStats(NamedTuple):
     """Attention statistics of every query and head; `None` if not requested (PLS B.5.3–B.5.5, C.2).
 
     Sums and maxima run over the keys before the query, without the query itself. Position 0 has no key, so its
@@ -56,8 +55,7 @@ class AttentionStats:
 
     def at(self, rows: Any) -> "AttentionStats":
         """The statistics at some queries."""
-        parts: dict[str, Any] = {name: None if x is None else x[rows] for name, x in vars(self).items()}
-        return AttentionStats(**parts)
+        return self._make(x if x is None else x[rows] for x in self)
 
 
 @torch.no_grad()
@@ -94,12 +92,9 @@ def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, op
     if gate is not None:
         g = gate.to(g.dtype)
         g = g.mean(-1) if options.gate_reduce == "mean" else g.square().mean(-1).sqrt()
-    scaled: dict[str, Any] = {name: x if x is None else g * x for name, x in vars(stats).items() if name in SCALED}
-    open_gate = torch.where(g < options.theta_gate, 0.0, g)[..., None]
-    return replace(
-        stats, **scaled, entropy=torch.where(g * stats.peak < options.theta_entropy, 0.0, stats.entropy),
-        top=None if stats.top is None else open_gate * stats.top,
-    )  # fmt: skip
+    gates = dict.fromkeys(SCALED, g) | {"top": torch.where(g < options.theta_gate, 0.0, g)[..., None]}
+    scaled = {name: gates[name] * x for name, x in stats._asdict().items() if name in gates and x is not None}
+    return stats._replace(**scaled, entropy=torch.where(scaled["peak"] < options.theta_entropy, 0.0, stats.entropy))
 
 
 # ---- a forward pass and its features -----------------------------------------------------------
@@ -212,7 +207,6 @@ class Family:
         return (dict(zip(names, place, strict=True)) for place in product(*(axes[name] for name in names)))
 
     def columns(self, shape: Shape) -> Iterator[Feature]:
-        """The features of the family."""
         last = shape.n_layers - 1
         for place in self.places(shape):
             where, layer = place.get("where"), place.get("layer")
