@@ -79,7 +79,7 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     for name in {"forward", "peer"} & set(times):
         times[name] = [s / UNITS for s in times[name]]
     pairs = [("sweep", "forward"), ("peer sweep", "peer"), ("peer sweep", "sweep")]
-    ratios = [str(times.ratio(*pair)) if set(pair) <= set(times) else "–" for pair in pairs]
+    ratios = [times.ratio(*pair) if set(pair) <= set(times) else "–" for pair in pairs]
     seconds = (f"{times.median(name):.3f} s" for name in ("forward", "sweep"))
     return [case, f"{vocab:,}", str(len(sweep)), *seconds, *ratios, f"{difference:.1e}"]
 

@@ -37,36 +37,32 @@ class OwnLabels(NamedTuple):
 def read_labels(path: Path, features: Features) -> OwnLabels:
     """The labels at `path` for the tokens of `features`. Raises `InputError` for a file that is not parquet or lacks a
     column, a token with two labels, labels that match no token, and labels whose tokens differ from the table's."""
-    table = _read(path)
-    keys = pd.MultiIndex.from_frame(table[KEY])
-    if (twice := keys[keys.duplicated()]).size:
-        document, position = twice[0]
+    table, tokens = _read(path), features.table[[*KEY, *TOKEN]]
+    if (twice := table[table.duplicated(KEY)]).size:
+        document, position = twice[KEY].iloc[0]
         raise InputError(f"{path}: document {document}, position {position} has two labels; give each token one")
-    index = keys.get_indexer(pd.MultiIndex.from_frame(features.table[KEY]))
-    has_label = index >= 0
-    if not has_label.any():
+    matches = tokens.merge(table, on=KEY, suffixes=("", " there"))
+    if matches.empty:
+        there, here = (f"{frame['document'].min()} to {frame['document'].max()}" for frame in (table, tokens))
         raise InputError(
-            f"{path}: no label matches a token of these features (documents {_range(table, 'document')} there, "
-            f"{_range(features.table, 'document')} here); number documents and positions as in the feature table"
+            f"{path}: no label matches a token of these features (documents {there} there, {here} here); number "
+            "documents and positions as in the feature table"
         )
-    for name in (name for name in TOKEN if name in table):
-        label_values, feature_values = (
-            frame[name].astype(object).to_numpy() for frame in (table.iloc[index[has_label]], features.table[has_label])
-        )
-        if (mismatches := np.flatnonzero(label_values != feature_values)).size:
-            row = features.table[has_label].iloc[mismatches[0]]
+    for name in table.columns.intersection(TOKEN):
+        if (other := matches[matches[name] != matches[f"{name} there"]]).size:
+            row = other.astype(object).iloc[0]
             raise InputError(
                 f"{path} belongs to other data: {name} of document {row['document']}, position {row['position']} is "
-                f"{label_values[mismatches[0]]!r} there, {feature_values[mismatches[0]]!r} in the features"
+                f"{row[f'{name} there']!r} there, {row[name]!r} in the features"
             )
-    labels = _texts(table["label"], path)
-    of = pd.Series(labels, dtype=object).reindex(index).reset_index(drop=True)
+    table["label"] = _texts(table["label"], path)
+    of = tokens[KEY].merge(table, "left", KEY)["label"]
     if of.isna().all():
         raise InputError(f"{path}: every label is null or −1; give at least one")
     counts = of.value_counts()
     names = sorted(counts.index, key=lambda name: (-counts[name], name))
     cluster = of.map({name: i for i, name in enumerate(names)}).fillna(NOISE).astype("int32").to_numpy()
-    lost = len(table) - int(has_label.sum())
+    lost = len(table) - len(matches)
     title = f"labels of {path.name}: {int((cluster < 0).sum()):,} of {len(of):,} tokens have no label, "
     return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(table):,} labels have no token")
 
@@ -92,10 +88,6 @@ def _texts(labels: pd.Series, path: Path) -> list[str | None]:
     elif not (pd.api.types.is_integer_dtype(labels) or all(isinstance(x, str) for x in labels.dropna())):
         raise InputError(f"{path}: labels must be text or whole numbers, not {labels.dtype}")
     return [None if pd.isna(x) or str(x) == str(NOISE) else str(x) for x in labels]
-
-
-def _range(table: pd.DataFrame, name: str) -> str:
-    return f"{table[name].min()} to {table[name].max()}"
 
 
 def with_labels(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
