@@ -50,8 +50,7 @@ def in_a_process(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
 
 
 SIDES = ("ours", "peer")
-SIDES_TITLES = ("ours", "peer", "peer / ours", "ours, MiB", "peer, MiB")
-"""Titles of the cells of `compare_sides`."""
+SIDES_TITLES = ("ours", "peer", "peer / ours", "ours, MiB", "peer, MiB")  # titles of the cells of `compare_sides`
 
 
 def compare_sides(

@@ -28,12 +28,10 @@ CONTROLS = {
     "h_res": "h_res", "canon": "canon",
 }  # fmt: skip
 """The controls of the page, and an array of each."""
-PAIRS = 12
-"""Number of pairs of the built-in stories in the menu, which tell the habits that follow."""
+PAIRS = 12  # number of pairs of the built-in stories in the menu, which tell the habits that follow
 ABLATED = 100_000_000
 """Heads × parameters of a model whose heads are all ablated before the page opens, in less than a second."""
-SCREENED = 4
-"""Heads of another model that are ablated: those whose ablation lowers the score most to first order."""
+SCREENED = 4  # heads of another model that are ablated: those whose ablation lowers the score most to first order
 
 
 def describe(shown: Shown) -> dict[str, Any]:

@@ -28,8 +28,7 @@ from streamscope.text.cache import cache_root, cached
 from streamscope.viewer import engine
 
 OPSET = 20
-SMALL = 256
-"""Weights of fewer numbers are stored as they are."""
+SMALL = 256  # weights of fewer numbers are stored as they are
 
 
 def graph_of(model: Any, *extras: Any) -> bytes:

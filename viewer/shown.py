@@ -24,12 +24,9 @@ from streamscope.models.lenses import Map, lenses_of_kind
 from streamscope.models.readout import chunk_rows
 
 F = ("f", "f_low", "f_high", "random")
-EDGES = 1000
-"""Number of edges that the page draws at most, those with the largest scores by size."""
-SUM = "sum"
-"""The readout of the residual stream in the lens, next to its parallel streams."""
-MOST = 5
-"""Number of latents that the page names at a position, and of tokens that it names for each."""
+EDGES = 1000  # number of edges that the page draws at most, those with the largest scores by size
+SUM = "sum"  # the readout of the residual stream in the lens, next to its parallel streams
+MOST = 5  # number of latents that the page names at a position, and of tokens that it names for each
 
 
 @dataclass(frozen=True)

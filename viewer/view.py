@@ -27,8 +27,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.models.run_names import run_folder
 
-EXTRA = ("onnx", "onnxscript", "starlette", "uvicorn")
-"""What the page needs besides the rest."""
+EXTRA = ("onnx", "onnxscript", "starlette", "uvicorn")  # what the page needs besides the rest
 
 
 @dataclass(frozen=True, kw_only=True)

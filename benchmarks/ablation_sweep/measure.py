@@ -27,10 +27,8 @@ from streamscope.models.hooks import edit
 from streamscope.models.interop.huggingface.families import FAMILIES, native
 from streamscope.models.interop.tables import give, shapes_of
 
-UNITS = 3
-"""Number of forward passes timed together."""
-CHECKED = 24
-"""Number of edits compared with a forward pass of their own, at least."""
+UNITS = 3  # number of forward passes timed together
+CHECKED = 24  # number of edits compared with a forward pass of their own, at least
 
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:

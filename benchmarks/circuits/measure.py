@@ -18,8 +18,7 @@ from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.checkpoint import load
 
-GELU = {"gelu": "none", "gelu_tanh": "tanh"}
-"""Our names of GPT-2's activation, and how torch approximates it."""
+GELU = {"gelu": "none", "gelu_tanh": "tanh"}  # our names of GPT-2's activation, and how torch approximates it
 
 
 def plain_gpt2(model: Any) -> PlainGpt2:

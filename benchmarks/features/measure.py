@@ -23,8 +23,7 @@ from streamscope.models.hooks import batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.transformer import StreamTransformer
 
-COMPARED = 1e-4
-"""Largest allowed difference to the straightforward features; relative for values above 1 (spans)."""
+COMPARED = 1e-4  # largest allowed difference to the straightforward features; relative for values above 1 (spans)
 
 
 def _measure(options: Options, vocab: int) -> list[str]:

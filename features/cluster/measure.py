@@ -41,8 +41,7 @@ from streamscope.models.tensors import read_tensors
 from streamscope.probes.stream_states import MASSIVE
 
 SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9, limits=(0.0, 1.0))
-LARGEST = 15
-"""Number of clusters shown on the screen."""
+LARGEST = 15  # number of clusters shown on the screen
 
 
 def observe(options: Cluster, model: object, data: Opened, progress: Progress) -> InstrumentData:
@@ -207,8 +206,7 @@ def unclustered_labels(features: Features, umap: bool) -> pd.DataFrame:
     return labels
 
 
-UNCONNECTED = "Graph is not fully connected"
-"""UMAP's warning if no chain of neighbours joins some groups of points."""
+UNCONNECTED = "Graph is not fully connected"  # UMAP's warning if no chain of neighbours joins some groups of points
 
 
 def _umap(seed: int) -> Any:

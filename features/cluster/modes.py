@@ -25,10 +25,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 RESOLUTION = 1e-5
 """Smaller distances between a new row and a fitted one are raised to it, in standard deviations of a feature."""
-TIED = RESOLUTION / 10
-"""Smaller differences between distances count as ties: rounding of single-precision features."""
-SPARE = 8
-"""More rows than wanted, among which the nearest are looked for by exact distances."""
+TIED = RESOLUTION / 10  # smaller differences between distances count as ties: rounding of single-precision features
+SPARE = 8  # more rows than wanted, among which the nearest are looked for by exact distances
 COMPONENTS = 30
 DIGITS = 5
 """Decimals of standardised rows that HDBSCAN* sees: features of equal tokens differ in their last bits between batches,

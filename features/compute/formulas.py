@@ -26,8 +26,7 @@ from torch import Tensor
 from streamscope.features.extract import HEADS_OF, Extract, Feature
 
 RANGES = ("early", "middle", "late")
-SCALED = ("peak", "mass", "distance", "local")
-"""Statistics of attention that are proportional to it."""
+SCALED = ("peak", "mass", "distance", "local")  # statistics of attention that are proportional to it
 
 
 # ---- statistics of attention -------------------------------------------------------------------

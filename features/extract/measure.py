@@ -25,10 +25,8 @@ from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
 from streamscope.text.shards import TokenShards, WindowedShards
 
-PART_ROWS = 8192
-"""Rows of a part: the rows held in memory, and one row group of the file."""
-BATCH_TOKENS = 1024
-"""Padded tokens per forward pass, so that activations stay in the cache."""
+PART_ROWS = 8192  # rows of a part: the rows held in memory, and one row group of the file
+BATCH_TOKENS = 1024  # padded tokens per forward pass, so that activations stay in the cache
 SHARE = Measure(name="share of tokens", unit="share", resolution=0.0, limits=(0.0, 1.0))
 
 
@@ -215,8 +213,7 @@ TOKEN = (
     number("prediction_id", "prediction's id", "token id", "argmax of the final layer", "d", False),
     key("prediction", "prediction", "argmax of the final layer", "text"),
 )  # fmt: skip
-SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")
-"""Features shown on the screen."""
+SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")  # features shown on the screen
 
 
 DEPTH = (

@@ -20,10 +20,8 @@ from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 
-BINS = 10
-"""Bins of confidence, with equal numbers of tokens."""
-AT_ONCE = 512
-"""Windows per forward pass."""
+BINS = 10  # bins of confidence, with equal numbers of tokens
+AT_ONCE = 512  # windows per forward pass
 SHARE = "share of tokens"
 LIMITS = {"kept": (0.0, 1.0), "beyond": (-1.0, 1.0)}
 

@@ -34,10 +34,8 @@ from streamscope.instruments.table import mark
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
 """λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""
-SMALLEST = 1e-9
-"""A feature whose training sd is below this share of its overall sd counts as constant."""
-ROUNDING = 1e-6
-"""In nats: effects with a smaller sd are float32 rounding."""
+SMALLEST = 1e-9  # a feature whose training sd is below this share of its overall sd counts as constant
+ROUNDING = 1e-6  # in nats: effects with a smaller sd are float32 rounding
 
 
 @dataclass(frozen=True)

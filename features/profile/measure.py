@@ -31,12 +31,9 @@ from streamscope.instruments.table import Column, LongTable, Table, counts, desc
 
 DEPTH = Measure(name="k*", unit="layers", resolution=1e-9, limits=(0.0, np.inf))
 DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6, limits=(0.0, np.inf))
-P = 0.05
-"""Kinds of tokens with a larger corrected p are not listed."""
-HEADS = 4
-"""Heads listed per cluster."""
-TEXTS = 4
-"""Tokens and predictions listed per cluster."""
+P = 0.05  # kinds of tokens with a larger corrected p are not listed
+HEADS = 4  # heads listed per cluster
+TEXTS = 4  # tokens and predictions listed per cluster
 
 
 def observe(options: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
