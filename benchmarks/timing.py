@@ -77,10 +77,8 @@ def _with_memory(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
 
 
 def device_name(device: str) -> str:
-    """The GPU's own name, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 
 def machine(device: str = "cpu") -> str:
-    """What a benchmark ran on, for its first line."""
     return f"torch {torch.__version__}, {device_name(device)}, {torch.get_num_threads()} threads"

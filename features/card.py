@@ -64,7 +64,6 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
 
 
 def _of(about: dict[str, Any], rows: int) -> str:
-    """Title, model, data and options of a table."""
     lines = [cell(about["title"]), f"{counted(rows, 'row', ',')}, by {code(about.get('instrument'))} of streamscope."]
     model = f"Model: {cell(about['model'])}" if about.get("model") else ""
     checkpoint = about.get("features", {}).get("checkpoint")
@@ -99,7 +98,6 @@ def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write README.md into the folder of the tables."""
     options = parse(Options, argv, __doc__)
     if not options.tables:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")

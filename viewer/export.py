@@ -112,14 +112,10 @@ def _export(watched: engine.Watched) -> onnx.ModelProto:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     del graph.initializer[:]
     graph.initializer.extend(initializers)
-    return _bare(onnxscript.optimizer.optimize(proto))
-
-
-def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph without where its nodes came from, two thirds of a small one."""
+    model = onnxscript.optimizer.optimize(proto)
     del model.metadata_props[:], model.graph.metadata_props[:], model.graph.value_info[:]
     for entry in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
-        del entry.metadata_props[:]
+        del entry.metadata_props[:]  # where nodes came from is two thirds of a small graph
         entry.doc_string = ""
     return model
 

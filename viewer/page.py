@@ -40,5 +40,4 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
 
 
 def write_page(shown: Sequence[Shown], out: Path, text: str = "", **options: Any) -> None:
-    """Write the page to a file, as `html`."""
     write_text(out, html(shown, text, **options))

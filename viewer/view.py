@@ -69,7 +69,6 @@ def check_words(text: str | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse; then write the page, or serve it."""
     options = parse(Options, argv, __doc__)
     names, text = options.run or ("stories/lfa",), options.text or ""
     check_words(options.text)

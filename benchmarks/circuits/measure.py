@@ -55,7 +55,6 @@ def opened(options: Options) -> tuple[Any, Sequence[PatchPair], Graph]:
 
 
 def measured(side: str, method: str, options: Options) -> tuple[float, np.ndarray]:
-    """Seconds and scores [edges, pairs] of one side."""
     model, pairs, graph = opened(options)
     clock = CLOCKS[options.clock]
     if side == "ours":

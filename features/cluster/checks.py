@@ -199,7 +199,6 @@ def adjusted_rand_interval(
 
 
 def _tokens(clusters: np.ndarray, document: np.ndarray) -> csr_array:
-    """[clusters, documents] number of tokens."""
     return coo_array((np.ones(len(clusters)), (np.unique(clusters, return_inverse=True)[1], document))).tocsr()
 
 

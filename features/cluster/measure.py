@@ -136,7 +136,6 @@ def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def tables(options: Cluster, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per cluster, and the summary, shares by depth, agreement, stability and one row per token."""
     results, size, (found, missing) = data.extra
     frame, reasons = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])
     tokens = data.blocks["depth"].sizes.sum(1)
@@ -148,7 +147,6 @@ def tables(options: Cluster, data: InstrumentData, estimates: Mapping[str, Estim
 
 
 def clusterer(options: Cluster) -> ComputationalModes:
-    """The unfitted clusterer for these options."""
     return ComputationalModes(
         options.method, components=None if options.components == "all" else options.components, seed=options.seed,
         min_cluster_size=options.min_cluster_size, min_samples=options.min_samples, selection=options.selection,

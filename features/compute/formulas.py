@@ -53,7 +53,6 @@ class AttentionStats(NamedTuple):
     """Σ A[q, k] over the keys q − window … q − 1."""
 
     def at(self, rows: Any) -> "AttentionStats":
-        """The statistics at some queries."""
         return self._make(x if x is None else x[rows] for x in self)
 
 
@@ -116,10 +115,6 @@ class Shape(NamedTuple):
     n_heads: int
     how: Extract
 
-    def heads(self, group: str) -> list[Any]:
-        """The heads of anchor_mass or entity_mass."""
-        return self.how.heads(group, self.n_layers, self.n_heads)
-
     def words(self, group: str | None) -> dict[str, str]:
         """What the options make of a formula."""
         followed, zeroed = "ŷ" if self.how.target == "final" else "y", self.how.traj_prob == "zeroed"
@@ -130,7 +125,7 @@ class Shape(NamedTuple):
             "late": "; L where that is L−1" if self.how.kstar == "author" else "",
             "counted": "y" if self.how.kappa_target == "truth" else "ŷ",
             "window": str(self.how.window),
-            "heads": ", ".join(head.label for head in self.heads(group)) if group else "",
+            "heads": ", ".join(h.label for h in self.how.heads(group, self.n_layers, self.n_heads)) if group else "",
         }
 
 
@@ -177,8 +172,9 @@ class ForwardRecord:
 
     def masses(self) -> Float[Tensor, "n groups"]:
         """The summed largest weights of the paper's heads."""
-        groups = ([self.stats[head.layer].peak[:, head.head] for head in self.shape.heads(name)] for name in HEADS_OF)
-        return torch.stack([torch.stack(peaks).sum(0) for peaks in groups], 1)
+        groups = (self.shape.how.heads(name, *self.shape[:2]) for name in HEADS_OF)
+        peaks = ([self.stats[layer].peak[:, head] for layer, head in group] for group in groups)
+        return torch.stack([torch.stack(group).sum(0) for group in peaks], 1)
 
 
 @dataclass(frozen=True)
@@ -217,7 +213,6 @@ class Family:
             )  # fmt: skip
 
     def by_name(self, record: ForwardRecord) -> dict[str, Tensor]:
-        """Feature name -> values [n]."""
         names, values = (self.name.format(**place) for place in self.places(record.shape)), self.values(record)
         return dict(zip(names, values.reshape(len(values), -1).unbind(1), strict=True))
 
@@ -269,7 +264,6 @@ def span(stats: AttentionStats) -> Float[Tensor, " n"]:
 
 
 def local_mass(stats: AttentionStats) -> Float[Tensor, " n"]:
-    """The layer's attention to the nearest keys."""
     assert stats.local is not None
     return stats.local.sum(-1)
 

@@ -67,7 +67,6 @@ class Work:
         return self.folder / f"{part:06d}-{output}.parquet"
 
     def write(self, part: int) -> None:
-        """Read a part and write it, if it is not there."""
         if self.path(part, 0).exists():
             return
         tables = tables_of(self.reader, self.opened.shards, self.plan[part], self.pieces)
@@ -126,7 +125,6 @@ def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
 
 
 def tables(options: Extract, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """The features of every token, raw activations if requested, and the shares of k*."""
     frame, missing = estimates["depth"].wide(["k_star"], describe=("low", "high"))
     frame = frame.assign(tokens=data.blocks["depth"].total.sum(1).astype(int))
     return {**data.extra, "depth": Table(frame, DEPTH, missing, data.about["title"])}

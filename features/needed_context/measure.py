@@ -129,7 +129,6 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
 
 
 def tables(options: NeededContext, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per group and window, and one per pair of groups."""
     title = data.about["title"]
     frame, missing = joined([estimates["kept"], estimates["beyond"]], ["depths", "window"], GROUPS)
     frame.insert(2, "tokens", frame["depths"].map(data.extra))

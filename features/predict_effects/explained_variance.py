@@ -11,10 +11,9 @@ effects centred by the training rows of each fold.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,8 +37,7 @@ SMALLEST = 1e-9  # a feature whose training sd is below this share of its overal
 ROUNDING = 1e-6  # in nats: effects with a smaller sd are float32 rounding
 
 
-@dataclass(frozen=True)
-class Predictions:
+class Predictions(NamedTuple):
     """Predictions for each row from the other folds: `predicted`, `mean` [n, m]; `chosen` λ or trees [folds, m]."""
 
     predicted: np.ndarray
@@ -200,7 +198,6 @@ def explain(
 
 
 def _by_document(differences: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Sums of squares [m, documents] of differences [n, m]."""
     return cluster_totals(np.square(differences).T, codes)[0]
 
 

@@ -1,8 +1,8 @@
 """Effects regressed on features: tokens joined, errors by document, R² with intervals over documents."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,8 +58,7 @@ def observe(options: PredictEffects, model: object, data: Opened, progress: Prog
     return measurements
 
 
-@dataclass(frozen=True)
-class MatchedTokens:
+class MatchedTokens(NamedTuple):
     """The n tokens in both tables."""
 
     x: np.ndarray
@@ -141,7 +140,6 @@ def prefixes(table: pd.DataFrame) -> np.ndarray:
 
 
 def tables(options: PredictEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per kind of effect and edit."""
     return {"predict_effects": Table.noted(data.extra, COLUMNS, data.about["title"])}
 
 

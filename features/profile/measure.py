@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each
+from streamscope.instruments.observations import NUMBERS, Estimates, Measure, Observations, each
 from streamscope.instruments.result import Result
 from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, read_parquet
 
@@ -63,24 +62,21 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
     clusters = table["cluster"]
     title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in "
     title += counted((clusters >= 0).sum(), "cluster") + ("" if own_labels is None else f"; {own_labels.title}")
-    units, total, size = _sums(labels, clusters, labels["k_star"].to_numpy(float))
-    depth = Observations(measure=DEPTH, cells=clusters.to_frame("cluster"), units=units, total=total, size=size)
-    contrasts = {"depth": each("depth_mean", depth.cells, null=None), "distance": list[Contrast]()}
-    for i, cluster in enumerate(clusters):
-        of_cluster = partial(Contrast, labels={"cluster": cluster}, null=None)
-        missing = "no other cluster" if (clusters.drop(i) < 0).all() else ""
-        contrasts["distance"] += [
-            of_cluster(quantity="distance", weights={i: 1.0}),
-            of_cluster(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, missing=missing),
-        ]
     contexts = Contexts.of(features)
     tokens = labels[[column.name for column in TOKENS if column.name in labels]]
     tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
-    return InstrumentData(
-        {"depth": depth, "distance": distances(labels, far, clusters)}, contrasts,
-        {"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
+    measurements = InstrumentData(
+        about={"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
         extra=(table, kinds, sample_rows, tokens, features.columns, own_labels and own_labels.names),
-    )  # fmt: skip
+    )
+    cells, sums = clusters.to_frame("cluster"), _sums(labels, clusters, labels["k_star"].to_numpy(float))
+    measurements.add(DEPTH, cells, *sums, block="depth", quantity="depth_mean", null=None)
+    alone = ["no other cluster" if (clusters.drop(i) < 0).all() else "" for i in range(len(clusters))]
+    near, farther = each("distance", cells, null=None), each("farther", cells, null=None, missing=alone)
+    farther = [replace(c, weights={**c.weights, len(near) + i: -1.0}) for i, c in enumerate(farther)]
+    measurements.blocks["distance"] = distances(labels, far, clusters)
+    measurements.contrasts["distance"] = near + farther
+    return measurements
 
 
 def tables(options: Profile, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -260,12 +256,10 @@ def _heads(row: pd.Series, overall: pd.Series) -> str:
 
 
 def _columns_in(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
-    """The columns that the frame has."""
     return tuple(column for column in columns if column.name in frame)
 
 
 def means(table: pd.DataFrame, features: Mapping[str, Feature]) -> tuple[Column, ...]:
-    """Columns for the means of features."""
     names = [name.removeprefix("mean_") for name in table if name.startswith("mean_")]
     return tuple(Column(name=f"mean_{name}", title=name, unit=features[name].unit, format=".4g", shown=False,
                         doc=f"mean over the cluster of {features[name].formula}", source=features[name].source)
