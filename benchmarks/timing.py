@@ -8,23 +8,12 @@ from contextlib import redirect_stdout
 from multiprocessing import get_context
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 """The choices of --clock: wall time, or the processor's seconds, for a machine that others keep busy."""
-
-
-class Ratio(NamedTuple):
-    """The median, smallest and largest of the rounds' ratios."""
-
-    median: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 class Times(dict[str, list[float]]):
@@ -33,10 +22,10 @@ class Times(dict[str, list[float]]):
     def median(self, name: str) -> float:
         return median(self[name])
 
-    def ratio(self, first: str, second: str) -> Ratio:
-        """first/second, round by round."""
+    def ratio(self, first: str, second: str) -> str:
+        """The median, smallest and largest of first/second, round by round."""
         ratios = [a / b for a, b in zip(self[first], self[second], strict=True)]
-        return Ratio(median(ratios), min(ratios), max(ratios))
+        return f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
 
 
 def interleaved(
@@ -61,8 +50,7 @@ def in_a_process(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
 
 
 SIDES = ("ours", "peer")
-SIDES_TITLES = ("ours", "peer", "peer / ours", "ours, MiB", "peer, MiB")
-"""Titles of the cells of `compare_sides`."""
+SIDES_TITLES = ("ours", "peer", "peer / ours", "ours, MiB", "peer, MiB")  # titles of the cells of `compare_sides`
 
 
 def compare_sides(
@@ -79,7 +67,7 @@ def compare_sides(
             (seconds, answers[side]), peak = in_a_process(measured, side, *arguments)
             times[side].append(seconds)
             memory[side] = max(memory[side], peak)
-    cells = [f"{times.median(side):.2f} s" for side in SIDES] + [str(times.ratio("peer", "ours"))]
+    cells = [f"{times.median(side):.2f} s" for side in SIDES] + [times.ratio("peer", "ours")]
     return [*cells, *(f"{memory[side]:,.0f}" for side in SIDES)], answers
 
 
@@ -89,10 +77,8 @@ def _with_memory(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]
 
 
 def device_name(device: str) -> str:
-    """The GPU's own name, or "cpu"."""
     return torch.cuda.get_device_name() if device == "cuda" else device
 
 
 def machine(device: str = "cpu") -> str:
-    """What a benchmark ran on, for its first line."""
     return f"torch {torch.__version__}, {device_name(device)}, {torch.get_num_threads()} threads"

@@ -50,15 +50,12 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
     """What a file holds: (its metadata, its columns, their types, its number of rows)."""
     import pyarrow.parquet as pq
 
-    from streamscope.cli.disk import parse as parsed
     from streamscope.instruments.table import read_about
 
-    about = read_about(path).get("about")
-    file = pq.ParquetFile(path)
-    metadata = (file.schema_arrow.metadata or {}).get(b"table")
-    if about is None or metadata is None:
+    meta = read_about(path, ("about", "table"))
+    if len(meta) < 2:
         raise InputError(f"{path} was not written by an instrument: python -m features.extract --out {path} writes one")
-    table = parsed(metadata, dict[str, Any], f"table of {path}")
+    about, table, file = meta["about"], meta["table"], pq.ParquetFile(path)
     kinds = {field.name: str(field.type) for field in file.schema_arrow}
     columns = [column for column in table["columns"] if column["name"] in kinds]
     if "undefined" in kinds:
@@ -67,7 +64,6 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, s
 
 
 def _of(about: dict[str, Any], rows: int) -> str:
-    """Title, model, data and options of a table."""
     lines = [cell(about["title"]), f"{counted(rows, 'row', ',')}, by {code(about.get('instrument'))} of streamscope."]
     model = f"Model: {cell(about['model'])}" if about.get("model") else ""
     checkpoint = about.get("features", {}).get("checkpoint")
@@ -102,7 +98,6 @@ def _columns(columns: list[dict[str, Any]], kinds: dict[str, str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write README.md into the folder of the tables."""
     options = parse(Options, argv, __doc__)
     if not options.tables:
         raise InputError("give tables: python -m features.card FOLDER/features.parquet")

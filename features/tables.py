@@ -62,7 +62,6 @@ class EffectTable(Data):
         return self.effects is not None
 
     def of(self, model: Any, like: Any = None) -> Any:
-        """The `OpenEffects`."""
         from streamscope.features.store import read_effects
 
         if self.effects is not None:

@@ -54,7 +54,6 @@ def _module(name: str, text: str) -> str:
 
 @cache
 def style() -> str:
-    """The style sheet."""
     return (STATIC / "page.css").read_text()
 
 

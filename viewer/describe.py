@@ -1,6 +1,7 @@
 """What the live page knows of a model before it runs: sizes, streams, controls with reasons, vocabulary, sentences."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -28,12 +29,10 @@ CONTROLS = {
     "h_res": "h_res", "canon": "canon",
 }  # fmt: skip
 """The controls of the page, and an array of each."""
-PAIRS = 12
-"""Number of pairs of the built-in stories in the menu, which tell the habits that follow."""
+PAIRS = 12  # number of pairs of the built-in stories in the menu, which tell the habits that follow
 ABLATED = 100_000_000
 """Heads × parameters of a model whose heads are all ablated before the page opens, in less than a second."""
-SCREENED = 4
-"""Heads of another model that are ablated: those whose ablation lowers the score most to first order."""
+SCREENED = 4  # heads of another model that are ablated: those whose ablation lowers the score most to first order
 
 
 def describe(shown: Shown) -> dict[str, Any]:
@@ -69,7 +68,6 @@ def describe(shown: Shown) -> dict[str, Any]:
 
 
 def about(model: Any) -> str:
-    """One sentence about a model."""
     shape = f"{counted(model.config.n_layers, 'layer')} of {counted(model.config.n_heads, 'head')}"
     return f"{title_of(model)}: {shape}, {sum(p.numel() for p in model.parameters()):,} parameters."
 
@@ -138,9 +136,8 @@ def identities(names: Sequence[str]) -> list[str]:
     """A short name for every model of a page, of letters, digits and hyphens, each once."""
     short_names: list[str] = []
     for name in names:
-        short = "".join(c if c.isascii() and c.isalnum() else "-" for c in Path(name).name.lower()).strip("-")
-        is_new = short and short not in short_names
-        short_names.append(short if is_new else f"{short or 'model'}-{len(short_names) + 1}")
+        short = re.sub("[^a-z0-9]", "-", Path(name).name.lower()).strip("-") or "model"
+        short_names.append(f"{short}-{len(short_names) + 1}" if short in short_names else short)
     return short_names
 
 

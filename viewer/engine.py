@@ -18,10 +18,8 @@ from streamscope.models.hooks.controls import Control, control_hooks, controls, 
 from streamscope.models.layers.head import unembed
 from streamscope.viewer.shown import MOST, PageDictionary, PageLens, lens_streams
 
-CANDIDATES = 5
-"""Number of tokens that the lens names."""
-READ = ("W_enc", "b_enc", "W_dec", "threshold")
-"""What a dictionary's latents and their removal need of it."""
+CANDIDATES = 5  # number of tokens that the lens names
+READ = ("W_enc", "b_enc", "W_dec", "threshold")  # what a dictionary's latents and their removal need of it
 
 
 class Watched(nn.Module):

@@ -28,8 +28,7 @@ from streamscope.text.cache import cache_root, cached
 from streamscope.viewer import engine
 
 OPSET = 20
-SMALL = 256
-"""Weights of fewer numbers are stored as they are."""
+SMALL = 256  # weights of fewer numbers are stored as they are
 
 
 def graph_of(model: Any, *extras: Any) -> bytes:
@@ -113,14 +112,10 @@ def _export(watched: engine.Watched) -> onnx.ModelProto:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     del graph.initializer[:]
     graph.initializer.extend(initializers)
-    return _bare(onnxscript.optimizer.optimize(proto))
-
-
-def _bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph without where its nodes came from, two thirds of a small one."""
+    model = onnxscript.optimizer.optimize(proto)
     del model.metadata_props[:], model.graph.metadata_props[:], model.graph.value_info[:]
     for entry in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
-        del entry.metadata_props[:]
+        del entry.metadata_props[:]  # where nodes came from is two thirds of a small graph
         entry.doc_string = ""
     return model
 

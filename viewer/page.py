@@ -11,8 +11,7 @@ from streamscope.viewer.engine import Watched
 from streamscope.viewer.export import graph_of
 from streamscope.viewer.session import Shown, page_data
 
-LARGEST = 20_000_000
-"""Parameters of a model that a page may hold; SmolLM2's 135 million would make a page of 400 MB."""
+LARGEST = 20_000_000  # parameters of a model that a page may hold; SmolLM2's 135 million would make a page of 400 MB
 
 
 def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
@@ -41,5 +40,4 @@ def html(shown: Sequence[Shown], text: str = "", **options: Any) -> str:
 
 
 def write_page(shown: Sequence[Shown], out: Path, text: str = "", **options: Any) -> None:
-    """Write the page to a file, as `html`."""
     write_text(out, html(shown, text, **options))

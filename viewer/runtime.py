@@ -40,7 +40,6 @@ class Options:
 
 
 def folder() -> Path:
-    """Where the files lie."""
     from streamscope.text.cache import cache_root
 
     return cache_root() / "viewer" / f"{PACKAGE}-{VERSION}"
@@ -86,7 +85,6 @@ def fetched() -> bytes:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, fetch or read, check, keep."""
     options = parse(Options, argv, __doc__)
     if options.file is not None:
         install(read_bytes(options.file))

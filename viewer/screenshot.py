@@ -81,7 +81,6 @@ class Answers:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse, open the page, take the picture."""
     options = parse(Options, argv, __doc__)
     if options.out.suffix != ".png":
         raise InputError(f"--out {options.out}: the picture is a file with the suffix .png")

@@ -20,8 +20,7 @@ from streamscope.viewer import bundle
 from streamscope.viewer.session import Session, Shown, page_data
 
 LOOPBACK = "127.0.0.1"
-LARGEST = 2**20
-"""Bytes of a question."""
+LARGEST = 2**20  # bytes of a question
 HEADERS = {"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 

@@ -35,8 +35,7 @@ from streamscope.viewer.shown import (
 )
 
 KINDS = ("run", "lens", "tokenize")
-MOST = 2
-"""Number of models next to each other."""
+MOST = 2  # number of models next to each other
 
 
 def open_models(

@@ -24,12 +24,9 @@ from streamscope.models.lenses import Map, lenses_of_kind
 from streamscope.models.readout import chunk_rows
 
 F = ("f", "f_low", "f_high", "random")
-EDGES = 1000
-"""Number of edges that the page draws at most, those with the largest scores by size."""
-SUM = "sum"
-"""The readout of the residual stream in the lens, next to its parallel streams."""
-MOST = 5
-"""Number of latents that the page names at a position, and of tokens that it names for each."""
+EDGES = 1000  # number of edges that the page draws at most, those with the largest scores by size
+SUM = "sum"  # the readout of the residual stream in the lens, next to its parallel streams
+MOST = 5  # number of latents that the page names at a position, and of tokens that it names for each
 
 
 @dataclass(frozen=True)
@@ -94,17 +91,15 @@ def circuit_for_page(model: Any, name: str, path: Path) -> dict[str, Any]:
     for key in ("n_layers", "n_heads"):
         if file.cfg[key] != getattr(model.config, key):
             raise InputError(f"{path} has {key} {file.cfg[key]}, and {name} {getattr(model.config, key)}")
-    places = {edge: i for i, edge in enumerate(graph.names)}
-    for edge, score in zip(file.edges["edge"], file.edges["score"], strict=True):
-        if edge not in places:
-            raise InputError(f"{path}: {edge!r} is no edge of {name}: it is of another model, or has latents")
-        if not np.isfinite(score):
-            raise InputError(f"{path}: the score of {edge} is no number")
-    if not len(file.edges):
+    given, total = file.edges.set_index("edge")["score"].astype(float), len(graph.names)
+    if (foreign := given.index.difference(graph.names, sort=False)).size:
+        raise InputError(f"{path}: {foreign[0]!r} is no edge of {name}: it is of another model, or has latents")
+    if (unscored := given.index[~np.isfinite(given)]).size:
+        raise InputError(f"{path}: the score of {unscored[0]} is no number")
+    if given.empty:
         raise InputError(f"{path} has no edges")
-    scores, total = np.zeros(len(graph.names)), len(graph.names)
-    scores[[places[edge] for edge in file.edges["edge"]]] = file.edges["score"]
-    order = np.argsort(-np.abs(scores), kind="stable")[: min(EDGES, len(file.edges))]
+    scores = given.reindex(graph.names, fill_value=0.0).to_numpy()
+    order = np.argsort(-np.abs(scores), kind="stable")[: min(EDGES, len(given))]
     cells = edge_cells(model, graph).loc[order, ["sender", "reader", "part", "stream"]]
     curve, n_edges = _curve(file, total), int(file.edges["in_graph"].sum())
     return {

@@ -27,8 +27,7 @@ from streamscope.cli.errors import InputError
 from streamscope.cli.parse import command, parse
 from streamscope.models.run_names import run_folder
 
-EXTRA = ("onnx", "onnxscript", "starlette", "uvicorn")
-"""What the page needs besides the rest."""
+EXTRA = ("onnx", "onnxscript", "starlette", "uvicorn")  # what the page needs besides the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,6 @@ def check_words(text: str | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Parse; then write the page, or serve it."""
     options = parse(Options, argv, __doc__)
     names, text = options.run or ("stories/lfa",), options.text or ""
     check_words(options.text)

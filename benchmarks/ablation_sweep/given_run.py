@@ -26,6 +26,7 @@ from streamscope.models.interop.export.write import export
 
 def compare(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
+        # a child's largest memory is at least that of its parent, so the export has a process of its own
         source, _ = in_a_process(transformers_folder, options.run, Path(folder))
         cells, losses = compare_sides(measured, options.rounds, options, source)
     row = [str(len(losses["ours"])), *cells, f"{np.abs(losses['ours'] - losses['peer']).max():.1e}"]
@@ -34,10 +35,7 @@ def compare(options: Options) -> None:
 
 
 def transformers_folder(run: str, folder: Path) -> str:
-    """The folder of a run in the format of the transformers library: that of hf:FOLDER, or an export into `folder`.
-
-    The export has a process of its own, because a child's largest memory is at least that of its parent.
-    """
+    """The folder of a run in the format of the transformers library: that of hf:FOLDER, or an export into `folder`."""
     if run.startswith(HUGGING_FACE):
         return run.removeprefix(HUGGING_FACE)
     export(run, folder / "model", native=True)
@@ -45,10 +43,7 @@ def transformers_folder(run: str, folder: Path) -> str:
 
 
 def measured(side: str, options: Options, source: str) -> tuple[float, np.ndarray]:
-    """Seconds of a side's sweep and its losses [edits, documents] per token.
-
-    `source` is the folder of the transformers library's model, for the peer.
-    """
+    """Seconds of a side's sweep and its losses [edits, documents] per token; `source`: the peer's folder."""
     config = model_config(run_folder(str(options.run)))
     tokens, _ = random_tokens(config.d_vocab, options.batch, options.length + 1)
     heads = parse_heads("all", config.n_layers, config.n_heads)[:: options.every]

@@ -27,10 +27,8 @@ from streamscope.models.hooks import edit
 from streamscope.models.interop.huggingface.families import FAMILIES, native
 from streamscope.models.interop.tables import give, shapes_of
 
-UNITS = 3
-"""Number of forward passes timed together."""
-CHECKED = 24
-"""Number of edits compared with a forward pass of their own, at least."""
+UNITS = 3  # number of forward passes timed together
+CHECKED = 24  # number of edits compared with a forward pass of their own, at least
 
 
 def _measure(options: Options, vocab: int, case: Case) -> list[str]:
@@ -79,7 +77,7 @@ def _measure(options: Options, vocab: int, case: Case) -> list[str]:
     for name in {"forward", "peer"} & set(times):
         times[name] = [s / UNITS for s in times[name]]
     pairs = [("sweep", "forward"), ("peer sweep", "peer"), ("peer sweep", "sweep")]
-    ratios = [str(times.ratio(*pair)) if set(pair) <= set(times) else "–" for pair in pairs]
+    ratios = [times.ratio(*pair) if set(pair) <= set(times) else "–" for pair in pairs]
     seconds = (f"{times.median(name):.3f} s" for name in ("forward", "sweep"))
     return [case, f"{vocab:,}", str(len(sweep)), *seconds, *ratios, f"{difference:.1e}"]
 

@@ -18,8 +18,7 @@ from streamscope.interventions.circuits.scores import score_edges
 from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models.checkpoint import load
 
-GELU = {"gelu": "none", "gelu_tanh": "tanh"}
-"""Our names of GPT-2's activation, and how torch approximates it."""
+GELU = {"gelu": "none", "gelu_tanh": "tanh"}  # our names of GPT-2's activation, and how torch approximates it
 
 
 def plain_gpt2(model: Any) -> PlainGpt2:
@@ -56,7 +55,6 @@ def opened(options: Options) -> tuple[Any, Sequence[PatchPair], Graph]:
 
 
 def measured(side: str, method: str, options: Options) -> tuple[float, np.ndarray]:
-    """Seconds and scores [edges, pairs] of one side."""
     model, pairs, graph = opened(options)
     clock = CLOCKS[options.clock]
     if side == "ours":

@@ -23,8 +23,7 @@ from streamscope.models.hooks import batches, pad
 from streamscope.models.readout import map_logits
 from streamscope.models.transformer import StreamTransformer
 
-COMPARED = 1e-4
-"""Largest allowed difference to the straightforward features; relative for values above 1 (spans)."""
+COMPARED = 1e-4  # largest allowed difference to the straightforward features; relative for values above 1 (spans)
 
 
 def _measure(options: Options, vocab: int) -> list[str]:
@@ -57,7 +56,7 @@ def _measure(options: Options, vocab: int) -> list[str]:
     n = int(starts[-1]) - options.documents
     cells = [f"{vocab:,}", f"{n:,}", f"{times.median('extraction'):.2f} s", f"{n / times.median('extraction'):,.0f}"]
     for peer in ("bound", "straightforward"):
-        cells += [f"{times.median(peer):.2f} s", str(times.ratio(peer, "extraction"))]
+        cells += [f"{times.median(peer):.2f} s", times.ratio(peer, "extraction")]
     return [*cells, f"{difference:.1e}"]
 
 

@@ -38,14 +38,12 @@ from streamscope.instruments.observations import Contrast, Measure, Observations
 from streamscope.instruments.stats.estimators import BOOTSTRAP_CLUSTERS, expanded_level, t_quantile
 from streamscope.instruments.table import Table, counts, described, key, mark, quantity
 
-LEFT_OUT = 0.2
-"""Share of a part's documents left out of the second fit."""
+LEFT_OUT = 0.2  # share of a part's documents left out of the second fit
 LIKENESS = "1: same clusters, 0: chance level"
 QUANTITIES = {"clusters": "clusters", "coverage": "share of tokens", "ari": LIKENESS, "ari_clustered": LIKENESS}
 """Quantity -> unit."""
 VECTORS_OF_PART = "feature vectors in a part of the documents"
-GROUPS = 20
-"""Groups of documents for the jackknife."""
+GROUPS = 20  # groups of documents for the jackknife
 
 
 def raw_rows(raw: Raw, features: Features, path: Path | str = "raw activations") -> np.ndarray:
@@ -201,7 +199,6 @@ def adjusted_rand_interval(
 
 
 def _tokens(clusters: np.ndarray, document: np.ndarray) -> csr_array:
-    """[clusters, documents] number of tokens."""
     return coo_array((np.ones(len(clusters)), (np.unique(clusters, return_inverse=True)[1], document))).tocsr()
 
 

@@ -41,8 +41,7 @@ from streamscope.models.tensors import read_tensors
 from streamscope.probes.stream_states import MASSIVE
 
 SHARE = Measure(name="share of tokens", unit="share of the tokens", resolution=1e-9, limits=(0.0, 1.0))
-LARGEST = 15
-"""Number of clusters shown on the screen."""
+LARGEST = 15  # number of clusters shown on the screen
 
 
 def observe(options: Cluster, model: object, data: Opened, progress: Progress) -> InstrumentData:
@@ -117,11 +116,11 @@ def observe(options: Cluster, model: object, data: Opened, progress: Progress) -
                      "sha256": fingerprint(features), "files": [str(path) for path in opened.files]},
         "constant": constant, "model": f"{features.about['preset']} ({features.about['run']})", "title": title,
     }  # fmt: skip
-    in_cluster = labels["cluster"].to_numpy() >= 0
+    in_cluster = (labels["cluster"] >= 0).to_numpy()
     covered = shares(labels, [({"group": "all"}, np.full(len(labels), True), in_cluster)])
     blocks = {"depth": depths(labels, n_layers, kstar), "coverage": covered}
-    names = {"depth": "share", "coverage": "coverage"}
-    contrasts = {name: each(names[name], block.cells, null=None) for name, block in blocks.items()}
+    quantities = {"depth": "share", "coverage": "coverage"}
+    contrasts = {name: each(quantities[name], block.cells, null=None) for name, block in blocks.items()}
     extra = (results, size, summary_of(modes, clusters, spread))
     return InstrumentData(blocks, contrasts, about, modes.arrays(), extra)
 
@@ -137,7 +136,6 @@ def raw_labels(options: Cluster, raw: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def tables(options: Cluster, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per cluster, and the summary, shares by depth, agreement, stability and one row per token."""
     results, size, (found, missing) = data.extra
     frame, reasons = estimates["depth"].wide(["group", "depth"], describe=NUMBERS[1:4])
     tokens = data.blocks["depth"].sizes.sum(1)
@@ -149,7 +147,6 @@ def tables(options: Cluster, data: InstrumentData, estimates: Mapping[str, Estim
 
 
 def clusterer(options: Cluster) -> ComputationalModes:
-    """The unfitted clusterer for these options."""
     return ComputationalModes(
         options.method, components=None if options.components == "all" else options.components, seed=options.seed,
         min_cluster_size=options.min_cluster_size, min_samples=options.min_samples, selection=options.selection,
@@ -192,10 +189,9 @@ def fingerprint(features: Features) -> str:
 
 def labels_of(features: Features, cluster: np.ndarray, probability: np.ndarray) -> pd.DataFrame:
     """One row per token: its position, k*, cluster (−1: noise) and probability."""
-    names = ["file"] if "file" in features.table else []
-    table = features.table[[*names, "document", "position", "token_id", "token", "target", "prediction"]].copy()
-    table["k_star"] = features.table["k_star" if "k_star" in features.table else "processing_depth"].astype("int32")
-    return table.assign(cluster=cluster.astype("int32"), probability=probability.astype("float32"))
+    table = features.table.filter(["file", *KEY, "token_id", "token", "target", "prediction"])
+    k_star = features.table["k_star" if "k_star" in features.table else "processing_depth"].astype("int32")
+    return table.assign(k_star=k_star, cluster=cluster.astype("int32"), probability=probability.astype("float32"))
 
 
 def unclustered_labels(features: Features, umap: bool) -> pd.DataFrame:
@@ -208,8 +204,7 @@ def unclustered_labels(features: Features, umap: bool) -> pd.DataFrame:
     return labels
 
 
-UNCONNECTED = "Graph is not fully connected"
-"""UMAP's warning if no chain of neighbours joins some groups of points."""
+UNCONNECTED = "Graph is not fully connected"  # UMAP's warning if no chain of neighbours joins some groups of points
 
 
 def _umap(seed: int) -> Any:
@@ -304,8 +299,7 @@ def depth_spread(labels: pd.DataFrame, *, draws: int = 20, seed: int = 0) -> dic
 
     rng, spreads, size = np.random.default_rng(seed), deviations(k_star), k_star.groupby(of).size()
     dealt = [size @ deviations(pd.Series(rng.permutation(k_star))) / len(members) for _ in range(draws)]
-    without = float((spreads < 1e-6).mean())
-    return {"sd": float(size @ spreads / len(members)), "dealt": float(np.mean(dealt)), "without": without}
+    return {"sd": size @ spreads / len(members), "dealt": np.mean(dealt), "flat": (spreads < 1e-6).mean()}
 
 
 def clusters_of(clusters: pd.DataFrame, dealt: float, title: str) -> Table:
@@ -332,17 +326,13 @@ def summary_of(
     modes: ComputationalModes, clusters: pd.DataFrame, spread: Mapping[str, float]
 ) -> tuple[dict[str, float], Reasons]:
     """Components, sizes and depths of the clusters, and why some have no value."""
-    explained = modes.explained_variance_ratio_
-    row: dict[str, float] = {
-        "components": len(explained),
-        "variance": float(explained.sum()) if len(explained) else np.nan,
-    }
-    missing = {} if len(explained) else {(0, "variance"): "no components: all columns were used directly"}
-    n, names = clusters["n"], ("largest", "median", "single", "sd", "dealt", "flat")
-    if not len(clusters):
-        return row | dict.fromkeys(names, np.nan), missing | {(0, name): "no cluster" for name in names}
-    values = (n.max(), n.median(), (clusters["distinct"] == 1).sum(), *spread.values())
-    return row | dict(zip(names, map(float, values), strict=True)), missing
+    explained, n = modes.explained_variance_ratio_, clusters["n"]
+    sizes = {"largest": n.max(), "median": n.median(), "single": (clusters["distinct"] == 1).sum()}
+    missing = {} if len(explained) else {"variance": "no components: all columns were used directly"}
+    missing |= {} if len(clusters) else dict.fromkeys((*sizes, "sd", "dealt", "flat"), "no cluster")
+    numbers = {name: float(x) for name, x in {"variance": explained.sum(), **sizes, **spread}.items()}
+    row = {"components": len(explained), **numbers, **dict.fromkeys(missing, np.nan)}
+    return row, {(0, name): reason for name, reason in missing.items()}
 
 
 def _share(name: str, title: str, doc: str, shown: bool = True) -> Column:

@@ -12,8 +12,7 @@ disjoint clusters of largest total stability, "leaf" those that do not split.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from hdbscan import HDBSCAN
@@ -26,17 +25,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 RESOLUTION = 1e-5
 """Smaller distances between a new row and a fitted one are raised to it, in standard deviations of a feature."""
-TIED = RESOLUTION / 10
-"""Smaller differences between distances count as ties: rounding of single-precision features."""
-SPARE = 8
-"""More rows than wanted, among which the nearest are looked for by exact distances."""
+TIED = RESOLUTION / 10  # smaller differences between distances count as ties: rounding of single-precision features
+SPARE = 8  # more rows than wanted, among which the nearest are looked for by exact distances
 COMPONENTS = 30
 DIGITS = 5
 """Decimals of standardised rows that HDBSCAN* sees: features of equal tokens differ in their last bits between batches,
 and the package would make several clusters of them."""
 _PCA = ("mean_", "scale_", "components_", "explained_variance_ratio_")
 _DENSITY = ("rows_", "weights_", "core_", "owner_", "numbers_")
-_TREE = ("parent", "birth", "death", "last", "level")
 
 
 def nearest(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -47,8 +43,7 @@ def nearest(x: np.ndarray, y: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarra
     return np.take_along_axis(exact, order, 1), np.take_along_axis(candidates, order, 1)
 
 
-@dataclass(frozen=True)
-class CondensedTree:
+class CondensedTree(NamedTuple):
     """Clusters c = 0 (all rows), 1, …, parents before children.
 
     parent [clusters] int64 (−1 for the root); birth [clusters], the λ at which it splits off; death [clusters], the
@@ -204,7 +199,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         )
         self.rows_, self.weights_ = z[first], weights
         self.core_ = nearest(self.rows_, z, self.min_samples + 1)[0][:, -1]  # the row itself is the first
-        self.tree_ = replace(tree, last=tree.last[first], level=tree.level[first])
+        self.tree_ = tree._replace(last=tree.last[first], level=tree.level[first])
         self.numbers_ = _by_size(labels, np.ones(len(z)), len(self.owner_))
         return np.where(labels >= 0, self.numbers_[labels], -1), probabilities
 
@@ -220,10 +215,10 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
         """The arrays that `predict` needs; parameters and column names come from elsewhere."""
         check_is_fitted(self)
         names = _PCA + (_DENSITY if self.method == "hdbscan" else ("centers_",))
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+        arrays = {name: getattr(self, name) for name in names}
         if self.method == "hdbscan":
-            arrays |= {f"tree.{name}": np.ascontiguousarray(getattr(self.tree_, name)) for name in _TREE}
-        return arrays
+            arrays |= {f"tree.{name}": array for name, array in self.tree_._asdict().items()}
+        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
     @classmethod
     def of(
@@ -237,7 +232,7 @@ class ComputationalModes(TransformerMixin, ClusterMixin, BaseEstimator):
             if not name.startswith("tree."):
                 setattr(modes, name, array)
         if modes.method == "hdbscan":
-            modes.tree_ = CondensedTree(**{name: arrays[f"tree.{name}"] for name in _TREE})
+            modes.tree_ = CondensedTree(**{name: arrays[f"tree.{name}"] for name in CondensedTree._fields})
         return modes
 
 

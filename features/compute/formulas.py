@@ -13,7 +13,7 @@ in other layers, which makes these columns `constant`.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -26,15 +26,13 @@ from torch import Tensor
 from streamscope.features.extract import HEADS_OF, Extract, Feature
 
 RANGES = ("early", "middle", "late")
-SCALED = ("peak", "mass", "distance", "local")
-"""Statistics of attention that are proportional to it."""
+SCALED = ("peak", "mass", "distance", "local")  # statistics of attention that are proportional to it
 
 
 # ---- statistics of attention -------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AttentionStats:
+class AttentionStats(NamedTuple):
     """Attention statistics of every query and head; `None` if not requested (PLS B.5.3–B.5.5, C.2).
 
     Sums and maxima run over the keys before the query, without the query itself. Position 0 has no key, so its
@@ -55,9 +53,7 @@ class AttentionStats:
     """Σ A[q, k] over the keys q − window … q − 1."""
 
     def at(self, rows: Any) -> "AttentionStats":
-        """The statistics at some queries."""
-        parts: dict[str, Any] = {name: None if x is None else x[rows] for name, x in vars(self).items()}
-        return AttentionStats(**parts)
+        return self._make(x if x is None else x[rows] for x in self)
 
 
 @torch.no_grad()
@@ -94,12 +90,9 @@ def apply_gate(stats: AttentionStats, gate: Float[Tensor, "*B T H O"] | None, op
     if gate is not None:
         g = gate.to(g.dtype)
         g = g.mean(-1) if options.gate_reduce == "mean" else g.square().mean(-1).sqrt()
-    scaled: dict[str, Any] = {name: x if x is None else g * x for name, x in vars(stats).items() if name in SCALED}
-    open_gate = torch.where(g < options.theta_gate, 0.0, g)[..., None]
-    return replace(
-        stats, **scaled, entropy=torch.where(g * stats.peak < options.theta_entropy, 0.0, stats.entropy),
-        top=None if stats.top is None else open_gate * stats.top,
-    )  # fmt: skip
+    gates = dict.fromkeys(SCALED, g) | {"top": torch.where(g < options.theta_gate, 0.0, g)[..., None]}
+    scaled = {name: gates[name] * x for name, x in stats._asdict().items() if name in gates and x is not None}
+    return stats._replace(**scaled, entropy=torch.where(scaled["peak"] < options.theta_entropy, 0.0, stats.entropy))
 
 
 # ---- a forward pass and its features -----------------------------------------------------------
@@ -122,10 +115,6 @@ class Shape(NamedTuple):
     n_heads: int
     how: Extract
 
-    def heads(self, group: str) -> list[Any]:
-        """The heads of anchor_mass or entity_mass."""
-        return self.how.heads(group, self.n_layers, self.n_heads)
-
     def words(self, group: str | None) -> dict[str, str]:
         """What the options make of a formula."""
         followed, zeroed = "ŷ" if self.how.target == "final" else "y", self.how.traj_prob == "zeroed"
@@ -136,7 +125,7 @@ class Shape(NamedTuple):
             "late": "; L where that is L−1" if self.how.kstar == "author" else "",
             "counted": "y" if self.how.kappa_target == "truth" else "ŷ",
             "window": str(self.how.window),
-            "heads": ", ".join(head.label for head in self.heads(group)) if group else "",
+            "heads": ", ".join(h.label for h in self.how.heads(group, self.n_layers, self.n_heads)) if group else "",
         }
 
 
@@ -183,8 +172,9 @@ class ForwardRecord:
 
     def masses(self) -> Float[Tensor, "n groups"]:
         """The summed largest weights of the paper's heads."""
-        groups = ([self.stats[head.layer].peak[:, head.head] for head in self.shape.heads(name)] for name in HEADS_OF)
-        return torch.stack([torch.stack(peaks).sum(0) for peaks in groups], 1)
+        groups = (self.shape.how.heads(name, *self.shape[:2]) for name in HEADS_OF)
+        peaks = ([self.stats[layer].peak[:, head] for layer, head in group] for group in groups)
+        return torch.stack([torch.stack(group).sum(0) for group in peaks], 1)
 
 
 @dataclass(frozen=True)
@@ -212,7 +202,6 @@ class Family:
         return (dict(zip(names, place, strict=True)) for place in product(*(axes[name] for name in names)))
 
     def columns(self, shape: Shape) -> Iterator[Feature]:
-        """The features of the family."""
         last = shape.n_layers - 1
         for place in self.places(shape):
             where, layer = place.get("where"), place.get("layer")
@@ -224,7 +213,6 @@ class Family:
             )  # fmt: skip
 
     def by_name(self, record: ForwardRecord) -> dict[str, Tensor]:
-        """Feature name -> values [n]."""
         names, values = (self.name.format(**place) for place in self.places(record.shape)), self.values(record)
         return dict(zip(names, values.reshape(len(values), -1).unbind(1), strict=True))
 
@@ -276,7 +264,6 @@ def span(stats: AttentionStats) -> Float[Tensor, " n"]:
 
 
 def local_mass(stats: AttentionStats) -> Float[Tensor, " n"]:
-    """The layer's attention to the nearest keys."""
     assert stats.local is not None
     return stats.local.sum(-1)
 

@@ -107,10 +107,9 @@ class FeatureReader:
             hooks.append((pattern, lambda a, hook: outputs.update(stats=attention_stats(a, **self._wanted))))
             if gate in model.hook_dict:
                 hooks.append((gate, lambda g, hook: outputs.update(gate=g[mask])))
-        raw: dict[str, np.ndarray] = {}
+        raw, streams, stats = dict[str, np.ndarray](), [], []
         for name in self.raw:
-            hooks.append((name, lambda x, hook, name=name: raw.update({name: _flatten(name, x[mask])})))
-        streams, stats = [], []
+            hooks.append((name, lambda x, hook: raw.update({hook.name: x[mask].flatten(1).float().cpu().numpy()})))
         with attached(model, hooks):
             state = model.embed_tokens(inputs)
             for layer in range(self.n_layers):
@@ -120,6 +119,8 @@ class FeatureReader:
                 stats.append(apply_gate(outputs["stats"].at(mask), outputs.get("gate"), self.how))
         if silent := [name for name in self.raw if name not in raw]:
             raise InputError(f"hooks that did not fire: {', '.join(silent[:5])}")
+        if damaged := [name for name, x in raw.items() if not np.isfinite(x).all()]:
+            raise InputError(f"{damaged[0]} is not finite: the weights of this run are damaged")
         return streams, stats, raw
 
     def _trajectory(self, streams: list[Tensor], truth: Tensor) -> Trajectory:
@@ -137,10 +138,3 @@ class FeatureReader:
             p = torch.where(hit, p, 0.0)
             return Trajectory(ids, p, p - second, first[-1])
         return Trajectory(ids, p, p - torch.where(hit, second, first), first[-1])
-
-
-def _flatten(name: str, x: Tensor) -> np.ndarray:
-    """[n, F] float32; `InputError` unless finite."""
-    if not x.isfinite().all():
-        raise InputError(f"{name} is not finite: the weights of this run are damaged")
-    return x.flatten(1).float().cpu().numpy()

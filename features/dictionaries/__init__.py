@@ -30,8 +30,7 @@ from streamscope.instruments.contract import Instrument, instrument
 from streamscope.instruments.data import Tokens
 from streamscope.instruments.figures import Intervals
 
-STATES = ".states"
-"""Folder of harvested states, in that of the dictionaries; it goes when all are trained."""
+STATES = ".states"  # folder of harvested states, in that of the dictionaries; it goes when all are trained
 
 
 @instrument("dictionaries", Tokens())

@@ -64,7 +64,6 @@ def scored(document: Document, bos: int | None) -> slice:
 
 
 def sizes_of(opened: OpenTokens) -> list[int]:
-    """How many states each document has."""
     parts = (scored(document, opened.tokenizer.bos_id) for document in opened.documents())
     return [max(0, part.stop - part.start) for part in parts]
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,19 +25,18 @@ from streamscope.models.hooks import batches
 from streamscope.probes.stream_states import stream_hooks
 from streamscope.text.shards import TokenShards, WindowedShards
 
-PART_ROWS = 8192
-"""Rows of a part: the rows held in memory, and one row group of the file."""
-BATCH_TOKENS = 1024
-"""Padded tokens per forward pass, so that activations stay in the cache."""
+PART_ROWS = 8192  # rows of a part: the rows held in memory, and one row group of the file
+BATCH_TOKENS = 1024  # padded tokens per forward pass, so that activations stay in the cache
 SHARE = Measure(name="share of tokens", unit="share", resolution=0.0, limits=(0.0, 1.0))
 
 
 class Part(NamedTuple):
-    """Documents, or windows of them, that are read together, by their places in the shards."""
+    """Documents, or windows of them, that are read together."""
 
     documents: np.ndarray
+    """Their places in the shards."""
     rows: np.ndarray
-    """Rows of each document."""
+    """Rows of each."""
     without: np.ndarray
     """Leading positions of each whose rows belong to the window before."""
 
@@ -51,7 +49,6 @@ class Work:
     """
 
     def __init__(self, options: Extract, model: Any, opened: OpenTokens, folder: Path) -> None:
-        """Raises `InputError` as `FeatureReader` and `plan` do."""
         raw = None if options.raw is None else options.raw or stream_names(model)
         self.reader, self.opened, self.pieces = FeatureReader(model, options, raw or ()), opened, pieces_of(model)
         self.plan, self.counts = plan(self.reader, opened.shards, opened.spec.max_tokens)
@@ -67,11 +64,9 @@ class Work:
         self.folder = folder / digest  # what is left of something else is not taken for this
 
     def path(self, part: int, output: int) -> Path:
-        """Where the rows of a part for an output lie."""
         return self.folder / f"{part:06d}-{output}.parquet"
 
     def write(self, part: int) -> None:
-        """Read a part and write it, if it is not there."""
         if self.path(part, 0).exists():
             return
         tables = tables_of(self.reader, self.opened.shards, self.plan[part], self.pieces)
@@ -85,23 +80,22 @@ def observe(options: Extract, model: Any, data: Opened, progress: Progress) -> I
     work = Work(options, model, data[Tokens], data.work or scratch.folder)
     for i in progress(range(len(work.plan))):
         work.write(i)
-    name = title_of(model)
+    name, raw, counted = title_of(model), work.reader.raw, work.counts
     windows = WINDOW if isinstance(work.opened.shards, WindowedShards) else ()
-    table, files = partial(LongTable, keep=scratch), [[work.path(i, k) for i in range(len(work.plan))] for k in (0, 1)]
-    title = f"{name}: {len(work.reader.columns)} features of every token"
     numbers = (
         number(f.name, f.name, f.unit, f.formula, ".4g", f.name in SCREEN_FEATURES, source=f.source)
         for f in work.reader.columns
     )
-    results = {"features": table(files[0], (*TOKEN, *windows, *numbers), title)}
-    if raw := work.reader.raw:
-        doc = "at the position, flattened"
-        vectors = (key(hook, hook, f"{hook} {doc}", "activation", shown=False) for hook in raw)
-        title_of_raw = f"{name}: activations of {', '.join(raw)}"
-        results["raw"] = table(files[1], (*TOKEN, *windows, *vectors), title_of_raw)
-    depth, counted = depths(results["features"], work, model.config.n_layers), work.counts
+    vectors = (key(hook, hook, f"{hook} at the position, flattened", "activation", shown=False) for hook in raw)
+    outputs = {"features": (numbers, f"{len(work.reader.columns)} features of every token")}
+    outputs |= {"raw": (vectors, f"activations of {', '.join(raw)}")} if raw else {}
+    results = {}
+    for output, (table, (columns, words)) in enumerate(outputs.items()):
+        files = [work.path(i, output) for i in range(len(work.plan))]
+        results[table] = LongTable(files, (*TOKEN, *windows, *columns), f"{name}: {words}", keep=scratch)
+    depth = depths(results["features"], work, model.config.n_layers)
     cut = (
-        work.opened.title() if isinstance(work.opened.shards, WindowedShards) else
+        work.opened.title() if windows else
         f"{counted['cut']:,} documents cut at {work.opened.n_ctx} tokens ({counted['cut_tokens']:,} tokens lost)"
     )  # fmt: skip
     title = (
@@ -116,25 +110,21 @@ def depths(table: LongTable, work: Work, n_layers: int) -> Observations:
     """The number of tokens of each document with each k*."""
     name = "processing_depth" if work.reader.how.tier == "core" else "k_star"
     places, rows, without = (np.concatenate(arrays) for arrays in zip(*work.plan, strict=True))
-    shards, offset = work.opened.shards, work.reader.offset
-    if isinstance(shards, WindowedShards):
-        documents, of = np.unique(shards.source[places], return_inverse=True)
-        last = np.zeros(len(documents), np.int64)
-        np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + offset)
-        rows, shards = np.bincount(of, rows), shards.documents
-    else:
-        documents, last = places, rows + 1 + offset
+    shards = work.opened.shards
+    documents, of = np.unique(shards.source[places], return_inverse=True)
+    last = np.zeros(len(documents), np.int64)
+    np.maximum.at(last, of, shards.offset[places] + without + rows + 1 + work.reader.offset)
+    texts = shards.documents if isinstance(shards, WindowedShards) else shards
     total = np.zeros((n_layers + 1, len(documents)))
     for batch in table.batches(["document", name]):
         column = np.searchsorted(documents, batch["document"].to_numpy())
         np.add.at(total, (batch[name].to_numpy().astype(int), column), 1)
-    ids = ((d, shards.document(d)[:stop]) for d, stop in zip(documents.tolist(), last.tolist(), strict=True))
+    ids = ((d, texts.document(d)[:stop]) for d, stop in zip(documents.tolist(), last.tolist(), strict=True))
     cells = pd.DataFrame({"k_star": range(n_layers + 1)})
-    return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=rows.astype(float))
+    return Observations(measure=SHARE, cells=cells, units=unit_names(ids), total=total, size=np.bincount(of, rows))
 
 
 def tables(options: Extract, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """The features of every token, raw activations if requested, and the shares of k*."""
     frame, missing = estimates["depth"].wide(["k_star"], describe=("low", "high"))
     frame = frame.assign(tokens=data.blocks["depth"].total.sum(1).astype(int))
     return {**data.extra, "depth": Table(frame, DEPTH, missing, data.about["title"])}
@@ -162,10 +152,9 @@ def plan(reader: FeatureReader, shards: TokenShards, max_tokens: int | None) -> 
     bounds = np.flatnonzero(np.diff(starts[indices] // PART_ROWS)) + 1
     parts = [Part(documents, rows[documents], without[documents]) for documents in np.split(indices, bounds)]
     over = np.maximum(lengths - 1 - reader.model.config.n_ctx, 0)
-    counted = {"rows": rows.sum(), "documents": len(indices), "short": len(rows) - len(indices)}
-    if isinstance(shards, WindowedShards):
-        n_read, n_sources = (len(np.unique(shards.source[subset])) for subset in (indices, np.arange(len(rows))))
-        counted |= {"documents": n_read, "short": n_sources - n_read, "windows": len(indices)}
+    n_read, n_sources = (len(np.unique(source)) for source in (shards.source[indices], shards.source[: len(rows)]))
+    counted = {"rows": rows.sum(), "documents": n_read, "short": n_sources - n_read}
+    counted |= {"windows": len(indices)} if isinstance(shards, WindowedShards) else {}
     counted |= {"cut": np.count_nonzero(over), "cut_tokens": over.sum()}
     return parts, {name: int(n) for name, n in counted.items()}
 
@@ -190,16 +179,12 @@ def tables_of(reader: FeatureReader, shards: TokenShards, part: Part, pieces: np
     token = np.concatenate([ids[skip:][:n] for ids, n, skip in zip(documents, part.rows, without, strict=True)])
     target = np.concatenate([ids[1 + offset + skip :] for ids, skip in zip(documents, without, strict=True)])
     ids = {"token": token, "target": target, "prediction": prediction}
-    values = {"document": np.repeat(part.documents, part.rows), "position": positions}
-    more: dict[str, pa.Array] = {}
-    if isinstance(shards, WindowedShards):
-        source, window, begin = (np.repeat(of[part.documents], part.rows) for of in (
-            shards.source, shards.window, shards.offset,
-        ))  # fmt: skip
-        values |= {"document": source, "position": begin + positions}
-        more = {"window": pa.array(window, pa.int32()), "offset": pa.array(begin, pa.int32())}
+    places = (shards.source, shards.window, shards.offset)
+    source, window, begin = (np.repeat(place[part.documents], part.rows) for place in places)
+    values = {"document": source, "position": begin + positions, "window": window, "offset": begin}
     values |= {f"{name}_id": x for name, x in ids.items()} | {name: pieces[x] for name, x in ids.items()}
-    index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in INDEX.items()} | more
+    kinds = INDEX | ({"window": "int32", "offset": "int32"} if isinstance(shards, WindowedShards) else {})
+    index = {name: pa.array(values[name], pa.type_for_alias(kind)) for name, kind in kinds.items()}
     features = dict(zip((c.name for c in reader.columns), np.ascontiguousarray(X.T), strict=True))
     arrow_tables = [pa.table(index | features)]
     if raw:
@@ -226,8 +211,7 @@ TOKEN = (
     number("prediction_id", "prediction's id", "token id", "argmax of the final layer", "d", False),
     key("prediction", "prediction", "argmax of the final layer", "text"),
 )  # fmt: skip
-SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")
-"""Features shown on the screen."""
+SCREEN_FEATURES = ("k_star", "kappa", "processing_depth", "confidence")  # features shown on the screen
 
 
 DEPTH = (

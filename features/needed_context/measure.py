@@ -20,10 +20,8 @@ from streamscope.instruments.data import Opened, Tokens
 from streamscope.instruments.observations import Contrast, Estimates, Measure, Observations, joined
 from streamscope.instruments.table import Table, counts, described, key, number, quantity
 
-BINS = 10
-"""Bins of confidence, with equal numbers of tokens."""
-AT_ONCE = 512
-"""Windows per forward pass."""
+BINS = 10  # bins of confidence, with equal numbers of tokens
+AT_ONCE = 512  # windows per forward pass
 SHARE = "share of tokens"
 LIMITS = {"kept": (0.0, 1.0), "beyond": (-1.0, 1.0)}
 
@@ -131,7 +129,6 @@ def bins_of(confidence: np.ndarray) -> np.ndarray:
 
 
 def tables(options: NeededContext, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per group and window, and one per pair of groups."""
     title = data.about["title"]
     frame, missing = joined([estimates["kept"], estimates["beyond"]], ["depths", "window"], GROUPS)
     frame.insert(2, "tokens", frame["depths"].map(data.extra))

@@ -11,10 +11,9 @@ effects centred by the training rows of each fold.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -34,14 +33,11 @@ from streamscope.instruments.table import mark
 
 PENALTIES = tuple(10.0**e for e in range(-5, 4))
 """λ of ridge: minimise Σ (y − x w)² / n + λ |w|² over n training rows, x standardised; α = n λ in scikit-learn."""
-SMALLEST = 1e-9
-"""A feature whose training sd is below this share of its overall sd counts as constant."""
-ROUNDING = 1e-6
-"""In nats: effects with a smaller sd are float32 rounding."""
+SMALLEST = 1e-9  # a feature whose training sd is below this share of its overall sd counts as constant
+ROUNDING = 1e-6  # in nats: effects with a smaller sd are float32 rounding
 
 
-@dataclass(frozen=True)
-class Predictions:
+class Predictions(NamedTuple):
     """Predictions for each row from the other folds: `predicted`, `mean` [n, m]; `chosen` λ or trees [folds, m]."""
 
     predicted: np.ndarray
@@ -202,7 +198,6 @@ def explain(
 
 
 def _by_document(differences: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Sums of squares [m, documents] of differences [n, m]."""
     return cluster_totals(np.square(differences).T, codes)[0]
 
 

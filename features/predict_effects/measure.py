@@ -1,8 +1,8 @@
 """Effects regressed on features: tokens joined, errors by document, R² with intervals over documents."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from streamscope.features.store import KEY, Features, not_finite
 from streamscope.features.tables import EffectTable, FeatureTables, OpenEffects
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import Estimates, Measure, Observations, each
+from streamscope.instruments.observations import Estimates, Measure
 from streamscope.instruments.table import Column, Table, described, key, number
 
 R2 = Measure(name="R²", unit="share of variance", resolution=1e-6, factor=-1.0, shift=1.0, limits=(-np.inf, 1.0))
@@ -43,28 +43,22 @@ def observe(options: PredictEffects, model: object, data: Opened, progress: Prog
     rows = pd.DataFrame(cases, columns=ROW)
     cells = pd.concat([rows[varies].assign(columns=name) for name in errors], ignore_index=True)
     of, n, names = features.found.about, len(matched.table), pd.unique(documents)  # as `explain` counts them
-    return InstrumentData(
-        {"r2": Observations(
-            measure=R2, cells=cells,
-            units=pd.DataFrame({"unit": names.astype(str), "cluster": names}),
-            total=np.concatenate(list(errors.values())), size=np.concatenate([around] * len(errors)),
-        )},
-        {"r2": each("r2", cells, null=None)},
-        {
-            "model": f"{of['preset']} ({of['run']})", "repeated": matched.repeated,
-            "unmatched": {"features_only": matched.features_only, "effects_only": matched.effects_only},
-            "title": f"R² on held-out documents; {counted(n, 'token', ',')} of {counted(len(names), 'document')}, "
-            f"{counted(matched.x.shape[1], 'feature')}; "
-            f"unmatched rows: {matched.features_only:,} of the features, {matched.effects_only:,} of the effects; "
-            f"{counted(matched.repeated, 'token', ',')} ({matched.repeated / n:.1%}) not held out: another document "
-            "begins with the same text",
-        },
-        extra=rows.join(table),
-    )  # fmt: skip
+    about = {
+        "model": f"{of['preset']} ({of['run']})", "repeated": matched.repeated,
+        "unmatched": {"features_only": matched.features_only, "effects_only": matched.effects_only},
+        "title": f"R² on held-out documents; {counted(n, 'token', ',')} of {counted(len(names), 'document')}, "
+        f"{counted(matched.x.shape[1], 'feature')}; "
+        f"unmatched rows: {matched.features_only:,} of the features, {matched.effects_only:,} of the effects; "
+        f"{counted(matched.repeated, 'token', ',')} ({matched.repeated / n:.1%}) not held out: another document "
+        "begins with the same text",
+    }  # fmt: skip
+    measurements, units = InstrumentData(about=about, extra=rows.join(table)), {"unit": names.astype(str)}
+    total, size = np.concatenate(list(errors.values())), np.concatenate([around] * len(errors))
+    measurements.add(R2, cells, pd.DataFrame(units).assign(cluster=names), total, size, block="r2", null=None)
+    return measurements
 
 
-@dataclass(frozen=True)
-class MatchedTokens:
+class MatchedTokens(NamedTuple):
     """The n tokens in both tables."""
 
     x: np.ndarray
@@ -146,7 +140,6 @@ def prefixes(table: pd.DataFrame) -> np.ndarray:
 
 
 def tables(options: PredictEffects, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
-    """One row per kind of effect and edit."""
     return {"predict_effects": Table.noted(data.extra, COLUMNS, data.about["title"])}
 
 

@@ -39,7 +39,6 @@ class Contexts:
 
     @classmethod
     def of(cls, features: Features) -> "Contexts":
-        """The texts of a feature table."""
         return cls(features.table, features.about["options"]["logits_row"])
 
     def __init__(self, table: pd.DataFrame, logits_row: str = "query") -> None:

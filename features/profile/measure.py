@@ -4,14 +4,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from streamscope.cli.disk import sha256
-from streamscope.cli.errors import InputError
+from streamscope.cli.errors import InputError, reading
 from streamscope.cli.terminal import counted
 from streamscope.features.cluster import Cluster
 from streamscope.features.cluster.measure import PLACE, TABLE, fingerprint, unclustered_labels, units_of
@@ -19,24 +20,22 @@ from streamscope.features.extract import Feature
 from streamscope.features.extract.measure import TOKEN
 from streamscope.features.profile import Profile
 from streamscope.features.profile.contexts import Contexts
-from streamscope.features.profile.own_labels import read_labels, with_labels
-from streamscope.features.profile.profiles import centre_distance, profiles, samples, standardised
+from streamscope.features.profile.profiles import NOISE, centre_distance, profiles, samples, standardised
 from streamscope.features.profile.token_kinds import NAMES
+from streamscope.features.store import KEY, Features
 from streamscope.features.tables import FeatureTables, OpenFeatures
 from streamscope.instruments.contract import InstrumentData, Progress
 from streamscope.instruments.data import Opened
-from streamscope.instruments.observations import NUMBERS, Contrast, Estimates, Measure, Observations, each
+from streamscope.instruments.observations import NUMBERS, Estimates, Measure, Observations, each
 from streamscope.instruments.result import Result
-from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number
+from streamscope.instruments.table import Column, LongTable, Table, counts, described, key, number, read_parquet
 
 DEPTH = Measure(name="k*", unit="layers", resolution=1e-9, limits=(0.0, np.inf))
 DISTANCE = Measure(name="distance to the centre", unit="sds of the features", resolution=1e-6, limits=(0.0, np.inf))
-P = 0.05
-"""Kinds of tokens with a larger corrected p are not listed."""
-HEADS = 4
-"""Heads listed per cluster."""
-TEXTS = 4
-"""Tokens and predictions listed per cluster."""
+P = 0.05  # kinds of tokens with a larger corrected p are not listed
+HEADS = 4  # heads listed per cluster
+TEXTS = 4  # tokens and predictions listed per cluster
+OWN_TOKEN = ("token_id", "token")  # columns of own labels that must equal those of the features
 
 
 def observe(options: Profile, model: object, data: Opened, progress: Progress) -> InstrumentData:
@@ -63,24 +62,21 @@ def observe(options: Profile, model: object, data: Opened, progress: Progress) -
     clusters = table["cluster"]
     title = f"{features.about['preset']}: {counted(len(labels), 'token', ',')} in "
     title += counted((clusters >= 0).sum(), "cluster") + ("" if own_labels is None else f"; {own_labels.title}")
-    units, total, size = _sums(labels, clusters, labels["k_star"].to_numpy(float))
-    depth = Observations(measure=DEPTH, cells=clusters.to_frame("cluster"), units=units, total=total, size=size)
-    contrasts = {"depth": each("depth_mean", depth.cells, null=None), "distance": list[Contrast]()}
-    for i, cluster in enumerate(clusters):
-        of_cluster = partial(Contrast, labels={"cluster": cluster}, null=None)
-        missing = "no other cluster" if (clusters.drop(i) < 0).all() else ""
-        contrasts["distance"] += [
-            of_cluster(quantity="distance", weights={i: 1.0}),
-            of_cluster(quantity="farther", weights={i: 1.0, len(table) + i: -1.0}, missing=missing),
-        ]
     contexts = Contexts.of(features)
     tokens = labels[[column.name for column in TOKENS if column.name in labels]]
     tokens = tokens.assign(text=[contexts.at(row).marked() for row in range(len(labels))])
-    return InstrumentData(
-        {"depth": depth, "distance": distances(labels, far, clusters)}, contrasts,
-        {"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
+    measurements = InstrumentData(
+        about={"clusters": about, "model": f"{features.about['preset']} ({features.about['run']})", "title": title},
         extra=(table, kinds, sample_rows, tokens, features.columns, own_labels and own_labels.names),
-    )  # fmt: skip
+    )
+    cells, sums = clusters.to_frame("cluster"), _sums(labels, clusters, labels["k_star"].to_numpy(float))
+    measurements.add(DEPTH, cells, *sums, block="depth", quantity="depth_mean", null=None)
+    alone = ["no other cluster" if (clusters.drop(i) < 0).all() else "" for i in range(len(clusters))]
+    near, farther = each("distance", cells, null=None), each("farther", cells, null=None, missing=alone)
+    farther = [replace(c, weights={**c.weights, len(near) + i: -1.0}) for i, c in enumerate(farther)]
+    measurements.blocks["distance"] = distances(labels, far, clusters)
+    measurements.contrasts["distance"] = near + farther
+    return measurements
 
 
 def tables(options: Profile, data: InstrumentData, estimates: Mapping[str, Estimates]) -> dict[str, Table]:
@@ -121,6 +117,82 @@ def read_clusters(path: Path, opened: OpenFeatures) -> Result:
         raise InputError(
             f"{path} holds clusters of other features ({sources}) than {opened.where}, or in another order"
         )
+    return result
+
+
+class OwnLabels(NamedTuple):
+    """Labels for the tokens of a feature table."""
+
+    cluster: np.ndarray
+    """[n] cluster of each token, numbered by size; −1 for none."""
+    names: tuple[str, ...]
+    """The label of each cluster."""
+    title: str
+    """The labels' source, and how many tokens and labels did not match."""
+
+
+def read_labels(path: Path, features: Features) -> OwnLabels:
+    """The labels at `path` for the tokens of `features`: parquet with the columns document, position (numbered as in
+    the table, or by `features.cluster` for several tables), label, and perhaps token or token_id. Tokens without a
+    label (null and −1 mean none) are noise, labels without a token are left out; both are counted.
+
+    Raises `InputError` for a file of another form, a token with two labels, labels that match no token, and labels
+    whose tokens differ from the table's.
+    """
+    with reading(path, "--labels is parquet with the columns document, position, label"):
+        present = pq.read_schema(path).names
+    if lacks := [name for name in (*KEY, "label") if name not in present]:
+        raise InputError(
+            f"{path} lacks the column {lacks[0]!r}, it has {', '.join(present)}; it needs {', '.join(KEY)}, label"
+        )
+    table = read_parquet(path, [name for name in (*KEY, "label", *OWN_TOKEN) if name in present]).to_pandas()
+    for name in KEY:
+        if table[name].isna().any() or not pd.api.types.is_integer_dtype(table[name]):
+            raise InputError(f"{path}: {name} must be whole numbers, as in the feature table")
+    tokens = features.table[[*KEY, *OWN_TOKEN]]
+    if (twice := table[table.duplicated(KEY)]).size:
+        document, position = twice[KEY].iloc[0]
+        raise InputError(f"{path}: document {document}, position {position} has two labels; give each token one")
+    matches = tokens.merge(table, on=KEY, suffixes=("", " there"))
+    if matches.empty:
+        there, here = (f"{frame['document'].min()} to {frame['document'].max()}" for frame in (table, tokens))
+        raise InputError(
+            f"{path}: no label matches a token of these features (documents {there} there, {here} here); number "
+            "documents and positions as in the feature table"
+        )
+    for name in table.columns.intersection(OWN_TOKEN):
+        if (other := matches[matches[name] != matches[f"{name} there"]]).size:
+            row = other.astype(object).iloc[0]
+            raise InputError(
+                f"{path} belongs to other data: {name} of document {row['document']}, position {row['position']} is "
+                f"{row[f'{name} there']!r} there, {row[name]!r} in the features"
+            )
+    table["label"] = _texts(table["label"], path)
+    of = tokens[KEY].merge(table, "left", KEY)["label"]
+    if of.isna().all():
+        raise InputError(f"{path}: every label is null or −1; give at least one")
+    counts = of.value_counts()
+    names = sorted(counts.index, key=lambda name: (-counts[name], name))
+    cluster = of.map({name: i for i, name in enumerate(names)}).fillna(NOISE).astype("int32").to_numpy()
+    lost = len(table) - len(matches)
+    title = f"labels of {path.name}: {int((cluster < 0).sum()):,} of {len(of):,} tokens have no label, "
+    return OwnLabels(cluster, tuple(names), f"{title}{lost:,} of {len(table):,} labels have no token")
+
+
+def _texts(labels: pd.Series, path: Path) -> list[str | None]:
+    """Labels as text; None for null and −1."""
+    if pd.api.types.is_float_dtype(labels) and (labels.dropna() % 1 == 0).all():  # whole numbers with nulls
+        labels = labels.astype("Int64")
+    elif not (pd.api.types.is_integer_dtype(labels) or all(isinstance(x, str) for x in labels.dropna())):
+        raise InputError(f"{path}: labels must be text or whole numbers, not {labels.dtype}")
+    return [None if pd.isna(x) or str(x) == str(NOISE) else str(x) for x in labels]
+
+
+def with_labels(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The table with a column for the label of each cluster."""
+    label = [names[cluster] if cluster >= 0 else "" for cluster in table["cluster"]]
+    result = table.copy()
+    result.insert(result.columns.get_loc("cluster") + 1, "label", label)
     return result
 
 
@@ -184,12 +256,10 @@ def _heads(row: pd.Series, overall: pd.Series) -> str:
 
 
 def _columns_in(columns: Sequence[Column], frame: pd.DataFrame) -> tuple[Column, ...]:
-    """The columns that the frame has."""
     return tuple(column for column in columns if column.name in frame)
 
 
 def means(table: pd.DataFrame, features: Mapping[str, Feature]) -> tuple[Column, ...]:
-    """Columns for the means of features."""
     names = [name.removeprefix("mean_") for name in table if name.startswith("mean_")]
     return tuple(Column(name=f"mean_{name}", title=name, unit=features[name].unit, format=".4g", shown=False,
                         doc=f"mean over the cluster of {features[name].formula}", source=features[name].source)

@@ -15,8 +15,7 @@ from streamscope.features.profile.token_kinds import enrichment, kinds
 from streamscope.features.store import KEY, Features
 
 NOISE = -1
-TOP = 8
-"""Number of tokens and predictions listed per cluster."""
+TOP = 8  # number of tokens and predictions listed per cluster
 MEANS = {"head activation": "head_act", "head top-k": "topk", "trajectory": "traj_prob", "core": ""}
 """Component -> prefix of the features whose means are in the profile; top-k features only at rank 1."""
 

@@ -71,7 +71,6 @@ def _kinds(token: str, previous_token: str, next_token: str) -> tuple[bool, ...]
 
 
 def _same_word(first: str, second: str) -> bool:
-    """Whether a word continues from one token to the next."""
     return first[-1:].isalnum() and second[:1].isalnum()
 
 

@@ -131,7 +131,7 @@ def test_spread_of_depth_against_dealing_by_hand() -> None:
         again = np.random.default_rng(seed)
         dealt = [within(again.permutation(k_star[one].astype(float))) for _ in range(draws)]
         found = depth_spread(labels, draws=draws, seed=seed)
-        assert found["sd"] == pytest.approx(within(k_star[one])) and found["without"] == 1 / 4
+        assert found["sd"] == pytest.approx(within(k_star[one])) and found["flat"] == 1 / 4
         assert found["dealt"] == pytest.approx(np.mean(dealt), rel=1e-9)
     assert depth_spread(labels) == depth_spread(labels, draws=20, seed=0)
 

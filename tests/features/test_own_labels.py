@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from streamscope.features.profile import Profile, main
-from streamscope.features.profile.own_labels import read_labels
+from streamscope.features.profile.measure import read_labels
 from streamscope.features.store import read_features
 from streamscope.features.tables import FeatureTables
 from streamscope.instruments.result import Result

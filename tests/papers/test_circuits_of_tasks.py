@@ -148,19 +148,6 @@ def test_overlap_by_hand() -> None:
         assert row["separate_low"] == pytest.approx(1 - jaccard) and row["chance"] == pytest.approx(1 / 19)
 
 
-def test_runs_of_one_architecture_are_compared_task_by_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = {"x0": range(10), "x1": range(5, 15), "y0": range(10)}
-    monkeypatch.setattr(body, "load_for_instruments", lambda run: SimpleNamespace(config=run[0]))
-    monkeypatch.setattr(body, "_abilities", lambda *_: ["a", "bb"])
-    monkeypatch.setattr(body, "_results", lambda _, run, *__: [planted(task, best[run]) for task in ("a", "bb")])
-    for name in ("circuit_row", "stream_rows"):
-        monkeypatch.setattr(body, name, lambda *_: {})
-    body.measure(Options(runs=("x0", "x1", "y0"), out=tmp_path))
-    rows = pd.read_parquet(tmp_path / "seeds.parquet").query("share == .1")
-    assert rows[["run", "other_run", "task"]].to_numpy().tolist() == [["x0", "x1", "a"], ["x0", "x1", "bb"]]
-    assert rows["jaccard"].to_list() == pytest.approx([1 / 3] * 2) and rows["same_run"].to_list() == [1.0] * 2
-
-
 def test_architectures_are_compared_seed_by_seed() -> None:
     """Gaps of two architectures that differ by .1 ± .02 over three seeds, and by nothing in another pair of tasks."""
     gaps = {"a": [0.5, 0.7, 0.6], "b": [0.4, 0.58, 0.52]}
@@ -179,11 +166,11 @@ def test_architectures_are_compared_seed_by_seed() -> None:
     assert body.contrast_rows(pd.DataFrame(rows[-1:])) == []
 
 
-def test_methods_are_compared_apart_and_other_models_not_at_all(
+def test_runs_and_methods_are_compared_and_other_models_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = {"x-s0": range(10), "x-s1": range(5, 15), "y-s0": range(10), "y-s1": range(10), "hf": range(10)}
-    monkeypatch.setattr(body, "load_for_instruments", lambda run: SimpleNamespace(config=run))
+    monkeypatch.setattr(body, "load_for_instruments", lambda run: SimpleNamespace(config=run[0]))
     monkeypatch.setattr(body, "_abilities", lambda *_: ["a", "bb"])
     monkeypatch.setattr(body, "_results", lambda _, run, *__: [planted("a", range(10)), planted("bb", best[run])])
     for name in ("circuit_row", "stream_rows"):
@@ -196,6 +183,12 @@ def test_methods_are_compared_apart_and_other_models_not_at_all(
     ]  # fmt: skip
     overlap = pd.read_parquet(tmp_path / "overlap.parquet")
     assert overlap.groupby("run")["preset"].first().to_dict() == {**{run: run[0] for run in best}, "hf": ""}
+    rows = pd.read_parquet(tmp_path / "seeds.parquet").query("share == .1 and method == 'eap'")
+    pairs = [["x-s0", "x-s1"], ["y-s0", "y-s1"]]  # of one architecture, task by task
+    assert rows[["run", "other_run", "task"]].to_numpy().tolist() == [
+        [*pair, task] for pair in pairs for task in ("a", "bb")
+    ]
+    assert rows["jaccard"].to_list() == pytest.approx([1, 1 / 3, 1, 1]) and rows["same_run"].to_list() == [1.0] * 4
 
 
 def test_a_task_whose_prompts_do_not_fit_has_its_reason(tmp_path: Path) -> None:

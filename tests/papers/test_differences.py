@@ -4,9 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from streamscope.cli.errors import InputError
 from streamscope.instruments.stats.held_out import halves
@@ -14,14 +14,13 @@ from streamscope.interventions.edits import scale_heads
 from streamscope.models.checkpoint import run_folder
 from streamscope.models.grid import cells_of, read_grid
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import capture
 from streamscope.papers import differences
-from streamscope.papers import paper as measuring
 from streamscope.papers.differences import _held_out_best, coreference, main, position
 from streamscope.papers.paper import Run
 from streamscope.papers.primary import PAPERS, registered
 from streamscope.probes.coherence.measure import rows as coherence_rows
 from streamscope.probes.pds import Pds
+from tests.papers.plain import Place, by_pair, looks, moved, small
 
 
 def test_the_grid_trains_every_arm_that_a_claim_compares() -> None:
@@ -42,13 +41,7 @@ def test_the_best_head_has_its_sign_from_the_half_that_chose_it() -> None:
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[Run, dict[str, float]]:
-    before = measuring.PAIRS
-    measuring.PAIRS = 40
-    try:
-        run = Run(run_folder("stories/lfa"))
-        assert len(run.pairs.prompts) < 100, "read once, while it is small"
-    finally:
-        measuring.PAIRS = before
+    run = small("stories/lfa")
     coreference(run)
     position(run)
     return run, {row["quantity"]: row["value"] for row in run.rows}
@@ -57,29 +50,11 @@ def measured() -> tuple[Run, dict[str, float]]:
 def test_quantities_are_those_of_plain_loops(measured: tuple[Run, dict[str, float]]) -> None:
     """Stable heads, late share of squared PDS and heads over the threshold, one prompt and head at a time."""
     run, found = measured
-    hits: dict[str, list[set[tuple[int, int]]]] = {}
-    moved: dict[tuple[int, int], list[float]] = {}
-    to_target: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
-    for prompt, ids, at in zip(run.pairs.prompts, run.pairs.tokens, run.pairs.positions, strict=True):
-        with torch.no_grad(), capture(run.model, "blocks.*.attn.hook_pattern") as patterns:
-            run.model(torch.tensor([list(ids)]))
-        here = set()
-        for layer, pattern in enumerate(patterns.values()):
-            for head in range(pattern.shape[1]):
-                row = pattern[0, head, max(at["query"])]
-                others = [k for k in range(max(at["query"]) + 1) if k not in at["target"]]
-                if max(row[k] for k in at["target"]) > max(row[k] for k in others):
-                    here.add((layer, head))
-                weights = to_target.setdefault((prompt.pair, prompt.order), {})
-                weights[layer, head] = float(sum(row[k] for k in at["target"]))
-        hits.setdefault(prompt.pair, []).append(here)
-        if prompt.category == "competing-nouns" and len(hits[prompt.pair]) == 2:
-            first, last = (to_target[prompt.pair, order] for order in ("target_first", "target_last"))
-            for place in first:
-                moved.setdefault(place, []).append(last[place] - first[place])
-    stable = [len(a & b) for a, b in hits.values()]
-    assert found["stable"] == pytest.approx(sum(stable) / len(stable), abs=1e-6)
-    sizes = pd.Series({place: abs(sum(values) / len(values)) for place, values in moved.items()})
+    seen, hits = looks(run), dict[str, list[set[Place]]]()
+    for prompt, heads in zip(run.pairs.prompts, seen, strict=True):
+        hits.setdefault(prompt.pair, []).append({place for place, head in heads.items() if head["hit"]})
+    assert found["stable"] == pytest.approx(np.mean([len(a & b) for a, b in hits.values()]), abs=1e-6)
+    sizes = pd.Series(moved(seen, [*by_pair(run).values()])).abs()
     assert found["pds.over075"] == (sizes > 0.075).sum()
     assert found["pds.over_own"] == (sizes > sizes.mean() + sizes.std()).sum()
 

@@ -1,5 +1,6 @@
 """DST's page: planted rows whose cells are known, figures that draw the values of the table, a run that is measured."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,11 @@ import torch
 from streamscope.models.train import main as train
 from streamscope.papers.dst import figures, tables
 from streamscope.papers.page import Page
-from streamscope.papers.paper import Run, load
+from streamscope.papers.paper import Run
+from tests.papers.plain import committed_mean
 from tests.tiny import arguments
 
-
-def mean(arm: str, quantity: str, part: str = "", x: float = float("nan"), grid: str = "long") -> float:
-    table = load("dst")
-    at = (table["grid"] == grid) & (table["arm"] == arm) & (table["quantity"] == quantity) & (table["part"] == part)
-    return float(table.loc[at & (table["x"].isna() if np.isnan(x) else table["x"] == x), "value"].mean())
+mean = partial(committed_mean, "dst")
 
 
 def drawn(axis: Any, marker: str) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 """KROM's page: planted rows whose cells are known, figures that draw the table's values, a run that is measured."""
 
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -15,14 +16,10 @@ from streamscope.papers.krom import figures, tables
 from streamscope.papers.page import Page
 from streamscope.papers.paper import Run, load
 from streamscope.probes.stream_states import stream_states
+from tests.papers.plain import committed_mean
 from tests.tiny import arguments
 
-
-def mean(arm: str, quantity: str, part: str = "", x: float = float("nan"), grid: str = "eighth") -> float:
-    table = load("krom")
-    at = (table["arm"] == arm) & (table["quantity"] == quantity) & (table["part"] == part) & (table["grid"] == grid)
-    at &= table["x"].isna() if np.isnan(x) else np.isclose(table["x"].astype(float), x)
-    return float(table.loc[at, "value"].mean())
+mean = partial(committed_mean, "krom", grid="eighth")
 
 
 def test_bars_and_cells_are_means_over_seeds() -> None:
@@ -44,7 +41,7 @@ def test_points_and_curves_are_the_rows() -> None:
     axis = figures.over_training(Page("krom")).axes[0]
     thick = [line for line in axis.lines if line.get_linewidth() == 1.8]
     for line, arm in zip(thick, figures.BIASES, strict=True):
-        assert line.get_ydata()[-1] == pytest.approx(mean(arm, "swap.curve", "", line.get_xdata()[-1], "long"))
+        assert line.get_ydata()[-1] == pytest.approx(mean(arm, "swap.curve", "", line.get_xdata()[-1], grid="long"))
     axis = figures.cosines(Page("krom")).axes[0]
     dashes = [line.get_ydata()[0] for line in axis.lines if line.get_linewidth() == 2]
     expected = [mean(arm, f"direction.{q}") for arm in figures.SWEEP for q in ("cosine", "shuffled")]

@@ -1,33 +1,18 @@
 """The numbers of LFA's tables and figures against plain loops over prompts and heads, and figures against the table."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from streamscope.instruments.stats.held_out import halves
-from streamscope.models.checkpoint import run_folder
-from streamscope.models.hooks import capture
-from streamscope.papers import paper as measuring
 from streamscope.papers.lfa import figures, tables
 from streamscope.papers.page import Page
 from streamscope.papers.paper import Run
 from streamscope.probes.pds import Pds
-
-Place = tuple[int, int]
-
-
-def small(name: str) -> Run:
-    """A bundled model with forty pairs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "PAIRS", 40)
-        found = Run(run_folder(name))
-        assert len(found.pairs.prompts) < 100, "read once, while it is small"
-    return found
+from tests.papers.plain import by_pair, looks, moved, small
 
 
 @pytest.fixture(scope="module")
@@ -41,57 +26,12 @@ def rows_of(run: Run, measure: Any) -> dict[tuple[str, str, float], float]:
     return {(r["quantity"], r["part"], -1.0 if np.isnan(r["x"]) else r["x"]): r["value"] for r in run.rows}
 
 
-def looks(run: Run, without: Sequence[Place] = ()) -> list[dict[Place, dict[str, float]]]:
-    """Of each prompt and head: attention of the last query token to the right noun and its competitor, and whether the
-    right noun has the largest of all keys. `without`: heads whose z is set to 0."""
-    found = []
-
-    def silence(z: Any, hook: Any) -> Any:
-        z = z.clone()
-        for layer, head in without:
-            if hook.name == f"blocks.{layer}.attn.hook_z":
-                z[:, :, head] = 0
-        return z
-
-    handles = [(f"blocks.{layer}.attn.hook_z", silence) for layer in {layer for layer, _ in without}]
-    for ids, at in zip(run.pairs.tokens, run.pairs.positions, strict=True):
-        tokens = torch.tensor([list(ids)])
-        with torch.no_grad(), capture(run.model, "blocks.*.attn.hook_pattern") as patterns:
-            run.model.run_with_hooks(tokens, fwd_hooks=handles) if handles else run.model(tokens)
-        here = {}
-        for layer, pattern in enumerate(patterns.values()):
-            for head in range(pattern.shape[1]):
-                row = pattern[0, head, max(at["query"])]
-                others = [k for k in range(max(at["query"]) + 1) if k not in at["target"]]
-                here[layer, head] = {
-                    "target": float(sum(row[k] for k in at["target"])),
-                    "distractor": float(sum(row[k] for k in at["distractor"])),
-                    "hit": float(max(row[k] for k in at["target"]) > max(row[k] for k in others)),
-                }
-        found.append(here)
-    return found
-
-
-def by_pair(run: Run) -> dict[str, dict[str, int]]:
-    """Pair -> order -> number of the prompt, pairs of competing nouns."""
-    found: dict[str, dict[str, int]] = {}
-    for i, prompt in enumerate(run.pairs.prompts):
-        if prompt.category == "competing-nouns":
-            found.setdefault(prompt.pair, {})[prompt.order] = i
-    return {pair: orders for pair, orders in found.items() if len(orders) == 2}
-
-
 def test_heads_are_those_of_plain_loops(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "THRESHOLD", 0.02)
     found, seen = rows_of(run, tables.heads), looks(run)
     pairs, places = by_pair(run), list(seen[0])
     assert len(pairs) > 5
-    pds = {
-        place: abs(np.mean([
-            seen[orders["target_last"]][place]["target"] - seen[orders["target_first"]][place]["target"]
-            for orders in pairs.values()
-        ])) for place in places
-    }  # fmt: skip
+    pds = {place: abs(value) for place, value in moved(seen, [*pairs.values()]).items()}
     attention = {place: np.mean([one[place]["target"] for one in seen]) for place in places}
     for layer, head in places:
         name = f"L{layer}.H{head}"
@@ -129,13 +69,8 @@ def test_gates_turn_down_the_heads_that_the_other_half_ranks() -> None:
     for half in (0, 1):
         here = [orders for pair, orders in pairs.items() if half_of[pair] == half]
         there = [i for pair, orders in pairs.items() if half_of[pair] != half for i in orders.values()]
-        moved = {
-            place: abs(np.mean([
-                seen[orders["target_last"]][place]["target"] - seen[orders["target_first"]][place]["target"]
-                for orders in here
-            ])) for place in places
-        }  # fmt: skip
-        best = sorted(moved, key=lambda place: -moved[place])[:3]
+        changes = moved(seen, here)
+        best = sorted(changes, key=lambda place: -abs(changes[place]))[:3]
         chosen.append({*best})
         after = looks(run, best)
         for values, shown in ((whole, seen), (gone, after)):

@@ -1,5 +1,6 @@
 """PLS' page: planted rows whose cells are known, figures that draw the values of the table, a run that is measured."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from streamscope.cli.errors import InputError
 from streamscope.papers.page import Page
 from streamscope.papers.paper import OWN, Run, complete, load
 from streamscope.papers.pls import figures, tables
+from tests.papers.plain import committed_mean
 
+estimates = partial(committed_mean, "pls")
 EARLY = {"pls": [0.41, 0.33, 0.38], "c2": [0.12, 0.2, 0.07]}
 
 
@@ -35,13 +38,6 @@ def test_a_column_without_printed_cells_is_one_column_written_as_those_beside_it
     assert line(text, "Coverage").endswith("| 46.0% | 45.0 % (0.0 % to 100.0 %) | 35.0 % (0.0 % to 98.5 %) |")
 
 
-def estimates(quantity: str, part: str, arm: str, x: float = float("nan")) -> float:
-    table = load("pls")
-    at = (table["grid"] == "long") & (table["arm"] == arm) & (table["quantity"] == quantity) & (table["part"] == part)
-    at &= table["x"].isna() if np.isnan(x) else np.isclose(table["x"], x)
-    return float(table.loc[at, "value"].mean())
-
-
 def diamonds(axis: object) -> list[float]:
     """What the filled or empty diamonds of an axis stand at."""
     found = [line for line in axis.lines if line.get_marker() == "D" and len(line.get_ydata())]  # type: ignore[attr-defined]
@@ -51,7 +47,7 @@ def diamonds(axis: object) -> list[float]:
 def test_figure_1_draws_the_agreement_and_the_printed_index() -> None:
     axis = figures.agreement(Page("pls")).axes[0]
     parts = [("ari", "k-means"), ("ari", "HDBSCAN"), ("ari.clustered", "HDBSCAN")]
-    expected = [estimates(*part, arm) for arm in ("pls", "c2") for part in parts]
+    expected = [estimates(arm, *part) for arm in ("pls", "c2") for part in parts]
     assert [bar.get_height() for bar in axis.patches] == pytest.approx(expected)
     assert diamonds(axis) == [0.008, 0.008]
     page = Page("pls")  # the map has the tokens that the table counts
@@ -69,7 +65,7 @@ def test_figure_2_draws_the_shares_each_seed_and_table_1() -> None:
     axes = figures.depth(Page("pls")).axes
     for axis, arm in zip(axes, ("pls", "c2"), strict=False):
         assert [bar.get_height() for bar in axis.patches] == pytest.approx(
-            [estimates("depth", "", arm, k) for k in range(7)]
+            [estimates(arm, "depth", "", k) for k in range(7)]
         )
         assert sum(bar.get_height() for bar in axis.patches) == pytest.approx(1)
         points = [line for line in axis.lines if line.get_marker() == "o"]
@@ -83,7 +79,7 @@ def test_figure_3_draws_the_curves_and_the_printed_ratio() -> None:
     axes = figures.steering(Page("pls")).axes
     means = [line for line in axes[0].lines if line.get_linewidth() == 1.8]
     for line, arm in zip(means, ("pls", "c2"), strict=True):
-        expected = [100 * estimates("curve", "capitalization, entity heads", arm, scale) for scale in tables.SCALES]
+        expected = [100 * estimates(arm, "curve", "capitalization, entity heads", scale) for scale in tables.SCALES]
         assert list(line.get_ydata()) == pytest.approx(expected)
     assert set(diamonds(axes[-1])) == {4.0}
 
@@ -91,12 +87,12 @@ def test_figure_3_draws_the_curves_and_the_printed_ratio() -> None:
 def test_figure_4_draws_the_matrix_table_2_and_the_spread() -> None:
     axes = figures.modularity(Page("pls")).axes
     for axis, arm in zip(axes, ("pls", "c2"), strict=False):
-        expected = [[100 * estimates("effect", f"{task}, {group} heads", arm) for group in figures.COLUMNS]
+        expected = [[100 * estimates(arm, "effect", f"{task}, {group} heads") for group in figures.COLUMNS]
                     for task in tables.TASKS]  # fmt: skip
         assert np.asarray(axis.images[0].get_array()) == pytest.approx(np.array(expected))
     assert diamonds(axes[2]) == pytest.approx([-11.4, -2.0, 1.15, -2.1, -0.3, 0.05])
     texts = [text.get_text() for text in axes[3].texts]
-    assert texts[0].endswith(f"σ {100 * estimates('spread', 'winograd, entity heads', 'pls'):.2f} % (printed 6.32 %)")
+    assert texts[0].endswith(f"σ {100 * estimates('pls', 'spread', 'winograd, entity heads'):.2f} % (printed 6.32 %)")
     steps = [patch.get_data().values.sum() for patch in axes[3].patches]
     assert steps == pytest.approx([50, 50]), "all prompts of a model are in its histogram"
 
