@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -32,6 +31,7 @@ from streamscope.models.hooks import edit
 from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
+from tests.interventions.passes import losses_alone
 from tests.tiny import corpus_text
 
 
@@ -60,17 +60,6 @@ def interrupt_pass(monkeypatch: pytest.MonkeyPatch, n: int) -> list:
     return passes
 
 
-def naive_loss(model, shards, edits) -> list[tuple[float, int]]:
-    """(summed loss, targets) of each document, one forward pass per document, plain cross-entropy."""
-    out: list[tuple[float, int]] = [(0.0, 0)] * shards.n_documents
-    for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1):
-        with edit(model, edits), torch.no_grad():
-            logits = model(tokens)
-        loss = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="sum", ignore_index=-100)
-        out[i] = (float(loss), int((targets != -100).sum()))
-    return out
-
-
 def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
     """Embedding, pattern, final norm and resampling too, and how far the predictions move."""
     model, shards = measured
@@ -89,49 +78,34 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
             moved = ((log_q.exp() * (log_q - log_p)).sum(-1) * real).sum(1)
             np.testing.assert_allclose(losses.edited[e, index], loss, rtol=1e-5)
             np.testing.assert_allclose(losses.kl[e, index], moved, rtol=1e-3, atol=1e-5)
-    expected = naive_loss(model, shards, {})
-    np.testing.assert_allclose(losses.baseline, [loss for loss, _ in expected], rtol=1e-5)
-    assert losses.tokens.tolist() == [n for _, n in expected]
+    expected, tokens = losses_alone(model, shards, {})
+    np.testing.assert_allclose(losses.baseline, expected, rtol=1e-5)
+    assert losses.tokens.tolist() == tokens.tolist()
 
 
 def test_large_batches_are_split_and_no_part_is_a_single_row(measured) -> None:
     model, shards = measured
-    seen: list[torch.Size] = []
+    shapes: list[torch.Size] = []
 
     def halved(x: torch.Tensor, hook) -> torch.Tensor:
-        seen.append(x.shape)
+        shapes.append(x.shape[:2])
         return 0.5 * x
 
     sweep = [{"blocks.1.hook_mlp_out": halved}]
     losses = document_losses(model, shards, sweep, batch_size=9, max_documents=9, budget=3 * model.config.n_ctx)
+    parts = shapes.copy()
     whole = document_losses(model, shards, sweep, batch_size=9, max_documents=9)
-    *parts, last = [shape[:2] for shape in seen]
-    assert last[0] == 9 and [b for b, _ in parts] == [3] * 3 and all(b * t <= 3 * model.config.n_ctx for b, t in parts)
-    np.testing.assert_allclose(losses.edited, whole.edited, rtol=1e-5)
-    naive = [loss for loss, _ in naive_loss(model, shards, sweep[0])[:9]]
-    np.testing.assert_allclose(losses.edited[0], naive, rtol=1e-5)
-    assert losses.tokens.tolist() == whole.tokens.tolist()
+    assert [b for b, _ in parts] == [3] * 3 and all(b * t <= 3 * model.config.n_ctx for b, t in parts)
+    assert shapes[3:] == [(9, parts[0][1])] and losses.tokens.tolist() == whole.tokens.tolist()
+    expected, _ = losses_alone(model, shards, sweep[0], 9)
+    for found in (losses, whole):
+        np.testing.assert_allclose(found.edited[0], expected, rtol=1e-5)
 
 
 def test_a_wide_model_runs_fewer_tokens_at_once_and_a_bundled_one_as_many_as_before() -> None:
     assert {chunk_tokens(load(name), "cpu") for name in ("lfa", "stories/llama", "stories/gpt2", "pls")} == {4096}
     assert chunk_tokens(build("llama", "tiny", **{"mlp.d_mlp": 1536}), "cpu") == 1024
     assert chunk_tokens(build("llama", "tiny", **{"mlp.d_mlp": 2**15}), "cpu") == 256
-
-
-def test_table_is_the_estimate_of_the_losses(measured) -> None:
-    model, shards = measured
-    found = Ablate(heads=("L1.H1",), scale=(0.0, 1.0)).measure(model, opened(model, shards)).table()
-    table = found.frame
-    base, gone = naive_loss(model, shards, {}), naive_loss(model, shards, scale_heads([Head(1, 1)], 0.0))
-    diff, n = np.array([a - b for (a, _), (b, _) in zip(gone, base, strict=True)]), np.array([n for _, n in base])
-    row = table.iloc[0]
-    assert row["delta"] == pytest.approx(diff.sum() / n.sum(), abs=1e-6)
-    assert row["delta_low"] <= row["delta"] <= row["delta_high"]
-    assert row["n"] == shards.n_documents
-    one = table[table["scale"] == 1.0].iloc[0]
-    assert (one["delta"], one["delta_sd"]) == (0.0, 0.0)
-    assert found.missing[1, "delta_p"] == "the same in every independent case"
 
 
 def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_share(measured, planted) -> None:
@@ -236,26 +210,20 @@ def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkey
 
 
 def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, capsys, monkeypatch) -> None:
-    """Interrupted in its third batch, it writes what two batches alone would give, says so and ends as interrupted."""
+    """It says so, replaces no result, and ends as interrupted; a notebook is not told to wait for the rest."""
     passes = interrupt_pass(monkeypatch, 3)
-    argv = ["lfa", "--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--out"]
+    argv = ["--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--max-documents", "8", "--out"]
+    (file := tmp_path / "loss.parquet").write_text("an earlier result")
     with pytest.raises(KeyboardInterrupt):
-        main([*argv, str(tmp_path / "part.parquet"), "--max-documents", "8"])
-    assert "interrupted: 4 of 8 documents measured; the tables are of these" in capsys.readouterr().err
-    main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "4"])
-    part, four = (Result.load(tmp_path / f"{name}.parquet") for name in ("part", "four"))
-    pd.testing.assert_frame_equal(part.table().frame, four.table().frame, atol=1e-6)
+        main(["lfa", *argv, str(file)])
+    said = capsys.readouterr()
+    assert "interrupted: 4 of 8 documents measured; the tables are of these" in said.err
+    assert file.read_text() == "an earlier result" and "loss.parquet holds an earlier result and stays" in said.out
+    part = Result.load(tmp_path / "loss-interrupted.parquet")
     assert part.about["interrupted"] in part.table().title
     passes.clear()
-    kept = (tmp_path / "four.parquet").read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "8"])
-    assert (tmp_path / "four.parquet").read_bytes() == kept, "a part never replaces a result"
-    assert "four.parquet holds an earlier result and stays" in capsys.readouterr().out
-    assert Result.load(tmp_path / "four-interrupted.parquet").about["interrupted"]
-    passes.clear()
     with pytest.raises(KeyboardInterrupt):  # it does not go on with the second run
-        main(["lfa", "std-t", *argv[1:-1], "--max-documents", "8"])
+        main(["lfa", "std-t", *argv[:-1]])
     assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
     passes.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook

@@ -13,8 +13,7 @@ import torch
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.instruments.observations import each, estimate
-from streamscope.instruments.result import Result
-from streamscope.interventions.amplify import Amplify, main
+from streamscope.interventions.amplify import Amplify
 from streamscope.interventions.amplify.measure import amplification, amplify_heads, areas, pattern_sums, trapezoid
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
@@ -22,9 +21,7 @@ from streamscope.models.hooks import capture, edit
 from streamscope.models.layers.positions import alibi_slopes
 from streamscope.models.training.data import evaluation_shards
 from streamscope.papers.dst.tables import PAPER_ALPHAS, TABLE5
-from streamscope.text.shards import document_batches
-from tests.interventions.passes import captured, under
-from tests.interventions.test_ablate import interrupt_pass
+from tests.interventions.passes import captured, losses_alone, under
 from tests.probes import planted
 from tests.tiny import randomise, some
 
@@ -193,12 +190,8 @@ def test_the_curve(tiny_run: Path) -> None:
     )
     assert list(result.tables) == ["amplify", "areas", "heads"]
     table, found = result.table().frame.set_index("alpha"), result.table()
-    sums = np.zeros((2, 5))
-    for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 5):
-        for a, edits in enumerate(({}, amplification(model, 8.0, heads))):
-            with model.explicit_attention():
-                logits = under(model, tokens, edits)[0]
-            sums[a, i] = torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum")
+    with model.explicit_attention():
+        sums = [losses_alone(model, shards, edits, 5)[0] for edits in ({}, amplification(model, 8.0, heads))]
     row = table.loc[8.0]
     assert row["percent"] == pytest.approx(100 * (sums[1].sum() / sums[0].sum() - 1), abs=1e-3)
     assert row["delta"] == pytest.approx((sums[1] - sums[0]).sum() / row["tokens"], abs=1e-5)
@@ -218,15 +211,3 @@ def test_factors_are_above_0_and_1_is_among_them() -> None:
     with pytest.raises(InputError, match="above 0"):
         amplify_heads([Head(0, 0)], float("nan"))
     assert amplify_heads([], 2) == {} and Amplify(alpha=(4.0, 2.0, 4.0)).alphas == [1.0, 2.0, 4.0]
-
-
-def test_an_interrupted_command_has_losses_areas_and_attention_of_the_same_documents(tmp_path, monkeypatch) -> None:
-    argv = ["lfa", "--alpha", "8", "--prompt", "", "--text", "", "--batch-size", "2"]
-    interrupt_pass(monkeypatch, 3)
-    with pytest.raises(KeyboardInterrupt):
-        main([*argv, "--max-documents", "8", "--out", str(tmp_path / "part.parquet")])
-    monkeypatch.undo()
-    main([*argv, "--max-documents", "4", "--out", str(tmp_path / "four.parquet")])
-    part, four = (Result.load(tmp_path / f"{name}.parquet") for name in ("part", "four"))
-    for name in ("amplify", "areas", "heads"):
-        pd.testing.assert_frame_equal(part.table(name).frame, four.table(name).frame, atol=1e-5)

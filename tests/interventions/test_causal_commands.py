@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import streamscope.models
@@ -21,6 +22,7 @@ from streamscope.interventions.streams import main as streams
 from streamscope.interventions.token_effects import main as token_effects
 from streamscope.models import load
 from streamscope.text.tokenizer import Tokenizer
+from tests.interventions.test_ablate import interrupt_pass
 from tests.tiny import MOST_PARTS, randomise, some
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,3 +143,26 @@ def test_bad_input_is_one_line(main: Callable, argv: list[str], message: str, ru
     with pytest.raises(InputError, match=message) as caught:
         main([other if a == "OTHER" else a for a in argv])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("main", "options"),
+    [
+        (ablate, ["--heads", "L5.*", "--draws", "2"]),
+        (amplify, ["--alpha", "8", "--prompt", "", "--text", ""]),
+        (streams, ["--streams", "token", "--method", "random", "--where", "everywhere", "--draws", "2"]),
+    ],
+)
+def test_an_interrupted_command_has_the_tables_of_what_it_measured(
+    main: Callable, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in its third batch it writes what two batches alone give: losses, areas, entropies, draws."""
+    argv = ["lfa", *options, "--batch-size", "2", "--out"]
+    interrupt_pass(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        main([*argv, str(tmp_path / "part.parquet"), "--max-documents", "8"])
+    monkeypatch.undo()
+    main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "4"])
+    part, four = (Result.load(tmp_path / f"{name}.parquet") for name in ("part", "four"))
+    for name, table in four.tables.items():
+        pd.testing.assert_frame_equal(part.table(name).frame, table.frame, rtol=1e-4, atol=1e-5)

@@ -20,13 +20,15 @@ from streamscope.instruments.table import Table, key, number
 from streamscope.interventions.ablate import Ablate
 from streamscope.interventions.ablate.measure import cells_of, contrasts_of
 from streamscope.interventions.controls import MOST_SETS, Sweep, head_sets, plan
+from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import MEASURES, NATS
 from streamscope.models import load
 from streamscope.models.head_spec import Head
 from streamscope.models.training.data import evaluation_shards
 from tests.instruments.estimates import ratio_of_sums
 from tests.interventions.copiers import DELTA, log_odds, model, scale, suite, tokenizer
-from tests.interventions.test_ablate import naive_loss, opened
+from tests.interventions.passes import losses_alone
+from tests.interventions.test_ablate import opened
 from tests.tiny import untrained
 
 HEADS = [Head(layer, h) for layer in range(6) for h in range(6)]
@@ -73,8 +75,6 @@ def measured(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
-    from streamscope.interventions.edits import scale_heads
-
     net, shards = measured
     heads = [Head(0, 1), Head(0, 2), Head(1, 3)]
     sets = head_sets(heads, 2, None, 0) + head_sets(heads, 3, None, 0)
@@ -84,15 +84,12 @@ def test_interactions_are_those_of_whole_passes(measured: tuple) -> None:
         for size in (2, 3)
     ]
     table = pd.concat(parts).set_index(["head", "scale"])
-    tokens = np.array([n for _, n in naive_loss(net, shards, {})], float)
-    losses = {
-        (one, g): np.array([loss for loss, _ in naive_loss(net, shards, scale_heads(one, g) if one else {})])
-        for one in [(), *((h,) for h in heads), *sets] for g in (0.0, 0.5)
-    }  # fmt: skip
-    for one in sets:
-        for g in (0.0, 0.5):
-            base = losses[(), g]
-            beyond = losses[one, g] - base - sum(losses[(h,), g] - base for h in one)
+    base, tokens = losses_alone(net, shards, {})
+    for g in (0.0, 0.5):
+        singles = [(head,) for head in heads]
+        change = {one: losses_alone(net, shards, scale_heads(one, g))[0] - base for one in [*singles, *sets]}
+        for one in sets:
+            beyond = change[one] - sum(change[head,] for head in one)
             expected, row = ratio_of_sums(beyond, tokens), table.loc["+".join(h.label for h in one), g]
             got = row[["interaction", "interaction_low", "interaction_high"]].to_numpy(float)
             assert expected.sd > 1e-4, "no more than rounding"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -13,15 +12,13 @@ from torch import Tensor
 from streamscope.instruments.data import Documents
 from streamscope.instruments.table import with_reasons
 from streamscope.interventions.edits import hook_means
-from streamscope.interventions.streams import Streams, main
+from streamscope.interventions.streams import Streams
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
 from streamscope.models.config import MHC, FrozenToken, KromHC
 from streamscope.models.hooks import edit
 from streamscope.models.training.data import evaluation_shards
-from streamscope.text.shards import document_batches
-from tests.interventions.passes import captured, under
-from tests.interventions.test_ablate import interrupt_pass
+from tests.interventions.passes import captured, losses_alone, under
 from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -179,22 +176,14 @@ def test_the_table(tiny_run: Path) -> None:
     how = Streams(method=("zero", "resample"), where=("0", "everywhere"), reach=("onwards",), draws=2, seed=5)
     table = how.measure(model, Documents(max_documents=6)).table()
     table = with_reasons(table).set_index(["definition", "where"])
-
-    def by_hand(edits: Any) -> np.ndarray:
-        out = np.zeros(6)
-        for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 6):
-            logits = under(model, tokens, edits)[0]
-            out[i] = float(torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum"))
-        return out
-
-    base = by_hand({})
+    base, _ = losses_alone(model, shards, {}, 6)
     for row, made in (
         (table.loc["x_t → 0", "everywhere"], [m.zero]),
         (table.loc["x_e → other text", "everywhere"],
          [m.sequence(m.stream_of(model, "context", m.window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
     ):  # fmt: skip
         stream = row["stream"]
-        sums = np.stack([by_hand(m.replace_at(stream, r, "everywhere", "", 2)) for r in made])
+        sums = np.stack([losses_alone(model, shards, m.replace_at(stream, r, "everywhere", "", 2), 6)[0] for r in made])
         assert row["delta"] == pytest.approx((sums.mean(0) - base).sum() / row["tokens"], abs=1e-5)
         assert row["percent"] == pytest.approx(100 * (sums.mean(0).sum() / base.sum() - 1), abs=1e-3)
         assert row["percent_low"] < row["percent"] < row["percent_high"] and row["delta_low"] < row["delta"]
@@ -203,18 +192,6 @@ def test_the_table(tiny_run: Path) -> None:
     empty = table.loc["x_e → 0", "L0"]
     assert np.isnan(empty["delta"]) and "by construction" in empty["undefined"]
     assert table.loc[("x_t → 0", "everywhere"), "paper_percent"] == 36
-
-
-def test_an_interrupted_command_has_the_spread_of_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents that were not measured are left out of the standard deviation over draws, too."""
-    interrupt_pass(monkeypatch, 3)
-    argv = ["lfa", "--streams", "token", "--method", "random", "--where", "everywhere", "--draws", "2"]
-    with pytest.raises(KeyboardInterrupt):
-        main([*argv, "--max-documents", "8", "--batch-size", "2", "--out", str(tmp_path / "part.parquet")])
-    monkeypatch.undo()
-    main([*argv, "--max-documents", "4", "--batch-size", "2", "--out", str(tmp_path / "four.parquet")])
-    part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
-    assert part == pytest.approx(four, rel=1e-4) and part > 0
 
 
 def test_a_context_stream_that_an_edit_writes_before_layer_0_is_measured(tiny_run: Path) -> None:
