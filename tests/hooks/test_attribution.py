@@ -1,5 +1,7 @@
 """Direct logit attribution by TransformerLens' cache: the parts add up to the logit, on trained and random weights."""
 
+import inspect
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,29 +69,23 @@ def test_parts_add_up_to_the_logit(name: str) -> None:
     """Of every decomposition, through each way to it: parts, heads with what remains, neurons and heads, projected."""
     model = make(name)
     logits, cache = model.run_with_cache(TOKENS)
-    expected = picked(logits - model.logit_bias, RIGHT)
-    difference = expected - picked(logits - model.logit_bias, WRONG)
-    for stack in (
-        cache.decompose_resid(),
-        cache.stack_head_results(incl_remainder=True),
-        cache.stack_neuron_results(2, incl_remainder=True),
-        cache.get_full_resid_decomposition(),
-        cache.get_full_resid_decomposition(expand_neurons=False),
+    without_bias, u = logits - model.logit_bias, model.W_U[:, 7]
+    expected = picked(without_bias, RIGHT)
+    for made in (
+        cache.decompose_resid,
+        partial(cache.stack_head_results, incl_remainder=True),
+        partial(cache.stack_neuron_results, 2, incl_remainder=True),
+        cache.get_full_resid_decomposition,
+        partial(cache.get_full_resid_decomposition, expand_neurons=False),
     ):
+        stack, normed = made(), [made(apply_ln=True) @ u]
+        if "project_output_onto" in inspect.signature(made).parameters:
+            normed.append(made(apply_ln=True, project_output_onto=u))
         torch.testing.assert_close(cache.logit_attrs(stack, RIGHT).sum(0), expected, **CLOSE)
+        difference = expected - picked(without_bias, WRONG)
         torch.testing.assert_close(cache.logit_attrs(stack, RIGHT, WRONG).sum(0), difference, **CLOSE)
-    u = model.W_U[:, 7]
-    expected = (logits - model.logit_bias)[..., 7]
-    for stack in (
-        cache.decompose_resid(apply_ln=True) @ u,
-        cache.stack_head_results(apply_ln=True, incl_remainder=True) @ u,
-        cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True) @ u,
-        cache.get_full_resid_decomposition(apply_ln=True) @ u,
-        cache.get_full_resid_decomposition(apply_ln=True, project_output_onto=u),
-        cache.get_full_resid_decomposition(apply_ln=True, expand_neurons=False, project_output_onto=u),
-        cache.stack_neuron_results(2, apply_ln=True, incl_remainder=True, project_output_onto=u),
-    ):
-        torch.testing.assert_close(stack.sum(0), expected, **CLOSE)
+        for parts in normed:
+            torch.testing.assert_close(parts.sum(0), without_bias[..., 7], **CLOSE)
     torch.testing.assert_close(cache.accumulated_resid(apply_ln=True)[-1] @ model.W_U, logits, **CLOSE)
 
 
@@ -135,16 +131,18 @@ def test_parts_before_a_middle_layer_add_up_to_what_it_reads(name: str, mlp_inpu
     handle = norm.register_forward_hook(lambda module, inputs, output: read.append(output))
     _, cache = model.run_with_cache(TOKENS)
     handle.remove()
-    options = {"layer": 1, "mlp_input": mlp_input, "apply_ln": True}
-    if name == "parallel" and mlp_input:
-        for call in (cache.decompose_resid, cache.accumulated_resid, cache.get_full_resid_decomposition):
-            with pytest.raises(InputError, match="parallel, so its FFN reads attention's input: leave out mlp_input"):
-                call(**options)
-        return
     bias = 0.0 if norm.bias is None else norm.bias
-    torch.testing.assert_close(cache.accumulated_resid(**options)[-1], read[0], **CLOSE)
-    torch.testing.assert_close(cache.decompose_resid(**options).sum(0) + bias, read[0], **CLOSE)
-    torch.testing.assert_close(cache.get_full_resid_decomposition(**options).sum(0) + bias, read[0], **CLOSE)
+    for made, ways in (
+        (cache.accumulated_resid, lambda states: states[-1]),
+        (cache.decompose_resid, lambda parts: parts.sum(0) + bias),
+        (cache.get_full_resid_decomposition, lambda parts: parts.sum(0) + bias),
+    ):
+        of_layer = partial(made, layer=1, mlp_input=mlp_input, apply_ln=True)
+        if name == "parallel" and mlp_input:
+            with pytest.raises(InputError, match="parallel, so its FFN reads attention's input: leave out mlp_input"):
+                of_layer()
+        else:
+            torch.testing.assert_close(ways(of_layer()), read[0], **CLOSE)
 
 
 @torch.no_grad()
@@ -169,12 +167,13 @@ def test_updates_of_streams_are_no_shares() -> None:
     logits, cache = model.run_with_cache(TOKENS)
     last = cache.logit_attrs(cache.accumulated_resid(), RIGHT)[-1]
     torch.testing.assert_close(last, picked(logits - model.logit_bias, RIGHT), **CLOSE)
-    for call in (cache.decompose_resid, cache.get_full_resid_decomposition):
-        with pytest.raises(InputError, match=r"hyper-connections.*accumulated_resid"):
+    stacks = [partial(made, 2, **{option: True}) for made in (cache.stack_head_results, cache.stack_neuron_results)
+              for option in ("apply_ln", "incl_remainder")]  # fmt: skip
+    for call, line in (
+        (cache.decompose_resid, "hyper-connections.*accumulated_resid"),
+        (cache.get_full_resid_decomposition, "hyper-connections.*accumulated_resid"),
+        (partial(cache.accumulated_resid, layer=1, apply_ln=True), "apply_ln only supports the final norm"),
+        *((stack, "updates do not add up .* hyper-connections") for stack in stacks),
+    ):
+        with pytest.raises(InputError, match=line):
             call()
-    with pytest.raises(InputError, match="apply_ln only supports the final norm"):
-        cache.accumulated_resid(layer=1, apply_ln=True)
-    for name in ("stack_head_results", "stack_neuron_results"):
-        for option in ("apply_ln", "incl_remainder"):
-            with pytest.raises(InputError, match=r"updates do not add up .* hyper-connections"):
-                getattr(cache, name)(2, **{option: True})
