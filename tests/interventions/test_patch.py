@@ -85,14 +85,14 @@ def test_pairs_of_your_own() -> None:
     pair = own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " .")
     assert [tokenizer.pieces([i])[0].strip() for i in (*pair.answers, *pair.foils)] == ["and", "."]
     assert list(pair.places) == ["0 BOS", "1 Tim", "2 took", "3 a", "4 key |box"]
-    with pytest.raises(InputError, match=r"the clean text has \d+ tokens, the corrupted \d+; make them equal"):
-        own_pair(tokenizer, "Tim took a key", "Tim took", " and", " .")
-    with pytest.raises(InputError, match="share a token"):
-        own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " and")
-    with pytest.raises(InputError, match="--answer"):
-        own_pair(tokenizer, "Tim took a key", "Tim took a box", "", " .")
-    with pytest.raises(InputError, match="--foil: 'and' would run on from 'key': begin it with a space, ' and'"):
-        own_pair(tokenizer, "Tim took a key", "Tim took a box", " with", "and")
+    for corrupt, answer, foil, line in (
+        ("Tim took", " and", " .", r"the clean text has \d+ tokens, the corrupted \d+; make them equal"),
+        ("Tim took a box", " and", " and", "share a token"),
+        ("Tim took a box", "", " .", "--answer"),
+        ("Tim took a box", " with", "and", "--foil: 'and' would run on from 'key': begin it with a space, ' and'"),
+    ):
+        with pytest.raises(InputError, match=line):
+            own_pair(tokenizer, "Tim took a key", corrupt, answer, foil)
     short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
     with pytest.raises(InputError, match="one length"):
         by_token([pair, short], tokenizer)
@@ -105,20 +105,20 @@ def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
         for i in range(6)
     ]
     model = make("std-t")
-    cells = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])
+    (cell,) = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])
     clean, corrupt = np.array([2.0, 3, 1, 4, 0.2, 2]), np.array([0.0, 1, -1, 0, 0, 0.5])
-    patched = np.array([[1.0, 2.5, 0.5, 1, 9, 1]])
-    labels = [cell_labels(cells[0], "denoise")]
-    by_hand = PatchResults("denoise", clean, corrupt, patched, patched - corrupt, labels)
+    patched = np.array([1.0, 2.5, 0.5, 1, 9, 1])
+    effect, labels = patched - corrupt, [cell_labels(cell, "denoise")]
+    by_hand = PatchResults("denoise", clean, corrupt, patched[None], effect[None], labels)
     row = table_of(by_hand, pairs, 0.5).frame.iloc[0]
     assert (row["n"], row["defined"], row["clusters"]) == (6, 5, 3)
-    recovery = [(p - b) / (a - b) for p, a, b in zip(patched[0], clean, corrupt, strict=True) if abs(a - b) >= 0.5]
-    expected = mean(recovery, ["0", "0", "1", "1", "2"])
-    assert row[["recovery", "recovery_low", "recovery_high"]].tolist() == pytest.approx(
-        [expected.mean, expected.low, expected.high]
-    )
-    expected = mean(patched[0] - corrupt, ["0", "0", "1", "1", "2", "2"])
-    assert row[["effect", "effect_low"]].tolist() == pytest.approx([expected.mean, expected.low])
+    differ = np.abs(clean - corrupt) >= 0.5
+    for name, values, clusters in (
+        ("recovery", (effect / (clean - corrupt))[differ], list("00112")), ("effect", effect, list("001122")),
+    ):  # fmt: skip
+        expected = mean(values, clusters)
+        found = row[[name, f"{name}_low", f"{name}_high"]].tolist()
+        assert found == pytest.approx([expected.mean, expected.low, expected.high])
     assert row["attributed"] == pytest.approx(row["recovery"])
     table = table_of(by_hand, pairs, 50.0)
     assert np.isnan(table.frame["recovery"][0]) and table.frame["defined"][0] == 0
