@@ -1,4 +1,5 @@
-"""Patches where the answer is known on paper, against TransformerLens, and put together number by number."""
+"""Pairs of prompts, patches where the answer is known on paper, against TransformerLens, and put together number by
+number; paths against runs that freeze all else by hand (Wang et al. 2022)."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,28 @@ from torch import Tensor
 from transformer_lens import patching as lens
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.contract import InstrumentData
+from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts
+from streamscope.instruments.prompts import load_suite
+from streamscope.instruments.prompts.alignment import align
+from streamscope.instruments.table import Table
+from streamscope.interventions.circuits.graph import Node
 from streamscope.interventions.patch import Patch
-from streamscope.interventions.patch.activations import attribute_pairs, default_spots, patch_pairs, plan, spots
-from streamscope.interventions.patch.measure import cell_labels
+from streamscope.interventions.patch.activations import (
+    PatchResults,
+    attribute_pairs,
+    default_spots,
+    patch_pairs,
+    plan,
+    spots,
+)
+from streamscope.interventions.patch.measure import add_blocks, cell_labels, errors, tables
+from streamscope.interventions.patch.pairs import PLACES, PatchPair, by_token, choose_pairs, make_pairs, own_pair
+from streamscope.interventions.patch.paths import edges_of, hook_of, parse_senders, patch_edges
 from streamscope.models import load
-from streamscope.models.hooks import ObservePoint, edit
+from streamscope.models.hooks import ObservePoint, capture, edit
+from tests.instruments.estimates import mean
 from tests.interventions.passes import captured, under
 from tests.interventions.swapped import CLEAN, PAIRS, make, odds, one_head_moves_it
 from tests.probes import planted
@@ -217,3 +234,187 @@ def test_a_heads_input_by_stream_is_patched_for_this_head_alone(preset: str, str
         )
         assert found.patched[c, 0] == pytest.approx(patched, abs=1e-8) and abs(found.effect[c, 0]) > 1e-9, cell
         assert guessed[c, 0] == pytest.approx((slightly - before) / 1e-6, rel=1e-3, abs=1e-7), cell
+
+
+def frozen_run(model: Any, sender: Node, base: Tensor, other: Tensor, read: str | None) -> tuple[Tensor | None, Tensor]:
+    """Wang et al. (2022): the sender from the other run, every other component held; what the reader then reads."""
+    hooks = [n for n in model.hook_dict if n.endswith(("hook_attn_out", "hook_mlp_out")) or "_hc.hook_" in n]
+    own = captured(model, base, [*hooks, (hook_sent := hook_of(sender))])
+    source = captured(model, other, hook_sent)
+    branch = f"blocks.{sender.layer}.hook_{'mlp' if sender.part == 'mlp' else 'attn'}_out"
+    edits = {n: (lambda x, hook, y=own[n]: y) for n in hooks if n != branch}
+
+    def send(x: Tensor, hook: Any) -> Tensor:
+        if sender.part != "head":
+            return source[hook_sent]
+        new = x.clone()
+        new[:, :, sender.head] = source[hook_sent][:, :, sender.head]
+        return new
+
+    names = [read] if read else []
+    with torch.no_grad(), edit(model, {**edits, hook_sent: send}), capture(model, names) as seen:
+        logits = model(base)
+    return (seen[read] if read else None), logits
+
+
+PATH_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in ("std-t", "lfa", "dst-kron", "pls", "kromcanon")},
+    "parallel": ("dst-kron", {"residual.order": "parallel"}),
+}
+
+
+@pytest.mark.parametrize("name", PATH_MODELS)
+def test_paths_are_runs_with_all_else_frozen(name: str) -> None:
+    preset, overrides = PATH_MODELS[name]
+    model = make(preset, **overrides)
+    if name == "kromcanon":
+        with torch.no_grad():
+            for parameter, p in model.named_parameters():
+                if "_hc" in parameter and p.ndim == 2:
+                    p.normal_(std=0.3, generator=torch.Generator().manual_seed(p.numel()))
+    pair, base, other = PAIRS[0], CLEAN[1:], CLEAN[:1]
+    edges = edges_of(model, parse_senders(["L0.H1", "L1.attn", "L0.mlp"], model))
+    found = patch_edges(model, [pair], edges)
+    assert np.isnan(found.patched).any() and np.isfinite(found.patched).sum() >= 8
+    for e, edge in enumerate(edges):
+        hook = f"blocks.{edge.reader.layer}.hook_{edge.kind}"
+        if np.isnan(found.patched[e, 0]):  # what has no edge reads nothing of the sender
+            read, _ = frozen_run(model, edge.sender, base, other, hook)
+            torch.testing.assert_close(read, captured(model, base, hook)[hook], rtol=0, atol=1e-12)
+            continue
+        if edge.kind == "head":
+            _, logits = frozen_run(model, edge.sender, base, other, None)
+        else:
+            read, _ = frozen_run(model, edge.sender, base, other, hook)
+            logits = under(model, base, {hook: lambda x, hook, y=read: y})
+        assert found.patched[e, 0] == pytest.approx(odds(logits), abs=1e-8), edge
+        assert abs(found.effect[e, 0]) > 1e-7
+
+
+def test_senders() -> None:
+    model, hybrid = make("std-t"), make("hdpl", **{"attention.o": "hdpl"})
+    labels = [s.name for s in parse_senders(["L0.H1-2", "L1.mlp", "L1attn", "L0.H1"], model)]
+    assert labels == ["L0.H1", "L0.H2", "L1 mlp", "L1 attn"]
+    for of, sender, line in ((model, "L2.mlp", "this model has layers 0 to 1"), (hybrid, "L0.H1", r"L2\.attn")):
+        with pytest.raises(InputError, match=line):
+            edges_of(of, parse_senders([sender], of))
+
+
+def swept(cells: list, exact: np.ndarray, guessed: np.ndarray | None) -> PatchResults:
+    zero = np.zeros(exact.shape[1])
+    return PatchResults("denoise", zero, zero, exact, guessed, [cell_labels(c, "denoise") for c in cells])
+
+
+def table_of(one: PatchResults, pairs: list[PatchPair], threshold: float) -> Table:
+    """The table of a sweep that was made by hand."""
+    seen = InstrumentData({}, {}, {"title": "by hand"}, extra=[one])
+    add_blocks(seen, "effect", "recovery", [one], pairs, threshold, "hook")
+    found = {name: estimate(block, seen.contrasts[name]) for name, block in seen.blocks.items()}
+    return tables(Patch(threshold=threshold), seen, found)["patches"]
+
+
+def test_error_table() -> None:
+    model = make("std-t")
+    cells = plan(model, PAIRS, spots(model, ["z", "mlp_out"]))
+    exact = np.random.default_rng(0).normal(size=(len(cells), 2))
+    table = errors(swept(cells, exact, exact * 2)).set_index("hook")
+    assert table["correlation"].tolist() == pytest.approx([1, 1])
+    at = [c for c, cell in enumerate(cells) if cell.spot.short == "z"]
+    assert table.loc["z", "mean_abs"] == pytest.approx(np.abs(exact[at]).mean())
+    assert table.loc["z", "max_abs"] == pytest.approx(np.abs(exact[at]).max())
+    flat = errors(swept(cells, exact * 0, exact))
+    assert flat["correlation"].isna().all() and flat["undefined"].str.contains("does not vary").all()
+
+
+@pytest.mark.parametrize("contrast", ["corrupt", "noun", "order"])
+def test_pairs_differ_where_they_should(contrast: Any) -> None:
+    model = load("models/zoo/lfa")
+    suite = load_suite("competing") if contrast == "noun" else load_suite("stories", n=150)
+    aligned = align(suite, model.tokenizer, model.config.n_ctx)
+    found = make_pairs(aligned, model.tokenizer, contrast)
+    prompts = {p.id: p for p in aligned.prompts} | {p.pair: p for p in aligned.prompts if p.order == "target_first"}
+    unit = len(aligned.prompts) if contrast != "order" else len(aligned.pairs())
+    assert len(found.pairs) + len(found.filtered) == unit and len(found.pairs) >= 4
+    for pair in found.pairs:
+        prompt = prompts[pair.id]
+        text, other = (model.tokenizer.decode(list(ids)) for ids in (pair.clean, pair.corrupt))
+        assert text == prompt.text and text != other and len(pair.clean) == len(pair.corrupt)
+        assert sorted(p for at in pair.places.values() for p in at) == list(range(len(pair.clean)))
+        assert set(pair.places) <= set(PLACES) and pair.places["last"] == (pair.last,)
+        assert pair.answers == (model.tokenizer.encode(text + prompt.coherent)[len(pair.clean)],)
+        target, rival = (prompt.text[slice(*prompt.roles[role])] for role in ("target", "distractor"))
+        differ = {name for name, at in pair.places.items() if any(pair.clean[p] != pair.corrupt[p] for p in at)}
+        if contrast == "noun":
+            start, end = prompt.roles["target"]
+            assert differ == {"target"} and other.startswith(text[:start]) and other.endswith(text[end:])
+        elif contrast == "order":
+            articles = {"before", "between"}  # a and an
+            assert differ - articles == {"first noun", "second noun"} and prompt.order == "target_first"
+        else:
+            assert differ <= {"after nouns", "query", "last"} and target in other and rival in other
+            assert pair.foils == (model.tokenizer.encode(text + prompt.incoherent)[len(pair.clean)],)
+    some = choose_pairs(found, 2)
+    assert 0 < len(some.pairs) <= 4 and {p.cluster for p in some.pairs} < {p.cluster for p in found.pairs}
+
+
+def test_pairs_of_your_own() -> None:
+    tokenizer = planted.tokenizer()
+    pair = own_pair(tokenizer, "Tim took a key", "Tim took a box", " and", " .")
+    assert [tokenizer.pieces([i])[0].strip() for i in (*pair.answers, *pair.foils)] == ["and", "."]
+    assert list(pair.places) == ["0 BOS", "1 Tim", "2 took", "3 a", "4 key |box"]
+    for corrupt, answer, foil, line in (
+        ("Tim took", " and", " .", r"the clean text has \d+ tokens, the corrupted \d+; make them equal"),
+        ("Tim took a box", " and", " and", "share a token"),
+        ("Tim took a box", "", " .", "--answer"),
+        ("Tim took a box", " with", "and", "--foil: 'and' would run on from 'key': begin it with a space, ' and'"),
+    ):
+        with pytest.raises(InputError, match=line):
+            own_pair(tokenizer, "Tim took a key", corrupt, answer, foil)
+    short = PatchPair(id="a", cluster="a", clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
+    with pytest.raises(InputError, match="one length"):
+        by_token([pair, short], tokenizer)
+    assert list(by_token([short, short], tokenizer)[0].places) == ["0", "1"]
+
+
+def test_recovery_is_clustered_and_undefined_where_the_runs_agree() -> None:
+    pairs = [
+        PatchPair(id=str(i), cluster=str(i // 2), clean=(0, 1), corrupt=(0, 2), answers=(1,), foils=(2,))
+        for i in range(6)
+    ]
+    model = make("std-t")
+    (cell,) = plan(model, pairs, spots(model, ["mlp_out"]), "all", [0])
+    clean, corrupt = np.array([2.0, 3, 1, 4, 0.2, 2]), np.array([0.0, 1, -1, 0, 0, 0.5])
+    patched = np.array([1.0, 2.5, 0.5, 1, 9, 1])
+    effect, labels = patched - corrupt, [cell_labels(cell, "denoise")]
+    by_hand = PatchResults("denoise", clean, corrupt, patched[None], effect[None], labels)
+    row = table_of(by_hand, pairs, 0.5).frame.iloc[0]
+    assert (row["n"], row["defined"], row["clusters"]) == (6, 5, 3)
+    differ = np.abs(clean - corrupt) >= 0.5
+    for name, values, clusters in (
+        ("recovery", (effect / (clean - corrupt))[differ], list("00112")), ("effect", effect, list("001122")),
+    ):  # fmt: skip
+        expected = mean(values, clusters)
+        found = row[[name, f"{name}_low", f"{name}_high"]].tolist()
+        assert found == pytest.approx([expected.mean, expected.low, expected.high])
+    assert row["attributed"] == pytest.approx(row["recovery"])
+    table = table_of(by_hand, pairs, 50.0)
+    assert np.isnan(table.frame["recovery"][0]) and table.frame["defined"][0] == 0
+    assert "differs by 50 nats" in table.missing[0, "recovery"]
+
+
+def test_the_title_says_which_token_of_a_longer_answer_counts() -> None:
+    """`--answer " electrician"` measured " e" and the title said electrician."""
+    model, words = load("stories/gpt2"), {"answer": " electrician", "foil": " dog"}
+    first = model.tokenizer.pieces([model.tokenizer.encode("The cat saw the electrician")[5]])[0]
+    assert first != words["answer"]
+    how = Patch(clean="The cat saw the", corrupt="The dog saw the", **words, hooks=("resid_pre",), layers=("0",))
+    title = how.measure(model).about["title"]
+    assert f"one pair, {first!r}, the first token of ' electrician', against ' dog':" in title
+    turned = replace(how, answer=" dog", foil=" electrician").measure(model).about["title"]
+    assert f"' dog' against {first!r}, the first token of ' electrician': log-odds" in turned
+    how = Patch(contrast="order", pairs=4, hooks=("resid_pre",), layers=("0",))
+    suite = planted.suite(6)
+    long = [replace(p, coherent=f"{p.coherent} box") if p.pair in ("p0", "p1") else p for p in suite.prompts]
+    net = planted.model()
+    title = how.measure(net, given_prompts(replace(suite, prompts=tuple(long)), net)).about["title"]
+    assert "of planted by order, " in title and "by the first token of a longer answer or foil" in title

@@ -31,58 +31,58 @@ def make(preset: str, **overrides: Any) -> Any:
     return randomise(build(preset, "tiny", init_std=0.3, **overrides).double().eval(), std=0.2)
 
 
-def by_rows(stream: str, n_layers: int = 2) -> m.Replacement:
-    return m.sequence(dict.fromkeys(m.hook_names(stream, n_layers), OTHER))
-
-
-Change = Callable[[Tensor, int], Tensor]
+Change = Callable[[Tensor], Tensor]
 
 
 def plain_dual(model: Any, tokens: Tensor, stream: str, change: Change, where: Any, reach: str) -> Tensor:
     """DST Algorithm 1 with two variables: what a reader sees is changed, or the variable itself (`onwards`)."""
     x = {"token": model.embed(tokens), "context": torch.zeros(*tokens.shape, model.config.d_model).double()}
-    frozen, spec = isinstance(model.config.residual, FrozenToken), model.config.residual
+    spec = model.config.residual
+    written = "context" if isinstance(spec, FrozenToken) else "token"
 
     def seen(layer: Any) -> tuple[Tensor, Tensor]:
-        if where == "everywhere" or (where == layer and (reach == "layer" or layer == "head")):
-            y = {**x, stream: change(x[stream], 0)}
-            return y["token"], y["context"]
-        return x["token"], x["context"]
+        here = where == "everywhere" or (where == layer and (reach == "layer" or layer == "head"))
+        y = {**x, stream: change(x[stream])} if here else x
+        return y["token"], y["context"]
 
     for layer, block in enumerate(model.blocks):
         if reach == "onwards" and where == layer:
-            x[stream] = change(x[stream], 0)
+            x[stream] = change(x[stream])
         t, c = seen(layer)
         v = t if spec.values == "token" else t + c
         v = block.ln1_v(v) if block.value_path == "own" else v if block.value_path == "raw" else block.ln1(v)
-        x["context" if frozen else "token"] = x["context" if frozen else "token"] + block.attn(block.ln1(t + c), v)
-        combined = t + c
-        t, c = seen(layer)
-        x["context"] = x["context"] + block.mlp(block.ln2(combined if spec.order == "parallel" else t + c))
-    t, c = seen("head")
-    return model.ln_final(t + c) @ model.head.T
+        x[written] = x[written] + block.attn(block.ln1(t + c), v)
+        reads = t + c if spec.order == "parallel" else sum(seen(layer))
+        x["context"] = x["context"] + block.mlp(block.ln2(reads))
+    return model.ln_final(sum(seen("head"))) @ model.head.T
 
 
-@pytest.mark.parametrize(
+PLACES = pytest.mark.parametrize(
     ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
 )
+CHANGES: dict[str, Change] = {"zero": lambda x: 0 * x, "other": lambda x: OTHER[: x.shape[1]].expand_as(x)}
+
+
+def replacement_of(change: str, stream: str) -> m.Replacement:
+    """The instrument's own of each of `CHANGES`, for a model of two layers."""
+    return m.zero if change == "zero" else m.sequence(dict.fromkeys(m.hook_names(stream, 2), OTHER))
+
+
+@PLACES
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("stream", ["token", "context"])
 @pytest.mark.parametrize(
     ("preset", "overrides"), [("lfa", {}), ("pls", {}), ("dst-kron", {}), ("dst-kron", {"residual.order": "parallel"})]
 )  # fmt: skip
-def test_two_streams_as_in_the_loop(preset: str, overrides: dict, stream: str, where: Any, reach: str) -> None:
+@torch.no_grad()
+def test_two_streams_as_in_the_loop(
+    preset: str, overrides: dict, stream: str, change: str, where: Any, reach: str
+) -> None:
     model = make(preset, **overrides)
-    for replacement, change in (
-        (m.zero, lambda x, _: 0 * x),
-        (by_rows(stream), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
-    ):
-        edits = m.replace_at(stream, replacement, where, reach, 2)
-        found = under(model, TOKENS, edits)
-        with torch.no_grad():
-            expected = plain_dual(model, TOKENS, stream, change, where, reach)
-            nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and replacement is m.zero
-            assert ((found - model(TOKENS)).abs().max() < 1e-10) == nothing_yet
-        torch.testing.assert_close(found, expected, **TIGHT)
+    found = under(model, TOKENS, m.replace_at(stream, replacement_of(change, stream), where, reach, 2))
+    torch.testing.assert_close(found, plain_dual(model, TOKENS, stream, CHANGES[change], where, reach), **TIGHT)
+    nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and change == "zero"
+    assert ((found - model(TOKENS)).abs().max() < 1e-10) == nothing_yet
 
 
 def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, reach: str) -> Tensor:
@@ -95,7 +95,7 @@ def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, 
 
     def changed(X: Tensor) -> Tensor:
         Y = X.clone()
-        Y[:, :, s] = change(X[:, :, s], 0)
+        Y[:, :, s] = change(X[:, :, s])
         return Y
 
     for layer, block in enumerate(model.blocks):
@@ -113,26 +113,20 @@ def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, 
     return model.ln_final(X.mean(-2)) @ model.head.T
 
 
-@pytest.mark.parametrize(
-    ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
-)
+@PLACES
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("residual", [KromHC, MHC])  # matrices that are symmetric, and that are not
-def test_hyper_connections_as_in_the_loop(residual: Any, where: Any, reach: str) -> None:
+@torch.no_grad()
+def test_hyper_connections_as_in_the_loop(residual: Any, change: str, where: Any, reach: str) -> None:
     model = make("kromhc", residual=residual(dyn_act="tanh", post_input="mixed", reduce="mean"))
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if "_hc" in name and p.ndim == 2:
-                p.normal_(std=0.5)  # coefficients that depend on the streams
-            elif name.endswith(("alpha.pre", "alpha.res", "alpha.post")):
-                p.fill_(0.7)
-    for replacement, change in (
-        (m.zero, lambda x, _: 0 * x),
-        (by_rows("s2"), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
-    ):
-        found = under(model, TOKENS, m.replace_at("s2", replacement, where, reach, 2))
-        with torch.no_grad():
-            torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, change, where, reach), **TIGHT)
-            assert (found - model(TOKENS)).abs().max() > 1e-4
+    for name, p in model.named_parameters():
+        if "_hc" in name and p.ndim == 2:
+            p.normal_(std=0.5, generator=torch.Generator().manual_seed(p.numel()))  # that depend on the streams
+        elif name.endswith(("alpha.pre", "alpha.res", "alpha.post")):
+            p.fill_(0.7)
+    found = under(model, TOKENS, m.replace_at("s2", replacement_of(change, "s2"), where, reach, 2))
+    torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, CHANGES[change], where, reach), **TIGHT)
+    assert (found - model(TOKENS)).abs().max() > 1e-4
 
 
 def test_what_is_known_on_paper() -> None:
@@ -146,22 +140,18 @@ def test_what_is_known_on_paper() -> None:
 
 
 def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
-    model = load(tiny_run)
-    rows = [[0, 5, 9, 2], [0, 7]]
+    model, rows = load(tiny_run), [[0, 5, 9, 2], [0, 7]]
+    mid, pre = "blocks.1.hook_context_mid", "blocks.0.hook_token_pre"
     means, one = hook_means(model, m.hook_names("context", 2), rows), m.stream_of(model, "context", rows[0])
-    found = []
-    for row in rows:
-        seen = captured(model, torch.tensor([row]), "blocks.1.hook_context_mid")
-        found.append(seen["blocks.1.hook_context_mid"][0])
-    assert torch.equal(one["blocks.1.hook_context_mid"], found[0])
-    torch.testing.assert_close(means["blocks.1.hook_context_mid"], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
-    words = m.random_embeddings(model, "token", 40, 0, 0)["blocks.0.hook_token_pre"]
+    found = [captured(model, torch.tensor([row]), mid)[mid][0] for row in rows]
+    assert torch.equal(one[mid], found[0])
+    torch.testing.assert_close(means[mid], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
+    words, again = (m.random_embeddings(model, "token", 40, 0, draw)[pre] for draw in (0, 1))
     distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
     assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
     assert distance.indices.max() < 40 < model.config.d_vocab, "none of an id without a token"
-    assert not torch.equal(words, m.random_embeddings(model, "token", 40, 0, 1)["blocks.0.hook_token_pre"])
-    nets = (make("cfm", embed_scale=s) for s in (1.0, 4.0))
-    plain, scaled = (m.random_embeddings(net, "token", 256, 0, 0)["blocks.0.hook_token_pre"] for net in nets)
+    assert not torch.equal(words, again)
+    plain, scaled = (m.random_embeddings(make("cfm", embed_scale=s), "token", 256, 0, 0)[pre] for s in (1.0, 4.0))
     assert torch.equal(scaled, 4 * plain), "random words are scaled as the embedding is"
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     for draw in range(50):

@@ -236,18 +236,18 @@ def test_gates_by_hand_from_the_rows() -> None:
 
 
 def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    out = tmp_path / "effects.parquet"
-    argv = [str(tiny_run), "--stride", "0"]
-    main([*argv, "--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2", "--out", str(out)])
-    model = load(tiny_run)
+    out, names = tmp_path / "effects.parquet", ["L0.H1", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "two"]
+
+    def written(*options: str) -> pd.DataFrame:
+        main([str(tiny_run), "--stride", "0", *options, "--out", str(out)])
+        return pd.read_parquet(out)
+
+    table = written("--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2")
+    model, about = load(tiny_run), read_about(out)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
-    table, about = pd.read_parquet(out), read_about(out)
-    n_ctx = model.config.n_ctx
-    expected = [(d, q, *shards.document(d)[q : q + 2]) for d in range(shards.n_documents) for q in range(
-        min(len(shards.document(d)) - 1, n_ctx))]  # fmt: skip
-    got = table[["document", "position", "token_id", "target_id"]].itertuples(index=False)
-    assert [tuple(row) for row in got] == [tuple(map(int, row)) for row in expected]
-    names = ["L0.H1", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "two"]
+    documents = [shards.document(d)[: model.config.n_ctx + 1].tolist() for d in range(shards.n_documents)]
+    expected = [(d, q, *ids[q : q + 2]) for d, ids in enumerate(documents) for q in range(len(ids) - 1)]
+    assert table[["document", "position", "token_id", "target_id"]].to_numpy().tolist() == list(map(list, expected))
     assert list(about["about"]["effects"]["edits"]) == names
     assert list(table.columns[7:]) == [f"{m}_{n}" for m in ("delta_loss", "delta_log_p") for n in names]
     assert about["units"]["delta_loss_two"].startswith("nats")
@@ -258,15 +258,11 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
     monkeypatch.setattr("streamscope.interventions.token_effects.measure.AT_ONCE", 3)  # row groups of three documents
-    main([*argv, "--heads", "L0.H1", "--out", str(out)])
+    columns, again = ["document", "position", "loss", "delta_loss_L0.H1"], written("--heads", "L0.H1")
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
-    columns = ["document", "position", "loss", "delta_loss_L0.H1"]
-    pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)
-    few = tmp_path / "few.parquet"
-    main([*argv, "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
-    first = pd.read_parquet(few)
-    assert len(first) == 70
-    pd.testing.assert_frame_equal(first[columns], table[columns][:70], atol=1e-5)
+    for found in (again, written("--heads", "L0.H1", "--max-tokens", "70")):
+        pd.testing.assert_frame_equal(found[columns], table[columns][: len(found)], atol=1e-5)
+    assert (len(again), len(found)) == (len(table), 70)
 
 
 def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:
