@@ -78,11 +78,9 @@ def correctness(o: Options, name: str) -> Row:
     pairs = zip(gradients(loss, model), gradients(other, copied), strict=True)
     worst = max(float((a - b.cpu()).norm() / a.norm().clamp(min=1e-12)) for a, b in pairs)
     exact, measured, rounded = (float(x.detach()) for x in (loss, other, half))
-    return {
-        "loss_difference": abs(exact - measured), "gradient_difference": worst,
-        "bf16_loss_difference": abs(exact - rounded),
-        "equal": abs(exact - measured) < 1e-4 and worst < 1e-3,
-    }  # fmt: skip
+    differences = {"loss": abs(exact - measured), "gradient": worst, "bf16_loss": abs(exact - rounded)}
+    equal = differences["loss"] < 1e-4 and worst < 1e-3
+    return {**{f"{name}_difference": x for name, x in differences.items()}, "equal": equal}
 
 
 def gradients(loss: Any, model: Any) -> list[Any]:
@@ -122,33 +120,29 @@ def measure(options: Options) -> None:
     assert options.out is not None
     if options.device == "cuda" and not torch.cuda.is_available():
         raise InputError("torch finds no CUDA device here; --device cpu --scale tiny is a dry run")
-    end = time.monotonic() + 60 * options.minutes
-    written = options.out.read_text().splitlines() if options.out.exists() else []
-    done = {tuple(json.loads(line)["case"]) for line in written}
-    presets = options.presets or tuple(PRESETS)
+    end, presets = time.monotonic() + 60 * options.minutes, options.presets or tuple(PRESETS)
     if wrong := [name for name in presets if name not in PRESETS]:
         raise unknown("preset", wrong[0], list(PRESETS))
-    for piece in options.pieces:
-        if piece == "sync" and options.device != "cuda":
-            print("sync: skipped, it needs CUDA")
+    written = options.out.read_text().splitlines() if options.out.exists() else []
+    done = {tuple(json.loads(line)["case"]) for line in written}
+    cases = [(piece, name, options.scale)[: 2 + (piece == "sync")] for piece in options.pieces for name in presets]
+    if options.device != "cuda":
+        print("sync: skipped, it needs CUDA; correctness: the CPU is compared with itself, to show that it runs")
+        cases = [case for case in cases if case[0] != "sync"]
+    for case in cases:
+        if case in done:
             continue
-        if options.device != "cuda":
-            print("correctness: without CUDA the CPU is compared with itself; this only shows that the comparison runs")
-        for name in presets:
-            case = (piece, name) if piece == "correctness" else (piece, name, options.scale)
-            if case in done:
-                continue
-            if time.monotonic() > end:
-                print(f"{piece}: time is over; call again with the same --out to continue")
-                return
-            try:
-                row = (correctness if piece == "correctness" else sync)(options, name)
-            except Exception as error:  # a preset that fails must not hide the others
-                row = {"error": f"{type(error).__name__}: {error}"[:500]}
-            about = {"case": case, "device": device_name(options.device), "torch": torch.__version__}
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(about | row) + "\n")
-            print(*case, row, flush=True)
+        if time.monotonic() > end:
+            print(f"{case[0]}: time is over; call again with the same --out to continue")
+            return
+        try:
+            row = (correctness if case[0] == "correctness" else sync)(options, case[1])
+        except Exception as error:  # a preset that fails must not hide the others
+            row = {"error": f"{type(error).__name__}: {error}"[:500]}
+        about = {"case": case, "device": device_name(options.device), "torch": torch.__version__}
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(about | row) + "\n")
+        print(*case, row, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

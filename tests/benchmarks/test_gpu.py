@@ -1,6 +1,7 @@
 """The GPU script runs here without a GPU: what can run does, what cannot says so, and a second call goes on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,27 +12,34 @@ from streamscope.models.training.loop import gather_ahead
 from tests.benchmarks import gpu
 from tests.benchmarks.gpu import main
 
-
-def rows(path: Path) -> dict[tuple, dict]:
-    return {tuple(row["case"]): row for row in map(json.loads, path.read_text().splitlines())}
+Call = Callable[..., dict[tuple, dict]]
 
 
-def test_a_dry_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    """The findings after a dry run with these arguments; several calls add to one file."""
     out = tmp_path / "gpu.jsonl"
-    argv = ["--device", "cpu", "--scale", "tiny", "--out", str(out)]
-    main([*argv, "--presets", "lfa", "hdpl"])
-    printed = capsys.readouterr().out
-    assert "sync: skipped, it needs CUDA" in printed
-    found = rows(out)
+
+    def findings(*argv: str) -> dict[tuple, dict]:
+        main(["--device", "cpu", "--scale", "tiny", "--out", str(out), *argv])
+        lines = out.read_text().splitlines() if out.exists() else []
+        return {tuple(row["case"]): row for row in map(json.loads, lines)}
+
+    return findings
+
+
+def test_a_dry_run_on_the_cpu(call: Call, capsys: pytest.CaptureFixture) -> None:
+    found = call("--presets", "lfa", "hdpl")
+    assert "sync: skipped, it needs CUDA" in capsys.readouterr().out
     assert found["correctness", "lfa"]["equal"] and found["correctness", "hdpl"]["loss_difference"] == 0
     assert not any("error" in row for row in found.values())
-    before = out.read_text()
-    main([*argv, "--presets", "lfa", "hdpl", "pls"])
-    assert out.read_text().startswith(before) and rows(out).keys() - found.keys() == {("correctness", "pls")}
+    more = call("--presets", "lfa", "hdpl", "pls")
+    assert more.keys() - found.keys() == {("correctness", "pls")}
+    assert [*more.items()][: len(found)] == [*found.items()], "measured once"
 
 
-def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose gradient is off by a thousandth on the other side is not equal."""
+def test_a_wrong_result_is_seen(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose gradient is off by a hundredth on the other side is not equal."""
     real, calls = gpu.gradients, []
 
     def off(loss: object, model: object) -> list:
@@ -39,18 +47,15 @@ def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return [g * (1.01 if len(calls) == 2 else 1.0) for g in real(loss, model)]
 
     monkeypatch.setattr(gpu, "gradients", off)
-    out = tmp_path / "gpu.jsonl"
-    main(["--device", "cpu", "--scale", "tiny", "--pieces", "correctness", "--presets", "lfa", "--out", str(out)])
-    assert rows(out)["correctness", "lfa"]["equal"] is False
+    assert call("--pieces", "correctness", "--presets", "lfa")["correctness", "lfa"]["equal"] is False
 
 
-def test_time_that_is_over_stops_before_the_next_case(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = tmp_path / "gpu.jsonl"
-    main(["--device", "cpu", "--scale", "tiny", "--pieces", "correctness", "--minutes", "1e-9", "--out", str(out)])
-    assert "time is over" in capsys.readouterr().out and not out.exists()
+def test_time_that_is_over_stops_before_the_next_case(call: Call, capsys: pytest.CaptureFixture) -> None:
+    assert call("--pieces", "correctness", "--minutes", "1e-9") == {}
+    assert "time is over" in capsys.readouterr().out
 
 
-def test_a_failing_preset_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_preset_does_not_hide_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     real = gpu.correctness
 
     def fails_for_gpt2(options: object, name: str) -> dict:
@@ -59,15 +64,12 @@ def test_a_failing_preset_does_not_hide_the_others(tmp_path: Path, monkeypatch: 
         return real(options, name)
 
     monkeypatch.setattr(gpu, "correctness", fails_for_gpt2)
-    out = tmp_path / "gpu.jsonl"
-    argv = ["--device", "cpu", "--scale", "tiny", "--pieces", "correctness", "--out", str(out), "--presets"]
-    main([*argv, "gpt2", "lfa"])
-    found = rows(out)
+    found = call("--pieces", "correctness", "--presets", "gpt2", "lfa")
     assert found["correctness", "gpt2"]["error"] == "RuntimeError: out of memory"
     assert found["correctness", "lfa"]["equal"]
     with pytest.raises(InputError, match=r"unknown preset 'nonsense'"):
-        main([*argv, "nonsense", "lfa"])
-    assert rows(out) == found, "a wrong name is no finding"
+        call("--pieces", "correctness", "--presets", "nonsense", "lfa")
+    assert call("--presets", "lfa") == found, "a wrong name is no finding"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

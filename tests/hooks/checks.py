@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 
-def outcomes_of(file: str, **environment: str) -> dict[str, str]:
+def outcomes_of(file: str) -> dict[str, str]:
     """Check -> error, "" for none, of all checks of a file; from one fresh process in which warnings are errors."""
     root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "PYTHONPATH": str(root), **environment}
+    env = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-W", "error", str(Path(file).resolve())]
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """The same tools and names on a TransformerLens bridge around a randomly initialised GPT-2."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -24,39 +25,35 @@ NAMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def gpt2() -> tuple[Any, nn.Module]:
-    """(bridge, an untouched copy of the model inside), built without network or files."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-    from transformers import GPT2Config, GPT2LMHeadModel
+Gpt2 = tuple[Any, Any, nn.Module]
 
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32, initializer_range=0.2)
-    inner, copy = GPT2LMHeadModel(config).eval(), GPT2LMHeadModel(config).eval()
-    copy.load_state_dict(inner.state_dict())
-    return build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config), copy
+
+def bridge_of(module: nn.Module) -> Any:
+    """A bridge around a copy."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    return build_bridge_from_module(copy.deepcopy(module), "GPT2LMHeadModel", hf_config=module.config)
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    """(our model of a GPT-2 folder, a bridge around the same weights), every weight and bias random."""
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Gpt2:
+    """(our model of a GPT-2 folder, a bridge around the same weights, the module there), every parameter random."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, n_positions=32)
-    inner, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(2)
-    for parameter in inner.parameters():
+    module, generator = GPT2LMHeadModel(config).eval(), torch.Generator().manual_seed(2)
+    for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.2, generator=generator)
     folder = tmp_path_factory.mktemp("theirs")
-    inner.save_pretrained(folder)
-    return load(f"hf:{folder}"), build_bridge_from_module(inner, "GPT2LMHeadModel", hf_config=config)
+    module.save_pretrained(folder)
+    return load(f"hf:{folder}"), bridge_of(module), module
 
 
 WEIGHTS = "W_E W_U b_U W_pos W_E_pos W_Q W_K W_V W_O b_Q b_K b_V b_O W_in W_out b_in b_out"
 
 
-def test_weights_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
-    model, bridge = ours
+def test_weights_are_those_of_a_bridge(gpt2: Gpt2) -> None:
+    model, bridge, _ = gpt2
     for name in WEIGHTS.split():
         assert torch.equal(getattr(model, name), getattr(bridge, name)), name
     for name in ("QK", "OV"):
@@ -69,18 +66,19 @@ def test_weights_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
 
 
 @torch.no_grad()
-def test_passes_and_caches_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
+def test_passes_and_caches_are_those_of_a_bridge(gpt2: Gpt2) -> None:
     """Losses per token, segments of the model, results of heads, and what TransformerLens' cache makes of them."""
-    model, bridge = ours
+    model, _, module = gpt2
+    bridge = bridge_of(module)  # of its own, because it is folded below
     close = dict(rtol=0, atol=2e-5)
     for options in ({}, {"return_type": "loss"}, {"return_type": "loss", "loss_per_token": True}, {"stop_at_layer": 1}):
         torch.testing.assert_close(model(TOKENS, **options), bridge(TOKENS, **options), **close, msg=str(options))
     middle = bridge(TOKENS, stop_at_layer=1)
     torch.testing.assert_close(model(middle, start_at_layer=1), bridge(middle, start_at_layer=1), **close)
-    for one in ours:
+    for one in (model, bridge):
         one.set_use_attn_result(True)
     (_, cache), (_, theirs) = model.run_with_cache(TOKENS), bridge.run_with_cache(TOKENS)
-    for one in ours:
+    for one in (model, bridge):
         one.set_use_attn_result(False)
     torch.testing.assert_close(cache["result", 1], theirs["result", 1], **close)
     for name, options in [
@@ -106,7 +104,7 @@ def test_passes_and_caches_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
         stacks = [one.logit_attrs(one.decompose_resid(), right, wrong) for one in (cache, folded)]
         torch.testing.assert_close(*stacks, **close)
     for mode in "QKV":
-        mine, expected = (one.all_composition_scores(mode) for one in ours)
+        mine, expected = (one.all_composition_scores(mode) for one in (model, bridge))
         assert mine.head_labels == expected.head_labels
         torch.testing.assert_close(mine.scores, expected.scores, **close, msg=mode)
     lens = cache.accumulated_resid(apply_ln=True) @ model.W_U + model.b_U
@@ -115,19 +113,19 @@ def test_passes_and_caches_are_those_of_a_bridge(ours: tuple[Any, Any]) -> None:
         cache.logit_lens()
 
 
-def test_capture_reads_our_names(gpt2: tuple[Any, nn.Module]) -> None:
-    bridge, copy = gpt2
+def test_capture_reads_our_names(gpt2: Gpt2) -> None:
+    _, bridge, module = gpt2
     with torch.no_grad(), capture(bridge, list(NAMES)) as found:
         logits = bridge(TOKENS)
     assert {name: tuple(x.shape) for name, x in found.items()} == NAMES
-    torch.testing.assert_close(logits, copy(TOKENS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits, module(TOKENS).logits, rtol=0, atol=1e-5)
     assert torch.allclose(found["blocks.1.attn.hook_pattern"].sum(-1), torch.ones(2, 2, 6))
-    final = copy.transformer.ln_f(found["blocks.1.hook_resid_post"]) @ copy.lm_head.weight.T
+    final = module.transformer.ln_f(found["blocks.1.hook_resid_post"]) @ module.lm_head.weight.T
     torch.testing.assert_close(final, logits, rtol=0, atol=1e-5)
 
 
-def test_run_on_a_bridge(gpt2: tuple[Any, nn.Module]) -> None:
-    bridge, copy = gpt2
+def test_run_on_a_bridge(gpt2: Gpt2) -> None:
+    _, bridge, module = gpt2
     prompts, places = [TOKENS[0].tolist(), TOKENS[1, :2].tolist(), TOKENS[1, :4].tolist()], [[5, 0], [1], [3]]
     hooks = (*NAMES, "hook_embed", "hook_pos_embed")
     result = run(bridge, Query(tokens=prompts, hooks=hooks, logits=places))
@@ -136,20 +134,20 @@ def test_run_on_a_bridge(gpt2: tuple[Any, nn.Module]) -> None:
         alone = torch.tensor([prompt])
         with torch.no_grad(), capture(bridge, hooks) as found:
             bridge(alone)
-            torch.testing.assert_close(result.logits[i], copy(alone).logits[0, at], rtol=0, atol=1e-5)
+            torch.testing.assert_close(result.logits[i], module(alone).logits[0, at], rtol=0, atol=1e-5)
         for name in hooks:
             torch.testing.assert_close(result.hooks[name][i], found[name][0], rtol=0, atol=1e-5, msg=name)
 
 
-def test_switched_off_points(gpt2: tuple[Any, nn.Module]) -> None:
-    with pytest.raises(InputError, match="use_hook_mlp_in"), capture(gpt2[0], "blocks.0.hook_mlp_in"):
-        gpt2[0](TOKENS)
-    assert not any(p._forward_hooks or p.fwd_hooks for p in gpt2[0].hook_dict.values())
+def test_switched_off_points(gpt2: Gpt2) -> None:
+    with pytest.raises(InputError, match="use_hook_mlp_in"), capture(gpt2[1], "blocks.0.hook_mlp_in"):
+        gpt2[1](TOKENS)
+    assert not any(p._forward_hooks or p.fwd_hooks for p in gpt2[1].hook_dict.values())
 
 
-def test_a_pattern_edits_each_point_once(gpt2: tuple[Any, nn.Module]) -> None:
+def test_a_pattern_edits_each_point_once(gpt2: Gpt2) -> None:
     """A bridge has several names for one point; a pattern that matches two of them is still one edit."""
-    bridge, _ = gpt2
+    _, bridge, _ = gpt2
     points = [bridge.hook_dict[n] for n in ("blocks.0.hook_resid_post", "blocks.0.hook_out")]
     assert points[0] is points[1]
     edited = []

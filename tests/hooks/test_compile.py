@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,22 +68,46 @@ def check_un_hooked_blocks_compile_as_one_graph() -> None:
             torch.testing.assert_close(*logits, rtol=tolerance, atol=tolerance, msg=name)
 
 
-def check_sampled_training_step() -> None:
-    """The penalties of HDPL leave a compiled block with their gradient, step after step, as from a plain one."""
-    for backend in ("eager", "aot_eager"):
+def _steps(model: Any, loss: Callable[..., Any], tokens: Any) -> list[Any]:
+    """Of two steps, one after the other: the loss, its parts and all gradients."""
+    results, weights = [], list(model.parameters())
+    torch.manual_seed(0)
+    for _ in range(2):
+        total, parts = loss(tokens, tokens.roll(-1, 1))
+        grads = torch.autograd.grad(total, weights, allow_unused=True)
+        results += [total, *parts.values(), *(g for g in grads if g is not None)]
+    return results
+
+
+def check_training_steps() -> None:
+    """Loss, penalties and gradients are the plain step's, by compiled blocks and as one graph without a break."""
+    undropped = {"dropout": 0.0, "attention.dropout": 0.0}
+    for name, overrides, backend, whole in (
+        ("hdpl", {"mlp.up.kl": "free_bits"}, "eager", False),
+        ("hdpl", {"mlp.up.kl": "free_bits"}, "aot_eager", False),
+        ("pls", undropped, "eager", True),
+        *((name, undropped, "aot_eager", True) for name in ("pls", "hdpl", "kromcanon")),
+    ):
         torch.compiler.reset()
-        model, tokens = _make("hdpl", n_layers=1, **{"mlp.up.kl": "free_bits"})
-        weights, results = list(model.blocks.parameters()), []
-        for blocks in (None, _compiled(model, backend)):
-            torch.manual_seed(0)
-            for _ in range(2):
-                loss, parts = model.train().loss(tokens, tokens.roll(-1, 1), blocks=blocks)
-                results.append([loss, parts["kl_clamped"], *torch.autograd.grad(loss, weights)])
-        for plain, compiled in zip(results[:2], results[2:], strict=True):
-            for a, b in zip(plain, compiled, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
-        assert parts.keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
-        assert all(p.penalty is None for p in model._hdpl)
+        model, tokens = _make(name, n_layers=1, **overrides)
+        loss = model.train().loss
+        compiled = compiled_loss(model, backend=backend) if whole else partial(loss, blocks=_compiled(model, backend))
+        for a, b in zip(_steps(model, compiled, tokens), _steps(model, loss, tokens), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=name)
+        if name == "hdpl" and not whole:
+            assert loss(tokens, tokens)[1].keys() == {"ce", "kl", "kl_nats", "kl_clamped"}
+            assert all(p.penalty is None for p in model._hdpl)
+
+
+def check_training_step_in_bf16() -> None:
+    """Under autocast narrow heads take fp32 gradients, compiled as well."""
+    model, tokens = _make("std-t", n_layers=1)
+    loss = model.train().loss
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = _steps(model, loss, tokens)
+        compiled = _steps(model, partial(loss, blocks=_compiled(model, "aot_eager")), tokens)
+    for a, b in zip(compiled, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=1e-3)
 
 
 def check_compiled_blocks_drop_what_plain_ones_drop() -> None:
@@ -96,34 +121,6 @@ def check_compiled_blocks_drop_what_plain_ones_drop() -> None:
         losses.append(torch.stack([model.loss(tokens, tokens.roll(-1, 1), blocks=blocks)[0] for _ in range(3)]))
     assert len(set(losses[0].tolist())) == 3, "nothing was dropped"
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=0.0)
-
-
-def check_a_whole_step_compiles_as_one_graph() -> None:
-    """Model, readouts, loss, penalties, streams: no graph break, and the plain step's loss and gradients."""
-    for name, backend in [("pls", "eager"), *((name, "aot_eager") for name in ("pls", "hdpl", "kromcanon"))]:
-        torch.compiler.reset()
-        model, tokens = _make(name, n_layers=1, dropout=0.0, **{"attention.dropout": 0.0})
-        weights, results = list(model.train().parameters()), []
-        for loss in (model.loss, compiled_loss(model, backend=backend)):
-            torch.manual_seed(0)
-            total, parts = loss(tokens, tokens.roll(-1, 1))
-            grads = torch.autograd.grad(total, weights, allow_unused=True)
-            results.append([total, *parts.values(), *(g for g in grads if g is not None)])
-        assert len(results[0]) == len(results[1]), name
-        for plain, compiled in zip(*results, strict=True):
-            torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6, msg=name)
-
-
-def check_training_step_in_bf16() -> None:
-    """Under autocast narrow heads take fp32 gradients, compiled as well."""
-    model, tokens = _make("std-t", n_layers=1)
-    weights, results = list(model.train().blocks.parameters()), []
-    for blocks in (None, _compiled(model, "aot_eager")):
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model.loss(tokens, tokens.roll(-1, 1), blocks=blocks)[0]
-        results.append([loss, *torch.autograd.grad(loss, weights)])
-    for plain, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, plain, rtol=0.02, atol=1e-3)
 
 
 def check_edits_after_and_around_compiled_blocks_have_effect() -> None:
@@ -152,26 +149,23 @@ def check_hooks_on_a_compiled_model_have_effect() -> None:
     """A model compiled by its user, whole or in parts, after a call: caches are full, hooks of every kind fire, and
     their effect ends with them."""
 
-    def parts(model: Any, name: str) -> None:
-        for block in model.blocks:
-            block.get_submodule(name).compile(backend="eager")
-
     def blocks(model: Any) -> None:
         for i, block in enumerate(model.blocks):
             model.blocks[i] = torch.compile(block, backend="eager")
 
-    def whole(model: Any) -> Any:
-        return torch.compile(model, backend="eager")
-
-    ways = {"in place": lambda m: m.compile(backend="eager"), "blocks in place": lambda m: parts(m, ""),
-            "attention": lambda m: parts(m, "attn"), "blocks": blocks, "whole": whole}  # fmt: skip
-    for way, compiled in ways.items():
+    for way, compiled in {
+        "in place": lambda m: m.compile(backend="eager"),
+        "blocks in place": lambda m: [block.compile(backend="eager") for block in m.blocks],
+        "attention": lambda m: [block.attn.compile(backend="eager") for block in m.blocks],
+        "blocks": blocks,
+        "whole": lambda m: torch.compile(m, backend="eager"),
+    }.items():
         torch.compiler.reset()
         (model, tokens), (fresh, _) = _make("lfa", n_layers=1), _make("lfa", n_layers=1)
         with torch.no_grad():
             plain, expected = fresh(tokens), fresh.run_with_hooks(tokens, fwd_hooks=[(Z, _zero)])
             made = compiled(model)
-            call = model if made is None else made
+            call = made if isinstance(made, torch.nn.Module) else model
             torch.testing.assert_close(call(tokens), plain, msg=way)
             assert len(model.run_with_cache(tokens)[1]) == len(fresh.run_with_cache(tokens)[1]), way
             with model.hooks([(Z, _zero)]):

@@ -109,28 +109,21 @@ def test_captures_are_independent(model: StreamTransformer) -> None:
     assert not any(x.requires_grad for x in again.hooks["blocks.0.hook_resid_post"])
 
 
-def test_errors_of_run(model: StreamTransformer) -> None:
-    for fields, edits, message in [
+@pytest.mark.parametrize(
+    ("fields", "edits", "message"),
+    [
         (dict(tokens=PROMPTS, hooks=("blocks.0.attn.hook_zz",)), {}, "did you mean"),
         (dict(tokens=[[1, 300]], hooks=("blocks.0.attn.hook_z",)), {}, "token id 300"),
         (dict(tokens=[[1] * 33]), {}, "longer than the context of 32"),
         (dict(tokens=PROMPTS), {"nowhere": halve}, "unknown hook"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            run(model, Query(**fields), edits)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (dict(tokens=[]), "at least one prompt"),
-        (dict(tokens=[[1], []]), "at least one token"),
-        (dict(tokens=[[1], [2]], positions=[[0]]), "positions are given for 1 prompt, but there are 2"),
-        (dict(tokens=[[1], [2]], logits=[[0]] * 3), "logits are given for 3 prompts, but there are 2"),
-        (dict(tokens=[[1], [2, 3]], positions=[[0], [2]]), r"positions \[2\] of prompt 1 lie outside its 2 tokens"),
-        (dict(tokens=[[1]], logits=[[-1]]), r"logits \[-1\] of prompt 0"),
+        (dict(tokens=[]), {}, "at least one prompt"),
+        (dict(tokens=[[1], []]), {}, "at least one token"),
+        (dict(tokens=[[1], [2]], positions=[[0]]), {}, "positions are given for 1 prompt, but there are 2"),
+        (dict(tokens=[[1], [2]], logits=[[0]] * 3), {}, "logits are given for 3 prompts, but there are 2"),
+        (dict(tokens=[[1], [2, 3]], positions=[[0], [2]]), {}, r"positions \[2\] of prompt 1 lie outside its 2 tokens"),
+        (dict(tokens=[[1]], logits=[[-1]]), {}, r"logits \[-1\] of prompt 0"),
     ],
 )
-def test_errors_of_query(fields: dict[str, Any], message: str) -> None:
+def test_errors(fields: dict[str, Any], edits: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Query(**fields)
+        run(build("std-t", "tiny"), Query(**fields), edits)

@@ -68,16 +68,6 @@ def test_names_order_shapes_and_kinds_of_points(variant: str) -> None:
         assert isinstance(point, OnDemand) == row.on_demand, name
 
 
-@pytest.mark.parametrize("variant", ["std-t", "lfa", "pls", "dst-kron", "kromcanon", "hc, dynamic True"])
-def test_rows_of_a_batch_are_independent(variant: str) -> None:
-    model = make(variant).double()
-    t, order = tokens(model), torch.tensor([2, 0, 1])
-    _, straight = model.run_with_cache(t, return_cache_object=False)
-    _, turned = model.run_with_cache(t[order], return_cache_object=False)
-    for name, x in straight.items():
-        torch.testing.assert_close(turned[name], x[order], rtol=0, atol=1e-12, msg=name)
-
-
 def test_every_row_is_used() -> None:
     configs = (preset(name, "tiny", **overrides) for name, overrides in VARIANTS.values())
     assert {row.name for row in HOOKS} == {row.name for config in configs for _, row in expected_hooks(config)}

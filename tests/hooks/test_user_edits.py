@@ -106,43 +106,34 @@ def test_an_edit_of_a_file_does_what_weights_do(
         ("nothing", "gave {}, not a dict of hook"),
         ("broken", "failed: AttributeError: .*no_such_thing.*, line 22$"),
         ("", r"holds \d+ edits \(.*name one as"),
+        (f"index@{Z}", f"failed at {Z}: IndexError: .*, line 25$"),
+        (f"in_place@{Z}", f"the edit of {Z} changes its argument"),
+        (f"neighbours@{Z}", f"at {Z} gives another value for a row alone than in a batch"),
+        (f"noise@{Z}", f"at {Z} gives another value for a row alone than in a batch"),
     ],
 )
 def test_what_is_no_edit_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
+    """Nor what must not be done by one."""
     with refused(line):
-        user_edits(model, [f"{file}:{name}"])
-
-
-@pytest.mark.parametrize(
-    ("spec", "code", "line"),
-    [
-        ("x.txt:f", "", "not FILE.py:NAME"),
-        ("nothere.py:f", None, "does not exist; check the path"),
-        ("x.py:f", "import no_such_module", "cannot be executed: ModuleNotFoundError: .*, line 1$"),
-        ("x.py:f", "x = (", "cannot be executed: SyntaxError: .*, line 1$"),
-        ("x.py:f", "raise SystemExit", "cannot be executed: SystemExit, line 1$"),
-    ],
-)
-def test_files_that_cannot_be_used_are_one_line(model, spec: str, code: str | None, line: str, tmp_path: Path) -> None:
-    if code is not None:
-        (tmp_path / spec.partition(":")[0]).write_text(code)
-    with refused(line):
-        user_edits(model, [str(tmp_path / spec)])
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("index", f"failed at {Z}: IndexError: .*, line 25$"),
-        ("in_place", f"the edit of {Z} changes its argument"),
-        ("neighbours", f"at {Z} gives another value for a row alone than in a batch"),
-        ("noise", f"at {Z} gives another value for a row alone than in a batch"),
-    ],
-)
-def test_what_an_edit_must_not_do_is_one_line(model: StreamTransformer, file: Path, name: str, line: str) -> None:
-    with refused(line):
-        logits(model, user_edits(model, [f"{file}:{name}@{Z}"]))
+        logits(model, user_edits(model, [f"{file}:{name}"]))
     assert not model._forward_hooks and edited_at(model) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "line"),
+    [
+        ("x.txt", "", "not FILE.py:NAME"),
+        ("nothere.py", None, "does not exist; check the path"),
+        ("x.py", "import no_such_module", "cannot be executed: ModuleNotFoundError: .*, line 1$"),
+        ("x.py", "x = (", "cannot be executed: SyntaxError: .*, line 1$"),
+        ("x.py", "raise SystemExit", "cannot be executed: SystemExit, line 1$"),
+    ],
+)
+def test_files_that_cannot_be_used_are_one_line(model, name: str, code: str | None, line: str, tmp_path: Path) -> None:
+    if code is not None:
+        (tmp_path / name).write_text(code)
+    with refused(line):
+        user_edits(model, [f"{tmp_path / name}:f"])
 
 
 def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:
@@ -150,6 +141,13 @@ def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:
     other.write_text(CODE + "\n")
     (a,), (b,) = about_edits([f"{file}:halve@{Z}"]), about_edits([f"{other}:halve@{Z}"])
     assert a["edit"] == f"{file}:halve@{Z}" and len(a["sha256"]) == 64 and a["sha256"] != b["sha256"]
+
+
+def random_dictionary(model: StreamTransformer, latents: int, seed: int, threshold: float, **where: str) -> Dictionary:
+    d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
+    sizes = ((d, latents), (latents,), (latents, d), (d,))
+    weights = [torch.randn(size, generator=generator) / 4 for size in sizes]
+    return Dictionary(*weights, torch.full((latents,), threshold), **where)
 
 
 @pytest.mark.parametrize(
@@ -162,23 +160,19 @@ def test_the_file_is_told_by_its_content(file: Path, tmp_path: Path) -> None:
 )
 def test_latents_of_a_dictionary_are_removed(preset: str, hook: str, target: str, stream: str, tmp_path: Path) -> None:
     """Against plain capture and replacement; two latents at once are read from one state."""
-    model, generator = randomise(build(preset, "tiny")), torch.Generator().manual_seed(3)
-    d = model.config.d_model
-    weights = [torch.randn(size, generator=generator) / 4 for size in ((d, 20), (20,), (20, d), (d,))]
-    dictionary = Dictionary(*weights, torch.full((20,), 0.1), hook=hook, target=target or hook, stream=stream)
-    write_dictionary(tmp_path / "d", dictionary)
+    model = randomise(build(preset, "tiny"))
+    d = random_dictionary(model, 20, 3, 0.1, hook=hook, target=target or hook, stream=stream)
+    write_dictionary(tmp_path / "d", d)
     spec = f"{tmp_path / 'd'}:3,17-18"
     part = (..., int(stream[1:]), slice(None)) if stream[1:].isdigit() else ...
-    with capture(model, [hook, target or hook]) as captures:
+    with capture(model, [hook, d.target]) as captures:
         model(TOKENS)
-    x, new = captures[hook][part], captures[target or hook].clone()
-    z = torch.relu(x @ weights[0] + weights[1] - 0.1) + 0.1 * (x @ weights[0] + weights[1] > 0.1)
+    pre, new = captures[hook][part] @ d.W_enc + d.b_enc, captures[d.target].clone()
+    z = torch.where(pre > 0.1, pre, 0)
     assert (z[..., [3, 17, 18]] > 0).any()
-    new[part] = new[part] - sum(z[..., j, None] * weights[2][j] for j in (3, 17, 18))
-    with edit(model, {target or hook: lambda value, hook: new}):
-        expected = model(TOKENS)
-    with edit(model, user_edits(model, [spec])):
-        torch.testing.assert_close(model(TOKENS), expected)
+    new[part] = new[part] - sum(z[..., j, None] * d.W_dec[j] for j in (3, 17, 18))
+    expected, edited = logits(model, {d.target: lambda value, hook: new}), logits(model, user_edits(model, [spec]))
+    torch.testing.assert_close(edited, expected)
     assert not torch.allclose(model(TOKENS), expected)
     assert about_edits([spec])[0]["sha256"]
     for text, message in ((":x", "name latents"), ("", "name latents"), (":20", "0 to 19")):
@@ -188,21 +182,18 @@ def test_latents_of_a_dictionary_are_removed(preset: str, hook: str, target: str
 
 def test_latents_of_two_dictionaries_of_one_hook_are_removed_one_after_the_other(tmp_path: Path) -> None:
     """The second reads the state that the first has left, in JSON as on the command line."""
-    model, generator = randomise(build("gpt2", "tiny")), torch.Generator().manual_seed(3)
-    d, hook, dictionaries = model.config.d_model, "blocks.0.hook_resid_post", []
-    for name in ("a", "b"):
-        weights = [torch.randn(size, generator=generator) / 2 for size in ((d, 4), (4,), (4, d), (d,))]
-        dictionaries.append(Dictionary(*weights, torch.zeros(4), hook=hook, target=hook))
-        write_dictionary(tmp_path / name, dictionaries[-1])
+    model, hook = randomise(build("gpt2", "tiny")), "blocks.0.hook_resid_post"
+    folders = (tmp_path / "a", tmp_path / "b")
+    dictionaries = [random_dictionary(model, 4, seed, 0.0, hook=hook, target=hook) for seed in (3, 4)]
+    for folder, dictionary in zip(folders, dictionaries, strict=True):
+        write_dictionary(folder, dictionary)
 
     def removed(x: torch.Tensor, hook: Any) -> torch.Tensor:
         for dictionary in dictionaries:
             x = x - torch.relu(x @ dictionary.W_enc + dictionary.b_enc) @ dictionary.W_dec
         return x
 
-    with edit(model, {hook: removed}):
-        expected = model(TOKENS)
-    (tmp_path / "edits.json").write_text(json.dumps({"latents": {str(tmp_path / name): [0, 1, 2, 3] for name in "ab"}}))
-    for specs in ([str(tmp_path / "edits.json")], [f"{tmp_path / 'a'}:0-3", f"{tmp_path / 'b'}:0-3"]):
-        with edit(model, user_edits(model, specs)):
-            torch.testing.assert_close(model(TOKENS), expected)
+    expected = logits(model, {hook: removed})
+    (tmp_path / "edits.json").write_text(json.dumps({"latents": {str(folder): [0, 1, 2, 3] for folder in folders}}))
+    for specs in ([str(tmp_path / "edits.json")], [f"{folder}:0-3" for folder in folders]):
+        torch.testing.assert_close(logits(model, user_edits(model, specs)), expected)

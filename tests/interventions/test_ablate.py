@@ -1,7 +1,8 @@
-"""The ablation on planted models: what a head writes is what its removal costs."""
+"""The ablation on planted models: what a head writes is what its removal costs, alone, in sets, beside controls."""
 
 import re
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +17,21 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.command import progress_bar
 from streamscope.instruments.contract import numerics_of
 from streamscope.instruments.data import Documents
-from streamscope.instruments.open_data import OpenDocuments
+from streamscope.instruments.figures import Matrix
+from streamscope.instruments.figures.drawing import draw
+from streamscope.instruments.observations import estimate
+from streamscope.instruments.open_data import OpenDocuments, given_prompts
 from streamscope.instruments.pool_results import pool_results
+from streamscope.instruments.prompts.alignment import align
 from streamscope.instruments.result import Result
+from streamscope.instruments.table import Table, key, number
 from streamscope.interventions import Amplify, Latents, observe
 from streamscope.interventions.ablate import Ablate, main
 from streamscope.interventions.ablate import measure as ablate_measure
-from streamscope.interventions.ablate.measure import heads_within
+from streamscope.interventions.ablate.measure import cells_of, contrasts_of, heads_within
+from streamscope.interventions.controls import IDENTITY, MOST_SETS, NO_DRAWS, Sweep, head_sets, plan
 from streamscope.interventions.edits import resample_heads, scale_heads
-from streamscope.interventions.observe import document_losses
+from streamscope.interventions.observe import MEASURES, document_losses
 from streamscope.interventions.patch.activations import attribute_heads
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head, every_head, parse_heads
@@ -32,7 +39,11 @@ from streamscope.models.hooks import edit
 from streamscope.models.sweep import chunk_tokens, pass_shares, prefix_of
 from streamscope.models.training.data import evaluation_shards
 from streamscope.text.shards import document_batches
-from tests.tiny import corpus_text
+from tests.instruments.estimates import block, clustered_t, ratio_of_sums
+from tests.interventions import copiers
+from tests.interventions.copiers import DELTA, log_odds, scale, suite, tokenizer
+from tests.interventions.passes import losses_alone
+from tests.tiny import corpus_text, untrained
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +71,6 @@ def interrupt_pass(monkeypatch: pytest.MonkeyPatch, n: int) -> list:
     return passes
 
 
-def naive_loss(model, shards, edits) -> list[tuple[float, int]]:
-    """(summed loss, targets) of each document, one forward pass per document, plain cross-entropy."""
-    out: list[tuple[float, int]] = [(0.0, 0)] * shards.n_documents
-    for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1):
-        with edit(model, edits), torch.no_grad():
-            logits = model(tokens)
-        loss = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="sum", ignore_index=-100)
-        out[i] = (float(loss), int((targets != -100).sum()))
-    return out
-
-
 def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
     """Embedding, pattern, final norm and resampling too, and how far the predictions move."""
     model, shards = measured
@@ -89,49 +89,34 @@ def test_every_kind_of_edit_has_the_losses_of_whole_passes(measured) -> None:
             moved = ((log_q.exp() * (log_q - log_p)).sum(-1) * real).sum(1)
             np.testing.assert_allclose(losses.edited[e, index], loss, rtol=1e-5)
             np.testing.assert_allclose(losses.kl[e, index], moved, rtol=1e-3, atol=1e-5)
-    expected = naive_loss(model, shards, {})
-    np.testing.assert_allclose(losses.baseline, [loss for loss, _ in expected], rtol=1e-5)
-    assert losses.tokens.tolist() == [n for _, n in expected]
+    expected, tokens = losses_alone(model, shards, {})
+    np.testing.assert_allclose(losses.baseline, expected, rtol=1e-5)
+    assert losses.tokens.tolist() == tokens.tolist()
 
 
 def test_large_batches_are_split_and_no_part_is_a_single_row(measured) -> None:
     model, shards = measured
-    seen: list[torch.Size] = []
+    shapes: list[torch.Size] = []
 
     def halved(x: torch.Tensor, hook) -> torch.Tensor:
-        seen.append(x.shape)
+        shapes.append(x.shape[:2])
         return 0.5 * x
 
     sweep = [{"blocks.1.hook_mlp_out": halved}]
     losses = document_losses(model, shards, sweep, batch_size=9, max_documents=9, budget=3 * model.config.n_ctx)
+    parts = shapes.copy()
     whole = document_losses(model, shards, sweep, batch_size=9, max_documents=9)
-    *parts, last = [shape[:2] for shape in seen]
-    assert last[0] == 9 and [b for b, _ in parts] == [3] * 3 and all(b * t <= 3 * model.config.n_ctx for b, t in parts)
-    np.testing.assert_allclose(losses.edited, whole.edited, rtol=1e-5)
-    naive = [loss for loss, _ in naive_loss(model, shards, sweep[0])[:9]]
-    np.testing.assert_allclose(losses.edited[0], naive, rtol=1e-5)
-    assert losses.tokens.tolist() == whole.tokens.tolist()
+    assert [b for b, _ in parts] == [3] * 3 and all(b * t <= 3 * model.config.n_ctx for b, t in parts)
+    assert shapes[3:] == [(9, parts[0][1])] and losses.tokens.tolist() == whole.tokens.tolist()
+    expected, _ = losses_alone(model, shards, sweep[0], 9)
+    for found in (losses, whole):
+        np.testing.assert_allclose(found.edited[0], expected, rtol=1e-5)
 
 
 def test_a_wide_model_runs_fewer_tokens_at_once_and_a_bundled_one_as_many_as_before() -> None:
     assert {chunk_tokens(load(name), "cpu") for name in ("lfa", "stories/llama", "stories/gpt2", "pls")} == {4096}
     assert chunk_tokens(build("llama", "tiny", **{"mlp.d_mlp": 1536}), "cpu") == 1024
     assert chunk_tokens(build("llama", "tiny", **{"mlp.d_mlp": 2**15}), "cpu") == 256
-
-
-def test_table_is_the_estimate_of_the_losses(measured) -> None:
-    model, shards = measured
-    found = Ablate(heads=("L1.H1",), scale=(0.0, 1.0)).measure(model, opened(model, shards)).table()
-    table = found.frame
-    base, gone = naive_loss(model, shards, {}), naive_loss(model, shards, scale_heads([Head(1, 1)], 0.0))
-    diff, n = np.array([a - b for (a, _), (b, _) in zip(gone, base, strict=True)]), np.array([n for _, n in base])
-    row = table.iloc[0]
-    assert row["delta"] == pytest.approx(diff.sum() / n.sum(), abs=1e-6)
-    assert row["delta_low"] <= row["delta"] <= row["delta_high"]
-    assert row["n"] == shards.n_documents
-    one = table[table["scale"] == 1.0].iloc[0]
-    assert (one["delta"], one["delta_sd"]) == (0.0, 0.0)
-    assert found.missing[1, "delta_p"] == "the same in every independent case"
 
 
 def test_a_head_that_writes_nothing_costs_nothing_and_the_planted_one_costs_its_share(measured, planted) -> None:
@@ -197,22 +182,28 @@ def test_dtype_and_autocast_are_said() -> None:
     assert how.open(model, data).model is model and numerics_of(model)["dtype"] == "bfloat16, float32"
 
 
-def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, monkeypatch) -> None:
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """Seconds, which pass when a test says so."""
+    now = [0.0]
+    for module in (observe, ablate_measure):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, clock) -> None:
     """Deep heads come first and are cheap: the forecast weighs each edit by the layers after it."""
     model, shards = measured
-    sweep = [scale_heads([head], 0.0) for head in parse_heads(("all",), model.config.n_layers, model.config.n_heads)]
-    options = {"max_documents": 8, "progress": progress_bar("x")}
-    document_losses(model, shards, sweep, **options)
+    sweep = [scale_heads([head], 0.0) for head in every_head(model)]
+    document_losses(model, shards, sweep, max_documents=8, progress=progress_bar("x"))
     assert "about" not in capsys.readouterr().err, "a short sweep says nothing"
     shares, n = pass_shares(model, [{}, *sweep]), len(sweep) // model.config.n_layers
     blocks, head = sum(p.numel() for p in model.blocks.parameters()), model.head.numel()
     last = (blocks * 3 / 4 / model.config.n_layers + head) / (blocks + head)
     assert shares[0] == 1 and shares[-1] == pytest.approx(last)
     assert (np.diff(shares[1:].reshape(-1, n)) == 0).all() and (np.diff(shares[1::n]) < 0).all()
-    now = [0.0]
-    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now[0]))
     forecast = observe.Forecast(progress_bar("x"), model, [{}, *sweep], 100, "8 documents")
-    now[0] = 10.0
+    clock[0] = 10.0
     forecast(0, 100)  # one unedited pass took 10 s
     line = f"about {observe.duration(10 * shares.sum())} for {len(sweep)} edits on 8 documents; "
     assert line in (said := capsys.readouterr().err) and said.strip().endswith("GB of memory so far")
@@ -220,14 +211,12 @@ def test_a_long_sweep_says_first_what_it_will_cost(measured, capsys, monkeypatch
     assert not capsys.readouterr().err, "once"
 
 
-def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkeypatch) -> None:
+def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkeypatch, clock) -> None:
     """Two other models, 10 s for each pass: after the first one, all three are announced."""
     model, shards = measured
-    now = [0.0]
-    monkeypatch.setattr(observe, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def slow(*given: Any, **options: Any) -> Any:
-        now[0] += 10
+        clock[0] += 10
         return prefix_of(*given, **options)
 
     monkeypatch.setattr(observe, "prefix_of", slow)
@@ -236,26 +225,20 @@ def test_a_forecast_counts_other_models_as_whole_passes(measured, capsys, monkey
 
 
 def test_an_interrupted_command_keeps_the_documents_that_it_measured(tmp_path, capsys, monkeypatch) -> None:
-    """Interrupted in its third batch, it writes what two batches alone would give, says so and ends as interrupted."""
+    """It says so, replaces no result, and ends as interrupted; a notebook is not told to wait for the rest."""
     passes = interrupt_pass(monkeypatch, 3)
-    argv = ["lfa", "--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--out"]
+    argv = ["--heads", "L5.*", "--draws", "2", "--batch-size", "2", "--max-documents", "8", "--out"]
+    (file := tmp_path / "loss.parquet").write_text("an earlier result")
     with pytest.raises(KeyboardInterrupt):
-        main([*argv, str(tmp_path / "part.parquet"), "--max-documents", "8"])
-    assert "interrupted: 4 of 8 documents measured; the tables are of these" in capsys.readouterr().err
-    main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "4"])
-    part, four = (Result.load(tmp_path / f"{name}.parquet") for name in ("part", "four"))
-    pd.testing.assert_frame_equal(part.table().frame, four.table().frame, atol=1e-6)
+        main(["lfa", *argv, str(file)])
+    said = capsys.readouterr()
+    assert "interrupted: 4 of 8 documents measured; the tables are of these" in said.err
+    assert file.read_text() == "an earlier result" and "loss.parquet holds an earlier result and stays" in said.out
+    part = Result.load(tmp_path / "loss-interrupted.parquet")
     assert part.about["interrupted"] in part.table().title
     passes.clear()
-    kept = (tmp_path / "four.parquet").read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        main([*argv, str(tmp_path / "four.parquet"), "--max-documents", "8"])
-    assert (tmp_path / "four.parquet").read_bytes() == kept, "a part never replaces a result"
-    assert "four.parquet holds an earlier result and stays" in capsys.readouterr().out
-    assert Result.load(tmp_path / "four-interrupted.parquet").about["interrupted"]
-    passes.clear()
     with pytest.raises(KeyboardInterrupt):  # it does not go on with the second run
-        main(["lfa", "std-t", *argv[1:-1], "--max-documents", "8"])
+        main(["lfa", "std-t", *argv[:-1]])
     assert len(passes) == 3 and "measured; the tables" not in capsys.readouterr().err
     passes.clear()
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C in a notebook
@@ -344,27 +327,22 @@ def test_attribution_is_the_change_to_first_order(planted) -> None:
 
 
 def test_a_budget_measures_what_fits_and_names_the_rest(measured, monkeypatch) -> None:
-    model, _ = measured
-    documents, whole = Documents(max_documents=8), Ablate().measure(model, Documents(max_documents=8)).table()
-    assert Ablate(budget="1h").measure(model, documents).table().frame.equals(whole.frame)
+    """Where it has time for more than the given heads, the others are controls, as of the whole model."""
+    model, documents = measured[0], Documents(max_documents=8)
+    whole = Ablate().measure(model, documents).table().frame
+    assert Ablate(budget="1h").measure(model, documents).table().frame.equals(whole)
     monkeypatch.setattr(ablate_measure, "heads_within", lambda *_: 3)
     found = Ablate(budget="10m", draws=2).measure(model, documents).table()
     kept = found.frame["head"].tolist()
-    left = [head for head in whole.frame["head"] if head not in kept]
+    left = [head for head in whole["head"] if head not in kept]
     assert len(kept) == 3 and (found.frame["draws"] == 2).all(), "controls are among the heads that fit"
     note = f"--budget 10m: 3 of 8 heads, drawn at random, 5 left out: {', '.join(left)}; controls are drawn from the 3"
     assert found.title.endswith(f"; {note} measured heads")
-    assert found.frame["delta"].to_numpy() == pytest.approx(whole.frame.set_index("head").loc[kept, "delta"], abs=1e-6)
-
-
-def test_a_budget_for_all_given_heads_is_spent_on_controls(measured, monkeypatch) -> None:
-    """One given head and time for three: the other two are controls, and those of the whole model."""
-    model, _ = measured
-    monkeypatch.setattr(ablate_measure, "heads_within", lambda *_: 3)
-    result = Ablate(budget="10m", heads=("L1.H1",)).measure(model, Documents(max_documents=8))
-    assert result.table().frame[["head", "draws"]].to_numpy().tolist() == [["L1.H1", 2]]
-    assert len(result.blocks["loss"].cells) == 1 + 3
-    assert result.table().title.endswith("all given heads; controls are drawn from the 3 measured heads")
+    assert found.frame["delta"].to_numpy() == pytest.approx(whole.set_index("head").loc[kept, "delta"], abs=1e-6)
+    given = Ablate(budget="10m", heads=("L1.H1",)).measure(model, documents)
+    assert given.table().frame[["head", "draws"]].to_numpy().tolist() == [["L1.H1", 2]]
+    assert len(given.blocks["loss"].cells) == 1 + 3
+    assert given.table().title.endswith("all given heads; controls are drawn from the 3 measured heads")
 
 
 def test_several_runs_say_which_heads_each_measured(measured, monkeypatch) -> None:
@@ -382,28 +360,28 @@ def test_several_runs_say_which_heads_each_measured(measured, monkeypatch) -> No
     assert "head_selection" not in pool_results(whole).tables
 
 
-def test_what_fits_is_reckoned_from_a_few_heads(measured, monkeypatch) -> None:
+def test_what_fits_is_reckoned_from_a_few_heads(measured, monkeypatch, clock) -> None:
     """With a clock of one second a pass and document, 8 heads of 8 documents cost the sum of their shares."""
     model, _ = measured
     how, heads = Ablate(budget="30s"), every_head(model)
-    documents, make = how.open(model, Documents(max_documents=8))[Documents], scale_heads
-    shares = pass_shares(model, [make([head], 0.0) for head in heads])
-    now = [0.0]
+    documents = how.open(model, Documents(max_documents=8))[Documents]
+    shares = pass_shares(model, [scale_heads([head], 0.0) for head in heads])
 
     def run(model, shards, sweep) -> None:
         rows = sum(np.minimum(shards.lengths, model.config.n_ctx + 1) - 1)
-        now[0] += rows * (1 + pass_shares(model, sweep).sum()) / 100
+        clock[0] += rows * (1 + pass_shares(model, sweep).sum()) / 100
+
+    def within(end: float) -> int:
+        clock[0] = 0.0
+        return heads_within(how, model, heads, documents, (0.0,), scale_heads, end)
 
     monkeypatch.setattr(ablate_measure, "document_losses", run)
-    monkeypatch.setattr(ablate_measure, "time", SimpleNamespace(monotonic=lambda: now[0]))
     tokens = sum(len(row) - 1 for row in documents.rows())
-    pilot = heads_within(how, model, heads, documents, (0.0,), make, 1e9) and now[0]
+    pilot = within(1e9) and clock[0]
     for n in (3, 5):
-        now[0], end = 0.0, pilot + tokens * (1 + (n + 0.5) * shares.mean()) / 100
-        assert heads_within(how, model, heads, documents, (0.0,), make, end) == n
-    now[0] = 0.0
+        assert within(pilot + tokens * (1 + (n + 0.5) * shares.mean()) / 100) == n
     with pytest.raises(InputError, match="--budget 30s: two heads take about .* s; give more time"):
-        heads_within(how, model, heads, documents, (0.0,), make, pilot + 0.01)
+        within(pilot + 0.01)
 
 
 @pytest.mark.parametrize(
@@ -430,3 +408,190 @@ def test_no_heads_are_not_all_heads(capsys: pytest.CaptureFixture) -> None:
     bare = capsys.readouterr().out
     main(["lfa", "--draws", "0", "--max-documents", "2", "--batch-size", "2", "--heads", "all"])
     assert capsys.readouterr().out == bare and "L0.H0" in bare
+
+
+EVERY = parse_heads("all", 2, 4)
+
+
+@pytest.fixture(scope="module")
+def on_planted(planted, tiny_run: Path):
+    return planted, evaluation_shards(tiny_run, planted.tokenizer, None)
+
+
+def test_a_sweep_over_all_heads_is_its_own_control() -> None:
+    sweep = plan([[head] for head in EVERY], [0.0], EVERY, scale_heads)
+    assert len(sweep.edits) == 8
+    for heads, g, controls in sweep.cells:
+        assert controls == [(h,) for h in EVERY if h not in heads]
+        assert all((drawn, g) in sweep.index for drawn in controls)
+
+
+def test_random_sets_are_as_large_and_others() -> None:
+    plans = [plan([EVERY[:3]], [0.0, 0.5], EVERY, scale_heads, draws=6, seed=seed) for seed in (3, 3, 4)]
+    sweep = plans[0]
+    for _, g, controls in sweep.cells:
+        assert len({*controls}) == 6 and all(len(drawn) == 3 and drawn != tuple(EVERY[:3]) for drawn in controls)
+        for edits in (sweep.edits[sweep.index[drawn, g]] for drawn in controls):  # they are edited as the cell is
+            assert all(fn(torch.ones(1, 1, 4, 1), None).min() == g for fn in edits.values())
+    assert plans[0].cells == plans[1].cells != plans[2].cells
+
+
+def test_controls_of_several_sets_are_all_other_sets_of_all_heads(on_planted) -> None:
+    model, shards = on_planted
+    how = Ablate(heads=("L0.H0-2",), size=2, draws=99)
+    seen = how.observe(model, how.open(model, opened(model, shards, 2)), iter)
+    given, every = (
+        ["+".join(h.label for h in pair) for pair in combinations(heads, 2)] for heads in (EVERY[:3], EVERY)
+    )
+    controls = [c for c in seen.contrasts["loss"] if c.quantity == "control"]
+    assert [c.labels["head"] for c in controls] == given
+    for c in controls:
+        assert {*seen.blocks["loss"].cells["head"].iloc[list(c.weights)]} == {"unedited", *every} - {c.labels["head"]}
+
+
+def test_control_is_the_mean_of_the_others(on_planted) -> None:
+    model, shards = on_planted
+    table = Ablate().measure(model, opened(model, shards)).table().frame.set_index("head")
+    base, tokens = losses_alone(model, shards, {})
+    change = np.stack([losses_alone(model, shards, scale_heads([head], 0.0))[0] for head in EVERY]) - base
+    deltas = change.sum(1) / tokens.sum()
+    for i, head in enumerate(EVERY):
+        row, others = table.loc[head.label], np.delete(change, i, 0)
+        test = clustered_t(change[i] - others.mean(0), tokens)
+        assert row["delta"] == pytest.approx(deltas[i], abs=1e-6)
+        assert row["control"] == pytest.approx(np.delete(deltas, i).mean(), abs=1e-6)
+        assert row["control_sd"] == pytest.approx(np.delete(deltas, i).std(ddof=1), abs=1e-6)
+        assert row["above"] == pytest.approx(row["delta"] - row["control"], abs=1e-9)
+        assert row["above_p"] == pytest.approx(float(test.p), rel=1e-3)
+        assert row["draws"] == 7
+    assert table["above"].abs().idxmax() == "L1.H1"
+    assert table.loc["L1.H1", "p_rank"] == pytest.approx(2 / 8)  # the largest of eight, on two sides
+    assert (table["above_p_holm"] >= table["above_p"]).all()
+    assert table.loc["L1.H0", "delta"] == 0.0
+    assert table.loc["L1.H0", "above_low"] <= -table.loc["L1.H0", "control"] <= table.loc["L1.H0", "above_high"]
+
+
+def test_cells_without_controls_say_why(on_planted) -> None:
+    model, shards = on_planted
+    few = opened(model, shards, 10)
+    unchanged = Ablate(heads=("L0.H0",), scale=(1.0,)).measure(model, few).table()
+    assert unchanged.missing[0, "control"] == IDENTITY
+    without = Ablate(heads=("L0.H0",), draws=0).measure(model, few).table()
+    assert without.missing[0, "above_p_holm"] == NO_DRAWS
+    assert np.isnan(without.frame["control"][0]) and without.frame["draws"][0] == 0
+    most = Ablate(together=True).measure(model, few).table()  # there is no other set of all heads
+    assert most.missing[0, "above"] == NO_DRAWS
+
+
+GRID = [Head(layer, h) for layer in range(6) for h in range(6)]
+
+
+def test_pairs_are_630_and_random_sets_are_different_and_reproducible() -> None:
+    assert head_sets(GRID, 2, None, 0) == list(combinations(GRID, 2)) and len(head_sets(GRID, 2, None, 0)) == 630
+    assert head_sets(GRID[:3], 1, None, 0) == [(head,) for head in GRID[:3]]
+    drawn = head_sets(GRID, 5, 100, 3)
+    assert len(set(drawn)) == 100 and all(len(set(one)) == 5 for one in drawn)
+    assert drawn == head_sets(GRID, 5, 100, 3) != head_sets(GRID, 5, 100, 4)
+    assert head_sets(GRID[:4], 3, 100, 0) == list(combinations(GRID[:4], 3)), "no more sets than there are"
+
+
+@pytest.mark.parametrize(
+    ("size", "sets", "message"),
+    [(37, None, "1 to 36"), (5, None, "376,992 sets of 5"),
+     (5, MOST_SETS + 1, "give --sets N")],
+)  # fmt: skip
+def test_sets_that_there_are_not_or_too_many_of(size: int, sets: int | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        head_sets(GRID, size, sets, 0)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0])
+def test_a_planted_backup_interacts_by_what_it_made_up_for(kappa: float) -> None:
+    """Without the copier the backup adds κδ/s(0), without both nothing is left: interaction −log-odds(κδ/s(0))."""
+    net = copiers.model(kappa)
+    aligned = align(suite(), tokenizer(), net.config.n_ctx)
+    how = Ablate(heads=("L0.H1", "L1.H0", "L1.H3"), size=2, measures=("coherence",), draws=0)
+    found = how.measure(net, given_prompts(aligned, net, tokenizer())).table("coherence").frame.set_index("head")
+    made_up = np.mean([log_odds(c * kappa * DELTA / scale(0.0), c) for c in (1, -1)])
+    at = {"L0.H1+L1.H0": -made_up, "L0.H1+L1.H3": 0.0}
+    for head, expected in at.items():
+        assert found.loc[head, "interaction"] == pytest.approx(expected, abs=1e-4)
+    assert (kappa > 0) == (abs(made_up) > 1)
+
+
+@pytest.fixture(scope="module")
+def large(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Weights so large that effects stand out from rounding."""
+    net = load(untrained("lfa", tiny_run, tmp_path_factory.mktemp("large") / "lfa"))
+    return net, evaluation_shards(tiny_run, net.tokenizer, None)
+
+
+def test_interactions_are_those_of_whole_passes(large: tuple) -> None:
+    net, shards = large
+    heads = [Head(0, 1), Head(0, 2), Head(1, 3)]
+    sets = head_sets(heads, 2, None, 0) + head_sets(heads, 3, None, 0)
+    named = tuple(f"L{head.layer}.H{head.head}" for head in heads)
+    parts = [
+        Ablate(heads=named, size=size, scale=(0.0, 0.5)).measure(net, opened(net, shards)).table().frame
+        for size in (2, 3)
+    ]
+    table = pd.concat(parts).set_index(["head", "scale"])
+    base, tokens = losses_alone(net, shards, {})
+    for g in (0.0, 0.5):
+        singles = [(head,) for head in heads]
+        change = {one: losses_alone(net, shards, scale_heads(one, g))[0] - base for one in [*singles, *sets]}
+        for one in sets:
+            beyond = change[one] - sum(change[head,] for head in one)
+            expected, row = ratio_of_sums(beyond, tokens), table.loc["+".join(h.label for h in one), g]
+            got = row[["interaction", "interaction_low", "interaction_high"]].to_numpy(float)
+            assert expected.sd > 1e-4, "no more than rounding"
+            assert got == pytest.approx([expected.mean, expected.low, expected.high], abs=2e-6)
+            assert row["interaction_p"] <= row["interaction_p_holm"] <= 1
+
+
+def test_heads_that_cannot_act_have_no_part_in_an_interaction() -> None:
+    """Of three heads the last cannot change the measure: Δ(S) − Δ(a) − Δ(b), by hand on random values."""
+    heads = (Head(0, 1), Head(1, 0), Head(1, 3))
+    sweep = plan([heads], [0.0], GRID, lambda some, g: {}, draws=0, also=[(head,) for head in heads])
+    contrasts = contrasts_of(sweep, "sps", lambda some: "" if min(some) < heads[2] else "cannot act")
+    values = np.random.default_rng(0).normal(size=(5, 7))  # unedited, the set, and its heads
+    row = estimate(block(values, measure=MEASURES["sps"], **cells_of(sweep)), contrasts).wide(["head"])[0].iloc[0]
+    base, whole, a, b, _ = values.mean(1)
+    alone = a + b - 2 * base
+    assert row[["alone", "interaction"]].tolist() == pytest.approx([alone, whole - base - alone])
+
+
+def test_scale_one_has_no_interaction_and_a_scale_given_twice_is_one(large: tuple) -> None:
+    net, shards = large
+    same = Ablate(heads=("L0.H0", "L1.H1"), size=2, scale=(1.0,)).measure(net, opened(net, shards)).table()
+    assert same.frame["interaction"][0] == 0.0
+    assert same.missing[0, "interaction_p"] == "the same in every independent case"
+    twice = Ablate(heads=("L0.H0",), scale=(0.0, -0.0), draws=0).measure(net, opened(net, shards))
+    assert len(twice.table().frame) == 1
+
+
+def test_small_interactions_of_many_documents_are_tested() -> None:
+    """Documents that differ by more than rounding: the error of their mean is below it, the spread is not."""
+    pair, noise = (Head(5, 0), Head(5, 1)), np.random.default_rng(0).standard_normal((2, 400))
+    sets = [pair, *((head,) for head in pair)]
+    sweep = Sweep([{}] * 3, [(pair, 0.0, [])], {(heads, 0.0): i for i, heads in enumerate(sets)})
+    for spread, own in zip((1e-5, 1e-8), noise, strict=True):
+        effect = 4e-6 + spread * own
+        losses = np.zeros((4, 400))
+        losses[1] = 100 * effect
+        found, why = estimate(block(losses, 100, **cells_of(sweep)), contrasts_of(sweep, "loss")).wide(["head"])
+        expected = stats.ttest_1samp(effect, 0.0).pvalue if spread > 1e-6 else np.nan
+        assert found["interaction_p"][0] == pytest.approx(expected, nan_ok=True)
+        reason = "" if spread > 1e-6 else "the same in every independent case"
+        assert why.get((0, "interaction_p"), "") == reason
+
+
+def test_a_picture_shows_every_pair_twice() -> None:
+    heads = ["+".join(h.label for h in pair) for pair in combinations(GRID[:8], 2)]
+    frame = pd.DataFrame({"head": heads, "interaction": np.arange(28.0) % 7 - 3})
+    columns = (key("head", "head", "a pair"), number("interaction", "interaction", "nats", "x", "+.4f"))
+    table = Table(frame, columns, {}, "pairs", by="interaction", most=8)
+    pairs = draw(Matrix("interaction"), Result({"pairs": table})).data[0]
+    z = np.array(pairs.z, float)
+    assert list(pairs.x) == [h.label for h in GRID[:8]] and np.isnan(np.diag(z)).all()
+    assert z[0, 3] == z[3, 0] == frame.set_index("head").loc["L0.H0+L0.H3", "interaction"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
@@ -23,13 +24,13 @@ from streamscope.cli.errors import InputError
 from streamscope.instruments.figures import Circuit as FigureOfEdges
 from streamscope.instruments.figures.circuit import USED, draw_circuit
 from streamscope.instruments.figures.drawing import PALETTE
-from streamscope.instruments.observations import SAME, Measure, Observations
+from streamscope.instruments.observations import SAME, Measure
 from streamscope.instruments.prompts.counterfactual import write_pairs
 from streamscope.instruments.stats.estimators import read_clusters
 from streamscope.instruments.table import Table
 from streamscope.interventions.circuits import Circuits, measure, metrics, worth
 from streamscope.interventions.circuits.formats import CircuitFile, write_circuit
-from streamscope.interventions.circuits.graph import Graph, graph_of, read_vector, sends_by_head, write_vector
+from streamscope.interventions.circuits.graph import Graph, graph_of, read_vector, write_vector
 from streamscope.interventions.circuits.measure import EDGES, FLAT, share_for_whole, task_pairs
 from streamscope.interventions.circuits.planted import build_planted, plant, specification
 from streamscope.interventions.circuits.run import run
@@ -38,10 +39,13 @@ from streamscope.interventions.patch.pairs import PatchPair
 from streamscope.models import build, load
 from streamscope.models.config import Hyper
 from streamscope.models.config.presets import PRESETS
+from streamscope.models.dictionaries import Dictionary, read_dictionary, write_dictionary
 from streamscope.models.hooks import capture, edit
-from tests.interventions.passes import captured
+from tests.instruments.estimates import block
+from tests.interventions.passes import captured, under
 from tests.models.test_huggingface import CASES, theirs
 from tests.tiny import randomise, some
+from tests.viewer.pages import write_dictionary_of
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "parallel": ("std-t", {"residual.order": "parallel"}),
@@ -90,6 +94,8 @@ def close(a: Tensor, b: Tensor, share: float = 1e-5) -> None:
     assert ((a - b).abs().max() / b.abs().max()).item() < share
 
 
+CHOSEN = [3, 7, 8, 21]
+"""Latents of a dictionary that are senders of their own."""
 HOOKS = {"q": "hook_attn_in", "k": "hook_attn_in", "g": "hook_attn_in", "v": "hook_attn_v_in", "mlp": "hook_mlp_in"}
 
 
@@ -158,21 +164,18 @@ def test_number_of_edges() -> None:
     assert edges("llama", n_layers=30, n_heads=9, d_model=36, **{"attention.kv_heads": 3}) == 70_651
 
 
-def test_pruned_edges_change_nothing(make: Any) -> None:
+@pytest.mark.parametrize(("kind", "share"), [("std-t", 0.15), ("kromcanon", 0.05), ("hf:qwen3", 0.15)])
+@torch.no_grad()
+def test_pruned_edges_change_nothing(kind: str, share: float, make: Any) -> None:
     """An edge whose sender has no kept input carries the corrupted output anyway."""
-    for kind in ("std-t", "kromcanon", "hf:qwen3"):
-        model = make(kind)
-        graph, (clean, corrupt) = graph_of(model), two_texts(model)
-        at, other = torch.full((len(clean), 1), 8), run(model, graph, corrupt).out
-        rng = np.random.default_rng(3)
-        kept = rng.random(len(graph.edges)) < (0.15 if kind != "kromcanon" else 0.05)
-        pruned = graph.pruned(kept)
-        assert pruned.sum() < kept.sum() and not (pruned & ~kept).any()
-        both = [
-            run(model, graph, clean, patched=torch.tensor(graph.matrix(~some, fill=False)), other=other).logits(at)
-            for some in (kept, pruned)
-        ]
-        close(both[1], both[0])
+    model = make(kind)
+    graph, (clean, corrupt) = graph_of(model), two_texts(model)
+    at, other = torch.full((len(clean), 1), 8), run(model, graph, corrupt).out
+    kept = np.random.default_rng(3).random(len(graph.edges)) < share
+    pruned = graph.pruned(kept)
+    assert pruned.sum() < kept.sum() and not (pruned & ~kept).any()
+    masks = (torch.tensor(graph.matrix(~edges, fill=False)) for edges in (pruned, kept))
+    close(*(run(model, graph, clean, patched=mask, other=other).logits(at) for mask in masks))
 
 
 def test_models_that_cannot_be_taken_apart_are_refused() -> None:
@@ -197,24 +200,17 @@ def pairs_of(model: Any, rows: int = 3) -> list[PatchPair]:
 class Plain:
     """One edge at a time, by hooks alone: what its reader makes of the changed input is put into a clean run."""
 
-    def __init__(self, model: Any, pair: PatchPair) -> None:
-        self.model, self.pair, self.L = model, pair, model.config.n_layers
+    def __init__(self, model: Any, pair: PatchPair, dictionary: Dictionary | None = None) -> None:
+        self.model, self.pair, self.L, self.dictionary = model, pair, model.config.n_layers, dictionary
         self.clean, self.corrupt = (torch.tensor([ids]) for ids in (pair.clean, pair.corrupt))
-        names = [*(n for n in ("hook_embed", "hook_pos_embed") if n in model.hook_dict)]
-        for layer in range(self.L):
-            names += [f"blocks.{layer}.{n}" for n in ("hook_mlp_out", "hook_attn_out")]
-            names += [f"blocks.{layer}.attn.hook_result"] if sends_by_head(model) else []
-            if isinstance(model.config.residual, Hyper):
-                names += [f"blocks.{layer}.{b}_hc.hook_{c}" for b in ("attn", "mlp") for c in ("pre", "res", "post")]
-        self.seen = []
-        for tokens in (self.clean, self.corrupt):
-            seen = captured(model, tokens, names)
-            self.seen.append(seen)
+        kept = r"embed$|hook_(mlp|attn)_out$|hook_result$|_hc\.hook_(pre|res|post)$"
+        names = {name for name in model.hook_dict if re.search(kept, name)}
+        names |= {dictionary.hook, dictionary.target} if dictionary else set()
+        self.seen = [captured(model, tokens, [*names]) for tokens in (self.clean, self.corrupt)]
         self.m = self.metric({})
 
     def metric(self, edits: dict[str, Any]) -> float:
-        with torch.no_grad(), edit(self.model, edits):
-            return float(self.pair.log_odds(self.model(self.clean)[0, -1]))
+        return float(self.pair.log_odds(under(self.model, self.clean, edits)[0, -1]))
 
     def change(self, u: Any) -> Tensor:
         """The corrupted output minus the clean one [1, T, D]."""
@@ -224,53 +220,45 @@ class Plain:
                 return seen["hook_embed"] + seen.get("hook_pos_embed", 0)
             if u.part == "head":
                 return seen[f"blocks.{u.layer}.attn.hook_result"][:, :, u.head]
+            latent, d = u.name.partition(".")[2], self.dictionary
+            if d and latent:  # or what those that were chosen leave
+                pre = seen[d.hook] @ d.W_enc + d.b_enc
+                z = torch.where(pre > d.threshold, pre, 0)[..., None] * d.W_dec
+                return seen[d.target] - z[..., CHOSEN, :].sum(-2) if latent == "rest" else z[..., int(latent), :]
             return seen[f"blocks.{u.layer}.hook_{u.part}_out"]
 
         return out(self.seen[1]) - out(self.seen[0])
 
     def score(self, u: Any, v: Any) -> float:
-        delta = self.change(u)
-        if isinstance(self.model.config.residual, Hyper):
-            S = delta[:, :, None].repeat(1, 1, self.model.config.residual.n, 1)
-            for stage in range(max(u.stage, 0), v.stage):
-                at = f"blocks.{stage // 2}.{('attn', 'mlp')[stage % 2]}_hc.hook_"
-                if stage == u.stage:
-                    S = self.seen[0][at + "post"][..., None] * delta[:, :, None]
-                else:
-                    S = self.seen[0][at + "res"] @ S
-            at = f"blocks.{v.layer}.{('attn', 'mlp')[v.stage % 2]}_hc.hook_"
+        delta, residual, seen = self.change(u), self.model.config.residual, self.seen[0]
+        if isinstance(residual, Hyper):
+            at = [f"blocks.{stage // 2}.{('attn', 'mlp')[stage % 2]}_hc.hook_" for stage in range(2 * self.L)]
+            S = delta[:, :, None].repeat(1, 1, residual.n, 1)
+            for i in range(max(u.stage, 0), v.stage):
+                S = seen[at[i] + "post"][..., None] * delta[:, :, None] if i == u.stage else seen[at[i] + "res"] @ S
             if v.part == "mix":
-                place = ("hook_streams_pre", "hook_streams_mid")[v.stage % 2]
-                return self.through(S, f"blocks.{v.layer}.{place}", [at + c for c in ("pre", "res", "post")], None)
-            if v.part == "logits":
-                return self.through(S, f"blocks.{self.L - 1}.hook_streams_post", None, None)
-            delta = (self.seen[0][at + "pre"][..., None] * S).sum(-2)
+                where = f"blocks.{v.layer}.hook_streams_{('pre', 'mid')[v.stage % 2]}"
+                return self.through(S, where, [at[v.stage] + c for c in ("pre", "res", "post")])
+            delta = S if v.part == "logits" else (seen[at[v.stage] + "pre"][..., None] * S).sum(-2)
         if v.part == "logits":
-            stream = (*self.model.config.residual.streams, "", "resid")[1 if self.model.config.residual.streams else -1]
-            return self.through(delta, f"blocks.{self.L - 1}.hook_{stream}_post", None, None)
-        where = f"blocks.{v.layer}.{HOOKS[v.part]}"
-        if v.part == "mlp":
-            return self.through(delta, where, None, None)
-        name = "gate" if v.part == "g" else v.part
-        return self.through(delta, where, [f"blocks.{v.layer}.attn.hook_{name}"], v.head)
+            return self.through(delta, f"blocks.{self.L - 1}.hook_{(residual.streams or ('resid',))[-1]}_post")
+        then = [] if v.part == "mlp" else [f"blocks.{v.layer}.attn.hook_{'gate' if v.part == 'g' else v.part}"]
+        return self.through(delta, f"blocks.{v.layer}.{HOOKS[v.part]}", then, v.head)
 
-    def through(self, delta: Tensor, where: str, then: list[str] | None, head: int | None) -> float:
+    def through(self, delta: Tensor, where: str, then: Sequence[str] = (), head: int | None = None) -> float:
         changed = {where: lambda x, hook: x + delta}
-        if then is None:
+        if not then:
             return self.m - self.metric(changed)
-        with torch.no_grad(), capture(self.model, then) as seen, edit(self.model, changed):
-            self.model(self.clean)
+        with edit(self.model, changed):
+            seen = captured(self.model, self.clean, then)
+        at = ... if head is None else (slice(None), slice(None), head)
 
-        def put(new: Tensor) -> Any:
-            def fn(x: Tensor, hook: Any) -> Tensor:
-                y = x.clone()
-                at = slice(None) if head is None else (slice(None), slice(None), head)
-                y[at] = new[at]
-                return y
+        def put(x: Tensor, hook: Any) -> Tensor:
+            y = x.clone()
+            y[at] = seen[hook.name][at]
+            return y
 
-            return fn
-
-        return self.m - self.metric({name: put(seen[name]) for name in then})
+        return self.m - self.metric(dict.fromkeys(then, put))
 
 
 @pytest.mark.parametrize("kind", some([k for k in KINDS if k != "value-gate"], FAST))
@@ -401,18 +389,17 @@ def test_scores_on_gpt2_are_those_of_plain_code(method: Any, points: Any, alphas
 def test_circuits_are_written_and_read_in_mibs_forms(tmp_path: Path) -> None:
     result = Circuits(task="ioi", pairs=8, method="eap", draws=1).measure(load("stories/gpt2"))
     frame = result.table("edges").frame
-    read = {}
     for suffix in (".json", ".pt"):
         path = tmp_path / f"circuit{suffix}"
         assert result.save(path) == [path]
-        read[suffix] = CircuitFile.read(path).edges.set_index("edge").loc[frame["edge"]]
-        assert read[suffix]["score"].to_numpy() == pytest.approx(frame["chosen_by"].to_numpy(), abs=1e-6)
-        assert read[suffix]["in_graph"].tolist() == frame["in_circuit"].tolist()
-        assert len(CircuitFile.read(path).edges) == 2188 and read[suffix]["in_graph"].sum() == 43
+        read = CircuitFile.read(path).edges.set_index("edge").loc[frame["edge"]]
+        assert read["score"].to_numpy() == pytest.approx(frame["chosen_by"].to_numpy(), abs=1e-6)
+        assert read["in_graph"].tolist() == frame["in_circuit"].tolist()
+        assert len(read) == 2188 and read["in_graph"].sum() == 43
     data = json.loads((tmp_path / "circuit.json").read_text())
     assert data["cfg"] == {"n_layers": 6, "n_heads": 6, "parallel_attn_mlp": False, "d_model": 96}
     assert list(data["nodes"])[:3] == ["input", "a0.h0", "a0.h1"] and list(data["nodes"])[-1] == "logits"
-    tensors = torch.load(tmp_path / "circuit.pt", weights_only=True)
+    tensors = torch.load(path, weights_only=True)
     assert tensors["edges_scores"].shape == (43, 115) and tensors["dst_nodes"][6] == "a0.h0<k>"
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(InputError, match="is no circuit of MIB's form"):
@@ -463,18 +450,20 @@ def test_planted_circuits_are_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(specification()["circuits"]))
 def test_noise_is_a_tenth_of_the_planted_weights_in_every_matrix(name: str) -> None:
+    """Of those of its kind; of the attention's output where that kind has none."""
     ideal, noisy = (dict(build_planted(name, noise).named_parameters()) for noise in (0.0, 0.1))
-    planted: dict[str, list[Tensor]] = {}
     kinds = {path: path.removesuffix(".weight").rpartition(".")[2] for path in ideal}
-    for path, p in ideal.items():
-        planted.setdefault(kinds[path], []).append(p[p != 0])
+
+    def planted(kind: str) -> Tensor:
+        return torch.cat([p[p != 0] for path, p in ideal.items() if kinds[path] == kind])
+
     for path, p in ideal.items():
         noise = (noisy[path] - p).square().mean().sqrt()
         if p.ndim < 2:
             assert noise == 0, path
             continue
-        own = torch.cat(planted[kinds[path]])
-        size = (torch.cat(planted["o"]) if ".mlp." in path or not len(own) else own).square().mean().sqrt()
+        own = planted(kinds[path])
+        size = (planted("o") if ".mlp." in path or not len(own) else own).square().mean().sqrt()
         chance = 4 / (2 * p.numel()) ** 0.5  # four standard errors of an rms
         assert (noise / size).item() == pytest.approx(0.1, rel=chance), path
         if kinds[path] == "k" and p.any():  # no weight of a planted block is 0, and all have one size
@@ -642,20 +631,19 @@ def test_how_many_pairs_f_needs_is_that_of_t() -> None:
     """Values with a mean of .5 and an sd near 1 need 18 pairs to judge; twice as many in all."""
     x = np.random.default_rng(0).normal(size=40)
     values = np.stack([0.5 + (x - x.mean()) / x.std(ddof=1), np.zeros(40)])
-    units = pd.DataFrame({"unit": map(str, range(40)), "cluster": map(str, range(40))})
-    cells = pd.DataFrame({"run": ["clean", "corrupted"]})
-    measured = Measure(name="m", unit="nats", resolution=1e-5)
-    both = Observations(measure=measured, cells=cells, units=units, total=values, size=1.0)
     n = next(n for n in range(2, 99) if stats.t.ppf(0.975, n - 1) / n**0.5 < 0.5)
-    assert measure.outlook(both, np.arange(40) < 3).endswith(f"about {2 * n} independent ones") and n == 18
-    strong = replace(both, total=values + np.array([[9.0], [0.0]]))
-    assert measure.outlook(strong, np.arange(40) < 20).endswith("to judge the circuit")
-    none = replace(both, total=0 * values)
-    assert measure.outlook(none, np.arange(40) < 20).endswith("give other pairs, or many more")
+    assert n == 18
+    for total, judging, end in (
+        (values, 3, f"about {2 * n} independent ones"),
+        (values + np.array([[9.0], [0.0]]), 20, "to judge the circuit"),
+        (0 * values, 20, "give other pairs, or many more"),
+    ):
+        measured = block(total, measure=Measure(name="m", unit="nats", resolution=1e-5), run=["clean", "corrupted"])
+        assert measure.outlook(measured, np.arange(40) < judging).endswith(end)
 
 
-def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused() -> None:
-    model = randomise(build("std-t", "tiny"), std=0.1).eval()
+def test_the_gradient_of_kl_at_the_clean_run_alone_is_refused(make: Any) -> None:
+    model = make("std-t")
     graph, pairs = graph_of(model), pairs_of(model)
     for method in ("eap", "eap-ig"):
         with pytest.raises(InputError, match="the gradient of kl is 0 at the clean run"):
@@ -688,3 +676,120 @@ def test_the_figure_places_key_value_heads_below_theirs_and_its_slider_shows_the
     used = {name for u, v in ends[:7] for name in (u.name, v.name.partition("<")[0])}
     dark = {name for name, color in zip(parts.text, parts.marker.color, strict=True) if color == USED}
     assert dark == used < set(parts.text)
+
+
+LATENT_KINDS = ("std-t", "lfa", "pls", "kromcanon", "parallel", "hf:olmo2")
+
+
+def latents_of(layer: int) -> list[str]:
+    return [f"m{layer}.{part}" for part in (*CHOSEN, "rest")]
+
+
+def latents_in(folder: Path, model: Any, layer: int, hook: str) -> str:
+    """A spec of latents of a random dictionary of an FFN's output; `hook_mlp_in` is read by a transcoder."""
+    write_dictionary_of(folder, model, f"blocks.{layer}.{hook}", f"blocks.{layer}.hook_mlp_out")
+    return f"{folder}:3,7-8,21"
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook"),
+    [pytest.param(kind, hook, marks=[pytest.mark.slow] if (i + j) % 2 else [])
+     for i, kind in enumerate(LATENT_KINDS) for j, hook in enumerate(("hook_mlp_out", "hook_mlp_in"))],
+)  # fmt: skip
+def test_exact_scores_of_latents_are_those_of_a_plain_loop(kind: str, hook: str, make: Any, tmp_path: Path) -> None:
+    model = make(kind)
+    graph = graph_of(model, [latents_in(tmp_path / "d", model, 0, hook)])
+    assert [u.name for u in graph.senders if u.name.startswith("m0")] == latents_of(0)
+    pairs, dictionary = pairs_of(model), read_dictionary(str(tmp_path / "d"), model)
+    scores = score_edges(model, graph, pairs, "exact")
+    own = [e for e, name in enumerate(graph.names) if name.startswith("m0.")]
+    chosen = {*np.random.default_rng(1).choice(own, 12, replace=False).tolist(), own[-1]}
+    largest = np.abs(scores).max()
+    for i, pair in enumerate(pairs[:2]):
+        plain = Plain(model, pair, dictionary)
+        for e in sorted(chosen):
+            u, v = graph.edges[e]
+            want = plain.score(graph.senders[u], graph.readers[v])
+            assert abs(scores[e, i] - want) < 1e-4 * largest, graph.names[e]
+    assert np.abs(scores[own]).max() > 0.01 * largest, "else the latents would write nothing"
+
+
+@pytest.mark.parametrize("kind", LATENT_KINDS)
+def test_an_ffn_is_its_latents_and_the_rest(kind: str, make: Any, tmp_path: Path) -> None:
+    """With no edge patched it is the clean run, with all the corrupted one; gradients of the parts add up to the FFN's
+    own, edge by edge; edges of others are what they were."""
+    model = make(kind)
+    specs = [
+        latents_in(tmp_path / str(layer), model, layer, hook)
+        for layer, hook in enumerate(["hook_mlp_out", "hook_mlp_in"])
+    ]
+    plain, graph, pairs = graph_of(model), graph_of(model, specs), pairs_of(model)
+    with torch.no_grad():
+        check_runs(model, graph)
+    for method in ("eap", "eap-ig", "eap-ig-activations"):
+        whole, parts = (
+            dict(zip(g.names, score_edges(model, g, pairs, method, steps=2), strict=True)) for g in (plain, graph)
+        )
+        largest = max(np.abs(x).max() for x in whole.values())
+        for name, want in whole.items():
+            sender, reader = name.split("->")
+            edges = [f"{part}->{reader}" for part in latents_of(int(sender[1:]))] if sender in ("m0", "m1") else [name]
+            assert np.abs(sum(parts.pop(edge) for edge in edges) - want).max() < 1e-5 * largest, name
+        assert not parts, "no other edges"
+
+
+def test_what_the_latents_do_not_write_is_worth_nothing(make: Any, tmp_path: Path) -> None:
+    """Planted: an FFN that writes along one direction u, and latents max(y·u, 0) and max(−y·u, 0) with u and −u."""
+    model, hook = make("std-t"), "blocks.0.hook_mlp_out"
+    down, u = model.blocks[0].mlp.down, torch.randn(model.config.d_model, generator=torch.Generator().manual_seed(2))
+    u, none = u / u.norm(), torch.zeros(2)
+    assert down.bias is None
+    with torch.no_grad():
+        down.weight.copy_(torch.outer(u, u @ down.weight))
+    W = torch.stack([u, -u])
+    dictionary = Dictionary(W.T.contiguous(), none, W, torch.zeros_like(u), none.clone(), hook=hook, target=hook)
+    write_dictionary(tmp_path / "d", dictionary)
+    graph, pairs = graph_of(model, [f"{tmp_path / 'd'}:0-1"]), pairs_of(model)
+    largest = dict(zip(graph.names, np.abs(score_edges(model, graph, pairs, "exact")).max(1), strict=True))
+    rest = max(x for name, x in largest.items() if name.startswith("m0.rest"))
+    latents = max(x for name, x in largest.items() if name.startswith(("m0.0", "m0.1")))
+    assert rest < 1e-5 < 1e-3 < latents
+
+
+def test_the_cost_is_that_of_the_graph_with_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = load("stories/lfa"), list[Any]()
+    how = Circuits(latents=(latents_in(tmp_path / "d", model, 1, "hook_mlp_out"),), pairs=8, method="eap")
+    monkeypatch.setattr(measure, "graph_of", lambda *args: asked.append(args[1:]) or graph_of(*args))
+    measure.seconds_of(how, model, measure.task_pairs(how, model)[0])
+    assert asked == [(how.latents,)]
+
+
+def test_the_instrument_takes_latents_and_refuses_what_is_no_part_of_the_graph(tmp_path: Path) -> None:
+    model = load("stories/lfa")
+    spec = latents_in(tmp_path / "d", model, 1, "hook_mlp_out")
+    how = Circuits(latents=(spec,), pairs=8, method="eap", draws=1)
+    result = how.measure(model)
+    frame = result.table("edges").frame
+    assert {"m1.3", "m1.7", "m1.8", "m1.21", "m1.rest"} <= {*frame["sender"]} and "m1" not in {*frame["sender"]}
+    assert "m1" in {*frame["reader"]}
+    result.save(tmp_path / "circuit.json", figure=tmp_path / "circuit.html")
+    assert "m1.21" in (tmp_path / "circuit.html").read_text()
+    parts = next(trace for trace in result.figure().data if trace.mode == "markers+text")
+    spots = {name: spot for name, *spot in zip(parts.text, parts.x, parts.y, strict=True) if name.startswith("m1")}
+    assert len(spots) == len({*map(tuple, spots.values())}) == 6, "none hides another"
+    write_dictionary_of(tmp_path / "stream", model, "blocks.1.hook_context_post", stream="context")
+    write_dictionary_of(tmp_path / "across", model, "blocks.0.hook_mlp_in", "blocks.1.hook_mlp_out")
+    cases = {
+        f"{tmp_path / 'stream'}:1": r"circuits take latents of blocks\.L\.hook_mlp_out",
+        f"{tmp_path / 'across'}:1": r"circuits take latents of blocks\.L\.hook_mlp_out",
+        f"{tmp_path / 'd'}:40": "name some of its latents, 0 to 39",
+        f"{tmp_path / 'd'}": "name latents of the dictionary",
+        f"{tmp_path}:1": "cfg.json cannot be read",
+    }
+    for wrong, line in cases.items():
+        with pytest.raises(InputError, match=line):
+            replace(how, latents=(wrong,)).measure(model)
+    with pytest.raises(InputError, match="the FFN of layer 1 is taken apart once"):
+        replace(how, latents=(spec, spec)).measure(model)
+    with pytest.raises(InputError, match="trained on other weights"):
+        replace(how, latents=(spec,)).measure("stories/d-cas")

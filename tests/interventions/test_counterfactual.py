@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -111,29 +110,26 @@ def test_pairs_keep_what_the_tokenizer_serves() -> None:
 def test_the_metric_of_sets_is_the_log_odds_of_their_sums() -> None:
     """Against softmax by hand, patched and guessed: one position of one layer, the whole residual stream."""
     model = load("stories/gpt2")
-    ids = [model.tokenizer.encode(text) for text in ("Then Lily went home because", "Then Tom went home because")]
+    ids = torch.tensor([model.tokenizer.encode(f"Then {who} went home because") for who in ("Lily", "Tom")])
     answers, foils = (tuple(model.to_single_token(w) for w in side) for side in ((" she", " Lily"), (" he", " Tom")))
     pair = PatchPair(
-        id="a", cluster="a", clean=tuple(ids[0]), corrupt=tuple(ids[1]), answers=answers, foils=foils,
-        places={"name": (2,), "last": (len(ids[0]) - 1,)},
+        id="a", cluster="a", clean=tuple(ids[0].tolist()), corrupt=tuple(ids[1].tolist()), answers=answers, foils=foils,
+        places={"name": (2,), "last": (ids.shape[1] - 1,)},
     )  # fmt: skip
-    p = model(torch.tensor(ids))[:, -1].detach().double().softmax(-1)
-    want = [float((row[list(answers)].sum() / row[list(foils)].sum()).log()) for row in p]
+
+    def odds(logits: torch.Tensor) -> torch.Tensor:
+        p = logits[-1].double().softmax(-1)
+        return (p[list(answers)].sum() / p[list(foils)].sum()).log()
+
     cells = plan(model, [pair], spots(model, ["resid_pre"]), "role", [0])
-    found = patch_pairs(model, [pair], cells)
-    assert [found.clean[0], found.corrupt[0]] == pytest.approx([float(one) for one in want], abs=1e-5)
-    assert found.patched[0, 0] == pytest.approx(want[0], abs=1e-4), "the name is all that differs"
-    assert found.patched[1, 0] == pytest.approx(want[1], abs=1e-4)
-    x = model.W_E[torch.tensor(ids)] + model.W_pos[: len(ids[0])]
-    x = x.detach().requires_grad_()
-
-    def put(value: Any, hook: Any) -> Any:
-        return x[1:]
-
-    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", put)]):
-        logits = model(torch.tensor(ids[1:]))[0, -1]
-    (logits[list(answers)].logsumexp(0) - logits[list(foils)].logsumexp(0)).backward()
-    guess = float(((x[0] - x[1])[2] * x.grad[1, 2]).sum().detach())
+    found, x = patch_pairs(model, [pair], cells), (model.W_E[ids] + model.W_pos[: ids.shape[1]]).detach()
+    want = [odds(row).item() for row in model(ids)]
+    assert [found.clean[0], found.corrupt[0]] == pytest.approx(want, abs=1e-5)
+    assert found.patched[:2, 0].tolist() == pytest.approx([want[0], want[1]], abs=1e-4), "the name is all that differs"
+    own = x[1:].requires_grad_()
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda value, hook: own)]):
+        (gradient,) = torch.autograd.grad(odds(model(ids[1:])[0]), own)
+    guess = ((x[0] - x[1])[2] @ gradient[0, 2]).item()
     assert attribute_pairs(model, [pair], cells)[0, 0] == pytest.approx(guess, abs=1e-4)
 
 

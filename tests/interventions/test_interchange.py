@@ -1,6 +1,5 @@
 """Interchange: one direction of a stream that decides, plain passes with another prompt's state, what is refused."""
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformer_lens.tools.analysis.interchange import SubspaceInterchange, fit_das, intervened_logits
 
 from streamscope.instruments.data import Prompts
 from streamscope.instruments.open_data import OpenPrompts, open_data
@@ -16,9 +16,10 @@ from streamscope.instruments.prompts.alignment import align
 from streamscope.interventions.interchange import Interchange, measure
 from streamscope.interventions.interchange.measure import answered, apart, cases_of, draw_pairs, margins, states_at
 from streamscope.models import build, load
-from streamscope.models.hooks import capture, pad
+from streamscope.models.hooks import pad
 from streamscope.probes.stream_states import Place, places_of
-from tests.tiny import randomise, refused, some
+from tests.interventions.passes import captured, under
+from tests.tiny import model_of, refused, some
 
 NAMES = ["Mia", "Lily", "Dora", "Anna", "Ella", "Lucy", "Rose", "Sara", "Amy", "Zoe", "Eva", "Ruth",
          "Tom", "Tim", "Ben", "Sam", "Max", "Leo", "Jack", "Finn", "Paul", "Mark", "Dan", "Luke"]  # fmt: skip
@@ -55,24 +56,26 @@ def planted() -> Any:
     d = model.config.d_model
     u, e = torch.zeros(d), torch.zeros(d)
     u[0], u[1], e[d // 2], e[d // 2 + 1] = 1.0, -1.0, 1.0, -1.0
-    ids = {word: tokenizer.encode(f"Mia saw a {word}")[-1] for word in WORDS}
+    key, box = (tokenizer.encode(f"Mia saw a {word}")[-1] for word in WORDS)
     after = [tokenizer.encode(f"Mia saw a key{answer}")[-1] for answer in WORDS["key"]]
     with torch.no_grad():
         for block in model.blocks:
             for parameter in (*block.attn.o.parameters(), *block.mlp.parameters()):
                 parameter.zero_()
         model.embed.weight.mul_(0.1)
-        model.embed.weight[:, [0, 1, d // 2, d // 2 + 1]] = 0.0
-        model.embed.weight[ids["key"]] += e
-        model.embed.weight[ids["box"]] -= e
-        up, down = model.blocks[0].mlp.up.weight, model.blocks[0].mlp.down.weight  # [d_mlp, d] or its transpose
-        rows = up if up.shape[1] == d else up.T
-        columns = down if down.shape[0] == d else down.T
-        rows[0], rows[1], columns[:, 0], columns[:, 1] = e, -e, u, -u
-        head = model.head
-        head[:, [0, 1, d // 2, d // 2 + 1]] = 0.0
-        head[after[0]], head[after[1]] = 5 * u, -5 * u
+        for weight in (model.embed.weight, model.head):
+            weight[:, [0, 1, d // 2, d // 2 + 1]] = 0.0
+        model.embed.weight[[key, box]] += torch.stack([e, -e])
+        mlp = model.blocks[0].mlp
+        mlp.up.weight[:2], mlp.down.weight[:, :2] = torch.stack([e, -e]), torch.stack([u, -u], 1)
+        model.head[after] = torch.stack([5 * u, -5 * u])
     return model
+
+
+def open_cases(model: Any, data: Any = None, **options: Any) -> pd.DataFrame:
+    """The prompts of this file, or the only relation of other data, as cases."""
+    (cases,) = cases_of(Interchange(**options), open_data(data, model) if data else opened(model)).values()
+    return cases
 
 
 def test_a_planted_direction_decides() -> None:
@@ -93,10 +96,9 @@ def test_a_planted_direction_decides() -> None:
 
 
 def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
-    model, place = planted(), Place(CONTEXT, "context", 0)
-    cases = measure.with_values("chosen", model, cases_of(Interchange(), opened(model))["c"])
+    model, place, rng = planted(), Place(CONTEXT, "context", 0), np.random.default_rng(0)
+    cases = measure.with_values("chosen", model, open_cases(model))
     states = states_at(model, cases, [place])[place]
-    rng = np.random.default_rng(0)
     start = torch.linalg.qr(torch.as_tensor(rng.standard_normal((states.shape[1], 1))).float())[0]
     found, _ = measure.das(model, cases, place, states, start, 400, rng)
     pairs = draw_pairs(range(len(cases)), 200, rng)
@@ -108,33 +110,24 @@ def test_das_finds_a_direction_from_a_start_that_is_none() -> None:
 @pytest.mark.parametrize("preset", some(("std-t", "lfa", "dst-kron", "pls", "kromcanon"), ("lfa", "kromcanon")))
 def test_a_whole_state_equals_a_plain_pass_with_it(preset: str) -> None:
     """Every base prompt alone, in one pass from its tokens, with the source's state written in by hand."""
-    tokenizer = load("stories/lfa").tokenizer
-    assert tokenizer is not None
-    model = randomise(build(preset, "tiny", tokenizer=tokenizer, d_vocab=tokenizer.d_vocab, init_std=0.2).eval())
-    how = Interchange(variable="right")
-    cases = cases_of(how, opened(model))["c"]
-    place = places_of(model, ())[-1] if preset == "std-t" else places_of(model, ())[0]
+    model = model_of(preset, init_std=0.2).eval()
+    cases = open_cases(model, variable="right")
+    place = places_of(model, ())[-1 if preset == "std-t" else 0]
     pairs = draw_pairs(range(len(cases)), 12, np.random.default_rng(0))
-    all_states = states_at(model, cases, [place])[place]
-    U = measure.first_basis(all_states, cases.value.to_numpy(), 2, np.random.default_rng(1))
+    states = states_at(model, cases, [place])[place]
+    U = measure.first_basis(states, cases.value.to_numpy(), 2, np.random.default_rng(1))
     prefers = answered(model, cases, pairs, [(place, "whole", None), (place, "das", U)], [place])
     for k, (base, source) in enumerate(pairs):
-        rows = [torch.tensor([cases.tokens[i]]) for i in (base, source)]
-        states = []
-        for tokens in rows:
-            with capture(model, place.hook) as seen, torch.no_grad():
-                model(tokens)
-            states.append(place.of(seen[place.hook])[0, -1])
-        difference = states[1] - states[0]
-        for cell, change in ((0, 0 * difference), (1, difference), (2, U @ (U.T @ difference))):
+        tokens, other = (torch.tensor([cases.tokens[i]]) for i in (base, source))
+        own, new = (place.of(captured(model, row, place.hook)[place.hook])[0, -1] for row in (tokens, other))
+        for cell, change in enumerate((0 * own, new - own, U @ (U.T @ (new - own)))):
 
             def write(x: torch.Tensor, hook: Any, change: torch.Tensor = change) -> torch.Tensor:
                 x = x.clone()
                 place.of(x)[0, -1] += change
                 return x
 
-            with torch.no_grad():
-                logits = model.run_with_hooks(rows[0], fwd_hooks=[(place.hook, write)])
+            logits = under(model, tokens, {place.hook: write})
             assert prefers[cell, k] == (float(margins(logits[:, -1], [cases.answers[base]])) > 0)
 
 
@@ -171,14 +164,14 @@ def test_a_corrupted_text_is_not_run_so_its_length_does_not_matter() -> None:
 
 def test_the_title_counts_prompts_and_trainings_without_held_out_words(monkeypatch: pytest.MonkeyPatch) -> None:
     model, how, data = load("stories/lfa"), Interchange(basis=("means",), pairs=20), Prompts("ioi-abc")
-    (cases,) = cases_of(how, open_data(data, model)).values()
+    cases = open_cases(model, data)
     directions, measured = apart(cases, how.seed)
     left_out = len(open_data(data, model).aligned.prompts) - len(directions) - len(measured)
     assert left_out > len(cases) - len(directions) - len(measured) > 0
     counts = f"{len(directions)} prompts for directions, {len(measured)} measured, {left_out} left out"
     title = how.measure(model, data).table().title
     assert counts in title and "held-out words" not in title
-    first = len(cases_of(how, opened(planted()))["c"])
+    first = len(open_cases(planted()))
     monkeypatch.setattr(measure, "apart", lambda cases, seed: apart(cases, seed) if len(cases) == first
                         else ([], list(range(len(cases)))))  # fmt: skip
     how = Interchange(hooks=(CONTEXT, TOKEN), basis=("means", "das"), pairs=20, steps=2)
@@ -209,8 +202,7 @@ def test_a_coin_says_nothing_of_the_value() -> None:
 
 
 def test_the_answer_follows_the_value_of_the_source_where_the_model_is_wrong() -> None:
-    (cases,) = cases_of(Interchange(), opened(planted())).values()
-    cases = cases[:3].assign(value=[0, 1, 1], right=[1, 1, 0])
+    cases = open_cases(planted())[:3].assign(value=[0, 1, 1], right=[1, 1, 0])
     assert measure.own_answer(cases, np.array([[0, 1], [1, 0], [2, 0], [0, 2]])).tolist() == [True, False, True, True]
 
 
@@ -222,23 +214,13 @@ def test_margins_are_log_odds_of_lists_of_any_length() -> None:
     torch.testing.assert_close(margins(logits, answers), torch.stack(expected))
 
 
-def test_words_have_two_kinds_where_there_is_one_way() -> None:
-    kinds = {"axe": 0, "box": 1, "saw": 0, "jar": 1}
-    assert measure.two_kinds([("axe", "box"), ("saw", "box"), ("saw", "jar")]) == kinds
-    assert measure.two_kinds([("axe", "box"), ("saw", "jar")]) == {}, "two parts have four ways"
-    assert measure.two_kinds([("axe", "box"), ("saw", "jar"), ("used it", "box"), ("used it", "jar")])["saw"] == 0
-    assert measure.two_kinds([("axe", "box"), ("box", "jar"), ("jar", "axe")]) == {}, "three cannot differ"
-
-
 def test_the_state_is_put_where_the_option_says() -> None:
-    model = planted()
-    aligned = opened(model).aligned
+    model, bundled, suite = planted(), load("stories/lfa"), Prompts("stories", n=60)
+    aligned, prompts = opened(model).aligned, open_data(suite, bundled).aligned
     for position, wanted in (("last", [len(ids) - 1 for ids in aligned.tokens]), ("query", aligned.queries)):
-        assert cases_of(Interchange(position=position), opened(model))["c"].position.tolist() == wanted
-    suite = Prompts("stories", n=60)
-    prompts = open_data(suite, load("stories/lfa")).aligned
+        assert open_cases(model, position=position).position.tolist() == wanted
     at = {tuple(ids): roles["target"][-1] for ids, roles in zip(prompts.tokens, prompts.positions, strict=True)}
-    for cases in cases_of(Interchange(position="target"), open_data(suite, load("stories/lfa"))).values():
+    for cases in cases_of(Interchange(position="target"), open_data(suite, bundled)).values():
         assert cases.position.tolist() == [at[tuple(ids)] for ids in cases.tokens]
 
 
@@ -246,58 +228,61 @@ def test_the_value_is_that_of_the_models_own_answer_or_the_right_one() -> None:
     model = planted()
     with torch.no_grad():
         model.head.neg_()  # it answers the other way round
-    cases = cases_of(Interchange(), opened(model))["c"]
+    cases = open_cases(model)
     assert (measure.with_values("chosen", model, cases).value == 1 - cases.right).all()
     assert (measure.with_values("right", model, cases).value == cases.right).all()
 
 
 def test_kinds_are_the_two_sides_of_the_nouns_that_stand_together() -> None:
-    def prompt(name: str, target: str, other: str) -> Prompt:
+    """Where there is one way to divide them: two parts have four, and of three in a ring two would be alike."""
+
+    def prompt(target: str, other: str) -> Prompt:
         text = f"A {target} and a {other}. It"
         start = len(f"A {target} and a ")
         at = {"target": (2, 2 + len(target)), "distractor": (start, start + len(other))}
-        return Prompt(id=name, text=text, roles={**at, "query": (len(text) - 2, len(text))}, category="c")
+        return Prompt(id=text, text=text, roles={**at, "query": (len(text) - 2, len(text))}, category="c")
 
-    two = [prompt("a", "key", "box"), prompt("b", "box", "saw"), prompt("c", "saw", "jar"), prompt("d", "jar", "key")]
-    answers = [((i,), (9,)) for i in range(4)]
-    variable, value = measure.variable_of(two, answers)
-    assert variable == "kind of noun" and value.tolist() == [0, 1, 0, 1]
-    assert measure.variable_of([*two, prompt("e", "key", "saw")], [*answers, ((4,), (9,))])[0] == ""
+    for pairs, expected in (
+        ("key box, box saw, saw jar, jar key", [0, 1, 0, 1]),
+        ("key box, box saw, saw jar, jar key, key saw", None),
+        ("axe box, saw jar, jar saw", None),
+        ("axe box, saw jar, box saw", [0, 0, 1]),
+    ):
+        prompts = [prompt(*pair.split()) for pair in pairs.split(", ")]
+        variable, value = measure.variable_of(prompts, [((i,), (9,)) for i in range(len(prompts))])
+        assert (variable, value.tolist() if expected else None) == ("kind of noun" if expected else "", expected)
 
 
 def test_the_bar_goes_on_while_pairs_are_measured() -> None:
     """Directions are found at once, the passes of 1,000 pairs take the time: a tick a batch of 64."""
     model, ticks = planted(), []
-    cases = measure.with_values("chosen", model, cases_of(Interchange(), opened(model))["c"])
-    places = places_of(model, [CONTEXT, TOKEN])
+    cases, places = measure.with_values("chosen", model, open_cases(model)), places_of(model, [CONTEXT, TOKEN])
     pairs = draw_pairs(range(len(cases)), 200, np.random.default_rng(0))
-    bases = [(place, "whole", None) for place in places]
-    answered(model, cases, pairs, bases, places, ticks.append)
+    answered(model, cases, pairs, [(place, "whole", None) for place in places], places, ticks.append)
     assert ticks == [1, 1, 1]  # 200 pairs
 
 
 def test_what_has_no_variable_and_what_is_no_stream_is_refused() -> None:
     model = load("stories/lfa")
-    with refused("interchange needs a variable of two values"):
-        Interchange().measure(model, Prompts("induction", n=40))
     streams = "give hooks as blocks.0.hook_token_post or blocks.0.hook_context_post"
-    with refused(f"blocks.0.hook_attn_out is no stream that can be changed: {streams}"):
-        Interchange(hooks=("blocks.0.hook_attn_out",)).measure(model, Prompts("stories", n=60))
+    no_stream = f"blocks.0.hook_attn_out is no stream that can be changed: {streams}"
+    for options, suite, line in (
+        ({}, "induction", "interchange needs a variable of two values"),
+        ({"position": "target"}, "letter-case", "has no target: give --position last"),
+        ({"hooks": ("blocks.0.hook_attn_out",)}, "stories", no_stream),
+    ):
+        with refused(line):
+            Interchange(**options).measure(model, Prompts(suite, n=60))
     with refused(f"blocks.*.hook_attn_out: no stream that can be changed; {streams}"):
         places_of(model, ["blocks.*.hook_attn_out"])
-    assert {place.hook for place in places_of(model, ["blocks.3.*_post"])} == {
-        "blocks.3.hook_token_post", "blocks.3.hook_context_post",
-    }  # fmt: skip
-    with refused("has no target: give --position last"):
-        Interchange(position="target").measure(model, Prompts("letter-case", n=40))
+    hooks = [place.hook for place in places_of(model, ["blocks.3.*_post"])]
+    assert sorted(hooks) == ["blocks.3.hook_context_post", "blocks.3.hook_token_post"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", ["tool-container", "agent-patient", "gender"])
 def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
     """`fit_das` with its defaults, as many steps of as many pairs; on the same pairs of words that neither has seen."""
-    from transformer_lens.tools.analysis.interchange import SubspaceInterchange, fit_das, intervened_logits
-
     model, how = load("stories/lfa"), Interchange()
     cases = cases_of(how, open_data(Prompts("stories"), model))[relation]
     directions, measured = (
@@ -307,12 +292,10 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
     rng = np.random.default_rng(0)
     pairs = draw_pairs(range(len(measured.tokens)), 1000, rng)
     states = states_at(model, directions, [place])[place]
-    began = time.perf_counter()
     start = measure.first_basis(states, directions.value.to_numpy(), 1, rng)
     U, _ = measure.das(model, directions, place, states, start, how.steps, rng)
-    seconds = time.perf_counter() - began
-    prefers = answered(model, measured, pairs, [(place, "das", U)], [place])
-    ours = (prefers[1] == measure.own_answer(measured, pairs)).mean()
+    expected = measure.own_answer(measured, pairs)
+    ours = (answered(model, measured, pairs, [(place, "das", U)], [place])[1] == expected).mean()
 
     def run_of(part: pd.DataFrame) -> tuple[torch.Tensor, torch.Tensor, Any]:
         tokens = pad(part.tokens)
@@ -329,17 +312,13 @@ def test_das_is_as_good_as_that_of_transformer_lens(relation: str) -> None:
     tokens, position, task_logits = run_of(directions)
     base, source = draw_pairs(range(len(tokens)), 50 * 64, rng).T
     targets = torch.as_tensor(~measure.own_answer(directions, np.stack([base, source], 1)), dtype=torch.long)
-    began = time.perf_counter()
-    theirs = fit_das(
+    fitted = fit_das(
         model, place.hook, tokens[base], tokens[source], targets, task_logits, rank=1, batch_size=64,
         base_positions=position[base], source_positions=position[source], epochs=max(1, how.steps * 64 // len(base)),
     )  # fmt: skip
-    their_seconds = time.perf_counter() - began
     tokens, position, task_logits = run_of(measured)
     logits = intervened_logits(
-        model, place.hook, SubspaceInterchange(theirs.subspace), tokens[pairs[:, 0]],
+        model, place.hook, SubspaceInterchange(fitted.subspace), tokens[pairs[:, 0]],
         states_at(model, measured, [place])[place][pairs[:, 1]], task_logits, positions=position[pairs[:, 0]],
     )  # fmt: skip
-    their_share = ((logits.argmax(1) == 0).numpy() == measure.own_answer(measured, pairs)).mean()
-    print(f"{relation}: {ours:.3f} in {seconds:.1f} s; fit_das {their_share:.3f} in {their_seconds:.1f} s")
-    assert ours > their_share - 0.03
+    assert ours > ((logits.argmax(1) == 0).numpy() == expected).mean() - 0.03

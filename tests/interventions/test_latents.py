@@ -1,5 +1,6 @@
 """Latent edits: against loops, on a model that reads one latent dimension, and through the command."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import tests.tiny
 from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents, Text
 from streamscope.instruments.open_data import open_documents
@@ -24,25 +24,20 @@ from streamscope.interventions.latents.measure import (
     scale_latents,
 )
 from streamscope.models import build, load, preset
-from streamscope.models.hooks import capture, edit
+from streamscope.models.train import main as train
 from streamscope.text.shards import document_batches
+from tests.interventions.passes import captured, under
+from tests.tiny import arguments
 
 UP, GATE = Place(1, "mlp.up"), Place(0, "mlp.gate")
 
 
 @pytest.fixture(scope="module")
-def run(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run folder of a tiny HDPL model."""
-    from streamscope.models.train import main as train
-
+def measured(corpus: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tiny HDPL model that was trained, and its documents."""
     out = tmp_path_factory.mktemp("runs") / "hdpl"
-    train(tests.tiny.arguments(corpus, out, preset="hdpl"))
-    return out
-
-
-@pytest.fixture(scope="module")
-def measured(run: Path) -> Any:
-    model = load(run)
+    train(arguments(corpus, out, preset="hdpl"))
+    model = load(out)
     return model, open_documents(Documents(max_documents=None, stride=0), model)
 
 
@@ -65,32 +60,29 @@ def z_of() -> torch.Tensor:
 def test_edits_change_what_they_say_and_nothing_else(dims: Any, at: Any) -> None:
     z, rows = z_of(), list(range(5)) if at is None else [0, 4]
     kept, other = z.clone(), torch.randn(len(rows), 8, generator=torch.Generator().manual_seed(1))
-    made = {
-        "scale": scale_latents([UP], 0.25, dims, at),
-        "clamp": clamp_latents([UP], -3.0, dims, at),
-        "share": blend_latents({UP: other}, 0.75, dims, at),
-    }
-    for kind, edits in made.items():
+    for edits, new in (
+        (scale_latents([UP], 0.25, dims, at), lambda old, i, d: 0.25 * old),
+        (clamp_latents([UP], -3.0, dims, at), lambda old, i, d: -3.0),
+        (blend_latents({UP: other}, 0.75, dims, at), lambda old, i, d: 0.25 * old + 0.75 * other[i, d]),
+    ):
         (name, fn), expected = *edits.items(), z.clone()
         assert name == "blocks.1.mlp.up.hook_latent"
-        for row in range(2):
-            for i, t in enumerate(rows):
-                for d in dims or range(8):
-                    old = z[row, t, d]
-                    new = {"scale": 0.25 * old, "clamp": -3.0, "share": 0.25 * old + 0.75 * other[i, d]}
-                    expected[row, t, d] = new[kind]
+        for row, (i, t), d in product(range(2), enumerate(rows), dims or range(8)):
+            expected[row, t, d] = new(z[row, t, d], i, d)
         torch.testing.assert_close(fn(z, None), expected)
-        changed = fn(z, None) != z
-        assert int(changed.sum()) == 2 * len(rows) * len(dims or range(8))
+        assert int((fn(z, None) != z).sum()) == 2 * len(rows) * len(dims or range(8))
     assert torch.equal(z, kept)
 
 
 def test_nothing_and_a_swap_are_exact() -> None:
     z, other = z_of(), torch.randn(5, 8)
-    (same,), (nothing,) = scale_latents([UP], 1.0).values(), blend_latents({UP: other}, 0.0).values()
-    assert torch.equal(same(z, None), z) and torch.equal(nothing(z, None), z)
-    (swap,) = blend_latents({UP: other}, 1.0).values()
-    assert torch.equal(swap(z, None), other.expand(2, -1, -1))
+    for edits, expected in (
+        (scale_latents([UP], 1.0), z),
+        (blend_latents({UP: other}, 0.0), z),
+        (blend_latents({UP: other}, 1.0), other.expand(2, -1, -1)),
+    ):
+        (fn,) = edits.values()
+        assert torch.equal(fn(z, None), expected)
 
 
 def test_places() -> None:
@@ -143,38 +135,30 @@ def test_only_the_dimension_that_is_read_matters(measured: Any) -> None:
 def test_losses_and_divergences_are_those_of_the_formula(measured: Any) -> None:
     """The planted model's logits written out: x + down(silu(gate) ⊙ (detail + 20 w_3 silu(z_3)))."""
     trained, documents = measured
-    model, shards = planted(trained), documents.shards
-    table = over_documents(model, documents, at=("L1.up",), dims=(3,), clamp=(2.0,)).frame
-    block, totals = model.blocks[1], np.zeros(4)
-    for _, tokens, targets in document_batches(shards, model.config.n_ctx, 1):
+    model = planted(trained)
+    row = over_documents(model, documents, at=("L1.up",), dims=(3,), clamp=(2.0,)).frame.iloc[0]
+    block, sums, n = model.blocks[1], np.zeros(3), 0
+    up, gate = block.mlp.up, block.mlp.gate
+
+    def of_heads(x: torch.Tensor, detail: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("btki,kio->btko", x.unflatten(-1, (4, 8)), detail).flatten(-2)
+
+    for _, tokens, targets in document_batches(documents.shards, model.config.n_ctx, 1):
         with torch.no_grad():
-            x = model.embed.weight[tokens]
-            n = F.rms_norm(x, (32,), block.ln2.weight, 1e-6)
-            logits = []
-            for z in (block.mlp.up.mu(n)[..., 3], torch.tensor(2.0)):
-                up = block.mlp.up
-                local = torch.einsum("btki,kio->btko", n.unflatten(-1, (4, 8)), up.detail).flatten(-2)
-                linear = local + F.silu(z)[..., None] * up.decoder.weight[:, 3]
-                gate = torch.einsum("btki,kio->btko", n.unflatten(-1, (4, 8)), block.mlp.gate.detail).flatten(-2)
-                y = x + (F.silu(gate) * linear) @ block.mlp.down.weight.T
-                logits.append(F.rms_norm(y, (32,), model.ln_final.weight, 1e-6) @ model.unembed.weight.T)
-            p, q = (z.log_softmax(-1)[0] for z in logits)
-            totals += [F.nll_loss(p, targets[0], reduction="sum"), F.nll_loss(q, targets[0], reduction="sum"), 0, 0]
-            totals += [0, 0, (p.exp() * (p - q)).sum(), targets.numel()]
-    row = table.iloc[0]
-    assert row["baseline"] == pytest.approx(totals[0] / totals[3], rel=1e-5)
-    assert row["delta"] == pytest.approx((totals[1] - totals[0]) / totals[3], rel=1e-3)
-    assert row["kl"] == pytest.approx(totals[2] / totals[3], rel=1e-3)
-    assert row["delta_low"] < row["delta"] < row["delta_high"] and row["tokens"] == totals[3]
-
-
-def test_swapping_every_latent_of_a_text_into_itself_changes_nothing(measured: Any) -> None:
-    text = "the cat sat on the big tree"
-    result = on_texts(measured[0], text, source=(text,), together=True)
-    assert set(result.tables) == {"texts", "next", "positions"}, "a blend is of texts"
-    assert result.table("positions").frame["kl"].abs().max() < 1e-6
-    following = result.table("next").frame
-    torch.testing.assert_close(*(torch.tensor(following[c].to_numpy()) for c in ("probability", "before")))
+            x, log_p = model.embed.weight[tokens], []
+            normed = F.rms_norm(x, (32,), block.ln2.weight, 1e-6)
+            for z in (up.mu(normed)[..., 3], torch.tensor(2.0)):
+                linear = of_heads(normed, up.detail) + F.silu(z)[..., None] * up.decoder.weight[:, 3]
+                y = x + (F.silu(of_heads(normed, gate.detail)) * linear) @ block.mlp.down.weight.T
+                logits = F.rms_norm(y, (32,), model.ln_final.weight, 1e-6) @ model.unembed.weight.T
+                log_p.append(logits.log_softmax(-1)[0])
+        p, q = log_p
+        base, loss = (F.nll_loss(one, targets[0], reduction="sum") for one in (p, q))
+        sums += np.array([base, loss - base, (p.exp() * (p - q)).sum()])
+        n += targets.numel()
+    assert row["baseline"] == pytest.approx(sums[0] / n, rel=1e-5)
+    assert row[["delta", "kl"]].tolist() == pytest.approx(sums[1:] / n, rel=1e-3)
+    assert row["delta_low"] < row["delta"] < row["delta_high"] and row["tokens"] == n
 
 
 def test_a_swap_is_the_other_text_s_latent_where_it_was_put(measured: Any) -> None:
@@ -182,22 +166,17 @@ def test_a_swap_is_the_other_text_s_latent_where_it_was_put(measured: Any) -> No
     a, b = "the cat sat on the", "she ran from the red house"
     result = on_texts(model, a, source=(b,), at=("L1.up",), position=(-1,), k=3)
     ids, others = (torch.tensor([model.tokenizer.encode(t)]) for t in (a, b))
-    with capture(model, UP.hook) as other:
-        model(others)
-    swap = {UP.hook: lambda z, hook: torch.cat([z[:, :-1], other[UP.hook][:, -1:]], 1)}
-    with torch.no_grad():
-        plain = model(ids)[0].log_softmax(-1)
-        with edit(model, swap):
-            swapped = model(ids)[0].log_softmax(-1)
-    kl = (plain.exp() * (plain - swapped)).sum(-1)
+    other = captured(model, others, UP.hook)[UP.hook]
+    swap = {UP.hook: lambda z, hook: torch.cat([z[:, :-1], other[:, -1:]], 1)}
+    plain, swapped = (under(model, ids, edits)[0].log_softmax(-1) for edits in ({}, swap))
     found = result.table("positions").frame["kl"]
-    np.testing.assert_allclose(found, kl.numpy(), atol=1e-6)
+    np.testing.assert_allclose(found, (plain.exp() * (plain - swapped)).sum(-1), atol=1e-6)
     assert (found.abs() > 1e-6).tolist() == [False] * (ids.shape[1] - 1) + [True]
-    following = result.table("next").frame
+    following, top = result.table("next").frame, swapped[-1].topk(3).indices
     after = following[following["edit"] == "blend"]
-    assert after["token"].tolist() == model.tokenizer.pieces(swapped[-1].topk(3).indices.tolist())
-    np.testing.assert_allclose(after["probability"], swapped[-1].exp().topk(3).values, rtol=1e-4)
-    np.testing.assert_allclose(after["before"], plain[-1].exp()[swapped[-1].topk(3).indices], rtol=1e-4)
+    assert after["token"].tolist() == model.tokenizer.pieces(top.tolist())
+    for column, log_p in (("probability", swapped), ("before", plain)):
+        np.testing.assert_allclose(after[column], log_p[-1, top].exp(), rtol=1e-4)
     row = result.table("texts").frame.iloc[0]
     assert row["kl_max"] == pytest.approx(found.max()) and row["kl"] == pytest.approx(found.mean())
     assert row["following"].startswith(f"{after['token'].iloc[0]!r} {after['probability'].iloc[0]:.2f}")
@@ -210,8 +189,10 @@ def test_interpolation_goes_from_one_to_the_other(measured: Any) -> None:
 
 
 def test_texts_stand_beside_their_sources_in_order(measured: Any) -> None:
+    """The second is its own source, which changes nothing."""
     model, texts, sources = measured[0], ("the cat sat", "she ran home"), ("the dog ran", "she ran home")
     both = Latents(source=sources, together=True).measure(model, Text(text=texts))
+    assert set(both.tables) == {"texts", "next", "positions"}, "a blend is of texts"
     kl = both.table("texts").frame["kl"].to_numpy()
     assert kl[0] == pytest.approx(on_texts(model, texts[0], source=(sources[0],), together=True).table().frame["kl"][0])
     assert kl[0] > 1e-4 and kl[1] < 1e-6
@@ -225,26 +206,21 @@ def test_a_text_given_twice_is_one_independent_text(measured: Any) -> None:
 
 
 def test_alignment() -> None:
-    assert aligned_positions(3, 3, ()) == ([0, 1, 2], [0, 1, 2])
+    assert aligned_positions(3, 3, ()) == aligned_positions(3, None, ()) == ([0, 1, 2], [0, 1, 2])
     assert aligned_positions(3, 5, (-1, 0)) == ([2, 0], [4, 0])
-    assert aligned_positions(3, None, ()) == ([0, 1, 2], [0, 1, 2])
-    with pytest.raises(InputError, match="3 and 5 tokens: give --position"):
-        aligned_positions(3, 5, ())
-    with pytest.raises(InputError, match="position 3 is outside a text of 3 tokens"):
-        aligned_positions(3, 5, (3,))
+    for at, line in (((), "3 and 5 tokens: give --position"), ((3,), "position 3 is outside a text of 3 tokens")):
+        with pytest.raises(InputError, match=line):
+            aligned_positions(3, 5, at)
 
 
-def test_one_dimension_at_a_time_and_values(measured: Any) -> None:
-    model, few = measured[0], (Documents(max_documents=4), Text(text=("the",)))
-    each = Latents(at=("L1.up",), each=True, clamp=(-2.0, 2.0)).measure(model, *few)
-    assert each.table().frame["dims"].tolist() == 2 * [str(d) for d in range(8)]
-    assert each.table().frame["latents"][3] == "L1.up [3]"
-    both = Latents(at=("L1.*",), together=True, dims=(0, 3), scale=(0.0, 2.0)).measure(model, *few).table().frame
+def test_one_dimension_at_a_time_and_a_family_of_p_is_one_edit_and_amount(measured: Any) -> None:
+    def table(**options: Any) -> pd.DataFrame:
+        few = (Documents(max_documents=8), Text(text=("the",)))
+        return Latents(**options).measure(measured[0], *few).table().frame
+
+    each = table(at=("L1.up",), each=True, clamp=(-2.0, 2.0))
+    assert each["dims"].tolist() == 2 * [str(d) for d in range(8)] and each["latents"][3] == "L1.up [3]"
+    both = table(at=("L1.*",), together=True, dims=(0, 3), scale=(0.0, 2.0))
     assert both["dims"].tolist() == ["0 3"] * 2 and both["layer"].tolist() == [-1, -1]
-
-
-def test_a_family_of_p_is_one_edit_and_amount(measured: Any) -> None:
-    model, few = measured[0], (Documents(max_documents=8), Text(text=("the",)))
-    table = Latents(at=("L1.*",), scale=(0.0, 2.0)).measure(model, *few).table().frame
-    alone = Latents(at=("L1.*",), scale=(2.0,)).measure(model, *few).table().frame
-    np.testing.assert_allclose(table["delta_p_holm"][table["amount"] == 2], alone["delta_p_holm"])
+    several, alone = (table(at=("L1.*",), scale=scale) for scale in ((0.0, 2.0), (2.0,)))
+    np.testing.assert_allclose(several["delta_p_holm"][several["amount"] == 2], alone["delta_p_holm"])

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -26,7 +25,7 @@ from streamscope.interventions.mixing.measure import (
     permute_streams,
     placed_changes,
 )
-from streamscope.models import build, load, preset
+from streamscope.models import build, load
 from streamscope.models.hooks import capture, edit
 from streamscope.models.mixing import PlacedConnection, connections
 from streamscope.papers.krom.tables import set_bias
@@ -73,18 +72,18 @@ def test_what_is_known_on_paper() -> None:
     same = measured(model, change=("res-identity", "res-mean", "res-even"))
     for name in ("everywhere", "modules"):
         frame = same.table(name).frame
-        fixed = frame[frame["change"] != "res-even"]
-        assert (fixed[["delta", "kl"]].dropna() == 0).all(axis=None), "to the last bit"
-        assert fixed["delta_p"].isna().all() and (frame["acts"] == "no").equals(frame["delta"].isna())
-        changed = frame[(frame["change"] == "res-even") & (frame["acts"] == "yes")]
+        even = frame["change"] == "res-even"
+        assert (frame.loc[~even, ["delta", "kl"]].dropna() == 0).all(axis=None), "to the last bit"
+        assert frame.loc[~even, "delta_p"].isna().all() and (frame["acts"] == "no").equals(frame["delta"].isna())
+        changed = frame[even & (frame["acts"] == "yes")]
         assert (changed["kl"] > 1e-9).all() and len(changed)
-    base = same.table().frame["baseline"].iloc[0]
-    even = same.table().frame.set_index("change").loc["res-even", "loss"]
+    planted = same.table().frame.set_index("change").loc["res-even"]
     set_bias(model, 0.0)
     back = measured(model, change=("res-identity", "res-even"), where=("everywhere",)).table().frame.set_index("change")
     assert back.loc["res-even", "delta"] == pytest.approx(0.0, abs=1e-6)
-    assert back.loc["res-even", "baseline"] == pytest.approx(even, abs=1e-6), "as if it were so biased"
-    assert back.loc["res-identity", "loss"] == pytest.approx(base, abs=1e-6) and abs(even - base) > 1e-5
+    assert back.loc["res-even", "baseline"] == pytest.approx(planted["loss"], abs=1e-6), "as if it were so biased"
+    assert back.loc["res-identity", "loss"] == pytest.approx(planted["baseline"], abs=1e-6)
+    assert abs(planted["delta"]) > 1e-5
     with torch.no_grad():
         for one in connections(model).values():
             one.b["pre"].fill_(-1.0)
@@ -122,13 +121,13 @@ def test_streams_may_trade_places_with_what_belongs_to_them(residual: str) -> No
         assert (model(tokens) - plain).abs().max() > 1e-4, "alone they meet what belongs to others"
 
 
-def hooked(model: Any, changed: dict[str, Callable[[Tensor], Tensor]], row: Sequence[int]) -> Tensor:
-    """Logits [T, V] of one document, with PyTorch's own hooks on the points."""
+def hooked(model: Any, changed: dict[str, Callable[[Tensor], Any]], row: Sequence[int]) -> Tensor:
+    """log p [T, V] of one document, with PyTorch's own hooks on the points."""
     points = dict(model.named_modules())
     with ExitStack() as stack, torch.no_grad():
         for name, fn in changed.items():
             stack.callback(points[name].register_forward_hook(lambda m, i, x, fn=fn: fn(x)).remove)
-        return model(torch.tensor([list(row)]))[0].double()
+        return model(torch.tensor([row[:-1]]))[0].double().log_softmax(-1)
 
 
 def plain(change: str, layer: int, part: str, means: dict[str, Tensor], order: Sequence[int] | None) -> dict[str, Any]:
@@ -136,63 +135,56 @@ def plain(change: str, layer: int, part: str, means: dict[str, Tensor], order: S
     hc = f"blocks.{layer}.{part}_hc.hook"
     entry = f"blocks.{layer}.hook_streams_{'pre' if part == 'attn' else 'mid'}"
     if change == "permute":
-        assert order is not None
-        return {entry: lambda x: torch.stack([x[:, :, s] for s in order], 2)}
+        return {entry: lambda x: x[:, :, list(order or ())]}
     if change == "average":
         return {entry: lambda x: x.mean(2, keepdim=True).repeat(1, 1, 4, 1)}
     of, to = change.split("-")
     if of == "both":
         return plain(f"pre-{to}", layer, part, means, order) | plain(f"post-{to}", layer, part, means, order)
-    name = f"{hc}_{of}"
-    made = {"identity": torch.eye(4), "mean": means[name], "even": torch.full_like(means[name], 0.25)}[to]
-    made = means[name].mean().repeat(4) if (of, to) == ("post", "even") else made
-    return {name: lambda H: made.float().repeat(*H.shape[:2], *[1] * made.ndim)}
+    mean = means[f"{hc}_{of}"]
+    made = {"identity": torch.eye(4), "mean": mean, "even": torch.full_like(mean, 0.25)}[to]
+    made = mean.mean().repeat(4) if (of, to) == ("post", "even") else made
+    return {f"{hc}_{of}": lambda H: made.float().repeat(*H.shape[:2], *[1] * made.ndim)}
 
 
 @pytest.mark.parametrize("residual", some(KINDS, ("kromhc",)))
 def test_the_numbers_beside_a_loop_with_plain_hooks(residual: str) -> None:
     model, draws = moved(model_of(residual, n_ctx=24)), 2
     result = measured(model, where=("everywhere", "L0.*", "L1.mlp"), draws=draws, seed=4)
-    rows = [row[: model.config.n_ctx + 1] for row in open_data(DATA, model).rows()]
+    rows = [list(row[: model.config.n_ctx + 1]) for row in open_data(DATA, model).rows()]
+    n, targets = sum(len(row) - 1 for row in rows), [row[1:] for row in rows]
     names = [f"{name}.hook_{of}" for name in connections(model) for of in ("pre", "res", "post")]
-    n, kept = 0, list[tuple[Tensor, Tensor]]()
-    sums = {name: torch.zeros((), dtype=torch.float64) for name in names}
-    for row in rows:
-        seen: dict[str, Tensor] = {}
-        logits = hooked(model, {name: partial(seen.setdefault, name) for name in names}, row[:-1])
-        kept.append((logits.log_softmax(-1), torch.tensor(row[1:])))
-        n += len(row) - 1
-        sums = {name: sums[name] + seen[name][0].double().sum(0) for name in names}
-    means = {name: total / n for name, total in sums.items()}
-    base = np.array([-float(logp[range(len(to)), to].sum()) for logp, to in kept])
-    orders, places = permutations(4, draws, 4), {"everywhere": [(i, p) for i in (0, 1) for p in ("attn", "mlp")]}
+    seen: dict[str, list[Tensor]] = {name: [] for name in names}
+    unedited = [hooked(model, {name: seen[name].append for name in names}, row) for row in rows]
+    means = {name: torch.cat([x[0] for x in seen[name]]).double().mean(0) for name in names}
+
+    def losses(after: Sequence[Tensor]) -> np.ndarray:
+        return np.array([-float(log_p[range(len(to)), to].sum()) for log_p, to in zip(after, targets, strict=True)])
+
+    base, places = losses(unedited), {"everywhere": [(i, p) for i in (0, 1) for p in ("attn", "mlp")]}
     places |= {"L0.attn": [(0, "attn")], "L0.mlp": [(0, "mlp")], "L1.mlp": [(1, "mlp")]}
     told = pd.concat([table.frame for table in result.tables.values()])
     assert set(told["where"]) == set(places) and len(told) == len(places) * len(CHANGES)
     for row in told.to_dict("records"):
-        loss, kl = np.zeros((2, len(rows)))
-        many = orders if row["change"] == "permute" else [None]
+        loss, kl, what = 0.0, 0.0, f"{row['change']} {row['where']}"
+        many = permutations(4, draws, 4) if row["change"] == "permute" else [None]
         for order in many:
             changed: dict[str, Any] = {}
             for layer, part in places[row["where"]]:
                 changed |= plain(row["change"], layer, part, means, order)
-            for i, (text, (before, to)) in enumerate(zip(rows, kept, strict=True)):
-                after = hooked(model, changed, text[:-1]).log_softmax(-1)
-                loss[i] -= float(after[range(len(to)), to].sum()) / len(many)
-                kl[i] += float((before.exp() * (before - after)).sum()) / len(many)
-        what = f"{row['change']} {row['where']}"
+            after = [hooked(model, changed, text) for text in rows]
+            loss += losses(after) / len(many)
+            kl += sum(float((p.exp() * (p - q)).sum()) for p, q in zip(unedited, after, strict=True)) / len(many)
         if row["acts"] == "no":
             assert np.isnan(row["delta"]) and abs(loss - base).max() < 1e-3, what
             continue
         assert row["delta"] == pytest.approx((loss - base).sum() / n, abs=2e-6), what
         assert row["percent"] == pytest.approx(100 * (loss.sum() / base.sum() - 1), abs=2e-4), what
-        assert row["kl"] == pytest.approx(kl.sum() / n, abs=2e-6), what
+        assert row["kl"] == pytest.approx(kl / n, abs=2e-6), what
         assert row["n"] == len(rows) and row["tokens"] == n
-    modules = result.table("modules").frame
-    for _, one in modules[modules["acts"] == "yes"].groupby("change"):
-        assert one["delta_p_holm"].to_numpy() == pytest.approx(holm(one["delta_p"])), "over modules of a change"
-    every = result.table("everywhere").frame
-    assert every["delta_p_holm"].to_numpy() == pytest.approx(holm(every["delta_p"])), "over changes"
+    every, modules = (result.table(name).frame for name in ("everywhere", "modules"))
+    for family in (every, *(one for _, one in modules[modules["acts"] == "yes"].groupby("change"))):
+        assert family["delta_p_holm"].to_numpy() == pytest.approx(holm(family["delta_p"]))
     drawn = told[told["draws"] > 0]
     assert set(drawn["change"]) == {"permute"} and (drawn["draw_sd"] > 0).all() and (drawn["draws"] == 2).all()
 
@@ -228,20 +220,20 @@ def test_what_is_said_not_to_act_is_what_changes_nothing(
 def test_what_cannot_act_says_why_and_is_not_measured() -> None:
     model = moved(model_of(**SAME))
     result = measured(model, change=("res-identity", "permute"), draws=2)
-    table = result.table("modules")
-    why = {row["where"]: table.missing[i, "delta"] for i, row in table.frame.iterrows() if row["acts"] == "no"}
-    assert why["L0.attn"].startswith("cannot act, its streams are equal")
+    table, block = result.table("modules"), result.blocks["loss"]
     frame = table.frame.set_index(["change", "where"])
+    why = table.missing[frame.index.get_loc(("permute", "L0.attn")), "delta"]
+    assert why.startswith("cannot act, its streams are equal")
     assert frame["acts"]["res-identity", "L1.mlp"] == "no" and frame["acts"]["permute", "L1.mlp"] == "yes"
-    assert np.isnan(result.blocks["loss"].total[result.blocks["loss"].cells["acts"] == "no"]).all()
+    assert np.isnan(block.total[block.cells["acts"] == "no"]).all()
     assert (result.table().frame["acts"] == "yes").all(), "everywhere there is one that acts"
-    frozen: dict[str, Any] = {"residual.freeze_res": True}
-    still = measured(model_of(**frozen), change=("res-identity",))
+    still = measured(model_of(**{"residual.freeze_res": True}), change=("res-identity",))
     assert all((table.frame["acts"] == "no").all() for table in still.tables.values()) and len(still.tables) == 2
-    with edit(model, {"blocks.0.hook_streams_pre": lambda x, hook: x * torch.arange(1.0, 5.0)[:, None]}):
+    name, unequal = "blocks.0.hook_streams_pre", lambda x, hook: x * torch.arange(1.0, 5.0)[:, None]
+    with edit(model, {name: unequal}):
         assert (modules_of(model, change=("permute",), draws=1)["acts"] == "yes").all(), "its streams are not equal now"
-    model.add_hook("blocks.0.hook_streams_pre", lambda x, hook: x * torch.arange(1.0, 5.0)[:, None])
-    with pytest.warns(UserWarning, match="hooks of yours at blocks.0.hook_streams_pre"):
+    model.add_hook(name, unequal)
+    with pytest.warns(UserWarning, match=f"hooks of yours at {name}"):
         assert (modules_of(model, change=("permute",), draws=1)["acts"] == "yes").all(), "nor are they with a hook"
 
 
@@ -264,16 +256,14 @@ def test_places_and_refusals() -> None:
     assert [(m.number, m.path, m.entry) for m in parse_modules("L1.*", 2)] == [
         (2, "blocks.1.attn_hc", "blocks.1.hook_streams_pre"), (3, "blocks.1.mlp_hc", "blocks.1.hook_streams_mid"),
     ]  # fmt: skip
-    model = model_of()
-    for where, message in {
-        "L2.attn": "'L2.attn': this model has layers 0 to 1", "attn": "'attn' does not name a module: write L2.attn",
-        "L0.ffn": "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp",
-    }.items():  # fmt: skip
-        with pytest.raises(InputError, match=message):
-            Mixing(where=(where,)).check(model)
-    for options, message in (({"change": ()}, "change: give at least one"), ({"draws": 0}, "draws must be at least 1")):
-        with pytest.raises(InputError, match=message):
-            Mixing(**options)
-    for name in ("llama", "lfa"):
-        with pytest.raises(InputError, match="^mixing measures parallel streams, which this model lacks: give one"):
-            Mixing().check(build(preset(name, "tiny")))
+    for preset, options, line in (
+        ("kromhc", {"where": ("L2.attn",)}, "'L2.attn': this model has layers 0 to 1"),
+        ("kromhc", {"where": ("attn",)}, "'attn' does not name a module: write L2.attn"),
+        ("kromhc", {"where": ("L0.ffn",)}, "unknown module in 'L0.ffn' 'ffn': did you mean|known: attn, mlp"),
+        ("kromhc", {"change": ()}, "change: give at least one"),
+        ("kromhc", {"draws": 0}, "draws must be at least 1"),
+        ("llama", {}, "^mixing measures parallel streams, which this model lacks: give one"),
+        ("lfa", {}, "^mixing measures parallel streams, which this model lacks: give one"),
+    ):
+        with pytest.raises(InputError, match=line):
+            Mixing(**options).check(build(preset, "tiny"))

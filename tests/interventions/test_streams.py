@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -13,15 +12,13 @@ from torch import Tensor
 from streamscope.instruments.data import Documents
 from streamscope.instruments.table import with_reasons
 from streamscope.interventions.edits import hook_means
-from streamscope.interventions.streams import Streams, main
+from streamscope.interventions.streams import Streams
 from streamscope.interventions.streams import measure as m
 from streamscope.models import build, load
 from streamscope.models.config import MHC, FrozenToken, KromHC
 from streamscope.models.hooks import edit
 from streamscope.models.training.data import evaluation_shards
-from streamscope.text.shards import document_batches
-from tests.interventions.passes import captured, under
-from tests.interventions.test_ablate import interrupt_pass
+from tests.interventions.passes import captured, losses_alone, under
 from tests.tiny import randomise
 
 TOKENS = torch.randint(1, 200, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -34,58 +31,58 @@ def make(preset: str, **overrides: Any) -> Any:
     return randomise(build(preset, "tiny", init_std=0.3, **overrides).double().eval(), std=0.2)
 
 
-def by_rows(stream: str, n_layers: int = 2) -> m.Replacement:
-    return m.sequence(dict.fromkeys(m.hook_names(stream, n_layers), OTHER))
-
-
-Change = Callable[[Tensor, int], Tensor]
+Change = Callable[[Tensor], Tensor]
 
 
 def plain_dual(model: Any, tokens: Tensor, stream: str, change: Change, where: Any, reach: str) -> Tensor:
     """DST Algorithm 1 with two variables: what a reader sees is changed, or the variable itself (`onwards`)."""
     x = {"token": model.embed(tokens), "context": torch.zeros(*tokens.shape, model.config.d_model).double()}
-    frozen, spec = isinstance(model.config.residual, FrozenToken), model.config.residual
+    spec = model.config.residual
+    written = "context" if isinstance(spec, FrozenToken) else "token"
 
     def seen(layer: Any) -> tuple[Tensor, Tensor]:
-        if where == "everywhere" or (where == layer and (reach == "layer" or layer == "head")):
-            y = {**x, stream: change(x[stream], 0)}
-            return y["token"], y["context"]
-        return x["token"], x["context"]
+        here = where == "everywhere" or (where == layer and (reach == "layer" or layer == "head"))
+        y = {**x, stream: change(x[stream])} if here else x
+        return y["token"], y["context"]
 
     for layer, block in enumerate(model.blocks):
         if reach == "onwards" and where == layer:
-            x[stream] = change(x[stream], 0)
+            x[stream] = change(x[stream])
         t, c = seen(layer)
         v = t if spec.values == "token" else t + c
         v = block.ln1_v(v) if block.value_path == "own" else v if block.value_path == "raw" else block.ln1(v)
-        x["context" if frozen else "token"] = x["context" if frozen else "token"] + block.attn(block.ln1(t + c), v)
-        combined = t + c
-        t, c = seen(layer)
-        x["context"] = x["context"] + block.mlp(block.ln2(combined if spec.order == "parallel" else t + c))
-    t, c = seen("head")
-    return model.ln_final(t + c) @ model.head.T
+        x[written] = x[written] + block.attn(block.ln1(t + c), v)
+        reads = t + c if spec.order == "parallel" else sum(seen(layer))
+        x["context"] = x["context"] + block.mlp(block.ln2(reads))
+    return model.ln_final(sum(seen("head"))) @ model.head.T
 
 
-@pytest.mark.parametrize(
+PLACES = pytest.mark.parametrize(
     ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
 )
+CHANGES: dict[str, Change] = {"zero": lambda x: 0 * x, "other": lambda x: OTHER[: x.shape[1]].expand_as(x)}
+
+
+def replacement_of(change: str, stream: str) -> m.Replacement:
+    """The instrument's own of each of `CHANGES`, for a model of two layers."""
+    return m.zero if change == "zero" else m.sequence(dict.fromkeys(m.hook_names(stream, 2), OTHER))
+
+
+@PLACES
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("stream", ["token", "context"])
 @pytest.mark.parametrize(
     ("preset", "overrides"), [("lfa", {}), ("pls", {}), ("dst-kron", {}), ("dst-kron", {"residual.order": "parallel"})]
 )  # fmt: skip
-def test_two_streams_as_in_the_loop(preset: str, overrides: dict, stream: str, where: Any, reach: str) -> None:
+@torch.no_grad()
+def test_two_streams_as_in_the_loop(
+    preset: str, overrides: dict, stream: str, change: str, where: Any, reach: str
+) -> None:
     model = make(preset, **overrides)
-    for replacement, change in (
-        (m.zero, lambda x, _: 0 * x),
-        (by_rows(stream), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
-    ):
-        edits = m.replace_at(stream, replacement, where, reach, 2)
-        found = under(model, TOKENS, edits)
-        with torch.no_grad():
-            expected = plain_dual(model, TOKENS, stream, change, where, reach)
-            nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and replacement is m.zero
-            assert ((found - model(TOKENS)).abs().max() < 1e-10) == nothing_yet
-        torch.testing.assert_close(found, expected, **TIGHT)
+    found = under(model, TOKENS, m.replace_at(stream, replacement_of(change, stream), where, reach, 2))
+    torch.testing.assert_close(found, plain_dual(model, TOKENS, stream, CHANGES[change], where, reach), **TIGHT)
+    nothing_yet = stream == "context" and where == 0 and preset == "dst-kron" and change == "zero"
+    assert ((found - model(TOKENS)).abs().max() < 1e-10) == nothing_yet
 
 
 def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, reach: str) -> Tensor:
@@ -98,7 +95,7 @@ def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, 
 
     def changed(X: Tensor) -> Tensor:
         Y = X.clone()
-        Y[:, :, s] = change(X[:, :, s], 0)
+        Y[:, :, s] = change(X[:, :, s])
         return Y
 
     for layer, block in enumerate(model.blocks):
@@ -116,26 +113,20 @@ def plain_hyper(model: Any, tokens: Tensor, s: int, change: Change, where: Any, 
     return model.ln_final(X.mean(-2)) @ model.head.T
 
 
-@pytest.mark.parametrize(
-    ("where", "reach"), [(0, "layer"), (1, "layer"), (1, "onwards"), ("head", ""), ("everywhere", "")]
-)
+@PLACES
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("residual", [KromHC, MHC])  # matrices that are symmetric, and that are not
-def test_hyper_connections_as_in_the_loop(residual: Any, where: Any, reach: str) -> None:
+@torch.no_grad()
+def test_hyper_connections_as_in_the_loop(residual: Any, change: str, where: Any, reach: str) -> None:
     model = make("kromhc", residual=residual(dyn_act="tanh", post_input="mixed", reduce="mean"))
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if "_hc" in name and p.ndim == 2:
-                p.normal_(std=0.5)  # coefficients that depend on the streams
-            elif name.endswith(("alpha.pre", "alpha.res", "alpha.post")):
-                p.fill_(0.7)
-    for replacement, change in (
-        (m.zero, lambda x, _: 0 * x),
-        (by_rows("s2"), lambda x, _: OTHER[: x.shape[1]].expand_as(x)),
-    ):
-        found = under(model, TOKENS, m.replace_at("s2", replacement, where, reach, 2))
-        with torch.no_grad():
-            torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, change, where, reach), **TIGHT)
-            assert (found - model(TOKENS)).abs().max() > 1e-4
+    for name, p in model.named_parameters():
+        if "_hc" in name and p.ndim == 2:
+            p.normal_(std=0.5, generator=torch.Generator().manual_seed(p.numel()))  # that depend on the streams
+        elif name.endswith(("alpha.pre", "alpha.res", "alpha.post")):
+            p.fill_(0.7)
+    found = under(model, TOKENS, m.replace_at("s2", replacement_of(change, "s2"), where, reach, 2))
+    torch.testing.assert_close(found, plain_hyper(model, TOKENS, 2, CHANGES[change], where, reach), **TIGHT)
+    assert (found - model(TOKENS)).abs().max() > 1e-4
 
 
 def test_what_is_known_on_paper() -> None:
@@ -149,22 +140,18 @@ def test_what_is_known_on_paper() -> None:
 
 
 def test_what_stands_in_the_streams_place(tiny_run: Path) -> None:
-    model = load(tiny_run)
-    rows = [[0, 5, 9, 2], [0, 7]]
+    model, rows = load(tiny_run), [[0, 5, 9, 2], [0, 7]]
+    mid, pre = "blocks.1.hook_context_mid", "blocks.0.hook_token_pre"
     means, one = hook_means(model, m.hook_names("context", 2), rows), m.stream_of(model, "context", rows[0])
-    found = []
-    for row in rows:
-        seen = captured(model, torch.tensor([row]), "blocks.1.hook_context_mid")
-        found.append(seen["blocks.1.hook_context_mid"][0])
-    assert torch.equal(one["blocks.1.hook_context_mid"], found[0])
-    torch.testing.assert_close(means["blocks.1.hook_context_mid"], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
-    words = m.random_embeddings(model, "token", 40, 0, 0)["blocks.0.hook_token_pre"]
+    found = [captured(model, torch.tensor([row]), mid)[mid][0] for row in rows]
+    assert torch.equal(one[mid], found[0])
+    torch.testing.assert_close(means[mid], torch.cat(found).mean(0), rtol=1e-4, atol=1e-6)
+    words, again = (m.random_embeddings(model, "token", 40, 0, draw)[pre] for draw in (0, 1))
     distance = (words[:, None] - model.embed.weight[None]).abs().amax(-1).min(1)
     assert len(words) == model.config.n_ctx and not distance.values.any() and distance.indices.unique().numel() > 5
     assert distance.indices.max() < 40 < model.config.d_vocab, "none of an id without a token"
-    assert not torch.equal(words, m.random_embeddings(model, "token", 40, 0, 1)["blocks.0.hook_token_pre"])
-    nets = (make("cfm", embed_scale=s) for s in (1.0, 4.0))
-    plain, scaled = (m.random_embeddings(net, "token", 256, 0, 0)["blocks.0.hook_token_pre"] for net in nets)
+    assert not torch.equal(words, again)
+    plain, scaled = (m.random_embeddings(make("cfm", embed_scale=s), "token", 256, 0, 0)[pre] for s in (1.0, 4.0))
     assert torch.equal(scaled, 4 * plain), "random words are scaled as the embedding is"
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
     for draw in range(50):
@@ -179,22 +166,14 @@ def test_the_table(tiny_run: Path) -> None:
     how = Streams(method=("zero", "resample"), where=("0", "everywhere"), reach=("onwards",), draws=2, seed=5)
     table = how.measure(model, Documents(max_documents=6)).table()
     table = with_reasons(table).set_index(["definition", "where"])
-
-    def by_hand(edits: Any) -> np.ndarray:
-        out = np.zeros(6)
-        for (i,), tokens, targets in document_batches(shards, model.config.n_ctx, 1, 6):
-            logits = under(model, tokens, edits)[0]
-            out[i] = float(torch.nn.functional.cross_entropy(logits, targets[0], ignore_index=-100, reduction="sum"))
-        return out
-
-    base = by_hand({})
+    base, _ = losses_alone(model, shards, {}, 6)
     for row, made in (
         (table.loc["x_t → 0", "everywhere"], [m.zero]),
         (table.loc["x_e → other text", "everywhere"],
          [m.sequence(m.stream_of(model, "context", m.window(shards, model.config.n_ctx, 5, i))) for i in (0, 1)]),
     ):  # fmt: skip
         stream = row["stream"]
-        sums = np.stack([by_hand(m.replace_at(stream, r, "everywhere", "", 2)) for r in made])
+        sums = np.stack([losses_alone(model, shards, m.replace_at(stream, r, "everywhere", "", 2), 6)[0] for r in made])
         assert row["delta"] == pytest.approx((sums.mean(0) - base).sum() / row["tokens"], abs=1e-5)
         assert row["percent"] == pytest.approx(100 * (sums.mean(0).sum() / base.sum() - 1), abs=1e-3)
         assert row["percent_low"] < row["percent"] < row["percent_high"] and row["delta_low"] < row["delta"]
@@ -203,18 +182,6 @@ def test_the_table(tiny_run: Path) -> None:
     empty = table.loc["x_e → 0", "L0"]
     assert np.isnan(empty["delta"]) and "by construction" in empty["undefined"]
     assert table.loc[("x_t → 0", "everywhere"), "paper_percent"] == 36
-
-
-def test_an_interrupted_command_has_the_spread_of_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents that were not measured are left out of the standard deviation over draws, too."""
-    interrupt_pass(monkeypatch, 3)
-    argv = ["lfa", "--streams", "token", "--method", "random", "--where", "everywhere", "--draws", "2"]
-    with pytest.raises(KeyboardInterrupt):
-        main([*argv, "--max-documents", "8", "--batch-size", "2", "--out", str(tmp_path / "part.parquet")])
-    monkeypatch.undo()
-    main([*argv, "--max-documents", "4", "--batch-size", "2", "--out", str(tmp_path / "four.parquet")])
-    part, four = (pd.read_parquet(tmp_path / f"{name}.parquet")["draw_sd"][0] for name in ("part", "four"))
-    assert part == pytest.approx(four, rel=1e-4) and part > 0
 
 
 def test_a_context_stream_that_an_edit_writes_before_layer_0_is_measured(tiny_run: Path) -> None:

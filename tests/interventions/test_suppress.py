@@ -26,12 +26,13 @@ from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import given_prompts, open_data
 from streamscope.instruments.prompts.alignment import Aligned, align
 from streamscope.instruments.result import Result
+from streamscope.instruments.stats.estimators import rank_among
 from streamscope.instruments.table import Table
 from streamscope.interventions import Ablate, Suppress
-from streamscope.interventions.controls import inert_reason
+from streamscope.interventions.controls import random_sets
 from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import observe_loss, observe_prompts
-from streamscope.interventions.suppress.measure import Cell, add_measure, design, rank_heads, tables
+from streamscope.interventions.suppress.measure import Cell, add_measure, design, heads_over, rank_heads, tables
 from streamscope.models import build, load
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import edit
@@ -48,12 +49,10 @@ def two_layers() -> Any:
     """The model of this file's docstring."""
     one = planted.model()
     net = build(replace(one.config, n_layers=2), tokenizer=one.tokenizer)
-    state = one.state_dict()
+    net.load_state_dict(one.state_dict(), strict=False)
+    first, second = net.blocks[0].attn, net.blocks[1].attn
+    tools = [planted.VOCABULARY.index(word) for word in planted.TOOLS]
     with torch.no_grad():
-        for name, weight in net.state_dict().items():
-            if not name.startswith("blocks.1."):
-                weight.copy_(state[name])
-        first, second = net.blocks[0].attn, net.blocks[1].attn
         first.positions.slopes.copy_(one.blocks[0].attn.positions.slopes)
         first.v.weight.zero_()
         first.v.weight[8, 0] = 1.0  # head 1 carries feature 0, which is 1 in every word
@@ -64,9 +63,7 @@ def two_layers() -> Any:
         second.q.weight[0, 3], second.q.weight[0, 4] = math.sqrt(8) * C, -math.sqrt(8) * C
         second.k.weight[0, 2] = 1.0
         net.unembed.weight.zero_()
-        for word in planted.TOOLS:
-            net.unembed.weight[planted.VOCABULARY.index(word), 3] = 1.0
-            net.unembed.weight[planted.VOCABULARY.index(word), 4] = -1.0
+        net.unembed.weight[tools, 3], net.unembed.weight[tools, 4] = 1.0, -1.0
     return net
 
 
@@ -142,9 +139,7 @@ def test_the_recency_head_is_found_and_its_suppression_changes_nothing(found: tu
     cells, result, _ = found
     assert cells[0].heads == (RECENCY,)
     where = {"selection": "top1", "group": "selected"}
-    one = rows(result.table().frame, **where)
-    assert one["delta"].tolist() == [0.0] * 10
-    assert one["delta_p"].isna().all()
+    assert rows(result.table().frame, **where)["delta"].tolist() == [0.0] * 10
     assert reasons(result, "effects", "delta_p", **where) == {"the same in every independent case"}
     assert reasons(result, "effects", "d", **where) == {"no case changed under the edit"}
 
@@ -164,65 +159,35 @@ def test_the_semantic_head_carries_sps_and_coherence_as_on_paper(found: tuple, a
     assert in_layer["delta"].item() == pytest.approx(np.mean([-reader(1, n) / 5 for n in keys]), abs=1e-6)
 
 
-def test_gate_one_is_exactly_the_baseline_and_is_run_as_such_by_ablate(net: Any, aligned: Aligned) -> None:
-    how = Ablate(heads=("L0.*",), measures=("sps", "coherence"), scale=(1.0, 0.0))
-    found = how.measure(net, given_prompts(aligned, net)).tables
-    for table in (one.frame for one in found.values()):
-        assert (table.loc[table["scale"] == 1, "delta"] == 0.0).all()
-        assert len(table) == 10
-    gone = rows(found["coherence"].frame, head="L0.H1", scale=0.0).iloc[0]
-    assert gone["delta"] == pytest.approx(-shift(1), abs=1e-5)
-
-
-def test_measures_share_a_forward_pass_without_changing(net: Any, aligned: Aligned) -> None:
-    edits = [scale_heads([SEMANTIC], 0.5)]
-    both = observe_prompts(net, ["coherence", "sps"], edits, aligned, net.tokenizer)
-    for measure in ("sps", "coherence"):
-        alone = observe_prompts(net, [measure], edits, aligned, net.tokenizer)[measure]
-        np.testing.assert_allclose(both[measure].values, alone.values, atol=1e-5)
-        assert both[measure].cases.equals(alone.cases)
-
-
 def test_what_cannot_change_is_undefined_and_not_zero(found: tuple, net: Any, aligned: Aligned) -> None:
     _, result, _ = found
     where = {"selection": "last", "group": "selected", "measure": "sps"}
-    for name in ("effects", "parts"):
-        last = rows(result.table(name).frame, **where)
-        assert last[["delta", "delta_p", "d", "delta_low", "delta_p_holm"]].isna().all(axis=None)
-        for column in ("delta", "d"):
-            assert all("undefined by construction" in why for why in reasons(result, name, column, **where))
-    effects = result.table().frame
+    for name, columns in (
+        *((name, ("delta", "delta_p", "d", "delta_low", "delta_p_holm")) for name in ("effects", "parts")),
+        ("curves", ("slope", "r2")), ("asymmetry", ("asymmetry",)),
+    ):  # fmt: skip
+        assert rows(result.table(name).frame, **where)[list(columns)].isna().all(axis=None)
+        for column in {*columns} & {"delta", "d", "slope", "r2", "asymmetry"}:
+            assert all("by construction" in why for why in reasons(result, name, column, **where))
+    effects, parts = (result.table(name).frame for name in ("effects", "parts"))
     assert (rows(effects, selection="last", group="selected", measure="coherence")["delta"] == 0).all()
-    parts = result.table("parts").frame
     assert rows(parts, selection="semantic", group="selected", part="L0")["delta"].isna().all()
-    for name, column in (("curves", "slope"), ("curves", "r2"), ("asymmetry", "asymmetry")):
-        assert all("by construction" in why for why in reasons(result, name, column, **where))
     assert np.isnan(rows(result.table("controls").frame, selection="last", measure="sps")["p_rank"].item())
 
     def ablated(*heads: Head) -> Table:
-        named = tuple(f"L{head.layer}.H{head.head}" for head in heads)
-        how = Ablate(heads=named, together=True, measures=("sps",))
+        how = Ablate(heads=tuple(head.label for head in heads), together=True, measures=("sps",))
         return how.measure(net, given_prompts(aligned, net)).table("sps")
 
-    single = ablated(READER)
-    assert np.isnan(single.frame["delta"][0])
-    assert "by construction" in single.missing[0, "delta"]
-    pairs = [ablated(SEMANTIC, READER), ablated(SEMANTIC, Head(0, 2))]
-    one, other = (pair.frame.iloc[0] for pair in pairs)
-    assert np.isfinite(one["delta"]) and np.isnan(one["interaction"])
-    assert "by construction" in pairs[0].missing[0, "interaction"]
-    assert other["interaction"] == pytest.approx(0, abs=1e-6), "L0.H2 writes nothing"
-    three, two = ablated(RECENCY, SEMANTIC, READER).frame.iloc[0], ablated(RECENCY, SEMANTIC).frame.iloc[0]
-    assert three["interaction"] == pytest.approx(two["interaction"], abs=1e-9), "the reader is in the last layer"
-
-
-@pytest.mark.parametrize(
-    ("measure", "readout", "layers", "cannot"),
-    [("sps", "all", [2], True), ("sps", "all", [1, 2], False), ("sps", "L1", [1], True), ("sps", "L2", [1], False),
-     ("coherence", "all", [2], False), ("loss", "all", [2], False)],
-)  # fmt: skip
-def test_by_construction(measure: str, readout: str, layers: list[int], cannot: bool) -> None:
-    assert bool(inert_reason(measure, readout, [Head(layer, 0) for layer in layers], 3)) is cannot
+    single, pair = ablated(READER), ablated(SEMANTIC, READER)
+    assert np.isnan(single.frame["delta"][0]) and "by construction" in single.missing[0, "delta"]
+    assert np.isfinite(pair.frame["delta"][0]) and np.isnan(pair.frame["interaction"][0])
+    assert "by construction" in pair.missing[0, "interaction"]
+    idle, two, three = (
+        ablated(*heads).frame["interaction"][0]
+        for heads in ((SEMANTIC, Head(0, 2)), (RECENCY, SEMANTIC), (RECENCY, SEMANTIC, READER))
+    )
+    assert idle == pytest.approx(0, abs=1e-6), "L0.H2 writes nothing"
+    assert three == pytest.approx(two, abs=1e-9), "the reader is in the last layer"
 
 
 def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(found: tuple) -> None:
@@ -243,17 +208,15 @@ def test_controls_rank_the_selected_heads_among_heads_that_were_not_selected(fou
 
 def test_curves_and_asymmetry(found: tuple) -> None:
     _, result, _ = found
-    curve = rows(result.table("curves").frame, selection="semantic", group="selected", measure="coherence").iloc[0]
-    y = [shift(g) - shift(1) for g in GATES]
-    line, bend = np.polyfit(GATES, y, 1), np.polyfit(GATES, y, 2)
-    assert (curve["slope"], curve["intercept"]) == (pytest.approx(line[0], abs=1e-5), pytest.approx(line[1], abs=1e-5))
-    assert curve["curvature"] == pytest.approx(bend[0], abs=1e-5)
-    residual = np.array(y) - np.polyval(line, GATES)
-    assert curve["departure"] == pytest.approx(np.abs(residual).max(), abs=1e-5)
-    assert curve["r2"] == pytest.approx(1 - residual.var() / np.var(y), abs=1e-4)
-    sides = rows(result.table("asymmetry").frame, selection="semantic", group="selected", measure="coherence").iloc[0]
-    assert (sides["first"], sides["last"]) == (pytest.approx(-shift(1), abs=1e-5),) * 2
-    assert sides["asymmetry"] == pytest.approx(0, abs=1e-5)
+    where = {"selection": "semantic", "group": "selected", "measure": "coherence"}
+    curve, sides = (rows(result.table(name).frame, **where).iloc[0] for name in ("curves", "asymmetry"))
+    y = np.array([shift(g) - shift(1) for g in GATES])
+    (slope, intercept), bend = np.polyfit(GATES, y, 1), np.polyfit(GATES, y, 2)
+    residual = y - np.polyval((slope, intercept), GATES)
+    expected = {"slope": slope, "intercept": intercept, "curvature": bend[0], "departure": np.abs(residual).max()}
+    assert curve[[*expected]].to_dict() == pytest.approx(expected, abs=1e-5)
+    assert curve["r2"] == pytest.approx(1 - residual.var() / y.var(), abs=1e-4)
+    assert sides[["first", "last", "asymmetry"]].tolist() == pytest.approx([-shift(1), -shift(1), 0], abs=1e-5)
     assert sides["n"] == 12
     figure = result.figure("effects-delta-over-gate")
     assert {trace.name for trace in figure.data if trace.name} == {"selected", "bottom", "random"}
@@ -280,12 +243,14 @@ def test_loss_of_documents_is_a_measure_like_the_others(tmp_path: Path) -> None:
     assert row["measure"] == "loss"
 
 
-def test_ablate_ranks_by_pds(net: Any, aligned: Aligned) -> None:
-    how = Ablate(heads=("top1:pds", "L0.H1", "L1.H0"), measures=("sps", "coherence"))
+def test_ablate_ranks_by_pds_and_gate_one_is_exactly_the_baseline(net: Any, aligned: Aligned) -> None:
+    how = Ablate(heads=("top1:pds", "L0.H1", "L1.H0"), measures=("sps", "coherence"), scale=(1.0, 0.0))
     found = how.measure(net, given_prompts(aligned, net))
     assert list(found.tables) == ["sps", "coherence"]  # the loss was not asked for
-    table = found.table("coherence").frame.set_index("head")
-    assert table["delta"].to_dict() == pytest.approx({"L0.H0": 0, "L0.H1": -shift(1), "L1.H0": 0}, abs=1e-5)
+    for table in (one.frame for one in found.tables.values()):
+        assert (table.loc[table["scale"] == 1, "delta"].dropna() == 0.0).all() and len(table) == 6
+    deltas = rows(found.table("coherence").frame, scale=0.0).set_index("head")["delta"]
+    assert deltas.to_dict() == pytest.approx({"L0.H0": 0, "L0.H1": -shift(1), "L1.H0": 0}, abs=1e-5)
 
 
 def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
@@ -294,24 +259,75 @@ def test_bos_sinks_are_no_bottom_heads(net: Any, aligned: Aligned) -> None:
 
     def to_bos(pattern: Any, hook: Any) -> Any:
         pattern = pattern.clone()
-        pattern[:, sink.head] = 0.0
-        pattern[:, sink.head, :, 0] = 1.0
+        pattern[:, sink.head] = torch.eye(pattern.shape[-1])[0]
         return pattern
 
     with edit(net, {f"blocks.{sink.layer}.attn.hook_pattern": to_bos}):
         found = Pds().measure(net, given_prompts(aligned, net))
     assert found.about["sinks"] == [sink.label] and "1 of" in found.table().title
     scores = head_scores(found.table().frame, "pds")
-    bottom = {
-        with_sinks: {cell.heads for cell in design(scores, {"top1": rank_heads(scores, 1)}, GATES, draws=2,
-                                                   sinks=with_sinks)[1] if cell.group == "bottom"}
-        for with_sinks in ((), (sink,))
-    }  # fmt: skip
-    assert bottom[()] == {(sink,)} and (sink,) not in bottom[(sink,)]
+
+    def bottom(k: int, sinks: tuple[Head, ...]) -> set[tuple[Head, ...]]:
+        cells = design(scores, {f"top{k}": rank_heads(scores, k)}, GATES, draws=2, sinks=sinks)[1]
+        return {cell.heads for cell in cells if cell.group == "bottom"}
+
+    assert bottom(1, ()) == {(sink,)} and (sink,) not in bottom(1, (sink,))
     with pytest.raises(InputError, match="8 of 10 heads are BOS sinks, and the other 2 are too few to suppress 2 "):
-        design(scores, {"top2": rank_heads(scores, 2)}, GATES, draws=2, sinks=sorted(scores)[:8])
+        bottom(2, tuple(sorted(scores)[:8]))
 
 
-def test_the_smallest_gate_changes_something() -> None:
-    with pytest.raises(InputError, match=r"gates \[1.0, 2.0\]: random sets .* give one below 1"):
-        Suppress(gates=(1.0, 2.0))
+def test_random_sets_are_distinct_seeded_and_others() -> None:
+    every = [Head(layer, h) for layer in range(6) for h in range(6)]
+    own = every[:5]
+    sets = random_sets(every, own, 5, 39, 3)
+    assert len(set(sets)) == 39
+    assert all(len(set(s)) == 5 and set(s) <= set(every) and set(s) != set(own) for s in sets)
+    assert 0.05 < np.mean([head in s for s in sets for head in own]) < 0.25  # 5 of 36, as any heads
+    assert sets == random_sets(every, own[::-1], 5, 39, 3) != random_sets(every, own, 5, 39, 4)
+    assert random_sets(every[:4], every[:1], 1, 39, 0) == [(head,) for head in every[1:4]]
+    assert len(random_sets(every[:4], every[:2], 2, 39, 0)) == 5
+    for k in (4, 5):
+        with pytest.raises(InputError, match="cannot draw"):
+            random_sets(every[:4], every[:k], k, 39, 0)
+
+
+@pytest.mark.slow
+def test_the_rank_of_heads_chosen_at_random_is_uniform() -> None:
+    """Effects of heads add up, the selection knows nothing of them: p_rank rejects 5 % of the time, for every k."""
+    every = [Head(layer, h) for layer in range(6) for h in range(6)]
+    rng = np.random.default_rng(0)
+    for k in (2, 3, 5, 10):
+        rejected = 0
+        for seed in range(1000):
+            effects = dict(zip(every, rng.standard_t(3, 36), strict=True))
+            own = [every[i] for i in rng.choice(36, k, replace=False)]
+            draws = [sum(effects[head] for head in s) for s in random_sets(every, own, k, 39, seed)]
+            rejected += rank_among(sum(effects[head] for head in own), draws).p <= 0.05
+        assert 0.03 <= rejected / 1000 <= 0.07
+
+
+def test_selection_by_pds() -> None:
+    scores = {Head(0, i): x for i, x in enumerate([0.1, 0.3, 0.3, 0.0, 0.05, 0.0])}
+    assert rank_heads(scores, 2) == (Head(0, 1), Head(0, 2))
+    assert rank_heads(scores, 2, "bottom") == (Head(0, 3), Head(0, 5))
+    assert heads_over(scores, 0.075) == (Head(0, 0), Head(0, 1), Head(0, 2))
+    values = np.array(list(scores.values()))
+    own = values.mean() + values.std(ddof=1)
+    assert [scores[h] for h in heads_over(scores, "own")] == [x for x in values if x > own]
+    for select, line in (
+        (lambda: heads_over(scores, 0.5), "no head has PDS over 0.5.*L0.H1"),
+        (lambda: heads_over(scores, -1.0), "leave too few"),
+        (lambda: rank_heads(scores, 4), "k=4 of 6 heads"),
+    ):
+        with pytest.raises(InputError, match=line):
+            select()
+
+
+@pytest.mark.parametrize(
+    ("gates", "line"),
+    [*((gates, "gates") for gates in ((1.0,), (0.0, 0.0), (float("nan"),), (1.0, float("inf")))),
+     ((1.0, 2.0), r"gates \[1.0, 2.0\]: random sets .* give one below 1")],
+)  # fmt: skip
+def test_gates_that_make_no_protocol(gates: tuple[float, ...], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        Suppress(gates=gates)

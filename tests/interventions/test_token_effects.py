@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,17 +19,17 @@ from streamscope.instruments.data import Tokens
 from streamscope.instruments.observations import estimate
 from streamscope.instruments.open_data import Document
 from streamscope.instruments.table import read_about
-from streamscope.interventions.edits import add_direction, scale_heads
+from streamscope.interventions.edits import scale_heads
 from streamscope.interventions.observe import document_losses
 from streamscope.interventions.selection import Group
 from streamscope.interventions.token_effects import TokenEffects, main
 from streamscope.interventions.token_effects.measure import Halves, Modes, by_modes, gates_of, token_effects
 from streamscope.models import load
 from streamscope.models.head_spec import Head
-from streamscope.models.hooks import capture, edit
 from streamscope.models.training.data import evaluation_shards
 from streamscope.probes.pds import Pds
 from tests.interventions import copiers
+from tests.interventions.passes import captured, under
 from tests.tiny import randomise
 
 torch.set_num_threads(1)
@@ -39,91 +40,78 @@ def test_a_head_that_matters_at_one_kind_of_position_only() -> None:
 
     Behind the word the copier raises capitals to u = A δ / s(δ): Δ loss = ln p of the copied form + ln 28.
     """
-    net = copiers.model()
+    net, ids = copiers.model(), []
     with torch.no_grad():
         net.blocks[0].attn.v.weight[8, :3] = torch.tensor([0.5, -0.5, 1.0])
-    ids = [[copiers.VOCABULARY.index(w) for w in words.split()] for words in (
-        "I see and Rose then again and", "then again I see", "see and rose then rose",
-    )]  # fmt: skip
-    sweep = [scale_heads([copiers.COPIER], 0.0), scale_heads([Head(0, 2)], 0.0)]
-    found = token_effects(net, ids, sweep)
+    texts = [t.split() for t in ("I see and Rose then again and", "then again I see", "see and rose then rose")]
+    ids = [[copiers.VOCABULARY.index(w) for w in words] for words in texts]
+    found = token_effects(net, ids, [scale_heads([copiers.COPIER], 0.0), scale_heads([Head(0, 2)], 0.0)])
     n, v = len(copiers.WORDS), len(copiers.VOCABULARY)
-    assert v == 28
-    for row, words in zip(found, ids, strict=True):
+
+    def form(word: str) -> int:
+        return (1 if word[0].isupper() else -1) if word.lower() in copiers.WORDS else 0
+
+    for row, words in zip(found, texts, strict=True):
         assert np.abs(row.delta_loss[1]).max() < 1e-6  # nobody reads the other head
-        seen = [w for w in words if copiers.VOCABULARY[w].lower() in copiers.WORDS][:1]
         for q, target in enumerate(words[1:]):
-            if not seen or q < words.index(seen[0]):
-                assert abs(row.delta_loss[0, q]) < 1e-5 and abs(row.delta_log_p[0, q]) < 1e-5
-                assert row.loss[q] == pytest.approx(math.log(v), abs=1e-5)
-                continue
-            c = 1 if copiers.VOCABULARY[seen[0]][0].isupper() else -1
+            c = next((form(word) for word in words[: q + 1] if form(word)), 0)
             u = copiers.A * copiers.DELTA * c / copiers.scale(copiers.DELTA * c)
-            word = copiers.VOCABULARY[target]
-            kind = 0 if word.lower() not in copiers.WORDS else 1 if word[0].isupper() else -1
             log_z = math.log(n * math.exp(u) + n * math.exp(-u) + v - 2 * n)
-            assert row.loss[q] == pytest.approx(log_z - kind * u, abs=1e-4)
-            assert row.delta_loss[0, q] == pytest.approx(math.log(v) - log_z + kind * u, abs=1e-4)
+            assert row.loss[q] == pytest.approx(log_z - form(target) * u, abs=1e-4)
+            assert row.delta_loss[0, q] == pytest.approx(math.log(v) - log_z + form(target) * u, abs=1e-4)
             assert row.delta_log_p[0, q] == pytest.approx(-math.log(v) - (abs(u) - log_z), abs=1e-4)
-            assert copiers.VOCABULARY[row.prediction[q]][0].isupper() == (c == 1)
+            assert c == 0 or copiers.VOCABULARY[row.prediction[q]][0].isupper() == (c == 1)
 
 
 @pytest.mark.parametrize("preset", ["std-t", "lfa", "hdpl", "dst-kron", "kromcanon"])
 def test_equals_one_pass_per_sequence_and_edit(preset: str) -> None:
-    """To 1e-5 in float32, for sequences of every length, in one batch and alone."""
+    """To 1e-5 in float32, for sequences of every length, in one batch."""
     model = randomise(streamscope.models.build(preset, scale="tiny", seed=3, init_std=0.1), std=0.2)
     draw = np.random.default_rng(0)
     ids = [draw.integers(0, 256, size=n).tolist() for n in (2, 9, 17, 5, model.config.n_ctx + 1)]
-    streams = {"": "resid", "streams": "s1", "token": "token"}[(*model.config.residual.streams, "")[0]]
-    sweep = [
-        scale_heads([Head(0, 1)], 0.0),
-        scale_heads([Head(1, 0), Head(0, 2)], 0.5),
-        add_direction(torch.linspace(-1, 1, model.config.d_model), {0: 2.0}, [streams]),
-    ]
-    found = token_effects(model, ids, sweep)
-    moved = 0.0
-    for row, one in zip(found, ids, strict=True):
-        log_p = []
-        for edits in [{}, *sweep]:
-            with torch.no_grad(), edit(model, edits):
-                log_p.append(model(torch.tensor([one[:-1]]))[0].double().log_softmax(-1))
-        for q, target in enumerate(one[1:]):
-            best = int(log_p[0][q].argmax())
-            assert row.prediction[q] == best
-            np.testing.assert_allclose(row.loss[q], -log_p[0][q, target], atol=1e-5)
-            np.testing.assert_allclose(row.log_p[q], log_p[0][q, best], atol=1e-5)
-            for e, edited in enumerate(log_p[1:]):
-                of_target, of_best = log_p[0][q, target] - edited[q, target], edited[q, best] - log_p[0][q, best]
-                np.testing.assert_allclose(row.delta_loss[e, q], of_target, atol=1e-5)
-                np.testing.assert_allclose(row.delta_log_p[e, q], of_best, atol=1e-5)
-                moved = max(moved, abs(row.delta_loss[e, q]))
-    assert moved > 1e-3
-    alone = token_effects(model, ids[1:2], sweep)[0]
-    np.testing.assert_allclose(alone.delta_loss, found[1].delta_loss, atol=1e-5)
+    sweep = [scale_heads([Head(0, 1)], 0.0), scale_heads([Head(1, 0), Head(0, 2)], 0.5)]
+    for row, one in zip(token_effects(model, ids, sweep), ids, strict=True):
+        every = torch.arange(len(one) - 1)
+        log_p = torch.stack([under(model, torch.tensor([one[:-1]]), edits)[0].double() for edits in ({}, *sweep)])
+        log_p = log_p.log_softmax(-1)
+        best, of_target = log_p[0].argmax(-1), log_p[:, every, one[1:]]
+        of_best = log_p[:, every, best]
+        assert row.prediction.tolist() == best.tolist()
+        np.testing.assert_allclose(row.loss, -of_target[0], atol=1e-5)
+        np.testing.assert_allclose(row.log_p, of_best[0], atol=1e-5)
+        np.testing.assert_allclose(row.delta_loss, of_target[0] - of_target[1:], atol=1e-5)
+        np.testing.assert_allclose(row.delta_log_p, of_best[1:] - of_best[0], atol=1e-5)
+    assert np.abs(row.delta_loss).max() > 1e-3
+
+
+def gated(gates: np.ndarray) -> Any:
+    """A model of one layer that is nothing but its gates [tokens, heads]."""
+    value = torch.tensor(gates)[None, :, :, None]
+    return SimpleNamespace(
+        config=SimpleNamespace(n_heads=2, n_layers=1), cfg=SimpleNamespace(device="cpu"),
+        hook_dict={"blocks.0.attn.hook_gate": 0},
+        run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
+    )  # fmt: skip
+
+
+UNITS = pd.DataFrame({"unit": list("abc"), "cluster": list("abc")})
 
 
 def test_a_gate_that_says_where_its_head_matters_and_one_that_does_not() -> None:
     """Planted: without head 0 every token loses its gate, without head 1 that of head 0 too, whatever its own says."""
-    rng = np.random.default_rng(0)
-    gates = {0: rng.permutation(np.arange(20) / 20), 1: np.tile([0.0, 1.0], 10)}
-    in_order = np.sort(gates[0])
-    gates[0][1::2], gates[0][::2] = in_order[::2], in_order[1::2]  # alike by both halves
-    value = torch.tensor(np.stack([gates[0], gates[1]], -1))[None, :, :, None]
-    net = SimpleNamespace(
-        config=SimpleNamespace(n_heads=2), cfg=SimpleNamespace(device="cpu"), hook_dict={"blocks.0.attn.hook_gate": 0},
-        run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
-    )  # fmt: skip
+    in_order, gate = np.arange(20) / 20, np.zeros(20)
+    gate[1::2], gate[::2] = in_order[::2], in_order[1::2]  # alike by both halves
+    net = gated(np.stack([gate, np.tile([0.0, 1.0], 10)], -1))
     groups = [Group("L0.H0", (Head(0, 0),)), Group("two", (Head(0, 0), Head(0, 1))), Group("L0.H1", (Head(0, 1),))]
     halves = Halves(net, groups, 3)
     assert halves.edits == (0, 2)
     for at in range(3):
-        lost = gates[0] * (1 + at / 10)
+        lost = gate * (1 + at / 10)
         halves.add(at, gates_of(net, Document(at, list(range(21)), 21)), np.stack([lost, lost, lost]))
-    block, contrasts = halves.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
-    frame, _ = estimate(block, contrasts).wide(["edit"])
-    found = frame.set_index("edit")
-    own = (np.sort(gates[0])[10:].mean() - np.sort(gates[0])[:10].mean()) * 1.1
-    other = (gates[0][1::2].mean() - gates[0][::2].mean()) * 1.1
+    block, contrasts = halves.observe(UNITS)
+    found = estimate(block, contrasts).wide(["edit"])[0].set_index("edit")
+    own = (in_order[10:].mean() - in_order[:10].mean()) * 1.1
+    other = (gate[1::2].mean() - gate[::2].mean()) * 1.1
     assert found.loc["L0.H0", "own"] == pytest.approx(own) and found.loc["L0.H1", "own"] == pytest.approx(other)
     assert found.loc["L0.H0", "beyond"] == pytest.approx(own - other) == -found.loc["L0.H1", "beyond"]
     assert found.loc["all heads", "own"] == pytest.approx((own + other) / 2)
@@ -135,12 +123,7 @@ def planted_modes(tmp_path: Path, lost: dict[int, np.ndarray], **changed: object
     mode = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, -1, -1])
     dealt = np.array([9, 0, 1, 0, 9, 5, 1, 8, 2, 7, 6, 3]) / 1000  # in no other mode all are below the median
     gates = np.stack([np.where(mode == low, 0.1, 0.9) + dealt for low in (0, 1)], -1)
-    value = torch.tensor(gates)[None, :, :, None]
-    net = SimpleNamespace(
-        config=SimpleNamespace(n_heads=2, n_layers=1), cfg=SimpleNamespace(device="cpu"),
-        hook_dict={"blocks.0.attn.hook_gate": 0},
-        run_with_cache=lambda ids, names_filter: (None, {"blocks.0.attn.hook_gate": value}),
-    )  # fmt: skip
+    net = gated(gates)
     documents = [Document(at, list(range(13)), 13) for at in range(3)]
     rows = pd.DataFrame({
         "document": np.repeat(range(3), 12), "position": np.tile(range(12), 3), "token_id": np.tile(range(12), 3),
@@ -162,7 +145,7 @@ def test_a_head_that_does_nothing_in_the_modes_in_which_its_gate_is_low(tmp_path
     assert modes.own.tolist() == [[True, False, False], [False, True, False]]
     assert modes.neighbours.tolist() == modes.own[::-1].tolist()
     assert "2 of 2 heads have low modes, 1.0 of 3 on average; 30 of 36 tokens are in a mode" in modes.title
-    block, contrasts = modes.observe(pd.DataFrame({"unit": list("abc"), "cluster": list("abc")}))
+    block, contrasts = modes.observe(UNITS)
     estimates = estimate(block, contrasts)
     assert set(estimates.where(edit={"L0.H0", "L0.H1"}, quantity="own").frame["clusters"]) == {1}, "a single low mode"
     found = estimates.wide(["edit"])[0].set_index("edit")
@@ -234,41 +217,37 @@ def test_a_control_is_measured_without_the_heads_that_the_run_ranks() -> None:
 
 
 def test_gates_by_hand_from_the_rows() -> None:
-    """The table of a gated model against its rows and a forward pass of each document."""
+    """Of a gated model: its gates by a forward pass of each document, halves above and below each median."""
     model = randomise(streamscope.models.build("pls", scale="tiny", seed=3, init_std=0.3))
     rng = np.random.default_rng(1)
-    ids = [rng.integers(0, 256, size=n).tolist() for n in (12, 9, 2, 17)]
+    ids = [rng.integers(0, 256, size=n).tolist() for n in (12, 9, 17)]
     groups = [Group(f"L1.H{h}", (Head(1, h),)) for h in range(2)]
     effects = token_effects(model, ids, [scale_heads(group.heads, 0.0) for group in groups])
-    halves = Halves(model, groups, len(ids))
+    halves, high, low = Halves(model, groups, len(ids)), [], []
     for at, (one, found) in enumerate(zip(ids, effects, strict=True)):
-        halves.add(at, gates_of(model, Document(at, one, len(one))), np.abs(found.delta_loss))
-    block, contrasts = halves.observe(pd.DataFrame({"unit": list("abcd"), "cluster": list("abcd")}))
-    frame, _ = estimate(block, contrasts).wide(["edit"])
-    high, low = [], []
-    for one, found in zip(ids, effects, strict=True):
-        with capture(model, ["blocks.1.attn.hook_gate"]) as kept, torch.no_grad():
-            model(torch.tensor([one[:-1]]))
-        gate = kept["blocks.1.attn.hook_gate"][0, :, 0].double().mean(-1).numpy()
-        size = np.abs(found.delta_loss[0])
-        high += size[gate > np.median(gate)].tolist()
-        low += size[gate < np.median(gate)].tolist()
-    assert frame.set_index("edit").loc["L1.H0", "own"] == pytest.approx(np.mean(high) - np.mean(low), rel=1e-5)
+        size, name = np.abs(found.delta_loss), "blocks.1.attn.hook_gate"
+        halves.add(at, gates_of(model, Document(at, one, len(one))), size)
+        gate = captured(model, torch.tensor([one[:-1]]), name)[name][0, :, 0].double().mean(-1).numpy()
+        high += size[0][gate > np.median(gate)].tolist()
+        low += size[0][gate < np.median(gate)].tolist()
+    block, contrasts = halves.observe(UNITS)
+    own = estimate(block, contrasts).wide(["edit"])[0].set_index("edit").loc["L1.H0", "own"]
+    assert own == pytest.approx(np.mean(high) - np.mean(low), rel=1e-5)
 
 
 def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    out = tmp_path / "effects.parquet"
-    argv = [str(tiny_run), "--stride", "0"]
-    main([*argv, "--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2", "--out", str(out)])
-    model = load(tiny_run)
+    out, names = tmp_path / "effects.parquet", ["L0.H1", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "two"]
+
+    def written(*options: str) -> pd.DataFrame:
+        main([str(tiny_run), "--stride", "0", *options, "--out", str(out)])
+        return pd.read_parquet(out)
+
+    table = written("--heads", "L0.H1", "L1.*", "--groups", "two=L0.H0+L1.H2")
+    model, about = load(tiny_run), read_about(out)
     shards = evaluation_shards(tiny_run, model.tokenizer, None)
-    table, about = pd.read_parquet(out), read_about(out)
-    n_ctx = model.config.n_ctx
-    expected = [(d, q, *shards.document(d)[q : q + 2]) for d in range(shards.n_documents) for q in range(
-        min(len(shards.document(d)) - 1, n_ctx))]  # fmt: skip
-    got = table[["document", "position", "token_id", "target_id"]].itertuples(index=False)
-    assert [tuple(row) for row in got] == [tuple(map(int, row)) for row in expected]
-    names = ["L0.H1", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "two"]
+    documents = [shards.document(d)[: model.config.n_ctx + 1].tolist() for d in range(shards.n_documents)]
+    expected = [(d, q, *ids[q : q + 2]) for d, ids in enumerate(documents) for q in range(len(ids) - 1)]
+    assert table[["document", "position", "token_id", "target_id"]].to_numpy().tolist() == list(map(list, expected))
     assert list(about["about"]["effects"]["edits"]) == names
     assert list(table.columns[7:]) == [f"{m}_{n}" for m in ("delta_loss", "delta_log_p") for n in names]
     assert about["units"]["delta_loss_two"].startswith("nats")
@@ -279,15 +258,11 @@ def test_the_command_writes_every_position_in_order(tiny_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sums["delta_loss_two"], losses.edited[0] - losses.baseline, atol=1e-3)
     assert f"{shards.n_documents} documents" in capsys.readouterr().out
     monkeypatch.setattr("streamscope.interventions.token_effects.measure.AT_ONCE", 3)  # row groups of three documents
-    main([*argv, "--heads", "L0.H1", "--out", str(out)])
+    columns, again = ["document", "position", "loss", "delta_loss_L0.H1"], written("--heads", "L0.H1")
     assert pq.ParquetFile(out).num_row_groups == -(-shards.n_documents // 3)
-    columns = ["document", "position", "loss", "delta_loss_L0.H1"]
-    pd.testing.assert_frame_equal(pd.read_parquet(out)[columns], table[columns], atol=1e-5)
-    few = tmp_path / "few.parquet"
-    main([*argv, "--heads", "L0.H1", "--max-tokens", "70", "--out", str(few)])
-    first = pd.read_parquet(few)
-    assert len(first) == 70
-    pd.testing.assert_frame_equal(first[columns], table[columns][:70], atol=1e-5)
+    for found in (again, written("--heads", "L0.H1", "--max-tokens", "70")):
+        pd.testing.assert_frame_equal(found[columns], table[columns][: len(found)], atol=1e-5)
+    assert (len(again), len(found)) == (len(table), 70)
 
 
 def test_the_means_are_those_of_the_whole_table(tiny_run: Path) -> None:

@@ -378,7 +378,7 @@ OF_NNSIGHT = {
     "setting the readout of the streams, hook_resid_post": test_nnsight.check_setting_the_readout,
 }
 for call, of_preset in OF_NNSIGHT.items():
-    check(SIGHT, call)(lambda case, of_preset=of_preset: of_preset((case.preset,)))
+    check(SIGHT, call)(lambda case, of_preset=of_preset: of_preset(case.preset))
 
 
 # ---- what collects activations, and what reads Hugging Face models -----------------------------
