@@ -88,21 +88,18 @@ MLX = dict(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("preset", "scale", "expected"),
-    [
-        ("lfa", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=32, epochs=2.0, lr_floor=0.1, clip=1.0)),
-        ("dst-kron", "paper", dict(ADAMW, lr=5e-4, warmup=1000, batch_size=32, epochs=3.0, lr_floor=0.1, clip=1.0)),
-        ("pls", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=64, epochs=2.0, lr_floor=0.1, clip=1.0)),
-        ("llama", "paper", dict(ADAMW, lr=8e-4, warmup=1000, batch_size=4, steps=20_000, lr_floor=0.0, clip=0.0)),
-        ("hdpl", "paper", dict(ADAMW, param_dtype="bf16", steps=20_000, epochs=None, lr_floor=0.0, clip=0.0)),
-        ("gpt2", "paper", dict(MLX, lr=6e-4, warmup=200, batch_size=16, steps=2000, lr_floor=0.1, clip=1.0)),
-        ("canon", "paper", dict(MLX, param_dtype="bf16", muon_lr=0.02, muon_decay=0.01, hc_lr=5e-3, hc_decay=0.2)),
-        ("lfa", "zoo", dict(ADAMW, param_dtype="fp32", lr=1e-3, warmup=100, batch_size=16, epochs=4.0, clip=1.0)),
-        ("hdpl", "small", dict(ADAMW, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.0, clip=1.0)),
-        ("kromhc", "zoo", dict(MLX, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.1, clip=1.0)),
-    ],
-)
+@pytest.mark.parametrize(("preset", "scale", "expected"), [
+    ("lfa", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=32, epochs=2.0, lr_floor=0.1, clip=1.0)),
+    ("dst-kron", "paper", dict(ADAMW, lr=5e-4, warmup=1000, batch_size=32, epochs=3.0, lr_floor=0.1, clip=1.0)),
+    ("pls", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=64, epochs=2.0, lr_floor=0.1, clip=1.0)),
+    ("llama", "paper", dict(ADAMW, lr=8e-4, warmup=1000, batch_size=4, steps=20_000, lr_floor=0.0, clip=0.0)),
+    ("hdpl", "paper", dict(ADAMW, param_dtype="bf16", steps=20_000, epochs=None, lr_floor=0.0, clip=0.0)),
+    ("gpt2", "paper", dict(MLX, lr=6e-4, warmup=200, batch_size=16, steps=2000, lr_floor=0.1, clip=1.0)),
+    ("canon", "paper", dict(MLX, param_dtype="bf16", muon_lr=0.02, muon_decay=0.01, hc_lr=5e-3, hc_decay=0.2)),
+    ("lfa", "zoo", dict(ADAMW, param_dtype="fp32", lr=1e-3, warmup=100, batch_size=16, epochs=4.0, clip=1.0)),
+    ("hdpl", "small", dict(ADAMW, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.0, clip=1.0)),
+    ("kromhc", "zoo", dict(MLX, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.1, clip=1.0)),
+])  # fmt: skip
 def test_recipes(preset: str, scale: str, expected: dict[str, Any]) -> None:
     """SPEC §1.2, §5, §8: formulas of the papers' code at every scale, rates, lengths and storage at scale paper."""
     t = asdict(with_recipe(Training(), preset, scale))

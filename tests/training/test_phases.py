@@ -173,16 +173,13 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
     assert t.flops == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
 
 
-@pytest.mark.parametrize(
-    ("phases", "more", "line"),
-    [
-        ("5:8x9999", [], "the model's context is"),
-        ("5:8x8:.5/.5", [], "need a mixture"),
-        ("5:100000x8", [], "a phase's batch needs 100000"),
-        ("5:6x8", ["--accumulate", "4"], "a batch of 6 sequences is not divisible by 1 processes × 4 micro-batches"),
-        ("5:8x8", ["--steps", "9"], "leave out --steps"),
-    ],
-)
+@pytest.mark.parametrize(("phases", "more", "line"), [
+    ("5:8x9999", [], "the model's context is"),
+    ("5:8x8:.5/.5", [], "need a mixture"),
+    ("5:100000x8", [], "a phase's batch needs 100000"),
+    ("5:6x8", ["--accumulate", "4"], "a batch of 6 sequences is not divisible by 1 processes × 4 micro-batches"),
+    ("5:8x8", ["--steps", "9"], "leave out --steps"),
+])  # fmt: skip
 def test_bad_phases_are_one_line_and_write_nothing(corpus, tmp_path, phases: str, more: list[str], line: str) -> None:
     with refused(line):
         main(phased(corpus, tmp_path / "out", phases, *more))
