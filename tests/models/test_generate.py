@@ -66,17 +66,13 @@ def test_seeded(model: Any) -> None:
 P = [0.05, 0.4, 0.1, 0.3, 0.15]
 
 
-@pytest.mark.parametrize(
-    ("options", "kept"),
-    [
-        ({"top_k": 1}, [1]), ({"top_k": 2}, [1, 3]), ({"top_k": 3}, [1, 3, 4]), ({"top_k": 99}, [0, 1, 2, 3, 4]),
-        ({"top_p": 0.39}, [1]), ({"top_p": 0.5}, [1, 3]), ({"top_p": 0.69}, [1, 3]), ({"top_p": 0.8}, [1, 3, 4]),
-        ({"top_p": 0.9}, [1, 2, 3, 4]), ({"top_p": 1.0}, [0, 1, 2, 3, 4]),
-        ({"top_k": 2, "top_p": 0.5}, [1]),  # of the two best (4/7 and 3/7) the first already has half of the mass
-        ({"temperature": 0.5}, [0, 1, 2, 3, 4]), ({"temperature": 2.0}, [0, 1, 2, 3, 4]),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "kept"), [
+    ({"top_k": 1}, [1]), ({"top_k": 2}, [1, 3]), ({"top_k": 3}, [1, 3, 4]), ({"top_k": 99}, [0, 1, 2, 3, 4]),
+    ({"top_p": 0.39}, [1]), ({"top_p": 0.5}, [1, 3]), ({"top_p": 0.69}, [1, 3]), ({"top_p": 0.8}, [1, 3, 4]),
+    ({"top_p": 0.9}, [1, 2, 3, 4]), ({"top_p": 1.0}, [0, 1, 2, 3, 4]),
+    ({"top_k": 2, "top_p": 0.5}, [1]),  # of the two best (4/7 and 3/7) the first already has half of the mass
+    ({"temperature": 0.5}, [0, 1, 2, 3, 4]), ({"temperature": 2.0}, [0, 1, 2, 3, 4]),
+], ids=str)  # fmt: skip
 def test_the_likeliest_k_tokens_and_the_smallest_set_that_reaches_p(monkeypatch, options, kept: list[int]) -> None:
     share = support(monkeypatch, P, **options)
     assert sorted(share) == kept
@@ -105,23 +101,20 @@ def test_an_edit_of_one_position(model: Any) -> None:
     assert generate(model, [row[:3]], **usual) == plain, "nothing stays behind"
 
 
-@pytest.mark.parametrize(
-    ("prompts", "options", "message"),
-    [
-        ([], {}, "nothing to continue"),
-        ([[1], []], {}, "a prompt without tokens cannot be continued"),
-        (["Once"], {}, "no tokenizer"),
-        ([[999]], {}, "token id 999 is outside the vocabulary of 256"),
-        ([[1] * 30], {"max_new_tokens": 3}, "prompt and 3 new tokens are 33 tokens, but the context has 32"),
-        ([[1]], {"temperature": -1.0}, "temperature >= 0"),
-        ([[1]], {"temperature": torch.nan}, "temperature >= 0"),
-        ([[1]], {"top_k": 0}, "top_k >= 1"),
-        ([[1]], {"top_p": 0.0}, "0 < top_p <= 1"),
-        ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty > 0"),
-        ([[1]], {"edits": {"blocks.0.attn.hook_zz": lambda x, hook: x}}, "unknown hook 'blocks.0.attn.hook_zz'"),
-        ([[1]], {"edits": {"blocks.0.hook_resid_pre": lambda x, hook: x}}, "only shows the sum of the streams"),
-    ],
-)
+@pytest.mark.parametrize(("prompts", "options", "message"), [
+    ([], {}, "nothing to continue"),
+    ([[1], []], {}, "a prompt without tokens cannot be continued"),
+    (["Once"], {}, "no tokenizer"),
+    ([[999]], {}, "token id 999 is outside the vocabulary of 256"),
+    ([[1] * 30], {"max_new_tokens": 3}, "prompt and 3 new tokens are 33 tokens, but the context has 32"),
+    ([[1]], {"temperature": -1.0}, "temperature >= 0"),
+    ([[1]], {"temperature": torch.nan}, "temperature >= 0"),
+    ([[1]], {"top_k": 0}, "top_k >= 1"),
+    ([[1]], {"top_p": 0.0}, "0 < top_p <= 1"),
+    ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty > 0"),
+    ([[1]], {"edits": {"blocks.0.attn.hook_zz": lambda x, hook: x}}, "unknown hook 'blocks.0.attn.hook_zz'"),
+    ([[1]], {"edits": {"blocks.0.hook_resid_pre": lambda x, hook: x}}, "only shows the sum of the streams"),
+])  # fmt: skip
 def test_bad_input(model: Any, prompts: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         generate(model, prompts, **{"max_new_tokens": 2, **options})

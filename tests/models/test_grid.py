@@ -127,23 +127,20 @@ def test_every_run_of_our_grids_can_be_trained(path: Path) -> None:
             assert all(phase.n_ctx <= config.n_ctx for phase in phases)
 
 
-@pytest.mark.parametrize(
-    ("grid", "line"),
-    [
-        ({"presets": ["lfa"], "seed": [0]}, "unknown key of a grid 'seed': did you mean seeds"),
-        ({"presets": []}, "presets of a grid: give at least one"),
-        ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid: input should be a valid integer"),
-        ({"presets": ["lfa"], "seeds": [-1]}, "seeds of a grid must be at least 0, got -1"),
-        ({"presets": ["lfa", "lfa"]}, "names a run .* twice"),
-        ({"presets": ["lfa"], "parts": {"train": {}}}, r"\[\[parts\]\] of a grid are tables"),
-        ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
-        ({"presets": ["lfa"], "train": {"compile": True}}, 'compile of a grid is "off", "blocks" or "step", got True'),
-        ({"presets": ["lfa"], "settings": {"a": 3}}, "settings of a grid: input should be a valid dictionary"),
-        ({"presets": ["lfa"], "train": {"set": [3]}}, "set of a grid is a list of texts"),
-        ({"presets": ["lfa"], "train": {"set": ["d_model=64"]}}, "lfa-s0 .*: 6 heads do not divide the width 64"),
-        ({"presets": ["kromhc", "lfa"], "settings": {"fast": {"hc_lr": 1.0}}}, "lfa-fast-s0 .*: --hc-lr has no effect"),
-    ],
-)
+@pytest.mark.parametrize(("grid", "line"), [
+    ({"presets": ["lfa"], "seed": [0]}, "unknown key of a grid 'seed': did you mean seeds"),
+    ({"presets": []}, "presets of a grid: give at least one"),
+    ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid: input should be a valid integer"),
+    ({"presets": ["lfa"], "seeds": [-1]}, "seeds of a grid must be at least 0, got -1"),
+    ({"presets": ["lfa", "lfa"]}, "names a run .* twice"),
+    ({"presets": ["lfa"], "parts": {"train": {}}}, r"\[\[parts\]\] of a grid are tables"),
+    ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
+    ({"presets": ["lfa"], "train": {"compile": True}}, 'compile of a grid is "off", "blocks" or "step", got True'),
+    ({"presets": ["lfa"], "settings": {"a": 3}}, "settings of a grid: input should be a valid dictionary"),
+    ({"presets": ["lfa"], "train": {"set": [3]}}, "set of a grid is a list of texts"),
+    ({"presets": ["lfa"], "train": {"set": ["d_model=64"]}}, "lfa-s0 .*: 6 heads do not divide the width 64"),
+    ({"presets": ["kromhc", "lfa"], "settings": {"fast": {"hc_lr": 1.0}}}, "lfa-fast-s0 .*: --hc-lr has no effect"),
+])  # fmt: skip
 def test_a_wrong_grid_is_one_line(grid: dict, line: str) -> None:
     with pytest.raises(InputError, match=line):
         cells_of(grid)

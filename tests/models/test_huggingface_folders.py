@@ -452,16 +452,13 @@ def test_texts_of_a_bridge_end_where_the_librarys_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"n_layer": ...}, "asks for 28 layers, but there are 25 tensors"),
-        ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights: a size in it is missing"),
-        ({"vocab_size": 10**9}, "bytes of its weights"),
-        ({"n_layer": 3}, r"lacks transformer.h.2.\S+ and \d+ more"),
-        ({"vocab_size": "wide"}, "cannot be read .*vocab_size"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "line"), [
+    ({"n_layer": ...}, "asks for 28 layers, but there are 25 tensors"),
+    ({"n_embd": ..., "n_head": ..., "rotary_dim": ...}, "its weights: a size in it is missing"),
+    ({"vocab_size": 10**9}, "bytes of its weights"),
+    ({"n_layer": 3}, r"lacks transformer.h.2.\S+ and \d+ more"),
+    ({"vocab_size": "wide"}, "cannot be read .*vocab_size"),
+])  # fmt: skip
 def test_sizes_of_a_bridge_are_held_against_its_weights(changes: dict[str, Any], line: str, tmp_path: Path) -> None:
     """What the weights lack is not drawn at random, and what a config.json lacks is not built at the largest size."""
     with refused(line):
@@ -604,13 +601,10 @@ def test_what_is_not_plain_lora_is_refused_by_name(
         load(f"hf:{folder}")
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "value", "line"),
-    [
-        ("adapter_model", "model.layers.1.mlp.down_proj.lora_B.weight", torch.inf, "is not finite: 1 of 144"),
-        ("model", "model.layers.1.mlp.up_proj.weight", torch.nan, "is NaN: 1 of 3840 values"),
-    ],
-)
+@pytest.mark.parametrize(("file", "name", "value", "line"), [
+    ("adapter_model", "model.layers.1.mlp.down_proj.lora_B.weight", torch.inf, "is not finite: 1 of 144"),
+    ("model", "model.layers.1.mlp.up_proj.weight", torch.nan, "is NaN: 1 of 3840 values"),
+])  # fmt: skip
 def test_numbers_that_are_not_finite_are_named(file: str, name: str, value: float, line: str, tmp_path: Path) -> None:
     folder = saved("llama", tmp_path / "model")
     adapted(folder, "llama")

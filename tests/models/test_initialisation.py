@@ -93,17 +93,13 @@ def test_rules_by_projection() -> None:
     torch.testing.assert_close(attn.o.weight * 12**0.5, plain.o.weight)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"init.embed": "fan_in_normal", "init.weights": "fan_in_normal"},
-        {"init.embed": "fan_in_uniform", "attention.v": "kron", "attention.v.init": "unit_output"},
-        {"init.embed": "orthogonal", "embed_scale": 3.0},
-        {"positions": "learned", "init.positions.std": 0.05, "attention.v": "dns", "attention.v.init": "unit_output"},
-    ],
-    ids=["preset", "fan-in", "kron", "scaled", "learned"],
-)
+@pytest.mark.parametrize("changes", [
+    {},
+    {"init.embed": "fan_in_normal", "init.weights": "fan_in_normal"},
+    {"init.embed": "fan_in_uniform", "attention.v": "kron", "attention.v.init": "unit_output"},
+    {"init.embed": "orthogonal", "embed_scale": 3.0},
+    {"positions": "learned", "init.positions.std": 0.05, "attention.v": "dns", "attention.v.init": "unit_output"},
+], ids=["preset", "fan-in", "kron", "scaled", "learned"])  # fmt: skip
 def test_raw_values_start_as_large_as_normed_ones(changes: dict[str, Any]) -> None:
     """LFA Eq. 2 keeps its raw values; what a head copies has size 1 at the start, as with the norm of DST Eq. 8."""
 

@@ -1,4 +1,4 @@
-"""What holds for every architecture: causality, padding, segments, the frozen stream, configurations."""
+"""For every architecture and random combinations: causality, segments, seeds, configurations, training, hooks."""
 
 import itertools
 import json
@@ -326,17 +326,6 @@ def test_random_combinations_train(seed: int) -> None:
     assert {name for name, _ in model.named_parameters()} - trained <= without_gradient(model)
 
     check_hooks(model.eval(), tokens[:, :-1])
-
-
-SHARED = {"attention.kv_heads": 2, "canon": "canon", "attention.d_head": 16}
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [("hdpl", SHARED), ("llama", {**SHARED, "attention.v": "ind"}), ("lfa", {"attention.d_head": 16})],
-)
-def test_widths_where_heads_share_keys_or_are_not_the_width_over_the_heads(name: str, changes: dict[str, Any]) -> None:
-    check_hooks(build(name, "tiny", **changes).eval(), torch.randint(256, (B, T)))
 
 
 def check_hooks(model: StreamTransformer, tokens: torch.Tensor) -> None:

@@ -103,17 +103,13 @@ def test_gradients_are_those_of_backward_and_leave_no_trace() -> None:
             assert expected > 1e-6 and rows[name]["value"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("options", "metric", "why"),
-    [
-        ({"residual": "mhc"}, "swap_static", "not a product"),
-        ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
-        ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
-        ({"residual.freeze_res": True}, "distance_static", "by construction"),
-        ({"residual": "mhc", "residual.n": 1}, "sigma2_static", "one stream"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "metric", "why"), [
+    ({"residual": "mhc"}, "swap_static", "not a product"),
+    ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
+    ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
+    ({"residual.freeze_res": True}, "distance_static", "by construction"),
+    ({"residual": "mhc", "residual.n": 1}, "sigma2_static", "one stream"),
+], ids=str)  # fmt: skip
 def test_what_does_not_exist_says_why(options: dict[str, Any], metric: str, why: str) -> None:
     rows = [r for r in measure(build("kromhc", "tiny", **options).eval(), TOKENS, TARGETS) if r["metric"] == metric]
     assert rows and all(r["value"] is None and why in r["undefined"] for r in rows)
@@ -179,14 +175,11 @@ def test_the_warning_sees_tokens_that_mix() -> None:
     assert warned(model) != "" and warned(model, TOKENS) == ""
 
 
-@pytest.mark.parametrize(
-    ("post_input", "dynamic", "without"),
-    [
-        ("mixed", True, ["blocks.0.attn_hc"]),
-        ("mixed", False, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
-        ("same", True, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
-    ],
-)
+@pytest.mark.parametrize(("post_input", "dynamic", "without"), [
+    ("mixed", True, ["blocks.0.attn_hc"]),
+    ("mixed", False, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
+    ("same", True, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
+])  # fmt: skip
 @torch.no_grad()
 def test_modules_that_cannot_act_do_not_count(post_input: str, dynamic: bool, without: list[str]) -> None:
     """Full mixing planted in them alone: no logit changes, and the streams still count as not mixing."""

@@ -90,17 +90,14 @@ def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: flo
             assert (expected - plain).abs().max() > 1e-9, f"{sweep[e]} does nothing, so it tests nothing"
 
 
-@pytest.mark.parametrize(
-    ("case", "at"),
-    [
-        pytest.param(case, at, id=f"{case}-{where}", marks=[] if case in fast else pytest.mark.slow)
-        for where, at, fast in (
-            ("everywhere", None, {"pls"}),
-            ("answers", AT, {*FOUR, "alibi", "gate from values"}),
-        )
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize(("case", "at"), [
+    pytest.param(case, at, id=f"{case}-{where}", marks=[] if case in fast else pytest.mark.slow)
+    for where, at, fast in (
+        ("everywhere", None, {"pls"}),
+        ("answers", AT, {*FOUR, "alibi", "gate from values"}),
+    )
+    for case in CASES
+])  # fmt: skip
 def test_an_edit_at_every_hook_of_the_model(case: str, at: Tensor | None) -> None:
     """One sweep over all of them: no start is too late, no position left out."""
     model = make(case, n_layers=2)

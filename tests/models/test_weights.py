@@ -63,18 +63,15 @@ def test_weights_are_the_maps_of_the_forward_pass(name: str) -> None:
     torch.testing.assert_close(norm @ model.W_U + model.b_U, model(TOKENS), **TIGHT)
 
 
-@pytest.mark.parametrize(
-    ("preset", "overrides", "name", "says"),
-    [
-        ("lfa", {}, "W_pos", "W_pos is a table of learned positions, but this model has positions of kind rope"),
-        ("pls", {}, "OV", "a gate on the input acts between V and O"),
-        ("canon", {}, "QK", "Canon-B mixes positions after the projections: read hook_q"),
-        ("canon", {}, "OV", "Canon-B mixes positions after the projections: read hook_result"),
-        ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
-        ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
-        ("hdpl", {}, "W_gate", "an HDPL projection 32 -> 128 is not linear"),
-    ],
-)
+@pytest.mark.parametrize(("preset", "overrides", "name", "says"), [
+    ("lfa", {}, "W_pos", "W_pos is a table of learned positions, but this model has positions of kind rope"),
+    ("pls", {}, "OV", "a gate on the input acts between V and O"),
+    ("canon", {}, "QK", "Canon-B mixes positions after the projections: read hook_q"),
+    ("canon", {}, "OV", "Canon-B mixes positions after the projections: read hook_result"),
+    ("std-t", {"attention.qk_norm": "rms"}, "QK", "queries and keys are normed before their product"),
+    ("hdpl", {}, "W_Q", "an HDPL projection 32 -> 32 is not linear"),
+    ("hdpl", {}, "W_gate", "an HDPL projection 32 -> 128 is not linear"),
+])  # fmt: skip
 def test_what_an_architecture_does_not_define(preset: str, overrides: Any, name: str, says: str) -> None:
     """One line, which is bad input and a lacking attribute alike."""
     model = build(preset, "tiny", **overrides)
@@ -149,16 +146,13 @@ def test_composition_scores_of_many_heads_expand_no_product() -> None:
     assert storages.largest <= 2 * model.W_Q.nbytes
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "says"),
-    [
-        ("pls", {}, "OV is undefined, because a gate"),
-        ("hdpl", {}, "an HDPL projection 32 -> 32 is not linear"),
-        ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
-        ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
-        ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is undefined, because Canon-B"),
-    ],
-)
+@pytest.mark.parametrize(("name", "overrides", "says"), [
+    ("pls", {}, "OV is undefined, because a gate"),
+    ("hdpl", {}, "an HDPL projection 32 -> 32 is not linear"),
+    ("kromhc", {}, "updates do not add up to the residual stream of hyper-connections"),
+    ("canon", {}, "Canon-A mixes positions between the norm and the heads"),
+    ("gpt2", {"canon": "canon", "canon.places": "B"}, "OV is undefined, because Canon-B"),
+])  # fmt: skip
 def test_composition_scores_that_are_not_defined(name: str, overrides: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         build(name, "tiny", **overrides).all_composition_scores("Q")
@@ -167,13 +161,10 @@ def test_composition_scores_that_are_not_defined(name: str, overrides: Any, says
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(
-    ("preset", "overrides"),
-    [
-        ("gpt2", {}), ("llama", {}), ("dst-kron", {}), ("kromcanon", {}),
-        ("std-t", {"readout.softcap": 3.0, "embed_scale": 2.0}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("preset", "overrides"), [
+    ("gpt2", {}), ("llama", {}), ("dst-kron", {}), ("kromcanon", {}),
+    ("std-t", {"readout.softcap": 3.0, "embed_scale": 2.0}),
+])  # fmt: skip
 def test_the_unembedding_gives_the_logits_of_the_readout(preset: str, overrides: Any, tied: bool) -> None:
     model = build(preset, "tiny", init_std=0.2, **overrides, **{"readout.tied": tied})
     logits, cache = model.run_with_cache(TOKENS)
