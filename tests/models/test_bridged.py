@@ -26,7 +26,7 @@ from streamscope.models.interop.huggingface.convert import convert
 from streamscope.probes.logit_lens.measure import head_of
 from streamscope.text import END_OF_TEXT
 from streamscope.text.shards import NO_TARGET, document_batches
-from tests.tiny import randomise, refused
+from tests.tiny import assert_refused, randomise
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 INSTRUMENTS = discover()
@@ -119,8 +119,7 @@ def test_every_instrument_measures_or_says_in_a_line_why_not(name: str, theirs: 
     data = [one.small() for one in how.takes]
     data = [replace(one, data="stories:1:4") if type(one).__name__ in ("Documents", "Tokens") else one for one in data]
     if name in REFUSED:
-        with refused("^(?!.*check_tokens)"):
-            how.measure(theirs[0], *data)
+        assert_refused("^(?!.*check_tokens)", how.measure, theirs[0], *data)
     else:
         assert all(len(table.frame) for table in how.measure(theirs[0], *data).tables.values())
 
@@ -248,8 +247,7 @@ def test_a_bridge_that_computes_something_else_is_refused(name: str, tmp_path: P
     """Falcon of 40B, of which TransformerLens gives other logits; and tokens that look ahead, at padding too."""
     saved_one(name, tmp_path)
     line = "gives other logits than the library" if name == "two norms" else "attend to later ones"
-    with pytest.raises(InputError, match=line):
-        bridge(str(tmp_path))
+    assert_refused(line, bridge, str(tmp_path))
 
 
 @torch.no_grad()
@@ -266,12 +264,10 @@ def test_what_does_not_add_up_in_a_bridge_is_refused(name: str, tmp_path: Path) 
     }  # fmt: skip
     for parts, call in calls.items():
         if parts in WRONG[name]:
-            with pytest.raises(InputError, match=f"^{model.family}: .* (add up to|does not give its logits)"):
-                call()
+            assert_refused(f"^{model.family}: .* (add up to|does not give its logits)", call)
         else:
             call()
-    with pytest.raises(InputError, match="add up"):
-        cache.get_full_resid_decomposition()
+    assert_refused("add up", cache.get_full_resid_decomposition)
     if "logits" not in WRONG[name]:
         whole = cache["resid_post", 1][None] if "parts" in WRONG[name] else cache.decompose_resid()
         attributed = cache.logit_attrs(whole, 7).sum(0) + model.logit_bias[7]
@@ -287,16 +283,12 @@ def test_capped_logits_are_refused_where_they_would_be_wrong(tmp_path: Path) -> 
     lens = head_of(model, 1)(cache["resid_post", 1][0])
     torch.testing.assert_close(lens, module(tokens).logits[0], rtol=1e-4, atol=1e-4)
     for call in (lambda: model.head, lambda: cache.logit_attrs(cache.accumulated_resid(), 7), lambda: model.logit_bias):
-        with pytest.raises(InputError, match=r"^gemma2 caps its logits, .* use a model without final_logit_softcapp"):
-            call()
+        assert_refused(r"^gemma2 caps its logits, .* use a model without final_logit_softcapp", call)
 
 
 def test_what_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
-    with refused("cannot be read"):
-        bridge(str(tmp_path))
+    assert_refused("cannot be read", bridge, str(tmp_path))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="cannot be read"):
-        Ablate(heads=("L1.*",)).measure(f"hf:{tmp_path}")
-    with pytest.raises(InputError, match="is of the family 'nonsense', which only instruments"):
-        load(f"hf:{tmp_path}")
+    assert_refused("cannot be read", Ablate(heads=("L1.*",)).measure, f"hf:{tmp_path}")
+    assert_refused("is of the family 'nonsense', which only instruments", load, f"hf:{tmp_path}")

@@ -16,7 +16,7 @@ from streamscope.models.generate import can_keep, generate
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.make import build
-from tests.tiny import randomise
+from tests.tiny import assert_refused, randomise
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [3], [5, 8, 9]]
 
@@ -116,8 +116,7 @@ def test_an_edit_of_one_position(model: Any) -> None:
     ([[1]], {"edits": {"blocks.0.hook_resid_pre": lambda x, hook: x}}, "only shows the sum of the streams"),
 ])  # fmt: skip
 def test_bad_input(model: Any, prompts: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        generate(model, prompts, **{"max_new_tokens": 2, **options})
+    assert_refused(message, generate, model, prompts, **{"max_new_tokens": 2, **options})
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -130,8 +129,7 @@ def test_no_text_is_made_of_logits_that_are_not_finite(temperature: float) -> No
         model = load("stories/gpt2")
         with torch.no_grad():
             model.get_parameter(at).view(-1)[5] = value
-        with pytest.raises(InputError, match=line):
-            model.generate(["Lily had"], max_new_tokens=3, temperature=temperature)
+        assert_refused(line, model.generate, ["Lily had"], max_new_tokens=3, temperature=temperature)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "canon"])
@@ -191,15 +189,3 @@ def test_two_threads_generate_on_one_model() -> None:
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda p: generate(model, [p], max_new_tokens=24, temperature=0), prompts))
     assert got == want
-
-
-def test_the_repetition_penalty_is_the_librarys() -> None:
-    transformers = pytest.importorskip("transformers")
-    logits = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
-    rows = [[3, 3, 7], [1, 2, 49]]
-    want = transformers.RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor(rows), logits.clone())
-    assert torch.equal(generation._penalised(logits, rows, 1.7), want)
-    model = load("stories/gpt2")
-    prompt, usual = ["Lily had a red ball. Lily had a"], {"max_new_tokens": 30, "temperature": 0}
-    (once,), (less,) = (generate(model, prompt, **usual, repetition_penalty=r) for r in (1.0, 5.0))
-    assert len(set(less)) / len(less) > len(set(once)) / len(once)

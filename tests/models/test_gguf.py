@@ -16,7 +16,6 @@ from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 import streamscope.models
-from streamscope.cli.errors import InputError
 from streamscope.instruments.data import Documents
 from streamscope.interventions import Ablate
 from streamscope.models import load
@@ -25,7 +24,7 @@ from streamscope.models.interop.huggingface.gguf import Gguf, read_header, read_
 from streamscope.text.tokenizer import BYTE_OF, Tokenizer
 from tests.models import test_huggingface as cases
 from tests.models.test_huggingface import cache  # noqa: F401
-from tests.tiny import refused
+from tests.tiny import assert_refused, refused
 
 gguf = pytest.importorskip("gguf", reason="needs the package gguf: pip install 'streamscope[gguf]'")
 ZOO = Path(streamscope.models.__file__).parent / "zoo" / "gpt2" / "tokenizer.json"
@@ -143,7 +142,8 @@ def test_logits_are_those_of_the_weights_in_the_file(kind: str, quantised: str, 
     name, sizes = cases.CASES[kind]
     sizes = sizes | {"hidden_size": 64, "intermediate_size": 96} | MORE.get(kind, {})
     monkeypatch.setitem(cases.CASES, kind, (name, sizes))
-    peer = written(kind, path, quantised)
+    by_layer = {"head_count_kv": [2, 2, 2], "expert_count": 0, "expert_used_count": 0}  # equal, and without effect
+    peer = written(kind, path, quantised, **(by_layer if kind == "llama" else {}))
     tokens = torch.randint(0, 260, (3, 40), generator=torch.Generator().manual_seed(1))
     want = peer(tokens).logits
     for name in (f"gguf:{path}", f"hf:{path}", f"hf:{path.parent}"):
@@ -165,23 +165,18 @@ def test_all_files_of_a_split_model_are_read(tmp_path: Path) -> None:
     assert load(name).origin["quantisation"] == "F32 (30 tensors)"
     whole = files[1].read_bytes()
     files[1].write_bytes(files[0].read_bytes())  # the state of every file is in the name of the cached run
-    with pytest.raises(InputError, match=rf"{files[1]} is file 1 of 2, not 2 of 2"):
-        load(f"gguf:{files[0]}")
+    assert_refused(rf"{files[1]} is file 1 of 2, not 2 of 2", load, f"gguf:{files[0]}")
     written("llama", tmp_path / "smaller" / "model.gguf", split=28)
     files[1].write_bytes((tmp_path / "smaller" / files[1].name).read_bytes())
-    with pytest.raises(InputError, match="has output_norm.weight, which another file of the model has too"):
-        load(f"gguf:{files[0]}")
+    assert_refused("has output_norm.weight, which another file of the model has too", load, f"gguf:{files[0]}")
     files[1].unlink()
     for name in (f"gguf:{files[0]}", f"hf:{tmp_path}"):
-        with pytest.raises(InputError, match=rf"{files[1]} is missing"):
-            load(name)
+        assert_refused(rf"{files[1]} is missing", load, name)
     files[1].write_bytes(whole)
     files[0].rename(other := tmp_path / "smaller" / "other.gguf")
     for name in (f"hf:{tmp_path}", f"hf:{files[1]}"):
-        with pytest.raises(InputError, match=rf"{files[0].name} is missing, file 1 of 2 of the model"):
-            load(name)
-    with pytest.raises(InputError, match=r"other.gguf is file 1 of 2, not 1 of 1: name its files NAME-00001-of-"):
-        load(f"gguf:{other}")
+        assert_refused(rf"{files[0].name} is missing, file 1 of 2 of the model", load, name)
+    assert_refused(r"other.gguf is file 1 of 2, not 1 of 1: name its files NAME-00001-of-", load, f"gguf:{other}")
 
 
 def test_sampling_that_is_not_applied_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,8 +204,7 @@ def test_the_factors_of_llama_3_are_known_or_refused(tmp_path: Path, monkeypatch
         their_config(with_fields(read_header(tmp_path / "a.gguf"), {"type": "linear", "factor": 4.0}, ROPE))
     monkeypatch.setitem(rule, "low_freq_factor", 2.0)
     written("llama-3", tmp_path / "b.gguf")
-    with pytest.raises(InputError, match="its rotary positions are not those of Llama 3"):
-        load(f"gguf:{tmp_path / 'b.gguf'}")
+    assert_refused("its rotary positions are not those of Llama 3", load, f"gguf:{tmp_path / 'b.gguf'}")
 
 
 def test_tokens_chats_and_results_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,10 +227,8 @@ def test_tokens_chats_and_results_of_a_file(tmp_path: Path, capsys: pytest.Captu
     describe([f"hf:{path}", "--hooks", "none"])
     assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
     (tmp_path / "other.gguf").write_bytes(path.read_bytes())
-    with pytest.raises(InputError, match="has several GGUF files: name one"):
-        load(f"hf:{tmp_path}")
-    with pytest.raises(InputError, match=r"is a GGUF file: write hf:"):
-        load(path)
+    assert_refused("has several GGUF files: name one", load, f"hf:{tmp_path}")
+    assert_refused(r"is a GGUF file: write hf:", load, path)
 
 
 def test_templates_of_folders_run_in_the_sandbox(tmp_path: Path) -> None:
@@ -249,19 +241,10 @@ def test_templates_of_folders_run_in_the_sandbox(tmp_path: Path) -> None:
 
     assert written_by([{"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]) == "y"
     for bad in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ raise_exception('no') }}", "{% if %}"):
-        with refused("chat template cannot write these messages"):
-            written_by(bad)
-    with pytest.raises(InputError, match="has no chat template"):
-        written_by(None)
+        assert_refused("chat template cannot write these messages", written_by, bad)
+    assert_refused("has no chat template", written_by, None)
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     assert written_by("other") == "Lily", "the file goes first"
-
-
-@torch.no_grad()
-def test_fields_by_layer_and_without_effect(tmp_path: Path) -> None:
-    heads = {"head_count_kv": [2, 2, 2], "expert_count": 0, "expert_used_count": 0}
-    peer, tokens = written("llama", tmp_path / "a.gguf", **heads), torch.randint(0, 260, (2, 40))
-    logits_agree(f"gguf:{tmp_path / 'a.gguf'}", tokens, peer(tokens).logits)
 
 
 @pytest.mark.parametrize(("adds", "words", "policy"), [
@@ -276,14 +259,12 @@ def test_whether_a_file_adds_bos(adds: bool | None, words: str, policy: str, lla
     assert ("adds no BOS" in tokenizer.note) == (adds is False)
 
 
-def test_the_largest_gemma_scales_scores_by_the_width_over_the_heads(tmp_path: Path) -> None:
+def test_what_a_file_leaves_to_llama_cpp(llama: Gguf, tmp_path: Path) -> None:
+    """The scale of scores of the largest Gemma, the width over the heads; rotary positions without a kind."""
     written("gemma2", tmp_path / "a.gguf")  # 4 heads of 16, 2 of keys; the width is 48
-    file = read_header(tmp_path / "a.gguf")
     for layers, wide in ((45, 16), (46, 12)):
-        assert their_config(with_fields(file, {"gemma2.block_count": layers}))["query_pre_attn_scalar"] == wide
-
-
-def test_rotary_positions_without_a_kind_are_linear(llama: Gguf) -> None:
+        file = with_fields(read_header(tmp_path / "a.gguf"), {"gemma2.block_count": layers})
+        assert their_config(file)["query_pre_attn_scalar"] == wide
     linear = their_config(with_fields(llama, {"factor": 4.0}, ROPE))["rope_scaling"]
     assert linear["rope_type"] == "linear" and linear["factor"] == 4.0
     assert "rope_scaling" not in their_config(with_fields(llama, {"type": "none", "attn_factor": 1.0}, ROPE))
@@ -365,8 +346,7 @@ BROKEN = {
 def test_a_damaged_header_is_one_line(line: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(BROKEN[line])
-    with refused(line if line != "asks for 4 bytes" else "cannot be read"):
-        load(f"gguf:{path}")
+    assert_refused(line if line != "asks for 4 bytes" else "cannot be read", load, f"gguf:{path}")
 
 
 def test_data_begin_at_the_next_multiple_of_the_alignment(tmp_path: Path) -> None:
@@ -398,13 +378,11 @@ def test_data_begin_at_the_next_multiple_of_the_alignment(tmp_path: Path) -> Non
 def test_values_that_no_part_computes_are_refused(name: str, value: Any, line: str, llama: Gguf, monkeypatch) -> None:
     changed = with_fields(llama, {name: value})
     monkeypatch.setattr("streamscope.models.interop.huggingface.gguf.read_header", lambda path: changed)
-    with refused(re.escape(line)):
-        load(f"gguf:{llama.path}")
+    assert_refused(re.escape(line), load, f"gguf:{llama.path}")
 
 
 def test_a_truncated_file_is_one_line(llama: Gguf, tmp_path: Path) -> None:
     path, whole = tmp_path / "x.gguf", llama.path.read_bytes()
     for size in (20, 5000, len(whole) - 10):
         path.write_bytes(whole[:size])
-        with refused("damaged"):
-            load(f"gguf:{path}")
+        assert_refused("damaged", load, f"gguf:{path}")

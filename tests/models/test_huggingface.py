@@ -29,7 +29,7 @@ from streamscope.models.layers.head import unembed
 from streamscope.models.sweep import Prefix
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, directions
-from tests.tiny import refused
+from tests.tiny import assert_refused
 
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)
@@ -186,8 +186,7 @@ def test_heads_behind_a_norm_are_no_parts_of_the_stream(kind: str, tmp_path: Pat
                  lambda: cache.get_full_resid_decomposition(), lambda: model.accumulated_bias(1),
                  lambda: model.all_composition_scores("V"), lambda: check_heads(model),
                  lambda: abliterate_weights(model, d), lambda: edges_of(model, senders)):  # fmt: skip
-        with pytest.raises(InputError, match=f"hf-{kind[:6].strip('-')} norms what a layer writes"):
-            call()
+        assert_refused(f"hf-{kind[:6].strip('-')} norms what a layer writes", call)
     if kind == "olmo2":
         with pytest.raises(InputError, match="apply_ln only supports the final norm"):
             cache.apply_ln_to_stack(cache.decompose_resid(1), 1)
@@ -213,12 +212,10 @@ def test_capped_logits_and_scores_are_measured_or_refused(tmp_path: Path) -> Non
         ours = model(tokens, return_type="loss")
     peer.model.layers[1].post_feedforward_layernorm.weight.fill_(-1.0)
     torch.testing.assert_close(ours, peer(tokens, labels=tokens).loss, rtol=1e-5, atol=1e-5)
-    for call, line in ((lambda: cache.logit_attrs(cache.decompose_resid(), 7), "caps its logits"),
-                       (lambda: model.logit_bias, "caps its logits"),
-                       (lambda: directions(model, [(1, 2)], torch.ones(1)), "caps its logits"),
-                       (lambda: amplification(model, 2.0), "caps its scores")):  # fmt: skip
-        with pytest.raises(InputError, match=f"hf-gemma2 {line}"):
-            call()
+    assert_refused("hf-gemma2 caps its logits", cache.logit_attrs, cache.decompose_resid(), 7)
+    assert_refused("hf-gemma2 caps its logits", lambda: model.logit_bias)
+    assert_refused("hf-gemma2 caps its logits", directions, model, [(1, 2)], torch.ones(1))
+    assert_refused("hf-gemma2 caps its scores", amplification, model, 2.0)
 
 
 def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -227,8 +224,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     main([str(folder), "--out", str(out)])
     assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
     assert load(out).run == out
-    with pytest.raises(InputError, match="is not empty: choose another folder"):
-        main([str(folder), "--out", str(out)])
+    assert_refused("is not empty: choose another folder", main, [str(folder), "--out", str(out)])
     saved = json.loads((folder / "config.json").read_text())
     without_heads = {name: value for name, value in saved.items() if name != "n_head"}
     weights, index = "model.safetensors", "model.safetensors.index.json"
@@ -249,10 +245,8 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
         else:
             (folder / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
         if line:
-            with pytest.raises(InputError, match=line):
-                load(f"hf:{folder}")
-    with pytest.raises(InputError, match="neither a folder nor a model in the hub's cache"):
-        load("hf:nobody/nothing")
+            assert_refused(line, load, f"hf:{folder}")
+    assert_refused("neither a folder nor a model in the hub's cache", load, "hf:nobody/nothing")
 
 
 def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,8 +353,7 @@ def test_an_instrument_measures_or_refuses_in_one_line(name: str, measured_model
     if measured_model.config.attention.softcap:
         lacking["amplify"] = "caps its scores"
     if name in lacking:
-        with refused(lacking[name]):
-            how.measure(measured_model, *data)
+        assert_refused(lacking[name], how.measure, measured_model, *data)
         if not isinstance(how, Patch):
             return
         how = replace(how, senders=())  # without paths it measures

@@ -3,13 +3,13 @@
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, kinds, override, parse_mixing, to_dict
@@ -19,7 +19,7 @@ from streamscope.models.make import build
 from streamscope.models.training.config import Training, with_recipe
 from streamscope.models.training.optim import make_optimizer, set_lr
 from streamscope.models.transformer import StreamTransformer
-from tests.tiny import PARTS, randomise, refused, some
+from tests.tiny import PARTS, assert_refused, randomise, some
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")
 SWIGLU = c.Mlp(gate=c.Independent(), activation="silu")
@@ -167,8 +167,7 @@ def test_every_signature() -> None:
         signature = f"{v}-{o}/{up}-{down}"
         assert list(parse_mixing(signature).values()) == [v, o, up, down]
         if {up, down} & {"id", "kron"}:  # no square map from D to 4 D
-            with pytest.raises(InputError, match="keeps the width"):
-                preset("lfa", "tiny", mixing=signature)
+            assert_refused("keeps the width", preset, "lfa", "tiny", mixing=signature)
             continue
         config = preset("lfa", "tiny", mixing=signature)
         assert config.mixing == signature and override(config, parse_mixing(signature)) == config
@@ -229,67 +228,55 @@ CALLS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("name", "changes", "line"), REFUSED)
 def test_refused_overrides(name: str, changes: dict[str, Any], line: str) -> None:
-    with refused(line):
-        preset(name, "tiny", **changes)
+    assert_refused(line, preset, name, "tiny", **changes)
 
 
 @pytest.mark.parametrize(("call", "line"), CALLS)
 def test_refused_parts_and_files(call: Any, line: str) -> None:
-    with refused(line):
-        call()
+    assert_refused(line, call)
 
 
 B, T, STEPS = 3, 9, 4
 STREAMS = ("hc", "mhc", "mhc_lite", "kromhc")
+SQUARE = ("id", "ind", "kron", "dns")
 
 
 def combination(seed: int) -> dict[str, Any]:
     """Overrides of gpt2 at scale tiny, drawn from every kind of part."""
     rng = random.Random(seed)
 
-    def maybe(value: Any, share: float = 0.5) -> Any:
-        return value if rng.random() < share else None
+    def drawn(**options: Sequence[Any]) -> dict[str, Any]:
+        return {name: rng.choice(values) for name, values in options.items()}
 
     # the topologies take turns, so that few seeds meet all of them
     residual = [*STREAMS, "token_factor", "frozen_token", "single"][seed % 7]
     fields: dict[str, Any] = {}
     if residual in STREAMS:
-        fields = {
-            "n": rng.choice([2, 4] if residual == "mhc_lite" else [2, 4, 8]), "dynamic": rng.random() < 0.7,
-            "dyn_act": rng.choice(["tanh", "none"]), "post_input": rng.choice(["same", "mixed"]),
-            "reduce": rng.choice(["sum", "mean"]), "freeze_res": rng.random() < 0.2,
-            "hc_dtype": rng.choice(["fp32", "bf16"]),
-        }  # fmt: skip
-        if residual != "hc":
-            fields["b_res"] = rng.choice([-8.0, -2.0, -1.0, 0.0])
+        fields = drawn(n=[2, 4] if residual == "mhc_lite" else [2, 4, 8], dynamic=[True, True, False],
+                       dyn_act=["tanh", "none"], post_input=["same", "mixed"], reduce=["sum", "mean"],
+                       freeze_res=[True, *[False] * 4], hc_dtype=["fp32", "bf16"])  # fmt: skip
+        fields |= drawn(b_res=[-8.0, -2.0, -1.0, 0.0]) if residual != "hc" else {}
     elif residual != "single":
-        fields = {"values": rng.choice(["token", "combined"]), "value_norm": rng.random() < 0.5}
-        fields["order"] = rng.choice(["sequential", "parallel"])
+        fields = drawn(values=["token", "combined"], value_norm=[True, False], order=["sequential", "parallel"])
     places = "".join(p for p in "ABCD" if rng.random() < 0.6)
-    kernel, activation = rng.choice([2, 3, 4]), rng.choice(["none", "silu"])
-    canon = c.Canon(places=places or "A", kernel=kernel, activation=activation, residual=rng.random() < 0.7,
-                    init=rng.choice(["uniform", "normal"]))  # fmt: skip
-    shape, source = rng.choice(["scalar", "vector"]), rng.choice(["query", "normed", "value"])
-    gate = c.Gate(shape=shape, source=source, init=rng.choice(["zero", "normal"]))
-    supervision = maybe(c.Supervision(weights=rng.choice(["linear", "uniform", "exponential"])))
+    kernels = drawn(kernel=[2, 3, 4], activation=["none", "silu"], init=["uniform", "normal"])
+    canon = c.Canon(places=places or "A", residual=rng.random() < 0.7, **kernels)
+    gate = c.Gate(**drawn(shape=["scalar", "vector"], source=["query", "normed", "value"], init=["zero", "normal"]))
+    supervision = rng.choice([None, c.Supervision(**drawn(weights=["linear", "uniform", "exponential"]))])
     changes = {
-        "residual": kinds(c.Residual)[residual](**fields),
-        "canon": maybe(canon, 0.7),
-        "attention.gate": maybe(gate),
-        "readout.supervision": supervision,
-        "readout.tied": rng.random() < 0.5,
-        "readout.layer_norms": "own" if supervision is not None and rng.random() < 0.5 else "shared",
-        "positions": rng.choice(["rope", "alibi", "learned", "none"]),
-        "norm": rng.choice(["layer", "channel", "rms"]),
-        "dropout": rng.choice([0.0, 0.1]),
-    }
-    mixing = ["/".join("-".join(rng.choices(words, k=2)) for words in (["id", "ind", "kron", "dns"], ["ind", "dns"]))]
+        "mixing": "{v}-{o}/{up}-{down}".format(**drawn(v=SQUARE, o=SQUARE, up=["ind", "dns"], down=["ind", "dns"])),
+        "residual": kinds(c.Residual)[residual](**fields), "canon": rng.choice([canon, canon, None]),
+        "attention.gate": rng.choice([gate, None]), "readout.supervision": supervision,
+    }  # fmt: skip
+    changes |= drawn(**{
+        "readout.tied": [True, False], "readout.layer_norms": ["shared", "own"] if supervision else ["shared"],
+        "positions": ["rope", "alibi", "learned", "none"], "norm": ["layer", "channel", "rms"], "dropout": [0.0, 0.1],
+    })  # fmt: skip
     if rng.random() < 0.3:
         changes |= {"mlp.gate": rng.choice(["ind", "dns"]), "mlp.activation": "silu"}
-    hybrid = c.Hdpl(kl=rng.choice(["clamp", "free_bits"]), dirac=rng.choice(["first", "every"]))
+    hybrid = c.Hdpl(**drawn(kl=["clamp", "free_bits"], dirac=["first", "every"]))
     places = [f"attention.{name}" for name in "qkvo"] + ["mlp.up", "mlp.down"]
-    changes |= {place: hybrid for place in places if seed % 3 == 0 and rng.random() < 0.5}
-    return {"mixing": mixing[0], **changes}
+    return changes | {place: hybrid for place in places if seed % 3 == 0 and rng.random() < 0.5}
 
 
 def without_gradient(model: StreamTransformer) -> set[str]:

@@ -144,35 +144,26 @@ def test_routing_set_by_hand() -> None:
     assert rows[-1]["undefined"] == "W is zero"
 
 
-def test_models_without_any_have_no_rows() -> None:
-    model = build("gpt2", "tiny")
-    assert not has_mixing(model) and measure(model, TOKENS, TARGETS) == []
-
-
 def warned(model: Any, *tokens: Tensor) -> str:
     return no_mixing_message(measure(model, *tokens), inert_modules(model))
 
 
+@torch.no_grad()
 def test_the_warning_holds_at_minus_eight_and_for_no_module_that_mixes() -> None:
-    frozen = krom(-8.0)
+    frozen, plain = krom(-8.0), build("gpt2", "tiny")
     text = warned(frozen, TOKENS)
     assert "not mixing" in text and "all 3 modules whose mixing can act" in text and "\n" not in text
     assert warned(krom(-2.0), TOKENS) == ""
-    with torch.no_grad():
-        frozen.blocks[1].attn_hc.b["res"].zero_()
+    frozen.blocks[1].attn_hc.b["res"].zero_()
     assert warned(frozen, TOKENS) == "", "one module mixes"
     assert warned(krom(-8.0, **{"residual.freeze_res": True}), TOKENS) == "", "nothing could mix"
+    assert not has_mixing(plain) and measure(plain, TOKENS, TARGETS) == []
     assert warned(build("dst-kron", "tiny").eval(), TOKENS) == ""
-
-
-@torch.no_grad()
-def test_the_warning_sees_tokens_that_mix() -> None:
-    """Biases at −8 and a large dynamic term: static distance small, tokens mix."""
-    model = krom(-8.0)
-    for module in mixing.connections(model).values():
+    dynamic = krom(-8.0)
+    for module in mixing.connections(dynamic).values():
         module.W["res"].normal_(generator=torch.Generator().manual_seed(3))
         module.alpha["res"].fill_(6.0)
-    assert warned(model) != "" and warned(model, TOKENS) == ""
+    assert warned(dynamic) != "" and warned(dynamic, TOKENS) == "", "tokens mix, though the static distance is small"
 
 
 @pytest.mark.parametrize(("post_input", "dynamic", "without"), [

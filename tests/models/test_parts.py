@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from streamscope.models import config as c
 from streamscope.models.config.serialization import kinds
 from streamscope.models.hooks import capture, edit
 from streamscope.models.layers import attention, projections
-from streamscope.models.layers.attention import NARROW_HEAD, Attention, causal_attention
+from streamscope.models.layers.attention import NARROW_HEAD, causal_attention
 from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
 from streamscope.models.layers.noise import LEVELS, dropout, keep_mask
 from streamscope.models.layers.positions import alibi_slopes
@@ -26,15 +27,6 @@ B, T, D, H, K = 2, 7, 24, 4, 6
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def shake(module: torch.nn.Module, seed: int = 3) -> Any:
-    module = module.double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
-    return module
 
 
 def naive_norm(kind: str, x: Tensor) -> Tensor:
@@ -53,7 +45,7 @@ def naive_norm(kind: str, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("path", ["fused", "scale", "normalized"])
 def test_norm(spec: c.Norm, path: str) -> None:
     """A large eps, so that leaving it out or misplacing it shows."""
-    norm, x = shake(spec.module(spec, D, H)), random(B, T, D) * 0.5
+    norm, x = randomise(spec.module(spec, D, H).double(), std=1.0), random(B, T, D) * 0.5
     seen: dict[str, Tensor] = {}
     if path != "fused":
         getattr(norm, f"hook_{path}").add_hook(lambda t, hook: seen.update({path: t}))
@@ -138,8 +130,8 @@ def test_alibi_enters_the_scores() -> None:
 @torch.no_grad()
 def test_gate(shape: Any, source: Any, bias: bool) -> None:
     """σ(W s + b) of the query, the normed input or the values' input multiplies a head before the output's map."""
-    config = build("pls", "tiny", **{"attention.gate": c.Gate(shape=shape, source=source, bias=bias)}).config
-    attn = shake(Attention(config)).eval()
+    model = build("pls", "tiny", **{"attention.gate": c.Gate(shape=shape, source=source, bias=bias)})
+    attn = randomise(model.blocks[0].attn.double(), std=1.0)
     x, x_v = random(2, 5, 32), random(2, 5, 32, seed=9)
     seen: dict[str, Tensor] = {}
     for name in ("z_ungated", "gate", "q"):
@@ -226,14 +218,9 @@ def test_what_is_kept_is_scaled_to_the_expectation(p: float) -> None:
     assert values <= {0.0, torch.tensor(scale).item()}
     assert abs(dropped / LEVELS - p) <= 1 / LEVELS
     assert (0.0 in values) == (dropped > 0)
-
-
-def test_the_gradient_has_the_mask_of_the_value() -> None:
-    x = torch.rand(40, 50, requires_grad=True)
-    y = dropout(x, 0.25)
+    y = dropout(x.requires_grad_(), p)
     y.sum().backward()
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, 1 / 0.75))
+    torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, scale))
 
 
 OPTIONS = [
@@ -315,12 +302,8 @@ def test_gradients_of_canon_are_those_of_autograd(length: int, kernel: int) -> N
     ours, plain = _ShiftedSum.apply(x, w), shifted_sum(x, w)
     assert torch.equal(ours, plain)
     assert_gradients(ours, plain, (x, w))
-
-
-def test_canon_in_half_precision_rounds_once() -> None:
-    g = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(s, generator=g).bfloat16() for s in ((2, 7, 5), (5, 4)))
-    assert torch.equal(_ShiftedSum.apply(x, w), shifted_sum(x.float(), w.float()).bfloat16())
+    x, w = x.bfloat16(), w.bfloat16()
+    assert torch.equal(_ShiftedSum.apply(x, w), shifted_sum(x.float(), w.float()).bfloat16()), "rounded once"
 
 
 def narrow(k: int, n: int = 40) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -426,17 +409,9 @@ def test_matrix_is_the_jacobian(kind: type[c.Projection], bias: int, d_out: int)
     assert torch.equal(at_zero, module.bias if has_bias else torch.zeros_like(at_zero))
 
 
+CHANGES = {"attention.q": "ind", "attention.k": "kron", "attention.v": "kron"}
 MAPS = [*(f"blocks.{n % 2}.attn.hook_{name}_mix" for n, name in enumerate("qvko")),
          "blocks.0.mlp.hook_up_mix", "blocks.1.mlp.hook_down_mix"]  # fmt: skip
-
-
-def mixed_model() -> Any:
-    changes = {"attention.q": "ind", "attention.k": "kron", "attention.v": "kron"}
-    torch.manual_seed(1)
-    model = build("cfm", "tiny", **changes).double()
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=0.3)
-    return model
 
 
 def weight_of(model: Any, hook: str) -> Tensor:
@@ -446,7 +421,8 @@ def weight_of(model: Any, hook: str) -> Tensor:
 @pytest.mark.parametrize("name", MAPS)
 @torch.no_grad()
 def test_an_edit_of_the_matrix_is_a_changed_weight(name: str) -> None:
-    model, tokens = mixed_model(), torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
+    model = randomise(build("cfm", "tiny", **CHANGES).double())
+    tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
     plain, weight = model(tokens), weight_of(model, name)
     new, old = torch.randn_like(weight), weight.clone()
 
@@ -465,7 +441,7 @@ def test_an_edit_of_the_matrix_is_a_changed_weight(name: str) -> None:
 
 
 def test_gradient_reaches_the_weight_through_its_hook() -> None:
-    model, tokens = mixed_model(), torch.arange(8)[None]
+    model, tokens = randomise(build("cfm", "tiny", **CHANGES).double()), torch.arange(8)[None]
     grads = []
     for names in ([], MAPS):
         model.zero_grad()
@@ -482,15 +458,11 @@ def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monk
     """The path of CUDA, forced here: widths are padded to multiples of 8 inside the product, parameters are not."""
     shapes, product = [(2, 3, sizes[0]), sizes[::-1], sizes[1:]][: 2 + bias], torch.nn.functional.linear
     inputs = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
-    plain, shapes = product(*inputs), []
-
-    def seen(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        shapes.append((x.shape[-1], *w.shape))
-        return product(x, w, *rest)
-
+    plain = product(*inputs)
     monkeypatch.setattr(projections, "gains_from_padding", lambda x: True)
-    monkeypatch.setattr(torch.nn.functional, "linear", seen)
+    monkeypatch.setattr(torch.nn.functional, "linear", padding := Mock(wraps=product))
     padded = projections.linear(*inputs)
+    shapes = [(call.args[0].shape[-1], *call.args[1].shape) for call in padding.call_args_list]
     assert shapes and all(n % 8 == 0 for shape in shapes for n in shape)
     torch.testing.assert_close(padded, plain, rtol=0, atol=1e-12)
     assert_gradients(padded, plain, inputs, atol=1e-10)

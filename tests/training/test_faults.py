@@ -22,7 +22,9 @@ from streamscope.models.training.run import BEFORE, LAST, LOCK, Run
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import TokenShards, pack
 from streamscope.text.tokenizer import Tokenizer
+from tests.tiny import assert_refused
 from tests.training.faults import KILLED, TRAINING, Case, differences, extraction, killed, run, tuning
+from tests.training.runs import flip
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +73,6 @@ def half(killed_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(killed_once, tmp_path / "half"))
 
 
-def flip(path: Path, place: int) -> None:
-    """One bit of a file; a negative place counts from the end."""
-    data = bytearray(path.read_bytes())
-    data[place] ^= 0x10
-    path.write_bytes(data)
-
-
 DAMAGE = {
     "torn": lambda path: path.write_bytes(path.read_bytes()[:-100]), "bit": lambda path: flip(path, -5),
     "gone": Path.unlink,
@@ -99,8 +94,7 @@ def test_without_a_checkpoint_nothing_is_trained(half: Path, damage: str, told: 
     for name in (LAST, BEFORE):
         DAMAGE[damage](half / name)
     before = (half / "metrics.jsonl").read_bytes()
-    with pytest.raises(InputError, match=f"{LAST} is {told}"):
-        train(["--resume", "--out", str(half)])
+    assert_refused(f"{LAST} is {told}", train, ["--resume", "--out", str(half)])
     assert (half / "metrics.jsonl").read_bytes() == before
     assert not (half / LOCK).exists()
 
@@ -122,8 +116,7 @@ def test_a_flipped_bit_in_the_weights_is_told_and_resuming_mends_it(cases, tmp_p
     whole = cases["last"][1]
     folder = copied(whole, tmp_path)
     flip(folder / "model.safetensors", -2000)
-    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
-        load(folder)
+    assert_refused(r"model\.safetensors is damaged", load, folder)
     (folder / "snapshots" / ".step-000004.safetensors.0-00.part").write_bytes(b"half")
     train(["--resume", "--out", str(folder)])
     assert differences(whole, folder) == [] and not list(folder.rglob("*.part"))
@@ -141,8 +134,7 @@ def test_a_completed_run_has_its_own_weights(cases, tmp_path: Path, how: str) ->
     else:
         tensors, meta = read_tensors(model)
         write_tensors(model, {k: v + 1 for k, v in tensors.items()}, {"step": meta["step"]})
-    with pytest.raises(InputError, match=r"model\.safetensors (is missing|does not hold the run's final weights)"):
-        load(folder)
+    assert_refused(r"model\.safetensors (is missing|does not hold the run's final weights)", load, folder)
     del manifest["outcome"], manifest["weights"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     train(["--resume", "--out", str(folder)])
@@ -157,8 +149,7 @@ def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus,
         shards = pack(text, tokenizer, cache_dir=tmp_path)
         folder, was = shards.folder, (shards.folder / name).read_bytes()
         flip(folder / name, -7)
-        with pytest.raises(InputError, match=rf"the content of {name} has changed\); delete the folder"):
-            TokenShards(folder)
+        assert_refused(rf"the content of {name} has changed\); delete the folder", TokenShards, folder)
         again = pack(text, tokenizer, cache_dir=tmp_path)
         assert (again.folder / name).read_bytes() == was
         assert list(again.document(3)) == tokenizer.encode(list(text.documents())[3])
@@ -234,8 +225,7 @@ def test_an_outcome_counts_until_the_run_goes_on(half: Path, tmp_path: Path) -> 
 def test_a_model_is_not_saved_over_a_run(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> None:
     folder = copied(cases["last"][1], tmp_path)
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match="is a run with its own history: save the model into another folder"):
-        load(folder).save(folder)
+    assert_refused("is a run with its own history: save the model into another folder", load(folder).save, folder)
     assert (folder / "model.safetensors").read_bytes() == before
 
 

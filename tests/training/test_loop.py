@@ -10,14 +10,13 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import DEFAULT, Mock, call
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import streamscope.models.tensors
-from streamscope.cli.errors import InputError
 from streamscope.models import build
 from streamscope.models.checkpoint import load
 from streamscope.models.config.serialization import from_dict, to_dict
@@ -27,7 +26,7 @@ from streamscope.models.training.config import Training, saved_training, with_re
 from streamscope.models.training.data import prepare, windows
 from streamscope.models.training.loop import Stopped, Trainer, fastest_dtype, gather_ahead, run_to_end
 from streamscope.models.training.run import Run, load_checkpoint, read_metrics
-from tests.tiny import arguments, some
+from tests.tiny import arguments, assert_refused, some
 from tests.training.runs import rows
 
 
@@ -119,8 +118,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(corpus, tmp_path: Path, monk
         write(tensors, path, metadata)
 
     monkeypatch.setattr(streamscope.models.tensors, "save_file", full)
-    with pytest.raises(InputError, match="cannot write .*checkpoint.safetensors: No space left on device"):
-        t.fit()
+    assert_refused("cannot write .*checkpoint.safetensors: No space left on device", t.fit)
     assert not list((tmp_path / "a").glob("*.part"))
     assert streamscope.models.tensors.read_tensors(tmp_path / "a" / "checkpoint.safetensors")[1]["step"] == "2"
 
@@ -287,34 +285,22 @@ def test_a_run_sees_the_batches_of_its_indices(corpus: Any, tmp_path: Path) -> N
 
 
 def test_gathering_runs_ahead_and_no_further() -> None:
-    gathered: list[int] = []
-
-    def gather(i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        gathered.append(i)
-        return torch.tensor([i]), torch.tensor([i])
-
+    gather = Mock(side_effect=lambda i: (torch.tensor([i]), torch.tensor([i])))
     feed = gather_ahead(gather, iter(range(100)), ahead=2)
     assert next(feed)[0].item() == 0
     deadline = time.monotonic() + 5
-    while len(gathered) < 3 and time.monotonic() < deadline:
+    while gather.call_count < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert gathered == [0, 1, 2], "one given, two waiting"
+    assert gather.call_args_list == [call(i) for i in range(3)], "one given, two waiting"
     feed.close()
     assert not [x for x in threading.enumerate() if x.name.startswith("batches")]
 
 
 def test_what_the_thread_raises_reaches_the_step(corpus: Any, tmp_path: Path) -> None:
     t = trainer(corpus, tmp_path / "a")
-    batch, calls = t.train.batch, []
-
-    def failing(indices: np.ndarray) -> Any:
-        calls.append(indices)
-        if len(calls) == 3:
-            raise OSError("the disk is gone")
-        return batch(indices)
-
-    t.train.batch = failing  # type: ignore[method-assign]
+    error = OSError("the disk is gone")
+    t.train.batch = Mock(wraps=t.train.batch, side_effect=[DEFAULT, DEFAULT, error])  # type: ignore[method-assign]
     with pytest.raises(OSError, match="the disk is gone"):
         t.fit()
     assert t.step == 2
@@ -325,8 +311,6 @@ def test_runs_with_the_old_flag_load() -> None:
     for old, new in ((True, "blocks"), (False, "off"), ("step", "step")):
         saved = {**to_dict(Training()), "compile": old}
         assert from_dict(Training, saved).compile == new
-    with pytest.raises(InputError, match="compile must be one of off, blocks, step"):
-        from_dict(Training, {"compile": "yes"})
+    assert_refused("compile must be one of off, blocks, step", from_dict, Training, {"compile": "yes"})
     assert from_dict(Training, {"keep": "last"}) == Training()
-    with pytest.raises(InputError, match="this run keeps its best weights"):
-        from_dict(Training, {"keep": "best"})
+    assert_refused("this run keeps its best weights", from_dict, Training, {"keep": "best"})

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from streamscope.cli.errors import InputError
 from streamscope.models import build, load
 from streamscope.models.interop.export.write import export
 from streamscope.models.runs import main as runs
@@ -23,8 +22,9 @@ from streamscope.models.training.lora import Lora, add_lora, merged
 from streamscope.models.training.tuning import with_micro_batches
 from streamscope.text.pairs import PairWindows, encode_pairs, hold_out, read_pairs
 from streamscope.text.tokenizer import SpecialTokens, Tokenizer
-from tests.tiny import PARTS, WORDS, corpus_text, randomise, some
+from tests.tiny import PARTS, WORDS, assert_refused, corpus_text, randomise, some
 from tests.training.runs import cut, same_weights, weights
+from tests.training.runs import rows as logged
 
 TEMPLATE = "User: {prompt}\nAssistant: {response}"
 
@@ -79,14 +79,9 @@ def test_packing_keeps_pairs_whole_and_their_targets(tiny_run: Path) -> None:
     inputs, targets = packed.batch([0])
     ends = (targets[0] == model.tokenizer.bos_id).nonzero()[:, 0]
     assert len(ends) > 1 and (inputs[0, ends[:-1] + 1] == model.tokenizer.bos_id).all()
-
-
-def test_pairs_that_fit_exactly_are_packed(tiny_run: Path) -> None:
-    tokenizer = load(tiny_run).tokenizer
-    found = encode_pairs([("the", "cat")] * 4, tokenizer, 24)
-    inputs = len(found.rows[0][0]) - 1
-    packed = [PairWindows(found, n, tokenizer.pad_id, packing="stream") for n in (2 * inputs - 1, 2 * inputs)]
-    assert [len(one) for one in packed] == [4, 2]
+    size = windows(tiny_run, [("the", "cat")])[1].n_ctx
+    fitting = [windows(tiny_run, [("the", "cat")] * 4, n, packing="stream")[1] for n in (2 * size - 1, 2 * size)]
+    assert [len(w) for w in fitting] == [4, 2]
 
 
 def test_truncated_and_dropped_pairs_are_counted(tiny_run: Path) -> None:
@@ -94,10 +89,9 @@ def test_truncated_and_dropped_pairs_are_counted(tiny_run: Path) -> None:
     some = [("the", "cat"), ("the", "cat " * 50), ("the " * 50, "cat")]
     found = encode_pairs(some, tokenizer, 24)
     assert (len(found.rows), found.truncated, found.dropped) == (2, 1, 1)
-    assert [len(ids) <= 25 for ids, _ in found.rows] == [True, True]
+    assert all(len(ids) <= 25 for ids, _ in found.rows)
     assert found.rows[1][0][-1] != tokenizer.bos_id, "a response that goes on does not end"
-    with pytest.raises(InputError, match="no pair has a response"):
-        encode_pairs(some[2:], tokenizer, 24)
+    assert_refused("no pair has a response", encode_pairs, some[2:], tokenizer, 24)
 
 
 def test_hold_out_keeps_a_prompt_on_one_side() -> None:
@@ -106,8 +100,7 @@ def test_hold_out_keeps_a_prompt_on_one_side() -> None:
     assert len(valid) == 9 and sorted(train + valid) == sorted(some)
     assert not {p for p, _ in train} & {p for p, _ in valid}
     assert {p for p, _ in hold_out(some[::-1], 0.1)[1]} == {p for p, _ in valid}
-    with pytest.raises(InputError, match="--valid"):
-        hold_out([("one", "a"), ("one", "b")], 0.5)
+    assert_refused("--valid", hold_out, [("one", "a"), ("one", "b")], 0.5)
 
 
 def test_bad_rows_are_named(tmp_path: Path) -> None:
@@ -122,14 +115,11 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
         ({"messages": [user]}, ".*need a turn of the assistant"), ({"messages": [user, silent]}, ".*neither"),
     ):  # fmt: skip
         path.write_text(f'{{"prompt": "a", "response": "b"}}\n{json.dumps(row)}\n')
-        with pytest.raises(InputError, match=f"bad.jsonl:2: ?{message}"):
-            read_pairs(path)
+        assert_refused(f"bad.jsonl:2: ?{message}", read_pairs, path)
     path.write_text("{")
-    with pytest.raises(InputError, match="bad.jsonl:1"):
-        read_pairs(path)
+    assert_refused("bad.jsonl:1", read_pairs, path)
     path.write_text("\n")
-    with pytest.raises(InputError, match="bad.jsonl: the file is empty"):
-        read_pairs(path)
+    assert_refused("bad.jsonl: the file is empty", read_pairs, path)
 
 
 def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
@@ -140,11 +130,16 @@ def test_bad_arguments(tiny_run: Path, pairs: Path, tmp_path: Path) -> None:
         ([*base, "--out", out, "--template", "{response}{prompt}"], "template"),
         ([*base, "--out", out, "--batch-size", "100"], "lower --batch-size"),
         ([*base, "--out", out, "--hc-lr", "9"], "--hc-lr has no effect"),
+        ([*base, "--out", out, "--context", "9999"], "--context 9999 is more than the context"),
+        ([*base, "--out", out, "--context", "3"], "no pair has a response within the context of 3"),
+        ([*base, "--out", out, "--lora-on", "all"], "no effect without --lora RANK"),
+        ([*base, "--out", out, "--lora", "4", "--lora-on", "q,w"],
+         "--lora-on w: the model has no dense projection .*down, k, q, up"),
+        ([*base, "--out", out, "--lora", "4000", "--lora-on", "q"], "--lora 4000 is more than the rank"),
         (["--resume", "--out", str(tiny_run)], "not a fine-tuning: resume it with python -m models.train --resume"),
         (["--resume", "--out", out, "--unmasked"], "leave out"),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=message):
-            main(argv)
+        assert_refused(message, main, argv)
     assert not (tmp_path / "new").exists()
 
 
@@ -155,8 +150,7 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, capsys)
     main([str(tiny_run), *common, "--out", str(whole)])
     assert r"each pair is written as 'User: {prompt}\nAssistant: {response}'; --template" in capsys.readouterr().err
     cut(5, main, [str(tiny_run), *common, "--out", str(out)], killed=True)
-    with pytest.raises(InputError, match="models.sft --resume"):
-        train(["--resume", "--out", str(out)])
+    assert_refused("models.sft --resume", train, ["--resume", "--out", str(out)])
     main(["--resume", "--out", str(out)])
     assert same_weights(whole, out) and not same_weights(whole, tiny_run)
     manifest = json.loads((whole / "manifest.json").read_text())
@@ -167,8 +161,7 @@ def test_command_and_resume(tiny_run: Path, pairs: Path, tmp_path: Path, capsys)
     runs(["show", str(whole)])
     assert f"made from     {tiny_run}" in capsys.readouterr().out
     copy.write_text(pairs.read_text().replace("cat", "cow"))
-    with pytest.raises(InputError, match="pairs changed"):
-        main(["--resume", "--out", str(out)])
+    assert_refused("pairs changed", main, ["--resume", "--out", str(out)])
 
 
 def test_a_tuning_that_has_begun_is_not_at_the_step_of_its_parent(
@@ -181,12 +174,10 @@ def test_a_tuning_that_has_begun_is_not_at_the_step_of_its_parent(
 
 
 def test_training_lowers_the_loss_of_the_responses(tiny_run: Path, pairs: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "fit"
     argv = ["--data", str(pairs), "--valid", str(pairs), "--steps", "40", "--lr", "5e-3", "--packing", "stream"]
-    main([str(tiny_run), *argv, "--batch-size", "4", "--out", str(out), "--unmasked"])
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    losses = [row["loss"] for row in rows if row["kind"] == "train"]
-    assert losses[-1] < 0.7 * losses[0]
+    main([str(tiny_run), *argv, "--batch-size", "4", "--out", str(tmp_path / "fit"), "--unmasked"])
+    first, *_, last = logged(tmp_path / "fit", "train")
+    assert last["loss"] < 0.7 * first["loss"]
     assert "60 of 60 validation pairs have a prompt of the training pairs" in capsys.readouterr().err
 
 
@@ -267,11 +258,9 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(chat_run: Path) -> No
     tokenizer = load(chat_run)._text()
     tokenizer.chat_template = CHAT.replace("m['content']", "(m['content'] if loop.last else '…')")
     messages = [{"role": role, "content": "red"} for role in ("user", "assistant", "user", "assistant")]
-    with pytest.raises(InputError, match="turn 2 differently"):
-        encode_pairs([messages], tokenizer, 64, None)
+    assert_refused("turn 2 differently", encode_pairs, [messages], tokenizer, 64, None)
     tokenizer.chat_template = None
-    with pytest.raises(InputError, match="no chat template"):
-        encode_pairs([messages], tokenizer, 64)
+    assert_refused("no chat template", encode_pairs, [messages], tokenizer, 64)
 
 
 def test_batches_are_as_long_as_their_longest_row(tiny_run: Path) -> None:
@@ -312,8 +301,7 @@ def test_lora_is_a_plain_loop(chat_run: Path, chats: Path, tmp_path: Path) -> No
         loss.backward()
         torch.nn.utils.clip_grad_norm_(both, 1.0)
         optimizer.step()
-    logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [row["loss"] for row in logged if row["kind"] == "train"] == pytest.approx(losses, abs=1e-6)
+    assert [row["loss"] for row in logged(out, "train")] == pytest.approx(losses, abs=1e-6)
     assert losses[-1] < losses[0] - 0.05
     for name, w in load(out).named_parameters():
         if name in adapters:
@@ -389,19 +377,8 @@ def test_template_and_context_survive_tuning_and_export(chat_run: Path, chats: P
         assert len(prompt[0]) < len(ours) < len(prompt[0]) + 30
 
 
-def test_context_and_lora_options(chat_run: Path, chats: Path, tmp_path: Path, capsys) -> None:
+def test_a_context_cuts_what_is_longer(chat_run: Path, chats: Path, tmp_path: Path, capsys) -> None:
     argv = [str(chat_run), "--data", str(chats), "--steps", "1", "--batch-size", "2", "--out", str(tmp_path / "new")]
-    for more, message in (
-        (["--context", "9999"], "--context 9999 is more than the context"),
-        (["--context", "3"], "no pair has a response within the context of 3"),
-        (["--lora-on", "all"], "no effect without --lora RANK"),
-        (["--lora", "4", "--lora-on", "q,w"], "--lora-on w: the model has no dense projection .*down, gate, k, o, q"),
-        (["--lora", "4000"], "--lora 4000 is more than the rank"),
-    ):
-        with pytest.raises(InputError, match=message):
-            main([*argv, *more])
-    assert not (tmp_path / "new").exists()
     longest = max(len(ids) for ids, _ in encode_pairs(read_pairs(chats), load(chat_run)._text(), 999, None).rows)
-    capsys.readouterr()
     main([*argv, "--context", str(longest - 3)])
     assert f"cut at {longest - 3} tokens" in (err := capsys.readouterr().err) and "(0 cut" not in err.split("\n")[1]
