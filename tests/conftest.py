@@ -34,7 +34,7 @@ PLOTLY = plotly.offline.get_plotlyjs
 
 LONG = [
     "documents", "faults", "parallel", "causal_commands", "lfa", "pls", "dst", "krom", "demo", "zoo", "compile",
-    "nnsight", "grid", "resume", "launch", "update_arithmetic", "watch", "parity",
+    "nnsight", "grid", "start", "launch", "update_arithmetic", "watch", "parity",
 ]  # fmt: skip
 """Files of a quarter of a minute and more: first, so that no worker ends with one while the other has nothing left."""
 

@@ -1,7 +1,7 @@
 """A corpus of random words and the arguments of a training that takes a second."""
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,3 +115,9 @@ def refused(line: str) -> Iterator[None]:
     with pytest.raises(InputError, match=line) as error:
         yield
     assert "\n" not in str(error.value)
+
+
+def assert_refused(line: str, call: Callable[..., Any], /, *args: Any, **options: Any) -> None:
+    """The call raises `InputError` with a message of one line that matches."""
+    with refused(line):
+        call(*args, **options)

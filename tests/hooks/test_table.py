@@ -11,7 +11,7 @@ from streamscope.models.hooks import HOOKS, ObservePoint, OnDemand, expected_hoo
 from streamscope.models.make import build
 from streamscope.models.transformer import StreamTransformer
 from tests.models import test_invariants as invariants
-from tests.models.test_composition import B, T, check_hooks
+from tests.models.test_invariants import B, T, check_hooks
 from tests.tiny import some
 
 SHARED_KEYS = {"attention.kv_heads": 2, "canon": "canon", "attention.d_head": 16}

@@ -134,19 +134,14 @@ def llama(d: int, layers: int, vocab: int, hybrid: tuple[int, int] | None) -> in
 
 
 def test_hdpl_and_its_baseline_have_the_counts_of_the_paper() -> None:
+    """At other scales it keeps a block per head and a rank of a quarter of the width."""
+    sizes = {"paper": (512, 4, 49152, (8, 128)), "small": (192, 6, 4096, (6, 48)), "zoo": (96, 6, 2048, (6, 24)),
+             "tiny": (32, 2, 256, (4, 8))}  # fmt: skip
     with torch.device("meta"):
-        found = {name: build(name).n_params() for name in HDPL}
+        found = {scale: {name: build(name, scale).n_params() for name in HDPL} for scale in sizes}
         bare = build("hdpl", **{"readout.tied": True}).n_params()
-    assert found == HDPL and bare == 37_365_248  # SPEC §5, tied
-    assert found == {"llama": llama(512, 4, 49152, None), "hdpl": llama(512, 4, 49152, (8, 128))}
-
-
-def test_hdpl_at_other_scales_keeps_a_block_per_head_and_a_rank_of_a_quarter() -> None:
-    sizes = {"small": (192, 6, 4096, (6, 48)), "zoo": (96, 6, 2048, (6, 24)), "tiny": (32, 2, 256, (4, 8))}
-    for scale, given in sizes.items():
-        with torch.device("meta"):
-            found = build("hdpl", scale).n_params(), build("llama", scale).n_params()
-        assert found == (llama(*given), llama(*given[:3], None))
+    assert found["paper"] == HDPL and bare == 37_365_248  # SPEC §5, tied
+    assert found == {s: {"llama": llama(*given[:3], None), "hdpl": llama(*given)} for s, given in sizes.items()}
 
 
 @pytest.mark.parametrize("scale", ["small", "zoo", "tiny"])
@@ -158,12 +153,8 @@ def test_other_scales(name: str, scale: str) -> None:
     shape = replace(SHAPES[name], layers=layers, heads=heads, d=d, vocab=vocab, table=table)
     with torch.device("meta"):
         assert build(name, scale).n_params() == expected(shape)
-
-
-def test_ffn_keeps_four_times_the_width_when_the_width_is_overridden_at_a_scale() -> None:
-    with torch.device("meta"):
-        paper, small = build("lfa", d_model=96), build("lfa", "small", d_model=96)
-    assert paper.config.d_mlp == small.config.d_mlp == 4 * 96
+        narrow = build(name, scale, d_model=16 * heads).n_params()
+    assert narrow == expected(replace(shape, d=16 * heads)), "the FFN keeps four times the width"
 
 
 COUNTED = {
@@ -207,20 +198,15 @@ def test_ceilings_are_known_by_the_name_of_the_device() -> None:
 
 WORDS = {
     "pls": ("30,086,784", "dns-dns/dns-dns", "blocks.L.attn.hook_gate"), "": ("dst-kron",),
+    "{}": ("4 heads, width 32",), "--run {}": ("4 heads, width 32",),
     "kromcanon": ("51,766,000", "canon ABCD", "kromhc", "blocks.L.attn_hc.hook_res", "213,112", "hyper-connections"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_command_prints_counts_signature_and_hooks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main(name.split())
-    text = capsys.readouterr().out
-    assert all(word in text for word in WORDS[name])
-
-
-def test_command_describes_a_run(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--run", str(tiny_run)])
-    text = capsys.readouterr().out
-    assert "4 heads, width 32" in text
-    main([str(tiny_run)])
-    assert capsys.readouterr().out == text
+def test_command_prints_counts_signature_and_hooks(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = {}
+    for argv, words in WORDS.items():
+        main(argv.format(tiny_run).split())
+        printed[argv] = capsys.readouterr().out
+        assert all(word in printed[argv] for word in words)
+    assert printed["{}"] == printed["--run {}"]

@@ -22,7 +22,7 @@ from streamscope.models.tensors import read_tensors
 from streamscope.models.transformer import StreamTransformer
 from streamscope.text.tokenizer import Tokenizer
 from tests.models.test_huggingface import CASES, cache, difference, theirs  # noqa: F401
-from tests.tiny import PARTS, randomise, refused, some
+from tests.tiny import PARTS, assert_refused, randomise, some
 
 transformers = pytest.importorskip("transformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,8 +66,7 @@ def test_logits_are_ours_bit_by_bit(name: str, tmp_path: Path) -> None:
     assert not any(report.values()), report
     with torch.no_grad():
         assert torch.equal(peer(tokens()).logits, model(tokens()))
-    with pytest.raises(InputError, match="write hf:"):
-        load(tmp_path / "theirs")
+    assert_refused("write hf:", load, tmp_path / "theirs")
     back = load(f"hf:{tmp_path / 'theirs'}")
     assert back.config == model.config
     assert all(torch.equal(x, back.state_dict()[key]) for key, x in model.state_dict().items())
@@ -175,8 +174,7 @@ def test_a_native_class_computes_the_same_or_none_is_written(name: str, tmp_path
     base, changes, architecture = NATIVE[name]
     model = made(base, changes=changes)
     if not architecture:
-        with refused("no class of the library computes"):
-            exported(model, tmp_path, native=True)
+        assert_refused("no class of the library computes", exported, model, tmp_path, native=True)
         assert not (tmp_path / "theirs").exists()
         return
     peer = transformers.AutoModelForCausalLM.from_pretrained(exported(model, tmp_path, native=True))
@@ -188,8 +186,7 @@ def test_a_native_class_computes_the_same_or_none_is_written(name: str, tmp_path
 def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     model, run = made("pls", tokenizer), tmp_path / "run"
     model.save(run)
-    with pytest.raises(InputError, match="no snapshots"):
-        export(str(run), tmp_path / "none", snapshots=True)
+    assert_refused("no snapshots", export, str(run), tmp_path / "none", snapshots=True)
     early = {name: x.detach() * 0.5 for name, x in model.state_dict().items()}
     write_snapshot(run, early, 16, "fp32")
     packed = {"corpus": "c" * 40, "n_tokens": 1234567, "n_documents": 89, "source": {"source": "stories:0:89"}}
@@ -197,16 +194,22 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
             "tokenizer": {"sha256": tokenizer.sha256}}  # fmt: skip
     manifest = {"preset": "pls", "scale": "tiny", "seed": 7, "parameters": 1, "argv": ["python", "a b"],
                 "commit": "f" * 40, "data": data, "step": 40, "steps": 40, "outcome": "completed"}  # fmt: skip
-    (run / "manifest.json").write_text(json.dumps(manifest))
     config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8}, "data": {}}))
+
+    def exported_again(folder: str, *options: str, manifest: dict = manifest, **changes: Any) -> str:
+        """The card of an export after changes of config.json."""
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8}, "data": {}} | changes))
+        main([str(run), "--out", str(tmp_path / folder), *options])
+        return (tmp_path / folder / "README.md").read_text()
+
     evals = [{"step": s, "kind": "eval", "loss": 5.0 - s / 20, "perplexity": 2.0, "tokens": 640.0} for s in (16, 40)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evals))
     table = "| copying |\n|---|\n| loss | 2.6 |\n\nWhat it says.\n\n"
     (run / "README.md").write_text(f"# lfa\n\nTrained.\n\n{table}Licence: ours.\n")
-    main([str(run), "--out", str(tmp_path / "out"), "--snapshots", "--license", "apache-2.0"])
+    card = exported_again("out", "--snapshots", "--license", "apache-2.0")
     assert capsys.readouterr().out.count("StreamscopeForCausalLM") == 2
-    card, before = ((tmp_path / "out" / name / "README.md").read_text() for name in ("", "step-000016"))
+    before = (tmp_path / "out" / "step-000016" / "README.md").read_text()
     for told in ("license: apache-2.0", "40 steps, 10,240 tokens seen", "Seed 7, commit ffffffffffff", "python 'a b'",
                  "`stories:0:89`, 89 documents, 1,234,567 tokens",
                  "| loss, nats/token | 3.0000 | 640 tokens of `stories:1:5`",
@@ -218,18 +221,12 @@ def test_snapshots_card_and_bad_input(tokenizer: Tokenizer, tmp_path: Path, caps
     assert all(torch.equal(x, tensors[f"model.{name}"]) for name, x in early.items())
     for argv, line in (([str(run), "--out", str(tmp_path / "out")], "is not empty: choose another folder"),
                        ([str(run)], "give a run and")):  # fmt: skip
-        with pytest.raises(InputError, match=line):
-            main(argv)
-    (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8, "packing": "document"}}))
-    main([str(run), "--out", str(tmp_path / "padded")])
-    assert "10,240 tokens seen, including repetitions and padding." in (tmp_path / "padded/README.md").read_text()
+        assert_refused(line, main, argv)
+    card = exported_again("padded", training={"batch_size": 8, "packing": "document"})
+    assert "10,240 tokens seen, including repetitions and padding." in card
     # of a fine-tuning, whose manifest has the data of its parent: neither its tokens nor its loss are of these
-    sft = {"data": "pairs.jsonl", "valid": None}
-    (run / "config.json").write_text(json.dumps(config | {"training": {"batch_size": 8}, "sft": sft}))
-    manifest |= {"parent": {"run": "runs/lfa"}, "sft": {}}
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    main([str(run), "--out", str(tmp_path / "tuned")])
-    card = (tmp_path / "tuned" / "README.md").read_text()
+    tuned = manifest | {"parent": {"run": "runs/lfa"}, "sft": {}}
+    card = exported_again("tuned", manifest=tuned, sft={"data": "pairs.jsonl", "valid": None})
     assert "Fine-tuned on `pairs.jsonl`, from `runs/lfa`" in card and "\n40 steps.\n" in card
     assert "640 tokens of `held-out pairs of pairs.jsonl`" in card
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +20,7 @@ from streamscope.models.grid import Cell, begin, cells_of, failure_file, main, r
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Options, phases_of, with_recipe
 from streamscope.models.training.run import read_metrics
+from tests.tiny import assert_refused
 from tests.training.runs import same_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +61,7 @@ def test_an_option_for_every_run_goes_before_the_grid() -> None:
     assert " ".join(a.argv) == " ".join(b.argv) == "lfa --device cuda --lr 0.002 --scale paper --seed 0"
     words = {"scale": "give KEY=VALUE", "set=x": "other than set", "lrr=1": "unknown option of a grid 'lrr'"}
     for word, line in (words | {"steps=many": "steps: input should be a valid integer, got 'many'"}).items():
-        with pytest.raises(InputError, match=line):
-            with_options(a, [word])
+        assert_refused(line, with_options, a, [word])
 
 
 def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
@@ -74,10 +74,8 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
     assert begin([same], tmp_path, write=False) == begin([same], tmp_path) == [one]
     assert begin([same, same], tmp_path) == [one, one]
     assert json.loads((tmp_path / "grid.json").read_text()) == {"a-s0": list(one.argv)}
-    with pytest.raises(InputError, match="a-s0 was started with other options"):
-        begin([other], tmp_path)
-    with pytest.raises(InputError, match="a-s0 was started with other options"):
-        begin([one, other], tmp_path / "new")
+    assert_refused("a-s0 was started with other options", begin, [other], tmp_path)
+    assert_refused("a-s0 was started with other options", begin, [one, other], tmp_path / "new")
     old = {"x-s0": ["a-preset-of-before", "--seed", "0"], "a-s0": list(one.argv)}
     (tmp_path / "grid.json").write_text(json.dumps(old))
     assert begin([same], tmp_path) == [one]
@@ -85,26 +83,19 @@ def test_a_training_is_in_a_folder_once(tmp_path: Path) -> None:
 
 def test_what_a_grid_did_not_start_is_not_counted_or_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of that name may be another training; one that was killed early goes on in its folder."""
-    cell, seen = Cell("lfa-s0", ("lfa", "--seed", "0")), list[str]()
+    cell = Cell("lfa-s0", ("lfa", "--seed", "0"))
     (folder := tmp_path / "lfa-s0").mkdir()
     (folder / "manifest.json").write_text('{"outcome": "completed"}')
-    with pytest.raises(InputError, match="lfa-s0 is not of this grid: move it, or choose another --out"):
-        begin([cell], tmp_path)
+    assert_refused("lfa-s0 is not of this grid: move it, or choose another --out", begin, [cell], tmp_path)
 
-    environment: dict[str, str] = {}
-
-    def child(words: list[str], *, env: dict[str, str], **_: Any) -> None:
-        seen.extend(words)
-        environment.update(env)
-        raise InterruptedError
-
-    monkeypatch.setattr(grid, "child", child)
+    monkeypatch.setattr(grid, "child", child := Mock(side_effect=InterruptedError))
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(InterruptedError):
         grid.train(cell, tmp_path, threads=3)
-    assert seen[-3:] == ["--resume", "--out", str(folder)] and (folder / "manifest.json").exists()
+    words, environment = child.call_args.args[0], child.call_args.kwargs["env"]
+    assert words[-3:] == ["--resume", "--out", str(folder)] and (folder / "manifest.json").exists()
     # a training keeps its memory unless the caller says otherwise
     assert environment["MALLOC_TRIM_THRESHOLD_"] == "5" and environment["OMP_NUM_THREADS"] == "3"
     assert environment["GLIBC_TUNABLES"] == grid.ALLOCATOR["GLIBC_TUNABLES"]
@@ -127,26 +118,22 @@ def test_every_run_of_our_grids_can_be_trained(path: Path) -> None:
             assert all(phase.n_ctx <= config.n_ctx for phase in phases)
 
 
-@pytest.mark.parametrize(
-    ("grid", "line"),
-    [
-        ({"presets": ["lfa"], "seed": [0]}, "unknown key of a grid 'seed': did you mean seeds"),
-        ({"presets": []}, "presets of a grid: give at least one"),
-        ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid: input should be a valid integer"),
-        ({"presets": ["lfa"], "seeds": [-1]}, "seeds of a grid must be at least 0, got -1"),
-        ({"presets": ["lfa", "lfa"]}, "names a run .* twice"),
-        ({"presets": ["lfa"], "parts": {"train": {}}}, r"\[\[parts\]\] of a grid are tables"),
-        ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
-        ({"presets": ["lfa"], "train": {"compile": True}}, 'compile of a grid is "off", "blocks" or "step", got True'),
-        ({"presets": ["lfa"], "settings": {"a": 3}}, "settings of a grid: input should be a valid dictionary"),
-        ({"presets": ["lfa"], "train": {"set": [3]}}, "set of a grid is a list of texts"),
-        ({"presets": ["lfa"], "train": {"set": ["d_model=64"]}}, "lfa-s0 .*: 6 heads do not divide the width 64"),
-        ({"presets": ["kromhc", "lfa"], "settings": {"fast": {"hc_lr": 1.0}}}, "lfa-fast-s0 .*: --hc-lr has no effect"),
-    ],
-)
+@pytest.mark.parametrize(("grid", "line"), [
+    ({"presets": ["lfa"], "seed": [0]}, "unknown key of a grid 'seed': did you mean seeds"),
+    ({"presets": []}, "presets of a grid: give at least one"),
+    ({"presets": ["lfa"], "seeds": ["0"]}, "seeds of a grid: input should be a valid integer"),
+    ({"presets": ["lfa"], "seeds": [-1]}, "seeds of a grid must be at least 0, got -1"),
+    ({"presets": ["lfa", "lfa"]}, "names a run .* twice"),
+    ({"presets": ["lfa"], "parts": {"train": {}}}, r"\[\[parts\]\] of a grid are tables"),
+    ({"presets": ["lfa"], "train": {"step": 3}}, "unknown option of a grid 'step': did you mean steps"),
+    ({"presets": ["lfa"], "train": {"compile": True}}, 'compile of a grid is "off", "blocks" or "step", got True'),
+    ({"presets": ["lfa"], "settings": {"a": 3}}, "settings of a grid: input should be a valid dictionary"),
+    ({"presets": ["lfa"], "train": {"set": [3]}}, "set of a grid is a list of texts"),
+    ({"presets": ["lfa"], "train": {"set": ["d_model=64"]}}, "lfa-s0 .*: 6 heads do not divide the width 64"),
+    ({"presets": ["kromhc", "lfa"], "settings": {"fast": {"hc_lr": 1.0}}}, "lfa-fast-s0 .*: --hc-lr has no effect"),
+])  # fmt: skip
 def test_a_wrong_grid_is_one_line(grid: dict, line: str) -> None:
-    with pytest.raises(InputError, match=line):
-        cells_of(grid)
+    assert_refused(line, cells_of, grid)
 
 
 def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
@@ -159,10 +146,9 @@ def test_files_that_are_no_grid_are_one_line(tmp_path: Path) -> None:
         (tmp_path / "a.toml").write_bytes(text)
         with pytest.raises(InputError, match=line):
             cells_of(read_grid(tmp_path / "a.toml"))
-    with pytest.raises(InputError, match=r"nowhere.toml is missing: give a grid as .toml"):
-        main([str(tmp_path / "nowhere.toml"), "--out", str(tmp_path / "out")])
-    with pytest.raises(InputError, match="holds no grid yet: give GRID.toml$"):
-        main(["--status", "--out", str(tmp_path / "out")])
+    out = ["--out", str(tmp_path / "out")]
+    assert_refused("nowhere.toml is missing: give a grid as .toml", main, [str(tmp_path / "nowhere.toml"), *out])
+    assert_refused("holds no grid yet: give GRID.toml$", main, ["--status", *out])
 
 
 GRID = """presets = ["lfa"]

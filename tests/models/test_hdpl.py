@@ -69,15 +69,7 @@ def test_forward_and_every_hook(d_in: int, d_out: int, groups: int, training: bo
         for name, want in reference(module, x[b, t].tolist(), noise[b, t].tolist()).items():
             expected = torch.tensor(want, dtype=torch.float64)
             torch.testing.assert_close(seen[name][b, t], expected, rtol=0, atol=1e-10, msg=name)
-
-
-def test_evaluation_is_deterministic_and_leaves_the_generator_alone() -> None:
-    module, x = make(16, 16).eval(), inputs(1, 4, 16)
-    before = torch.get_rng_state()
-    assert torch.equal(module(x), module(x))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert module.penalty is None and take_penalties([module]) == {}
-    assert not torch.equal(module.train()(x), module(x))
+    assert bool(take_penalties([module])) == training
 
 
 def initial(d_in: int, d_out: int, **spec: Any) -> HdplProjection:

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ import pytest
 import torch
 
 from streamscope.cli.errors import InputError
+from streamscope.instruments.data import Tokens
+from streamscope.instruments.registry import discover
 from streamscope.interventions.abliterate.measure import abliterate_weights
 from streamscope.interventions.amplify.measure import amplification
 from streamscope.interventions.edits import scale_heads
+from streamscope.interventions.patch import Patch
 from streamscope.interventions.patch.paths import edges_of, parse_senders
 from streamscope.models import load
+from streamscope.models.checkpoint import run_label
 from streamscope.models.head_spec import Head
 from streamscope.models.hooks import capture, edit
 from streamscope.models.interop.huggingface import main
@@ -23,6 +29,7 @@ from streamscope.models.layers.head import unembed
 from streamscope.models.sweep import Prefix
 from streamscope.models.transformer import StreamTransformer
 from streamscope.probes.direct_logit_attribution.contributions import check_heads, directions
+from tests.tiny import assert_refused
 
 SIZES = dict(vocab_size=260, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80)
 BASE = dict(SIZES, max_position_embeddings=40)
@@ -179,8 +186,7 @@ def test_heads_behind_a_norm_are_no_parts_of_the_stream(kind: str, tmp_path: Pat
                  lambda: cache.get_full_resid_decomposition(), lambda: model.accumulated_bias(1),
                  lambda: model.all_composition_scores("V"), lambda: check_heads(model),
                  lambda: abliterate_weights(model, d), lambda: edges_of(model, senders)):  # fmt: skip
-        with pytest.raises(InputError, match=f"hf-{kind[:6].strip('-')} norms what a layer writes"):
-            call()
+        assert_refused(f"hf-{kind[:6].strip('-')} norms what a layer writes", call)
     if kind == "olmo2":
         with pytest.raises(InputError, match="apply_ln only supports the final norm"):
             cache.apply_ln_to_stack(cache.decompose_resid(1), 1)
@@ -206,12 +212,10 @@ def test_capped_logits_and_scores_are_measured_or_refused(tmp_path: Path) -> Non
         ours = model(tokens, return_type="loss")
     peer.model.layers[1].post_feedforward_layernorm.weight.fill_(-1.0)
     torch.testing.assert_close(ours, peer(tokens, labels=tokens).loss, rtol=1e-5, atol=1e-5)
-    for call, line in ((lambda: cache.logit_attrs(cache.decompose_resid(), 7), "caps its logits"),
-                       (lambda: model.logit_bias, "caps its logits"),
-                       (lambda: directions(model, [(1, 2)], torch.ones(1)), "caps its logits"),
-                       (lambda: amplification(model, 2.0), "caps its scores")):  # fmt: skip
-        with pytest.raises(InputError, match=f"hf-gemma2 {line}"):
-            call()
+    assert_refused("hf-gemma2 caps its logits", cache.logit_attrs, cache.decompose_resid(), 7)
+    assert_refused("hf-gemma2 caps its logits", lambda: model.logit_bias)
+    assert_refused("hf-gemma2 caps its logits", directions, model, [(1, 2)], torch.ones(1))
+    assert_refused("hf-gemma2 caps its scores", amplification, model, 2.0)
 
 
 def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -220,8 +224,7 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
     main([str(folder), "--out", str(out)])
     assert "3 layers, 4 heads, width 48" in capsys.readouterr().out
     assert load(out).run == out
-    with pytest.raises(InputError, match="is not empty: choose another folder"):
-        main([str(folder), "--out", str(out)])
+    assert_refused("is not empty: choose another folder", main, [str(folder), "--out", str(out)])
     saved = json.loads((folder / "config.json").read_text())
     without_heads = {name: value for name, value in saved.items() if name != "n_head"}
     weights, index = "model.safetensors", "model.safetensors.index.json"
@@ -242,15 +245,11 @@ def test_the_command_writes_a_run_and_bad_folders_are_one_line(tmp_path: Path, c
         else:
             (folder / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
         if line:
-            with pytest.raises(InputError, match=line):
-                load(f"hf:{folder}")
-    with pytest.raises(InputError, match="neither a folder nor a model in the hub's cache"):
-        load("hf:nobody/nothing")
+            assert_refused(line, load, f"hf:{folder}")
+    assert_refused("neither a folder nor a model in the hub's cache", load, "hf:nobody/nothing")
 
 
 def test_what_a_run_of_theirs_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamscope.models.checkpoint import run_label
-
     hub = tmp_path / "hub" / "models--some--model" / "snapshots" / "0123"
     for folder in (tmp_path / "model", hub):
         theirs("gpt2").save_pretrained(folder)
@@ -308,3 +307,55 @@ def test_what_is_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
     os.replace(shutil.copy2(weights, tmp_path / "copy"), weights)  # another inode
     load(f"hf:{folder}")
     assert len(list((tmp_path / "cache" / "huggingface").glob("model-*"))) == 5
+
+
+INSTRUMENTS = discover()
+LACKING = {
+    "contraction": "parallel streams", "dual_path": "has no HDPL projection", "latents": "has no HDPL projection",
+    "mixing": "parallel streams", "mixing_monitor": "has no mixing matrices", "routing": "has no Kronecker",
+    "streams": "has one residual stream",
+}  # fmt: skip
+"""What needs a part that these families do not have."""
+BEHIND = dict.fromkeys(("abliterate", "direct_logit_attribution", "hydra", "patch"), "norms what a layer writes")
+"""What needs heads that add up to the stream: not those of OLMo 2 and Gemma 2. `patch` refuses only its paths."""
+OPTIONS: dict[str, dict[str, Any]] = {"patch": {"hooks": ("resid_pre", "z")}}
+SIX_LAYERS = {"hidden_size": 48, "num_hidden_layers": 6, "num_attention_heads": 6, "max_position_embeddings": 128}
+
+
+@pytest.fixture(scope="module", params=["gpt2", "pythia", "llama", "qwen3", "olmo2", "gemma2"])
+def measured_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    name, options = CASES[request.param]
+    own = {"n_layer": 6, "n_head": 6, "n_positions": 128} if name == "GPT2" else SIX_LAYERS
+    folder = tmp_path_factory.mktemp("families") / request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STREAMSCOPE_CACHE", str(folder.parent / "cache"))
+        patch.setitem(CASES, request.param, (name, {**options, **own, "vocab_size": 2048}))
+        theirs(request.param).save_pretrained(folder)
+        shutil.copyfile(
+            Path(__file__).resolve().parents[2] / "models/zoo/lfa/tokenizer.json", folder / "tokenizer.json"
+        )
+        model = load(f"hf:{folder}")
+        tokens = Tokens(data="stories:1:20", max_tokens=1500)
+        for name, file in (("extract", "features"), ("token_effects", "effects")):
+            INSTRUMENTS[name]().measure(model, tokens).save(folder / f"{file}.parquet")
+        model.tables = {"features": (folder / "features.parquet",), "effects": folder / "effects.parquet"}
+        yield model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(INSTRUMENTS))
+def test_an_instrument_measures_or_refuses_in_one_line(name: str, measured_model: Any) -> None:
+    how = INSTRUMENTS[name](**{**INSTRUMENTS[name].quick, **OPTIONS.get(name, {})})
+    given = [one.small() for one in how.takes]
+    said = {"data": "stories:1:12", **measured_model.tables}
+    data = [replace(one, **{f.name: said[f.name] for f in fields(one) if f.name in said}) for one in given]
+    lacking = {**LACKING, **(BEHIND if measured_model.config.norm_place != "before" else {})}
+    if measured_model.config.attention.softcap:
+        lacking["amplify"] = "caps its scores"
+    if name in lacking:
+        assert_refused(lacking[name], how.measure, measured_model, *data)
+        if not isinstance(how, Patch):
+            return
+        how = replace(how, senders=())  # without paths it measures
+    found = how.measure(measured_model, *data)
+    assert all(len(table.frame.columns) for table in found.tables.values()) and len(found.table().frame)

@@ -23,19 +23,13 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 stochastic = pytest.mark.parametrize("kind", STOCHASTIC)
 
 
-def connection(spec: c.Hyper, module: int = 1, seed: int = 3) -> HyperConnection:
+def connection(spec: c.Hyper, module: int = 1, std: float = 1.0) -> HyperConnection:
     made = CONNECTIONS[type(spec)](spec, D, module).double()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(3)
     made.init_weights(0.02, generator)
     with torch.no_grad():
         for p in made.parameters():
-            p.add_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
-    return made
-
-
-def fresh(spec: c.Hyper, module: int = 0) -> HyperConnection:
-    made = CONNECTIONS[type(spec)](spec, D, module)
-    made.init_weights(0.02, torch.Generator())
+            p.add_(std * torch.randn(p.shape, generator=generator, dtype=torch.float64))
     return made
 
 
@@ -136,10 +130,10 @@ def test_equals_the_loop(kind: str, fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("module", [0, 1, 6])
 def test_coefficients_at_the_start(kind: str, module: int) -> None:
     """H_pre .731 and .269, H_post twice that, the large one at m mod n; W = 0, so the token does not matter."""
-    made, X = fresh(KINDS[kind](), module), streams(4).float()
+    made, X = connection(KINDS[kind](), module, std=0.0), streams(4)
     for x in (None, made.dynamic(X)):
         pre, post = made.H_pre(x).expand(2, 3, 4)[1, 2], made.H_post(x).expand(2, 3, 4)[1, 2]
-        expected = torch.full((4,), 0.2689414).index_fill(0, torch.tensor(module % 4), 0.7310586)
+        expected = torch.full((4,), -1.0).double().index_fill(0, torch.tensor(module % 4), 1.0).sigmoid()
         torch.testing.assert_close(pre, expected)
         torch.testing.assert_close(post, 2 * expected)
     assert not any(W.any() for W in made.W.values())

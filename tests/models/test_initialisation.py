@@ -61,22 +61,6 @@ def test_every_weight_starts_at_the_spread_of_its_formula(name: str) -> None:
         assert torch.equal(model.unembed.weight, model.embed.weight) and model.unembed.weight is not model.embed.weight
 
 
-def first_update(name: str, seed: int = 0, **overrides: Any) -> float:
-    """σ of what layer 0's attention writes: scale small, eight sequences of 64 random tokens, untrained."""
-    model = build(name, "small", seed=seed, **overrides)
-    tokens = torch.randint(model.config.d_vocab, (8, 64), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), capture(model, ["blocks.0.hook_attn_out"]) as seen:
-        model(tokens)
-    return float(seen["blocks.0.hook_attn_out"].detach().std())
-
-
-def test_what_layer_0_writes_before_training() -> None:
-    """The audit's figures (SPEC §9), to 5 %: a Kronecker map of N(0, .02) starts 54 times weaker than a dense one."""
-    found = {name: first_update(name) for name in ("dst-dense", "dst-kron")}
-    found["lfa"] = first_update("lfa", **{"attention.v.init": "none"})  # not the preset's rule for raw values
-    assert found == pytest.approx({"dst-dense": 5.9e-3, "dst-kron": 1.1e-4, "lfa": 2.1e-5}, rel=0.05)
-
-
 def test_rules_by_projection() -> None:
     """Fan-ins 192 dense, 32 of a block, 6 Kronecker; o is divided by sqrt(12) unless that is switched off."""
     changes = {"attention.q": "ind", "attention.v": "kron", "mlp.up.init": "orthogonal", "mlp.up.init.gain": "2"}
@@ -91,19 +75,24 @@ def test_rules_by_projection() -> None:
     torch.testing.assert_close(up.T @ up, 4 * torch.eye(192), rtol=0, atol=1e-4)
     plain = build("std-t", "small", **changes, **{"init.scale_residual": False}).blocks[0].attn
     torch.testing.assert_close(attn.o.weight * 12**0.5, plain.o.weight)
+    changes = {"attention.v": "ind", "attention.o": "kron", "init.weights": "orthogonal", "init.scale_residual": False}
+    changes |= {"init.embed.std": 0.3, "init.positions": "fan_in_normal"}
+    model = build("std-t", "small", **changes)
+    attn = model.blocks[1].attn
+    for block in (*attn.v.weight, attn.o.weight, attn.q.weight):
+        torch.testing.assert_close(block @ block.T, torch.eye(len(block)), rtol=0, atol=1e-5)
+    assert not torch.equal(attn.v.weight[0], attn.v.weight[1])
+    assert float(model.embed.weight.detach().std()) == pytest.approx(0.3, rel=0.01)
+    assert float(model.pos_embed.weight.detach().std()) == pytest.approx(192**-0.5, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"init.embed": "fan_in_normal", "init.weights": "fan_in_normal"},
-        {"init.embed": "fan_in_uniform", "attention.v": "kron", "attention.v.init": "unit_output"},
-        {"init.embed": "orthogonal", "embed_scale": 3.0},
-        {"positions": "learned", "init.positions.std": 0.05, "attention.v": "dns", "attention.v.init": "unit_output"},
-    ],
-    ids=["preset", "fan-in", "kron", "scaled", "learned"],
-)
+@pytest.mark.parametrize("changes", [
+    {},
+    {"init.embed": "fan_in_normal", "init.weights": "fan_in_normal"},
+    {"init.embed": "fan_in_uniform", "attention.v": "kron", "attention.v.init": "unit_output"},
+    {"init.embed": "orthogonal", "embed_scale": 3.0},
+    {"positions": "learned", "init.positions.std": 0.05, "attention.v": "dns", "attention.v.init": "unit_output"},
+], ids=["preset", "fan-in", "kron", "scaled", "learned"])  # fmt: skip
 def test_raw_values_start_as_large_as_normed_ones(changes: dict[str, Any]) -> None:
     """LFA Eq. 2 keeps its raw values; what a head copies has size 1 at the start, as with the norm of DST Eq. 8."""
 
@@ -119,26 +108,12 @@ def test_raw_values_start_as_large_as_normed_ones(changes: dict[str, Any]) -> No
     assert size(**{"attention.v.init": "none"}) < 0.2, "the old start can be set"
 
 
-def test_orthogonal_blocks() -> None:
-    changes = {"attention.v": "ind", "attention.o": "kron", "init.weights": "orthogonal", "init.scale_residual": False}
-    attn = build("std-t", "tiny", **changes).blocks[1].attn
-    for block in (*attn.v.weight, attn.o.weight, attn.q.weight):
-        torch.testing.assert_close(block @ block.T, torch.eye(len(block)), rtol=0, atol=1e-5)
-    assert not torch.equal(attn.v.weight[0], attn.v.weight[1])
-
-
-def test_a_sigma_of_its_own_and_tables() -> None:
-    model = build("std-t", "small", **{"init.embed.std": 0.3, "init.positions": "fan_in_normal", "init_std": 0.05})
-    assert float(model.embed.weight.detach().std()) == pytest.approx(0.3, rel=0.01)
-    assert float(model.pos_embed.weight.detach().std()) == pytest.approx(192**-0.5, rel=0.03)
-    assert float(model.blocks[0].attn.q.weight.detach().std()) == pytest.approx(0.05, rel=0.03)
-
-
 @pytest.mark.parametrize("name", ["llama", "kromcanon", "lfa"])
 def test_init_std_alone_means_normal_everywhere(name: str) -> None:
     """Else `--set init_std=` would change nothing, in silence, where a preset's rules are not N(0, σ)."""
     config = preset(name, "tiny", init_std="0.2")
     assert config.init == c.Initial() and config.init_std == 0.2
+    assert float(build(config).embed.weight.detach().std()) == pytest.approx(0.2, rel=0.05)
     kept = preset(name, "tiny", **{"init_std": 0.2, "init.embed": "fan_in_normal"})
     assert kept.init == override(preset(name, "tiny"), {"init.embed": "fan_in_normal"}).init
 

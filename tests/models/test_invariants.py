@@ -1,21 +1,25 @@
-"""What holds for every architecture: causality, padding, segments, the frozen stream, configurations."""
+"""For every architecture and random combinations: causality, segments, seeds, configurations, training, hooks."""
 
 import itertools
 import json
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from streamscope.cli.errors import InputError
 from streamscope.models import config as c
 from streamscope.models.config.presets import PRESETS, preset
 from streamscope.models.config.serialization import from_dict, kinds, override, parse_mixing, to_dict
-from streamscope.models.hooks import capture
+from streamscope.models.hooks import capture, concrete_shape, expected_hooks
 from streamscope.models.layers.residual import map_state
 from streamscope.models.make import build
-from tests.tiny import PARTS, randomise, refused, some
+from streamscope.models.training.config import Training, with_recipe
+from streamscope.models.training.optim import make_optimizer, set_lr
+from streamscope.models.transformer import StreamTransformer
+from tests.tiny import PARTS, assert_refused, randomise, some
 
 VECTOR = c.Gate(shape="vector", source="normed", bias=True, init="normal")
 SWIGLU = c.Mlp(gate=c.Independent(), activation="silu")
@@ -163,8 +167,7 @@ def test_every_signature() -> None:
         signature = f"{v}-{o}/{up}-{down}"
         assert list(parse_mixing(signature).values()) == [v, o, up, down]
         if {up, down} & {"id", "kron"}:  # no square map from D to 4 D
-            with pytest.raises(InputError, match="keeps the width"):
-                preset("lfa", "tiny", mixing=signature)
+            assert_refused("keeps the width", preset, "lfa", "tiny", mixing=signature)
             continue
         config = preset("lfa", "tiny", mixing=signature)
         assert config.mixing == signature and override(config, parse_mixing(signature)) == config
@@ -225,11 +228,98 @@ CALLS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("name", "changes", "line"), REFUSED)
 def test_refused_overrides(name: str, changes: dict[str, Any], line: str) -> None:
-    with refused(line):
-        preset(name, "tiny", **changes)
+    assert_refused(line, preset, name, "tiny", **changes)
 
 
 @pytest.mark.parametrize(("call", "line"), CALLS)
 def test_refused_parts_and_files(call: Any, line: str) -> None:
-    with refused(line):
-        call()
+    assert_refused(line, call)
+
+
+B, T, STEPS = 3, 9, 4
+STREAMS = ("hc", "mhc", "mhc_lite", "kromhc")
+SQUARE = ("id", "ind", "kron", "dns")
+
+
+def combination(seed: int) -> dict[str, Any]:
+    """Overrides of gpt2 at scale tiny, drawn from every kind of part."""
+    rng = random.Random(seed)
+
+    def drawn(**options: Sequence[Any]) -> dict[str, Any]:
+        return {name: rng.choice(values) for name, values in options.items()}
+
+    # the topologies take turns, so that few seeds meet all of them
+    residual = [*STREAMS, "token_factor", "frozen_token", "single"][seed % 7]
+    fields: dict[str, Any] = {}
+    if residual in STREAMS:
+        fields = drawn(n=[2, 4] if residual == "mhc_lite" else [2, 4, 8], dynamic=[True, True, False],
+                       dyn_act=["tanh", "none"], post_input=["same", "mixed"], reduce=["sum", "mean"],
+                       freeze_res=[True, *[False] * 4], hc_dtype=["fp32", "bf16"])  # fmt: skip
+        fields |= drawn(b_res=[-8.0, -2.0, -1.0, 0.0]) if residual != "hc" else {}
+    elif residual != "single":
+        fields = drawn(values=["token", "combined"], value_norm=[True, False], order=["sequential", "parallel"])
+    places = "".join(p for p in "ABCD" if rng.random() < 0.6)
+    kernels = drawn(kernel=[2, 3, 4], activation=["none", "silu"], init=["uniform", "normal"])
+    canon = c.Canon(places=places or "A", residual=rng.random() < 0.7, **kernels)
+    gate = c.Gate(**drawn(shape=["scalar", "vector"], source=["query", "normed", "value"], init=["zero", "normal"]))
+    supervision = rng.choice([None, c.Supervision(**drawn(weights=["linear", "uniform", "exponential"]))])
+    changes = {
+        "mixing": "{v}-{o}/{up}-{down}".format(**drawn(v=SQUARE, o=SQUARE, up=["ind", "dns"], down=["ind", "dns"])),
+        "residual": kinds(c.Residual)[residual](**fields), "canon": rng.choice([canon, canon, None]),
+        "attention.gate": rng.choice([gate, None]), "readout.supervision": supervision,
+    }  # fmt: skip
+    changes |= drawn(**{
+        "readout.tied": [True, False], "readout.layer_norms": ["shared", "own"] if supervision else ["shared"],
+        "positions": ["rope", "alibi", "learned", "none"], "norm": ["layer", "channel", "rms"], "dropout": [0.0, 0.1],
+    })  # fmt: skip
+    if rng.random() < 0.3:
+        changes |= {"mlp.gate": rng.choice(["ind", "dns"]), "mlp.activation": "silu"}
+    hybrid = c.Hdpl(**drawn(kl=["clamp", "free_bits"], dirac=["first", "every"]))
+    places = [f"attention.{name}" for name in "qkvo"] + ["mlp.up", "mlp.down"]
+    return changes | {place: hybrid for place in places if seed % 3 == 0 and rng.random() < 0.5}
+
+
+def without_gradient(model: StreamTransformer) -> set[str]:
+    """Parameters that the mathematics gives none: what a doubly stochastic matrix does to equal streams, or to
+    streams of which only the sum is read (`StochasticConnection`)."""
+    spec, last = model.config.residual, model.config.n_layers - 1
+    if not isinstance(spec, c.Stochastic):
+        return set()
+    modules = ["blocks.0.attn_hc"]
+    # H_post sees the mixed streams; with b_res = 0 they begin equal, and W_post stays alike for all of them
+    if not (spec.dynamic and spec.post_input == "mixed" and spec.b_res < 0):
+        modules.append(f"blocks.{last}.mlp_hc")
+    return {f"{module}.{part}.res" for module in modules for part in ("b", "W", "alpha")}
+
+
+@pytest.mark.parametrize("seed", some(range(140), range(14)))
+def test_random_combinations_train(seed: int) -> None:
+    model = build("gpt2", "tiny", seed=seed, **combination(seed)).train()
+    training = with_recipe(Training(optimizer=random.Random(seed).choice(["adamw", "muon"])), "gpt2", "tiny")
+    optimizer = make_optimizer(model, training)
+    generator = torch.Generator().manual_seed(seed)
+    trained: set[str] = set()
+    for step in range(STEPS):
+        tokens = torch.randint(256, (B, T + 1), generator=generator)
+        loss, parts = model.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        assert all(value.isfinite() for value in (loss, *parts.values())), f"loss at step {step}"
+        for name, p in model.named_parameters():
+            assert p.grad is not None and p.grad.isfinite().all(), name
+            trained |= {name} if p.grad.any() else set()
+        set_lr(optimizer, (step + 1) / STEPS)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert {name for name, _ in model.named_parameters()} - trained <= without_gradient(model)
+
+    check_hooks(model.eval(), tokens[:, :-1])
+
+
+def check_hooks(model: StreamTransformer, tokens: torch.Tensor) -> None:
+    expected = list(expected_hooks(model.config))
+    with capture(model, "*") as found, torch.no_grad():
+        model(tokens)
+    assert list(model.hook_dict) != [] and list(found) == [name for name, _ in expected]
+    for name, row in expected:
+        shape = concrete_shape(row, name, model.config).split()
+        assert [str(n) for n in found[name].shape] == [{"B": str(B), "T": str(T)}.get(s, s) for s in shape], name

@@ -13,7 +13,7 @@ from streamscope.models import config as c
 from streamscope.models import readout
 from streamscope.models.layers.head import Capped
 from streamscope.models.make import build
-from tests.tiny import assert_gradients, randomise
+from tests.tiny import assert_gradients, assert_refused, randomise
 
 V, D = 50, 12
 
@@ -48,6 +48,10 @@ def test_value_and_gradients_of_both_or_of_one(wanted: list[int], chunk: int) ->
     ours, theirs = readout.cross_entropy(*pair, target), naive(*pair, target)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     assert_gradients(ours, theirs, [pair[i] for i in wanted])
+    logits, each = (pair[0] @ pair[1].T).flatten(0, 1), readout.token_losses(*pair, target)
+    want = F.cross_entropy(logits, target.flatten(), reduction="none").reshape(target.shape)
+    torch.testing.assert_close(each, want, rtol=0, atol=1e-12)
+    assert torch.equal(each == 0, target == readout.IGNORE) and not each.requires_grad
 
 
 def test_capped_logits_have_the_losses_and_gradients_of_plain_code(chunk: int) -> None:
@@ -110,14 +114,6 @@ def test_under_autocast_close_to_fp32(chunk: int) -> None:
         assert a.dtype == torch.float32 and (a - b).norm() < 0.02 * b.norm()
 
 
-def test_token_losses(chunk: int) -> None:
-    h, w, target = rows()
-    want = F.cross_entropy((h @ w.T).flatten(0, 1), target.flatten(), reduction="none").reshape(target.shape)
-    got = readout.token_losses(h, w, target)
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-    assert torch.equal(got == 0, target == readout.IGNORE) and not got.requires_grad
-
-
 # ---- supervision -------------------------------------------------------------------------------
 
 WEIGHTS = {"linear": [1, 2, 3, 4, 5, 6], "uniform": [1] * 6, "exponential": [1, 2, 4, 8, 16, 32]}
@@ -163,8 +159,7 @@ def test_every_way_into_the_model_knows_the_length_of_the_context(positions: str
     """Nothing else stops ALiBi from training on what `forward` then refuses."""
     model, tokens = build("std-t", "tiny", positions=positions), torch.zeros(1, 33, dtype=torch.long)
     for call in (model.loss, model.token_losses):
-        with pytest.raises(InputError, match="sequence of 33 tokens is longer than the context of 32"):
-            call(tokens, tokens)
+        assert_refused("sequence of 33 tokens is longer than the context of 32", call, tokens, tokens)
 
 
 @torch.no_grad()
@@ -177,8 +172,7 @@ def test_layer_logits_choose_layers_and_positions() -> None:
     some = model.layer_logits(tokens, at, layers=[2, 0])
     assert some.shape == (2, 2, 2, 256)
     torch.testing.assert_close(some[1, 0], everything[1, 7, [2, 0]], rtol=0, atol=1e-6)
-    with pytest.raises(InputError, match="does not exist: the model has layers 0 to 2"):
-        model.layer_logits(tokens, at, layers=[3])
+    assert_refused("does not exist: the model has layers 0 to 2", model.layer_logits, tokens, at, layers=[3])
 
 
 class Widest(TorchDispatchMode):

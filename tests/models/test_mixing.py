@@ -103,17 +103,13 @@ def test_gradients_are_those_of_backward_and_leave_no_trace() -> None:
             assert expected > 1e-6 and rows[name]["value"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("options", "metric", "why"),
-    [
-        ({"residual": "mhc"}, "swap_static", "not a product"),
-        ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
-        ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
-        ({"residual.freeze_res": True}, "distance_static", "by construction"),
-        ({"residual": "mhc", "residual.n": 1}, "sigma2_static", "one stream"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "metric", "why"), [
+    ({"residual": "mhc"}, "swap_static", "not a product"),
+    ({"residual.dyn_act": "none"}, "swap_best", "no tanh"),
+    ({"residual.dynamic": False}, "alpha_res", "static coefficients"),
+    ({"residual.freeze_res": True}, "distance_static", "by construction"),
+    ({"residual": "mhc", "residual.n": 1}, "sigma2_static", "one stream"),
+], ids=str)  # fmt: skip
 def test_what_does_not_exist_says_why(options: dict[str, Any], metric: str, why: str) -> None:
     rows = [r for r in measure(build("kromhc", "tiny", **options).eval(), TOKENS, TARGETS) if r["metric"] == metric]
     assert rows and all(r["value"] is None and why in r["undefined"] for r in rows)
@@ -148,45 +144,33 @@ def test_routing_set_by_hand() -> None:
     assert rows[-1]["undefined"] == "W is zero"
 
 
-def test_models_without_any_have_no_rows() -> None:
-    model = build("gpt2", "tiny")
-    assert not has_mixing(model) and measure(model, TOKENS, TARGETS) == []
-
-
 def warned(model: Any, *tokens: Tensor) -> str:
     return no_mixing_message(measure(model, *tokens), inert_modules(model))
 
 
+@torch.no_grad()
 def test_the_warning_holds_at_minus_eight_and_for_no_module_that_mixes() -> None:
-    frozen = krom(-8.0)
+    frozen, plain = krom(-8.0), build("gpt2", "tiny")
     text = warned(frozen, TOKENS)
     assert "not mixing" in text and "all 3 modules whose mixing can act" in text and "\n" not in text
     assert warned(krom(-2.0), TOKENS) == ""
-    with torch.no_grad():
-        frozen.blocks[1].attn_hc.b["res"].zero_()
+    frozen.blocks[1].attn_hc.b["res"].zero_()
     assert warned(frozen, TOKENS) == "", "one module mixes"
     assert warned(krom(-8.0, **{"residual.freeze_res": True}), TOKENS) == "", "nothing could mix"
+    assert not has_mixing(plain) and measure(plain, TOKENS, TARGETS) == []
     assert warned(build("dst-kron", "tiny").eval(), TOKENS) == ""
-
-
-@torch.no_grad()
-def test_the_warning_sees_tokens_that_mix() -> None:
-    """Biases at −8 and a large dynamic term: static distance small, tokens mix."""
-    model = krom(-8.0)
-    for module in mixing.connections(model).values():
+    dynamic = krom(-8.0)
+    for module in mixing.connections(dynamic).values():
         module.W["res"].normal_(generator=torch.Generator().manual_seed(3))
         module.alpha["res"].fill_(6.0)
-    assert warned(model) != "" and warned(model, TOKENS) == ""
+    assert warned(dynamic) != "" and warned(dynamic, TOKENS) == "", "tokens mix, though the static distance is small"
 
 
-@pytest.mark.parametrize(
-    ("post_input", "dynamic", "without"),
-    [
-        ("mixed", True, ["blocks.0.attn_hc"]),
-        ("mixed", False, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
-        ("same", True, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
-    ],
-)
+@pytest.mark.parametrize(("post_input", "dynamic", "without"), [
+    ("mixed", True, ["blocks.0.attn_hc"]),
+    ("mixed", False, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
+    ("same", True, ["blocks.0.attn_hc", "blocks.1.mlp_hc"]),
+])  # fmt: skip
 @torch.no_grad()
 def test_modules_that_cannot_act_do_not_count(post_input: str, dynamic: bool, without: list[str]) -> None:
     """Full mixing planted in them alone: no logit changes, and the streams still count as not mixing."""

@@ -2,19 +2,23 @@
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from streamscope.models import config as c
+from streamscope.models.config.serialization import kinds
 from streamscope.models.hooks import capture, edit
-from streamscope.models.layers import attention
-from streamscope.models.layers.attention import NARROW_HEAD, Attention, HeadGate, causal_attention
+from streamscope.models.layers import attention, projections
+from streamscope.models.layers.attention import NARROW_HEAD, causal_attention
 from streamscope.models.layers.canon import CanonLayer, _ShiftedSum, shifted_sum
-from streamscope.models.layers.noise import LEVELS, Dropout, dropout, keep_mask
+from streamscope.models.layers.noise import LEVELS, dropout, keep_mask
 from streamscope.models.layers.positions import alibi_slopes
+from streamscope.models.layers.projections import Projection
 from streamscope.models.make import build
 from tests.tiny import assert_gradients, randomise
 
@@ -23,15 +27,6 @@ B, T, D, H, K = 2, 7, 24, 4, 6
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def shake(module: torch.nn.Module, seed: int = 3) -> Any:
-    module = module.double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
-    return module
 
 
 def naive_norm(kind: str, x: Tensor) -> Tensor:
@@ -50,7 +45,7 @@ def naive_norm(kind: str, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("path", ["fused", "scale", "normalized"])
 def test_norm(spec: c.Norm, path: str) -> None:
     """A large eps, so that leaving it out or misplacing it shows."""
-    norm, x = shake(spec.module(spec, D, H)), random(B, T, D) * 0.5
+    norm, x = randomise(spec.module(spec, D, H).double(), std=1.0), random(B, T, D) * 0.5
     seen: dict[str, Tensor] = {}
     if path != "fused":
         getattr(norm, f"hook_{path}").add_hook(lambda t, hook: seen.update({path: t}))
@@ -132,18 +127,22 @@ def test_alibi_enters_the_scores() -> None:
 @pytest.mark.parametrize("shape", ["scalar", "vector"])
 @pytest.mark.parametrize("source", ["query", "normed", "value"])
 @pytest.mark.parametrize("bias", [False, True])
+@torch.no_grad()
 def test_gate(shape: Any, source: Any, bias: bool) -> None:
-    """σ(W s + b), head by head: scalar or vector, from the query, the normed input, or the values' input."""
-    gate = shake(HeadGate(c.Gate(shape=shape, source=source, bias=bias), D, H, D // H))
-    q, x, x_v = random(B, T, H, K, seed=1), random(B, T, D, seed=2), random(B, T, D, seed=4)
-    g = gate(q, x, x_v)
-    assert g.shape == (B, T, H, K if shape == "vector" else 1)
-    for h in range(H):
-        own = slice(h * K, (h + 1) * K)
-        s = {"query": q[:, :, h], "normed": x, "value": x_v[..., own]}[source]
-        w = gate.weight[:, h] if source == "normed" else gate.weight[h]
-        z = s @ w + (gate.bias[h] if bias else 0.0)
+    """σ(W s + b) of the query, the normed input or the values' input multiplies a head before the output's map."""
+    model = build("pls", "tiny", **{"attention.gate": c.Gate(shape=shape, source=source, bias=bias)})
+    attn = randomise(model.blocks[0].attn.double(), std=1.0)
+    x, x_v = random(2, 5, 32), random(2, 5, 32, seed=9)
+    seen: dict[str, Tensor] = {}
+    for name in ("z_ungated", "gate", "q"):
+        getattr(attn, f"hook_{name}").add_hook(lambda t, hook, name=name: seen.update({name: t}))
+    y, weight, g = attn(x, x_v), attn.gate.weight, seen["gate"]
+    assert g.shape == (2, 5, 4, 8 if shape == "vector" else 1)
+    for h in range(4):
+        s = {"query": seen["q"][:, :, h], "normed": x, "value": x_v[..., 8 * h : 8 * h + 8]}[source]
+        z = s @ (weight[:, h] if source == "normed" else weight[h]) + (attn.gate.bias[h] if bias else 0.0)
         torch.testing.assert_close(g[:, :, h], 1 / (1 + torch.exp(-z)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(y, (g * seen["z_ungated"]).flatten(2) @ attn.o.weight.T, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("init", ["zero", "normal"])
@@ -152,21 +151,6 @@ def test_gate_starts_as_configured(init: Any) -> None:
     model = build("d-cas", "tiny", **{"attention.gate": c.Gate(init=init, bias=True), "init_std": 0.3})
     gate = model.blocks[0].attn.gate
     assert not gate.bias.any() and (not gate.weight.any() if init == "zero" else 0.2 < gate.weight.std() < 0.4)
-
-
-@pytest.mark.parametrize("source", ["query", "normed", "value"])
-@torch.no_grad()
-def test_gate_multiplies_the_heads_output_before_the_output_projection(source: Any) -> None:
-    config = build("pls", "tiny", **{"attention.gate.source": source}).config
-    attn = shake(Attention(config)).eval()
-    x, x_v = random(2, 5, 32), random(2, 5, 32, seed=9)
-    seen: dict[str, Tensor] = {}
-    for name in ("z_ungated", "gate", "q"):
-        getattr(attn, f"hook_{name}").add_hook(lambda t, hook, name=name: seen.update({name: t}))
-    y = attn(x, x_v)
-    gate = attn.gate(seen["q"], x, x_v)
-    assert torch.equal(seen["gate"], gate)
-    torch.testing.assert_close(y, (gate * seen["z_ungated"]).flatten(2) @ attn.o.weight.T, rtol=1e-12, atol=1e-12)
 
 
 PLACES = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"]
@@ -234,30 +218,9 @@ def test_what_is_kept_is_scaled_to_the_expectation(p: float) -> None:
     assert values <= {0.0, torch.tensor(scale).item()}
     assert abs(dropped / LEVELS - p) <= 1 / LEVELS
     assert (0.0 in values) == (dropped > 0)
-
-
-def test_the_mask_is_a_function_of_the_generators_state() -> None:
-    x = torch.rand(3, 50)
-    torch.manual_seed(3)
-    first, state, second = dropout(x, 0.3), torch.get_rng_state(), dropout(x, 0.3)
-    assert not torch.equal(first, second)
-    torch.set_rng_state(state)
-    assert torch.equal(dropout(x, 0.3), second)
-
-
-def test_the_gradient_has_the_mask_of_the_value() -> None:
-    x = torch.rand(40, 50, requires_grad=True)
-    y = dropout(x, 0.25)
+    y = dropout(x.requires_grad_(), p)
     y.sum().backward()
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, 1 / 0.75))
-
-
-def test_the_module_is_the_identity_at_evaluation_and_at_rate_0() -> None:
-    x = torch.rand(10, 10)
-    assert Dropout(0.5).eval()(x) is x
-    assert Dropout(0.0).train()(x) is x
-    assert (Dropout(0.5).train()(x) == 0).any()
+    torch.testing.assert_close(x.grad, torch.where(y == 0, 0.0, scale))
 
 
 OPTIONS = [
@@ -339,12 +302,8 @@ def test_gradients_of_canon_are_those_of_autograd(length: int, kernel: int) -> N
     ours, plain = _ShiftedSum.apply(x, w), shifted_sum(x, w)
     assert torch.equal(ours, plain)
     assert_gradients(ours, plain, (x, w))
-
-
-def test_canon_in_half_precision_rounds_once() -> None:
-    g = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(s, generator=g).bfloat16() for s in ((2, 7, 5), (5, 4)))
-    assert torch.equal(_ShiftedSum.apply(x, w), shifted_sum(x.float(), w.float()).bfloat16())
+    x, w = x.bfloat16(), w.bfloat16()
+    assert torch.equal(_ShiftedSum.apply(x, w), shifted_sum(x.float(), w.float()).bfloat16()), "rounded once"
 
 
 def narrow(k: int, n: int = 40) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -417,3 +376,121 @@ def test_hooks_of_joined_projections_stay_apart() -> None:
     with torch.no_grad(), wiped, capture(model, names) as seen:
         model(tokens)
     torch.testing.assert_close(dict(seen), dict(before), rtol=0, atol=0)
+
+
+LINEAR = [k for k in kinds(c.Projection).values() if issubclass(k, c.Projection) and k is not c.Hdpl]
+SQUARE = (c.Identity, c.Kronecker)
+
+
+def projection(spec: c.Projection, d_in: int, d_out: int) -> Projection:
+    torch.manual_seed(0)
+    module = spec.module(spec, d_in, d_out, 3).double()
+    for p in module.parameters():
+        torch.nn.init.normal_(p)
+    return module
+
+
+def slope(module: Projection) -> Tensor:
+    """∂y/∂x, [d_out, d_in], at a random point."""
+    x = torch.randn(module.d_in, dtype=torch.float64)
+    return jacobian(lambda v: module(v[None, None])[0, 0], x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "d_out"),
+    [(k, bias, d) for k in LINEAR for bias in (0, 1) for d in (12, 24) if d == 12 or k not in SQUARE],
+    ids=lambda x: getattr(x, "kind", str(x)),
+)
+def test_matrix_is_the_jacobian(kind: type[c.Projection], bias: int, d_out: int) -> None:
+    has_bias = bool(bias) and kind is not c.Identity
+    module = projection(kind(bias=True) if has_bias else kind(), 12, d_out)
+    torch.testing.assert_close(module.matrix(), slope(module).T, rtol=0, atol=1e-14)
+    at_zero = module(torch.zeros(1, 1, 12, dtype=torch.float64))[0, 0]
+    assert torch.equal(at_zero, module.bias if has_bias else torch.zeros_like(at_zero))
+
+
+CHANGES = {"attention.q": "ind", "attention.k": "kron", "attention.v": "kron"}
+MAPS = [*(f"blocks.{n % 2}.attn.hook_{name}_mix" for n, name in enumerate("qvko")),
+         "blocks.0.mlp.hook_up_mix", "blocks.1.mlp.hook_down_mix"]  # fmt: skip
+
+
+def weight_of(model: Any, hook: str) -> Tensor:
+    return model.get_parameter(hook.replace("hook_", "").replace("_mix", "") + ".weight")
+
+
+@pytest.mark.parametrize("name", MAPS)
+@torch.no_grad()
+def test_an_edit_of_the_matrix_is_a_changed_weight(name: str) -> None:
+    model = randomise(build("cfm", "tiny", **CHANGES).double())
+    tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
+    plain, weight = model(tokens), weight_of(model, name)
+    new, old = torch.randn_like(weight), weight.clone()
+
+    def second_row_only(w: Tensor, hook: Any) -> Tensor:
+        assert w.shape == (2, *weight.shape)
+        return torch.stack([w[0], new])
+
+    with edit(model, {name: second_row_only}):
+        edited = model(tokens)
+    assert torch.equal(weight, old)
+    weight.copy_(new)
+    changed = model(tokens)
+    assert (changed - plain).abs().max() > 1e-3
+    torch.testing.assert_close(edited[0], plain[0], rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(edited[1], changed[1], rtol=1e-11, atol=1e-11)
+
+
+def test_gradient_reaches_the_weight_through_its_hook() -> None:
+    model, tokens = randomise(build("cfm", "tiny", **CHANGES).double()), torch.arange(8)[None]
+    grads = []
+    for names in ([], MAPS):
+        model.zero_grad()
+        with capture(model, names):
+            model.loss(tokens, tokens)[0].backward()
+        grads.append({n: p.grad.clone() for n, p in model.named_parameters()})
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grads[1][name], grad, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", [(12, 20), (16, 20), (12, 16)])
+def test_padding_inside_a_product_changes_nothing(sizes: tuple, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of CUDA, forced here: widths are padded to multiples of 8 inside the product, parameters are not."""
+    shapes, product = [(2, 3, sizes[0]), sizes[::-1], sizes[1:]][: 2 + bias], torch.nn.functional.linear
+    inputs = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+    plain = product(*inputs)
+    monkeypatch.setattr(projections, "gains_from_padding", lambda x: True)
+    monkeypatch.setattr(torch.nn.functional, "linear", padding := Mock(wraps=product))
+    padded = projections.linear(*inputs)
+    shapes = [(call.args[0].shape[-1], *call.args[1].shape) for call in padding.call_args_list]
+    assert shapes and all(n % 8 == 0 for shape in shapes for n in shape)
+    torch.testing.assert_close(padded, plain, rtol=0, atol=1e-12)
+    assert_gradients(padded, plain, inputs, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jvp itself uses it
+def test_a_large_product_without_a_gradient_is_that_of_torch() -> None:
+    """oneDNN's kernel in fp32: up to rounding, for any layout, few rows, no rows and values that are not finite."""
+    torch.manual_seed(0)
+    wide, w, bias = torch.randn(5, 7, 2 * 512), torch.randn(640, 512), torch.randn(640)
+    assert w.numel() >= projections.ONEDNN
+    for x in (wide[..., :512], wide[:1, :1, 512:], wide[..., :512].transpose(0, 1), wide[:0, :, :512]):
+        exact = torch.nn.functional.linear(x.double(), w.double(), bias.double())
+        plain = torch.nn.functional.linear(x, w, bias)
+        assert not projections.prefers_onednn(x, w) and torch.equal(projections.linear(x, w, bias), plain)
+        with torch.no_grad():
+            assert projections.prefers_onednn(x, w) and not projections.prefers_onednn(x, w[:500])
+            assert not projections.prefers_onednn(x.double(), w.double())
+            found = projections.linear(x, w, bias)
+        assert found.shape == exact.shape
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-4)
+    with torch.no_grad():  # which does not switch forward-mode gradients off
+        x, v = wide[..., :512], torch.randn(5, 7, 512)
+        tangent = torch.func.jvp(lambda x: projections.linear(x, w, bias), (x,), (v,))[1]
+        of_weight = torch.func.jvp(lambda w: projections.linear(x, w, bias), (w,), (w.sin(),))[1]
+    assert torch.equal(tangent, torch.nn.functional.linear(v, w))
+    assert torch.equal(of_weight, torch.nn.functional.linear(x, w.sin()))
+    wide[0, 0, 3] = torch.nan
+    with torch.no_grad():
+        found = projections.linear(wide[..., :512], w)
+    assert found[0, 0].isnan().all() and found[0, 1:].isfinite().all()

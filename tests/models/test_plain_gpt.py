@@ -14,23 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streamscope.models.make import build
+from tests.tiny import randomise
 
 LAYERS, H, D, V = 2, 4, 32, 256
 K = D // H
 EPS = 1e-5
 TOKENS = torch.randint(V, (2, 7), generator=torch.Generator().manual_seed(5))
-
-
-def shaken(name: str, **overrides: Any) -> Any:
-    """A tiny model in float64; every parameter is random: γ, β, gates and biases too."""
-    model = build(name, "tiny", **overrides).double()
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for path, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            gamma = ".ln" in f".{path}" and path.endswith("weight")
-            p.copy_(1 + 0.4 * noise if gamma else 0.25 * noise)
-    return model
 
 
 def normed(kind: str, x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -137,7 +126,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
 @torch.no_grad()
 def test_equal_to_the_papers_equations(case: str) -> None:
     name, overrides, mixing, how = CASES[case]
-    model = shaken(name, positions="none", **overrides)
+    model = randomise(build(name, "tiny", positions="none", **overrides).double())
     want, streams = algorithm(model.state_dict(), mixing, **how)
     torch.testing.assert_close(model(TOKENS), want, rtol=0, atol=1e-10)
     everywhere = torch.arange(TOKENS.shape[1]).expand(len(TOKENS), -1)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 
-from streamscope.cli.errors import InputError
 from streamscope.interventions.edits import resample_heads, scale_heads
 from streamscope.models import build
 from streamscope.models.config.presets import PRESETS
@@ -22,7 +21,7 @@ from streamscope.models.hooks import Captures, Edits, ObservePoint, Query, captu
 from streamscope.models.sweep import EMBED, Prefix, run_sweep, start_of
 from streamscope.models.transformer import StreamTransformer
 from tests.hooks.test_run import LOGITS, POSITIONS, PROMPTS
-from tests.tiny import FOUR, randomise, some
+from tests.tiny import FOUR, assert_refused, randomise, some
 
 TOKENS = torch.randint(256, (3, 7), generator=torch.Generator().manual_seed(5))
 AT = torch.tensor([[6], [2], [4]])
@@ -90,17 +89,14 @@ def assert_same(model: StreamTransformer, sweep: Sequence[Edits], tolerance: flo
             assert (expected - plain).abs().max() > 1e-9, f"{sweep[e]} does nothing, so it tests nothing"
 
 
-@pytest.mark.parametrize(
-    ("case", "at"),
-    [
-        pytest.param(case, at, id=f"{case}-{where}", marks=[] if case in fast else pytest.mark.slow)
-        for where, at, fast in (
-            ("everywhere", None, {"pls"}),
-            ("answers", AT, {*FOUR, "alibi", "gate from values"}),
-        )
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize(("case", "at"), [
+    pytest.param(case, at, id=f"{case}-{where}", marks=[] if case in fast else pytest.mark.slow)
+    for where, at, fast in (
+        ("everywhere", None, {"pls"}),
+        ("answers", AT, {*FOUR, "alibi", "gate from values"}),
+    )
+    for case in CASES
+])  # fmt: skip
 def test_an_edit_at_every_hook_of_the_model(case: str, at: Tensor | None) -> None:
     """One sweep over all of them: no start is too late, no position left out."""
     model = make(case, n_layers=2)
@@ -154,8 +150,7 @@ def test_a_hook_on_a_module_that_is_taken_apart_is_refused(name: str) -> None:
     """Its instrument would say that it measures the model with the hook, which never acted."""
     model = make("std-t")
     handle = model.get_submodule(name).register_forward_hook(lambda module, inputs, x: x * 2)
-    with pytest.raises(InputError, match=f"hook of yours at {name or 'StreamTransformer'} would not act"):
-        Prefix(model, TOKENS, [{}])
+    assert_refused(f"hook of yours at {name or 'StreamTransformer'} would not act", Prefix, model, TOKENS, [{}])
     handle.remove()
     Prefix(model, TOKENS, [{}])
 
@@ -252,21 +247,14 @@ def test_errors_are_those_of_edit() -> None:
     for name, fn, line in (("blocks.0.attn.hook_zz", mixed, "did you mean"),
                            ("blocks.0.hook_resid_post", mixed, "hook_token_post or hook_context_post"),
                            ("blocks.0.attn.hook_z", lambda z, hook: z[:, 1:], r"hook_z returned \[3, 6")):  # fmt: skip
-        with pytest.raises(InputError, match=line):
-            streams(model, [{name: fn}])
-    with pytest.raises(InputError, match="outside the vocabulary"):
-        streams(model, [{}], TOKENS + 300)
+        assert_refused(line, streams, model, [{name: fn}])
+    assert_refused("outside the vocabulary", streams, model, [{}], TOKENS + 300)
     assert not any(p._forward_hooks or p.fwd_hooks for p in model.hook_dict.values())
-    with pytest.raises(InputError, match="training mode"):
-        streams(model.train(), [{}])
-
-
-def test_an_edit_that_never_fires_raises() -> None:
-    model = make("lfa")
-    model.blocks[1].add_module("hook_idle", HookPoint())
+    assert_refused("training mode", streams, model.train(), [{}])
+    model.eval().blocks[1].add_module("hook_idle", HookPoint())
     model.setup()
-    with pytest.raises(InputError, match=r"did not fire: blocks\.1\.hook_idle"):
-        streams(model, [{}, {"blocks.1.hook_idle": mixed, "blocks.0.attn.hook_z": mixed}])
+    sweep = [{}, {"blocks.1.hook_idle": mixed, "blocks.0.attn.hook_z": mixed}]
+    assert_refused(r"did not fire: blocks\.1\.hook_idle", streams, model, sweep)
 
 
 def test_a_hook_outside_the_table_acts_wherever_it_fires() -> None:

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
 RUN, FILE = ROOT / "runs" / "smollm2", ROOT / ".venv" / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 STORY = "Once upon a time, Lily found a little key under the old tree. She ran home to show the key to her brother."
+DOCUMENTS = Documents("stories:1:4", max_documents=2)
 HEADS = [(2, 3), (10, 0), (15, 6), (18, 6), (29, 8)]
 
 
@@ -82,16 +83,6 @@ def head_outputs(net: Any, layer: int, change: Callable[[Tensor], Tensor]) -> It
         handle.remove()
 
 
-def without(head: int) -> Callable[[Tensor], Tensor]:
-    """Set one head to zero."""
-
-    def change(z: Tensor) -> Tensor:
-        z[:, :, head] = 0
-        return z
-
-    return change
-
-
 def loss_of(net: Any, rows: list[list[int]]) -> float:
     """Mean cross-entropy per token, nats."""
     parts = [torch.nn.functional.cross_entropy(logits_of(net, ids)[:-1], torch.tensor(ids[1:]), reduction="sum")
@@ -136,29 +127,22 @@ def test_positional_heads(ours: Any, theirs: Any) -> None:
 
 
 def test_ablation(ours: Any, theirs: Any) -> None:
-    documents = Documents("stories:1:4", max_documents=2)
-    found = Ablate(heads=("L18.H6",), draws=1).measure(ours, documents).table("loss").frame.iloc[0]
-    rows = [list(ids) for ids in open_data(documents, ours).rows()]
+    found = Ablate(heads=("L18.H6",), draws=1).measure(ours, DOCUMENTS).table("loss").frame.iloc[0]
+    rows = [list(ids) for ids in open_data(DOCUMENTS, ours).rows()]
     whole = loss_of(theirs, rows)
-    with head_outputs(theirs, 18, without(6)):
+    with head_outputs(theirs, 18, lambda z: z.index_fill(2, torch.tensor(6), 0.0)):
         assert found["delta"] == pytest.approx(loss_of(theirs, rows) - whole, abs=2e-5)
 
 
-def test_amplification(ours: Any, theirs: Any) -> None:
+def test_amplification(ours: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library multiplies its scores by `scaling`, so α times that is attention sharpened by α."""
-    documents = Documents("stories:1:4", max_documents=2)
     how = Amplify(alpha=(1.0, 4.0), text="", prompt="")
-    found = how.measure(ours, documents).table("amplify").frame.set_index("alpha")["loss"]
-    rows = [list(ids) for ids in open_data(documents, ours).rows()]
-    attention = [layer.self_attn for layer in theirs.model.layers]
+    found = how.measure(ours, DOCUMENTS).table("amplify").frame.set_index("alpha")["loss"]
+    rows = [list(ids) for ids in open_data(DOCUMENTS, ours).rows()]
     assert found[1.0] == pytest.approx(loss_of(theirs, rows), abs=2e-5)
-    for one in attention:
-        one.scaling *= 4.0
-    try:
-        assert found[4.0] == pytest.approx(loss_of(theirs, rows), abs=1e-3) and found[4.0] > found[1.0] + 0.5
-    finally:
-        for one in attention:
-            one.scaling /= 4.0
+    for layer in theirs.model.layers:
+        monkeypatch.setattr(layer.self_attn, "scaling", 4.0 * layer.self_attn.scaling)
+    assert found[4.0] == pytest.approx(loss_of(theirs, rows), abs=1e-3) and found[4.0] > found[1.0] + 0.5
 
 
 def test_patching_ioi(ours: Any, theirs: Any) -> None:
@@ -173,28 +157,23 @@ def test_patching_ioi(ours: Any, theirs: Any) -> None:
         last = logits_of(theirs, list(ids))[-1]
         return float(last[pair.answers[0]] - last[pair.foils[0]])
 
+    def effect(pair: PatchPair, head: int) -> float:
+        clean: list[Tensor] = []
+
+        def keep(z: Tensor) -> Tensor:
+            clean.append(z)
+            return z
+
+        with head_outputs(theirs, 18, keep):
+            odds(pair, pair.clean)
+        before = odds(pair, pair.corrupt)
+        with head_outputs(theirs, 18, lambda z: z.index_copy(2, torch.tensor([head]), clean[0][:, :, [head]])):
+            return odds(pair, pair.corrupt) - before
+
     for head in (6, 0):
-        effects = []
-        for pair in pairs:
-            kept: list[Tensor] = []
-
-            def keep(z: Tensor, kept: list[Tensor] = kept) -> Tensor:
-                kept.append(z)
-                return z
-
-            with head_outputs(theirs, 18, keep):
-                odds(pair, pair.clean)
-
-            def put(z: Tensor, kept: list[Tensor] = kept, head: int = head) -> Tensor:
-                z[:, :, head] = kept[0][:, :, head]
-                return z
-
-            before = odds(pair, pair.corrupt)
-            with head_outputs(theirs, 18, put):
-                effects.append(odds(pair, pair.corrupt) - before)
+        effects = [effect(pair, head) for pair in pairs]
         assert found.loc[f"z L18H{head}", "effect"] == pytest.approx(np.mean(effects), abs=2e-4), head
-    clean = np.mean([odds(pair, pair.clean) for pair in pairs])
-    assert clean > 2, "the model does the task"
+    assert np.mean([odds(pair, pair.clean) for pair in pairs]) > 2, "the model does the task"
 
 
 def test_pds(ours: Any, theirs: Any) -> None:

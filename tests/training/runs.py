@@ -19,6 +19,13 @@ def rows(folder: Path, kind: str = "") -> list[dict]:
     return [{k: v for k, v in row.items() if k not in MACHINE_METRICS} for row in found]
 
 
+def flip(path: Path, place: int) -> None:
+    """One bit of a file; a negative place counts from the end."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x10
+    path.write_bytes(data)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from streamscope.models.tensors import check_new, new_folder
 from streamscope.models.train import main as train
 from streamscope.models.training.config import Training, check_given, with_recipe
 from streamscope.models.training.data import evaluation_shards
-from tests.tiny import arguments, refused
+from tests.tiny import arguments, assert_refused, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +32,6 @@ lfa --set d_vocab=90000 | 90000
 lfa --set n_layers | --set takes NAME=VALUE
 lfa --batch-size 100000 | one batch needs 100000
 lfa --accumulate 3 | do not divide a batch of 4
-lfa --lr -1 | lr must be above 0
 lfa --device tpu | device 'tpu' is unknown
 lfa --tokenizer {t}/none | none does not exist
 lfa --hc-lr 1000 | --hc-lr has no effect, because lfa has no hyper-connections
@@ -52,13 +49,13 @@ ablate {run} --heads L0.H3-1 | 'L0.H3-1': the range of heads is reversed: write 
 ablate {run} --heads X | does not name a head
 ablate {run} --heads random99:1 | asks for 99 heads
 ablate {run} --data nowhere.txt | nowhere.txt
-ablate nowhere | nowhere is not a run folder
 describe lfa --run {run} | not both
 describe --set x.csv | name a preset
 describe --run {run} --set n_layers=3 | --scale and --set only change a preset: leave them out
 runs list nowhere | nowhere is not a folder
+train std-t --resume --out {run} --lr 1 --steps 99 | leave out PRESET, --lr, --steps, or begin .* with --start
 """.strip().splitlines()
-OTHERS: dict[str, Any] = {"ablate": ablate, "describe": describe, "runs": runs}
+OTHERS: dict[str, Any] = {"ablate": ablate, "describe": describe, "runs": runs, "train": train}
 
 
 @pytest.mark.parametrize("line", REFUSED)
@@ -86,13 +83,11 @@ def test_what_another_optimiser_or_model_takes_is_taken() -> None:
 
 def test_a_used_folder_is_not_overwritten(corpus, tiny_run: Path) -> None:
     before = {p: p.read_bytes() for p in tiny_run.iterdir() if p.is_file()}
-    with pytest.raises(InputError, match="is not empty"):
-        train(arguments(corpus, tiny_run))
+    assert_refused("is not empty", train, arguments(corpus, tiny_run))
     assert {p: p.read_bytes() for p in before} == before
     with pytest.raises(InputError, match=r"config.json is a file: a run is a folder, name another --out"):
         train(arguments(corpus, tiny_run / "config.json"))
-    with pytest.raises(InputError, match=r"config.json is a file: give the name of a new folder"):
-        check_new(tiny_run / "config.json")
+    assert_refused(r"config.json is a file: give the name of a new folder", check_new, tiny_run / "config.json")
 
 
 def test_a_folder_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
@@ -113,19 +108,16 @@ def test_missing_and_truncated_files_are_named(copied: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         data = (copied / name).read_bytes()
         (copied / name).write_bytes(data[: len(data) // 2])
-        with pytest.raises(InputError, match=name):
-            load(copied)
+        assert_refused(name, load, copied)
         (copied / name).unlink()
-        with pytest.raises(InputError, match=f"{name} is missing"):
-            load(copied)
+        assert_refused(f"{name} is missing", load, copied)
         (copied / name).write_bytes(data)
     (copied / "checkpoint-before.safetensors").unlink()  # which would do instead of the last
     (copied / "metrics.jsonl").unlink()
     train(["--resume", "--out", str(copied)])  # the curve is lost, the run is not
     for name in ("checkpoint.safetensors", "manifest.json", "tokenizer.json"):
         (copied / name).rename(copied / "away")
-        with pytest.raises(InputError, match=name):
-            train(["--resume", "--out", str(copied)])
+        assert_refused(name, train, ["--resume", "--out", str(copied)])
         (copied / "away").rename(copied / name)
 
 
@@ -133,18 +125,9 @@ def test_another_configuration_is_refused(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
     config["model"]["n_layers"] = 3
     (copied / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        InputError, match=r"config\.json is not the configuration of these weights .*: restore it; for another"
-    ):
-        load(copied)
+    assert_refused(r"config\.json is not the configuration of these weights .*: restore it; for another", load, copied)
     with pytest.raises(InputError, match=r"\.safetensors has another configuration than \S+config\.json$"):
         train(["--resume", "--out", str(copied)])
-
-
-def test_the_process_prints_one_line_and_exits_2() -> None:
-    argv = [sys.executable, "-m", "models.train", "lfaa", "--data", "x", "--out", "y"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and re.fullmatch("error: unknown preset 'lfaa'.*\n", done.stderr)
 
 
 def test_a_run_is_not_measured_on_other_data_in_silence(copied: Path, tmp_path: Path) -> None:
@@ -155,8 +138,7 @@ def test_a_run_is_not_measured_on_other_data_in_silence(copied: Path, tmp_path: 
     model.save(tmp_path / "saved")
     for folder, line in ((copied, "changed since it was trained; give --data"),
                          (tmp_path / "saved", "does not record its training data: give --data")):  # fmt: skip
-        with pytest.raises(InputError, match=line):
-            evaluation_shards(folder, model.tokenizer, None)
+        assert_refused(line, evaluation_shards, folder, model.tokenizer, None)
 
 
 def test_what_is_odd_but_no_error_is_noted(corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:

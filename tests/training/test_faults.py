@@ -22,7 +22,9 @@ from streamscope.models.training.run import BEFORE, LAST, LOCK, Run
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import TokenShards, pack
 from streamscope.text.tokenizer import Tokenizer
-from tests.training.faults import KILLED, Case, differences, extraction, killed, run, training, tuning
+from tests.tiny import assert_refused
+from tests.training.faults import KILLED, TRAINING, Case, differences, extraction, killed, run, tuning
+from tests.training.runs import flip
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
     """Each case with the folder of its uninterrupted run."""
-    done = {"last": (training(), folder / "last")}
+    done = {"last": (TRAINING, folder / "last")}
     killed(*done["last"], 0)
     sft, rows = tuning(folder, done["last"][1]), extraction(done["last"][1])
     killed(sft, folder / "sft", 0)
@@ -46,7 +48,6 @@ def cases(folder: Path) -> dict[str, tuple[Case, Path]]:
                         for one in (("last", 1, 10), ("sft", 1, 10), ("extraction", 1, 5)))],
 )  # fmt: skip
 def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_path: Path, name, every, least) -> None:
-    """Every third rename of one case, and all of them of all cases in `make test-slow`."""
     case, whole = cases[name]
     assert {"weights", "metrics"} <= set(differences(cases["last"][1], cases["sft"][1])), "what differs is told"
     if not whole.exists():
@@ -61,9 +62,8 @@ def test_killed_at_every_rename_the_run_ends_as_if_nothing_had_been(cases, tmp_p
 @pytest.fixture(scope="module")
 def killed_once(cases: dict[str, tuple[Case, Path]], folder: Path) -> Path:
     """The training, killed when it has two checkpoints."""
-    case, _ = cases["last"]
     out = folder / "half"
-    assert run(case.module, [*case.argv, "--out", str(out)], folder / "log", 14) == KILLED
+    assert run("models.train", TRAINING.arguments(out), folder / "log", 14) == KILLED
     assert {p.name for p in out.glob("checkpoint*.safetensors")} == {LAST, BEFORE}
     return out
 
@@ -73,21 +73,15 @@ def half(killed_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(killed_once, tmp_path / "half"))
 
 
-def flip(path: Path, place: int) -> None:
-    """One bit of a file; a negative place counts from the end."""
-    data = bytearray(path.read_bytes())
-    data[place] ^= 0x10
-    path.write_bytes(data)
+DAMAGE = {
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:-100]), "bit": lambda path: flip(path, -5),
+    "gone": Path.unlink,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("damage", "told"), [("torn", "cannot be read"), ("bit", "damaged"), ("gone", "")])
 def test_a_torn_checkpoint_falls_back_to_the_one_before(cases, half: Path, damage: str, told: str, capfd) -> None:
-    if damage == "torn":
-        (half / LAST).write_bytes((half / LAST).read_bytes()[:-100])
-    elif damage == "bit":
-        flip(half / LAST, -5)
-    else:
-        (half / LAST).unlink()
+    DAMAGE[damage](half / LAST)
     train(["--resume", "--out", str(half)])
     warned = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ") and LAST in line]
     assert len(warned) == (damage != "gone")
@@ -95,16 +89,12 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(cases, half: Path, damag
     assert differences(cases["last"][1], half) == []
 
 
-@pytest.mark.parametrize("damage", ["damaged", "missing"])
-def test_without_a_checkpoint_nothing_is_trained(half: Path, damage: str) -> None:
+@pytest.mark.parametrize(("damage", "told"), [("bit", "damaged"), ("gone", "missing")])
+def test_without_a_checkpoint_nothing_is_trained(half: Path, damage: str, told: str) -> None:
     for name in (LAST, BEFORE):
-        if damage == "damaged":
-            flip(half / name, -5)
-        else:
-            (half / name).unlink()
+        DAMAGE[damage](half / name)
     before = (half / "metrics.jsonl").read_bytes()
-    with pytest.raises(InputError, match=f"{LAST} is {damage}"):
-        train(["--resume", "--out", str(half)])
+    assert_refused(f"{LAST} is {told}", train, ["--resume", "--out", str(half)])
     assert (half / "metrics.jsonl").read_bytes() == before
     assert not (half / LOCK).exists()
 
@@ -126,8 +116,7 @@ def test_a_flipped_bit_in_the_weights_is_told_and_resuming_mends_it(cases, tmp_p
     whole = cases["last"][1]
     folder = copied(whole, tmp_path)
     flip(folder / "model.safetensors", -2000)
-    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
-        load(folder)
+    assert_refused(r"model\.safetensors is damaged", load, folder)
     (folder / "snapshots" / ".step-000004.safetensors.0-00.part").write_bytes(b"half")
     train(["--resume", "--out", str(folder)])
     assert differences(whole, folder) == [] and not list(folder.rglob("*.part"))
@@ -145,11 +134,9 @@ def test_a_completed_run_has_its_own_weights(cases, tmp_path: Path, how: str) ->
     else:
         tensors, meta = read_tensors(model)
         write_tensors(model, {k: v + 1 for k, v in tensors.items()}, {"step": meta["step"]})
-    with pytest.raises(InputError, match=r"model\.safetensors (is missing|does not hold the run's final weights)"):
-        load(folder)
-    (folder / "manifest.json").write_text(
-        json.dumps({k: v for k, v in manifest.items() if k not in ("outcome", "weights")})
-    )
+    assert_refused(r"model\.safetensors (is missing|does not hold the run's final weights)", load, folder)
+    del manifest["outcome"], manifest["weights"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     train(["--resume", "--out", str(folder)])
     assert differences(whole, folder) == []
     assert read_tensors(model)[1]["step"] == read_tensors(whole / "model.safetensors")[1]["step"]
@@ -162,8 +149,7 @@ def test_tokens_of_equal_size_but_other_content_are_told_and_built_again(corpus,
         shards = pack(text, tokenizer, cache_dir=tmp_path)
         folder, was = shards.folder, (shards.folder / name).read_bytes()
         flip(folder / name, -7)
-        with pytest.raises(InputError, match=rf"the content of {name} has changed\); delete the folder"):
-            TokenShards(folder)
+        assert_refused(rf"the content of {name} has changed\); delete the folder", TokenShards, folder)
         again = pack(text, tokenizer, cache_dir=tmp_path)
         assert (again.folder / name).read_bytes() == was
         assert list(again.document(3)) == tokenizer.encode(list(text.documents())[3])
@@ -194,19 +180,17 @@ def test_another_tokenizer_of_the_same_size_is_refused(cases, tmp_path: Path, na
 
 
 def test_another_number_of_threads_is_told(half: Path, capfd) -> None:
-    threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         train(["--resume", "--out", str(half)])
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
     warned = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert warned == ["warning: the run was computed with threads 1, now 2; set OMP_NUM_THREADS=1 for the same bits"]
 
 
 def test_a_tuning_that_starts_again_wants_the_weights_it_started_from(cases, tmp_path: Path) -> None:
-    case, _ = cases["sft"]
-    parent = copied(cases["last"][1], tmp_path)
+    case, parent = cases["sft"][0], copied(cases["last"][1], tmp_path)
     argv = [str(parent), *case.argv[1:], "--out", str(tmp_path / "tuned")]
     assert run(case.module, argv, tmp_path / "log", 5) == KILLED
     assert not list((tmp_path / "tuned").glob("checkpoint*.safetensors"))
@@ -241,8 +225,7 @@ def test_an_outcome_counts_until_the_run_goes_on(half: Path, tmp_path: Path) -> 
 def test_a_model_is_not_saved_over_a_run(cases: dict[str, tuple[Case, Path]], tmp_path: Path) -> None:
     folder = copied(cases["last"][1], tmp_path)
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(InputError, match="is a run with its own history: save the model into another folder"):
-        load(folder).save(folder)
+    assert_refused("is a run with its own history: save the model into another folder", load(folder).save, folder)
     assert (folder / "model.safetensors").read_bytes() == before
 
 

@@ -14,7 +14,7 @@ from streamscope.models.training.data import evaluation_shards, prepare
 from streamscope.text.corpus import open_corpus
 from streamscope.text.shards import Windows, in_validation, pack, pieces
 from streamscope.text.tokenizer import Tokenizer
-from tests.tiny import WORDS, arguments, refused, with_options
+from tests.tiny import WORDS, arguments, assert_refused, with_options
 
 BOS = 0
 
@@ -106,5 +106,4 @@ def test_splits_that_cannot_be(book: Path) -> None:
         (str(book), {"valid_fraction": 0.1}, "leave out --valid-fraction"),
         (None, {"valid_blocks": 5000}, "too little text for one side of the split: change --valid-fraction"),
     ):
-        with refused(message):
-            prepare(str(book), valid, None, 300, **options)
+        assert_refused(message, prepare, str(book), valid, None, 300, **options)

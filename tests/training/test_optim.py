@@ -24,7 +24,6 @@ from streamscope.models.training.optim import (
     set_lr,
     store_parameters,
 )
-from tests.tiny import some
 
 TOKENS = torch.randint(256, (2, 13), generator=torch.Generator().manual_seed(0))
 
@@ -57,26 +56,6 @@ def test_roles() -> None:
     assert "blocks.0.ln1.weight" in found["rest"]
 
 
-def test_the_groups_of_krom() -> None:
-    """SPEC §1.2: AdamW(6e-4, .9/.999, wd .1), HC AdamW(5e-3, .8/.95, wd .2), Muon(.02, .95, Nesterov, wd .01)."""
-    model = build("kromcanon", "tiny")
-    t = with_recipe(Training(), "kromcanon", "paper")
-    store_parameters(model, t)
-    tables, vectors, hyper, muon = make_optimizer(model, t).param_groups
-    assert [g["peak_lr"] for g in (tables, vectors, hyper, muon)] == [6e-4, 6e-4, 5e-3, 0.02]
-    assert [g["weight_decay"] for g in (tables, vectors, hyper, muon)] == [0.1, 0.1, 0.2, 0.01]
-    assert [g["betas"] for g in (tables, vectors, hyper)] == [(0.9, 0.999), (0.9, 0.999), (0.8, 0.95)]
-    assert not any(g["bias_correction"] for g in (tables, vectors, hyper))
-    assert (muon["momentum"], muon["coupled"]) == (0.95, True)
-    assert len(tables["params"]) == 2 and len(hyper["params"]) == 10 * 4
-    assert sum(len(g["params"]) for g in (tables, vectors, hyper, muon)) == len(list(model.parameters()))
-    kernels = {id(p) for n, p in model.named_parameters() if "canon_" in n}
-    assert kernels <= {id(p) for p in muon["params"]}, "Canon's (d, 4) kernels are matrices there"
-    by_dtype = {n: p.dtype for n, p in model.named_parameters()}
-    assert {d for n, d in by_dtype.items() if "_hc." in n} == {torch.float32}, "residual.hc_dtype has the say"
-    assert {d for n, d in by_dtype.items() if "_hc." not in n} == {torch.bfloat16}
-
-
 COMMON = dict(weight_decay=0.1, beta1=0.9, accumulate=1, rounding="nearest")
 ADAMW = dict(
     optimizer="adamw", beta2=0.95, bias_correction=True, decay_vectors=False, muon_decay_mode="decoupled",
@@ -88,21 +67,19 @@ MLX = dict(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("preset", "scale", "expected"),
-    [
-        ("lfa", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=32, epochs=2.0, lr_floor=0.1, clip=1.0)),
-        ("dst-kron", "paper", dict(ADAMW, lr=5e-4, warmup=1000, batch_size=32, epochs=3.0, lr_floor=0.1, clip=1.0)),
-        ("pls", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=64, epochs=2.0, lr_floor=0.1, clip=1.0)),
-        ("llama", "paper", dict(ADAMW, lr=8e-4, warmup=1000, batch_size=4, steps=20_000, lr_floor=0.0, clip=0.0)),
-        ("hdpl", "paper", dict(ADAMW, param_dtype="bf16", steps=20_000, epochs=None, lr_floor=0.0, clip=0.0)),
-        ("gpt2", "paper", dict(MLX, lr=6e-4, warmup=200, batch_size=16, steps=2000, lr_floor=0.1, clip=1.0)),
-        ("canon", "paper", dict(MLX, param_dtype="bf16", muon_lr=0.02, muon_decay=0.01, hc_lr=5e-3, hc_decay=0.2)),
-        ("lfa", "zoo", dict(ADAMW, param_dtype="fp32", lr=1e-3, warmup=100, batch_size=16, epochs=4.0, clip=1.0)),
-        ("hdpl", "small", dict(ADAMW, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.0, clip=1.0)),
-        ("kromhc", "zoo", dict(MLX, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.1, clip=1.0)),
-    ],
-)
+@pytest.mark.parametrize(("preset", "scale", "expected"), [
+    ("lfa", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=32, epochs=2.0, lr_floor=0.1, clip=1.0)),
+    ("dst-kron", "paper", dict(ADAMW, lr=5e-4, warmup=1000, batch_size=32, epochs=3.0, lr_floor=0.1, clip=1.0)),
+    ("pls", "paper", dict(ADAMW, lr=3e-4, warmup=1000, batch_size=64, epochs=2.0, lr_floor=0.1, clip=1.0)),
+    ("llama", "paper", dict(ADAMW, lr=8e-4, warmup=1000, batch_size=4, steps=20_000, lr_floor=0.0, clip=0.0)),
+    ("hdpl", "paper", dict(ADAMW, param_dtype="bf16", steps=20_000, epochs=None, lr_floor=0.0, clip=0.0)),
+    ("gpt2", "paper", dict(MLX, lr=6e-4, warmup=200, batch_size=16, steps=2000, lr_floor=0.1, clip=1.0)),
+    ("kromcanon", "paper", dict(MLX, param_dtype="bf16", lr=6e-4, muon_lr=0.02, muon_momentum=0.95, muon_decay=0.01,
+                                hc_lr=5e-3, hc_beta1=0.8, hc_beta2=0.95, hc_decay=0.2)),
+    ("lfa", "zoo", dict(ADAMW, param_dtype="fp32", lr=1e-3, warmup=100, batch_size=16, epochs=4.0, clip=1.0)),
+    ("hdpl", "small", dict(ADAMW, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.0, clip=1.0)),
+    ("kromhc", "zoo", dict(MLX, param_dtype="fp32", lr=1e-3, epochs=4.0, steps=None, lr_floor=0.1, clip=1.0)),
+])  # fmt: skip
 def test_recipes(preset: str, scale: str, expected: dict[str, Any]) -> None:
     """SPEC §1.2, §5, §8: formulas of the papers' code at every scale, rates, lengths and storage at scale paper."""
     t = asdict(with_recipe(Training(), preset, scale))
@@ -327,17 +304,6 @@ def test_rounding_that_would_round_nothing_raises() -> None:
     model = build("kromhc", "tiny", **{"residual.hc_dtype": "bf16"})
     with pytest.raises(InputError, match="does not support --hc-optimizer sgd: use adamw, or --rounding nearest"):
         make_optimizer(model, training("kromhc", rounding="stochastic", hc_optimizer="sgd"))
-
-
-@pytest.mark.parametrize("name", some(["lfa", "pls", "dst-kron", "hdpl", "kromcanon"], ["kromcanon"]))
-def test_a_model_stored_in_bf16_learns(name: str) -> None:
-    model = build(name, "tiny", dropout=0.0).train()
-    t = training(name, param_dtype="bf16", lr=3e-3)
-    store_parameters(model, t)
-    optimizer = make_optimizer(model, t)
-    torch.manual_seed(0)
-    losses = [step(model, optimizer) for _ in range(30)]
-    assert losses[-1] < 0.9 * losses[0]
 
 
 SGD, DECOUPLED = {"hc_optimizer": "sgd"}, {"bias_correction": True, "muon_decay_mode": "decoupled"}

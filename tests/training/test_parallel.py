@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.distributed.run import main as torchrun
 
-from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load, snapshots
 from streamscope.models.train import main
 from streamscope.models.training.config import Training
 from streamscope.models.training.parallel import Ranks
-from tests.tiny import arguments
+from tests.tiny import arguments, assert_refused
 from tests.training.runs import rows, same_weights, weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,8 +128,7 @@ def test_what_cannot_be_dealt_out_is_told() -> None:
         (2, True, {"optimizer": "muon"}, "Muon orthogonalises whole matrices"),
         (2, True, {"compile": "blocks"}, "leave out --compile"),
     ):
-        with pytest.raises(InputError, match=line):
-            Ranks(0, size, sharded).check(Training(**options), 8)
+        assert_refused(line, Ranks(0, size, sharded).check, Training(**options), 8)
 
 
 def test_slices_are_the_batch() -> None:

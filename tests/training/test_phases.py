@@ -5,12 +5,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from streamscope.cli.errors import InputError
 from streamscope.models.checkpoint import load
 from streamscope.models.flops import training_flops_per_token
 from streamscope.models.train import main
@@ -18,7 +18,7 @@ from streamscope.models.training.config import Training, phases_of, tokens_seen,
 from streamscope.models.training.data import prepare
 from streamscope.models.training.loop import Progress, Trainer
 from streamscope.text.shards import Windows, epoch_order
-from tests.tiny import arguments, corpus_text, refused, some, with_options
+from tests.tiny import arguments, assert_refused, corpus_text, some, with_options
 from tests.training import test_loop
 from tests.training.runs import cut, rows, same_weights
 
@@ -53,8 +53,7 @@ def test_the_spelling() -> None:
     assert phases_of(None) == []
     bad = "8x64 5:8 5:8x0 0:8x64 5:8x64: 5:8x64:a 5:8x64:0/0 5:8x64:-1/2 5:8x64, 5x8x64 5:8x64:1/. 5:8x64:1e999/1"
     for text in ("", *bad.split()):
-        with refused("write STEPS:BATCHxCONTEXT"):
-            phases_of(text)
+        assert_refused("write STEPS:BATCHxCONTEXT", phases_of, text)
 
 
 def test_learned_positions_that_come_late_are_told(corpus: tuple[Path, Path], tmp_path: Path, capsys) -> None:
@@ -74,21 +73,15 @@ def test_phases_say_how_long_the_run_is() -> None:
     assert with_recipe(Training(phases=LENGTHS), "gpt2", "paper").steps == 12  # a recipe's own steps give way
     assert replace(training, seed=1).steps == 12
     for more in ({"steps": 13}, {"epochs": 1.0}):
-        with pytest.raises(InputError, match="leave out --steps and --epochs"):
-            Training(phases=LENGTHS, **more)
+        assert_refused("leave out --steps and --epochs", Training, phases=LENGTHS, **more)
 
 
 def test_every_step_has_the_shape_of_its_phase(corpus, tmp_path) -> None:
-    t, shapes = trainer(corpus, tmp_path, phases=LENGTHS, accumulate=2), []
-    loss = t.loss
-
-    def seen(tokens: torch.Tensor, targets: torch.Tensor) -> Any:
-        shapes.append(tuple(tokens.shape))
-        return loss(tokens, targets)
-
-    t.loss = seen
+    t = trainer(corpus, tmp_path, phases=LENGTHS, accumulate=2)
+    t.loss = Mock(wraps=t.loss)
     for _ in range(12):
         t.update()
+    shapes = [tuple(call.args[0].shape) for call in t.loss.call_args_list]
     assert shapes == [(4, 8)] * 10 + [(2, 16)] * 8 + [(1, 32)] * 6  # two micro-batches a step
 
 
@@ -141,15 +134,6 @@ def test_stopped_inside_and_at_the_end_of_a_phase_it_goes_on_bit_equal(corpus, s
     assert json.loads((tmp_path / "cut/config.json").read_text())["training"]["phases"] == THREE
 
 
-def test_two_processes_share_every_batch(corpus, source, tmp_path) -> None:
-    t = trainer(corpus, tmp_path, source, phases="5:8x8:1/0,4:4x16")
-    whole, parts = [t.indices(step).tolist() for step in range(9)], []
-    for t.ranks.rank in range(2):
-        t.ranks.size = 2
-        parts.append([t.micro_batches(step)[0].tolist() for step in range(9)])
-    assert [a + b for a, b in zip(*parts, strict=True)] == whole
-
-
 def test_tokens_are_counted_by_phase(corpus, tmp_path) -> None:
     t = trainer(corpus, tmp_path, phases=LENGTHS)
     config = {"phases": LENGTHS, "batch_size": 4}
@@ -173,34 +157,23 @@ def test_flops_and_speed_are_those_of_the_phase(corpus, tmp_path) -> None:
     assert t.flops == 2 * 64 * t.phases[0].flops + 64 * t.phases[1].flops
 
 
-@pytest.mark.parametrize(
-    ("phases", "more", "line"),
-    [
-        ("5:8x9999", [], "the model's context is"),
-        ("5:8x8:.5/.5", [], "need a mixture"),
-        ("5:100000x8", [], "a phase's batch needs 100000"),
-        ("5:6x8", ["--accumulate", "4"], "a batch of 6 sequences is not divisible by 1 processes × 4 micro-batches"),
-        ("5:8x8", ["--steps", "9"], "leave out --steps"),
-    ],
-)
+@pytest.mark.parametrize(("phases", "more", "line"), [
+    ("5:8x9999", [], "the model's context is"),
+    ("5:8x8:.5/.5", [], "need a mixture"),
+    ("5:100000x8", [], "a phase's batch needs 100000"),
+    ("5:6x8", ["--accumulate", "4"], "a batch of 6 sequences is not divisible by 1 processes × 4 micro-batches"),
+    ("5:8x8", ["--steps", "9"], "leave out --steps"),
+])  # fmt: skip
 def test_bad_phases_are_one_line_and_write_nothing(corpus, tmp_path, phases: str, more: list[str], line: str) -> None:
-    with refused(line):
-        main(phased(corpus, tmp_path / "out", phases, *more))
+    assert_refused(line, main, phased(corpus, tmp_path / "out", phases, *more))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_writes_down_its_mixture_and_goes_on_bit_equal(source, corpus, tmp_path) -> None:
-    argv = [source if word == str(corpus[0]) else word for word in arguments(corpus, tmp_path / "whole")]
-    main(argv)
-    config = json.loads((tmp_path / "whole/config.json").read_text())
-    told = json.loads((tmp_path / "whole/manifest.json").read_text())["data"]["train"]
-    assert config["data"]["data"] == source
-    assert [part["weight"] for part in told["source"]["parts"]] == [0.75, 0.25]
-    assert told["corpus"] == told["source"]["fingerprint"]
-    out = tmp_path / "cut"
-    cut(7, main, [str(out) if word == str(tmp_path / "whole") else word for word in argv])
-    main(["--resume", "--out", str(out)])
-    assert same_weights(tmp_path / "whole", out) and rows(tmp_path / "whole") == rows(out)
+def test_a_run_writes_down_its_mixture(source, whole: Path) -> None:
+    config, manifest = (json.loads((whole / name).read_text()) for name in ("config.json", "manifest.json"))
+    packed = manifest["data"]["train"]
+    assert config["data"]["data"] == source and packed["corpus"] == packed["source"]["fingerprint"]
+    assert [part["weight"] for part in packed["source"]["parts"]] == [0.75, 0.25]
 
 
 def test_a_changed_part_is_told_on_resume(source, corpus, tmp_path) -> None:
@@ -210,5 +183,4 @@ def test_a_changed_part_is_told_on_resume(source, corpus, tmp_path) -> None:
     argv[argv.index("--data") + 1] = f"{part}*1 + {corpus[0]}*1"
     cut(5, main, argv)
     part.write_text(corpus_text(120, 9))
-    with pytest.raises(InputError, match="the train data changed"):
-        main(["--resume", "--out", str(tmp_path / "run")])
+    assert_refused("the train data changed", main, ["--resume", "--out", str(tmp_path / "run")])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,23 +10,17 @@ import torch
 from safetensors.torch import load_file
 
 from streamscope.cli.disk import sha256
-from streamscope.cli.errors import InputError
-from streamscope.features.extract import main as extract
 from streamscope.features.store import read_features
-from streamscope.interventions.ablate import main as ablate
 from streamscope.models import load
 from streamscope.models.checkpoint import read_manifest, run_folder, snapshots
-from streamscope.models.describe import main as describe
 from streamscope.models.make import build
-from streamscope.models.runs import main as runs
 from streamscope.models.sft import main as sft
 from streamscope.models.tensors import DIGEST, read_tensors
 from streamscope.models.train import main
 from streamscope.models.training.config import snapshot_steps
 from streamscope.models.training.run import read_metrics
-from streamscope.probes.heads import main as heads
-from streamscope.probes.logit_lens import main as logit_lens
-from tests.tiny import arguments
+from tests.tiny import arguments, assert_refused
+from tests.training.runs import flip
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +39,7 @@ def test_steps_by_hand() -> None:
     assert snapshot_steps("7,3", 12) == [3, 7, 12]
     assert snapshot_steps("none", 12) == []
     for spec in ("log:0", "log:x", "every", "every:-2", "often", "3,-1", ""):
-        with pytest.raises(InputError, match="--snapshots .*: give log, log:N"):
-            snapshot_steps(spec, 100)
+        assert_refused("--snapshots .*: give log, log:N", snapshot_steps, spec, 100)
 
 
 def test_snapshots_are_the_weights_of_their_steps(run: Path, corpus, tmp_path: Path) -> None:
@@ -73,19 +67,13 @@ def test_what_is_not_there_is_one_line(run: Path, corpus, tmp_path: Path) -> Non
         (f"{run}@all", "@all stands for all snapshots .*: give one of 0, 1, 2, 4, 8, 12"),
         ("nowhere@3", "nowhere is not a run folder"),
     ):
-        with pytest.raises(InputError, match=line):
-            load(name)
-    with pytest.raises(InputError, match="is a snapshot, which cannot be resumed"):
-        main(["--resume", "--out", f"{run}@8"])
+        assert_refused(line, load, name)
+    assert_refused("is a snapshot, which cannot be resumed", main, ["--resume", "--out", f"{run}@8"])
 
 
 def test_a_damaged_snapshot_is_told(run: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(run, tmp_path / "a")) / "snapshots" / "step-000004.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(InputError, match=r"step-000004.safetensors is damaged"):
-        load(f"{tmp_path / 'a'}@4")
+    flip(Path(shutil.copytree(run, tmp_path / "a")) / "snapshots" / "step-000004.safetensors", -3)
+    assert_refused(r"step-000004.safetensors is damaged", load, f"{tmp_path / 'a'}@4")
 
 
 def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsys) -> None:
@@ -93,15 +81,15 @@ def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsy
     folder = run_folder(at)
     assert str(folder) == at and folder.is_dir() and run_folder(folder) == folder
     assert read_manifest(folder)["step"] == 4 and max(r["step"] for r in read_metrics(folder)) <= 4
-    data = ["--data", str(corpus[1])]
-    heads([at, "--sequences", "2", "--length", "5", "--device", "cpu"])
-    logit_lens([at, "--text", "the cat sat", "--device", "cpu"])
-    ablate([at, "--heads", "L0.H0", *data, "--max-documents", "4", "--device", "cpu"])
-    describe(["--run", at])
-    runs(["show", at])
-    runs(["diff", at, str(run)])
-    out = tmp_path / "f.parquet"
-    extract([at, *data, "--out", str(out), "--max-tokens", "40", "--device", "cpu"])
+    data, out = ["--data", str(corpus[1]), "--device", "cpu"], tmp_path / "f.parquet"
+    for command, argv in (
+        ("probes.heads", [at, "--sequences", "2", "--length", "5", "--device", "cpu"]),
+        ("probes.logit_lens", [at, "--text", "the cat sat", "--device", "cpu"]),
+        ("interventions.ablate", [at, "--heads", "L0.H0", *data, "--max-documents", "4"]),
+        ("features.extract", [at, *data, "--out", str(out), "--max-tokens", "40"]),
+        ("models.describe", ["--run", at]), ("models.runs", ["show", at]), ("models.runs", ["diff", at, str(run)]),
+    ):  # fmt: skip
+        import_module(f"streamscope.{command}").main(argv)
     assert read_features(out).about["checkpoint"] == read_tensors(folder / "model.safetensors")[1][DIGEST]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps({"prompt": f"cat {i}", "response": "the dog"}) + "\n" for i in range(40)))
@@ -110,8 +98,5 @@ def test_a_snapshot_is_a_run_everywhere(run: Path, corpus, tmp_path: Path, capsy
     parent = json.loads((tmp_path / "sft" / "manifest.json").read_text())["parent"]
     assert parent["run"] == at and parent["sha256"] == sha256(folder / "model.safetensors") and parent["step"] == 4
     assert at in capsys.readouterr().out
-
-
-def test_a_folder_with_such_a_name_comes_first(run: Path, tmp_path: Path) -> None:
     (tmp_path / "lfa@4").symlink_to(run)
-    assert type(run_folder(tmp_path / "lfa@4")) is type(Path())
+    assert type(run_folder(tmp_path / "lfa@4")) is type(Path()), "a folder of such a name comes first"

@@ -1,19 +1,21 @@
 """The mathematics of a training step by plain reimplementation: schedule, data order, accumulation, clipping."""
 
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from streamscope.models.make import build
 from streamscope.models.training.loop import Trainer
 from streamscope.models.training.optim import lr_factor
 from streamscope.models.training.parallel import Ranks
 from streamscope.text.shards import epoch_order
+from tests.tiny import randomise
 from tests.training.test_loop import trainer
 
 
@@ -30,10 +32,6 @@ def planned(step: int, steps: int, warmup: int, floor: float) -> float:
 def test_schedule(steps: int, warmup: int, floor: float) -> None:
     factors = [lr_factor(step, steps, warmup, floor) for step in range(steps)]
     assert factors == pytest.approx([planned(step, steps, warmup, floor) for step in range(steps)], abs=1e-12)
-    top = min(warmup, steps // 10)
-    assert factors[top] == 1.0 and factors[-1] == pytest.approx(floor)
-    assert all(a < b for a, b in pairwise(factors[:top])), "rises in the warm-up"
-    assert all(a >= b for a, b in pairwise(factors[top:])), "and never again"
     assert lr_factor(steps + 5, steps, warmup, floor) == pytest.approx(floor), "stays there"
 
 
@@ -63,17 +61,11 @@ def test_every_step_has_the_rate_of_its_place(corpus, tmp_path: Path) -> None:
 
 
 def recorded(t: Any, steps: int) -> list[list[int]]:
-    asked: list[list[int]] = []
-    batch = t.train.batch
-
-    def note(indices: Any) -> Any:
-        asked.append([int(i) for i in indices])
-        return batch(indices)
-
-    t.train.batch = note
+    """The windows of each micro-batch."""
+    t.train.batch = Mock(wraps=t.train.batch)
     for _ in range(steps):
         t.update()
-    return asked
+    return [call.args[0].tolist() for call in t.train.batch.call_args_list]
 
 
 @pytest.mark.parametrize("accumulate", [1, pytest.param(4, marks=pytest.mark.slow)])
@@ -89,10 +81,6 @@ def test_the_data_come_in_the_order_of_seed_and_step(corpus, tmp_path: Path, acc
         epoch, place = divmod(s, per_epoch)
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([5, epoch])))
         assert whole[s].tolist() == rng.permutation(n)[8 * place : 8 * place + 8].tolist(), f"step {s}"
-    for epoch in range(steps // per_epoch):
-        seen = whole[epoch * per_epoch : (epoch + 1) * per_epoch].ravel()
-        assert len(set(seen.tolist())) == per_epoch * 8, "nothing twice in an epoch, and all but what fills no batch"
-    assert whole[0].tolist() != whole[per_epoch].tolist(), "another order in the next epoch"
     later = trainer(corpus, tmp_path / "b", seed=5, accumulate=accumulate, steps=200)
     later.step = steps - 3
     assert recorded(later, 3) == asked[-3 * accumulate :], "going on in the middle of an epoch"
@@ -111,22 +99,6 @@ def gradients(t: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     t.optimizer.zero_grad = lambda: None
     values = t.update()
     return values, {n: p.grad.clone() for n, p in t.model.named_parameters()}
-
-
-def test_the_gradient_is_that_of_the_mean_loss_of_the_step(corpus, tmp_path: Path) -> None:
-    """By autograd on the whole batch at once, for one micro-batch and for four."""
-    t = trainer(corpus, tmp_path / "a", clip=0.0)
-    tokens, targets = t.train.batch(epoch_order(len(t.train), 0, 0)[:8])
-    logits = t.model.train()(tokens)
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
-    names, parameters = zip(*t.model.named_parameters(), strict=True)
-    truth = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
-    for accumulate in (1, 4):
-        values, found = gradients(trainer(corpus, tmp_path / f"b{accumulate}", clip=0.0, accumulate=accumulate))
-        assert float(values["loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
-        assert float(values["ce"]) == pytest.approx(float(loss.detach()), rel=1e-5)
-        for name, grad in truth.items():
-            torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize(("clip", "shrinks"), [(0.5, True), (1e-3, True), (1e3, False), (0.0, False)])
@@ -162,45 +134,47 @@ class Uneven:
 class Half(Ranks):
     """One of two processes, which knows what the other would say."""
 
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
-        self.totals = torch.zeros(2)
+    totals: torch.Tensor
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         return self.totals
+
+    def mean(self, values: Any) -> Any:
+        return values
 
 
 def uneven(corpus, out: Path, monkeypatch: Any, preset: str = "lfa", **changes: Any) -> Any:
     """A trainer on `Uneven` whose weights are all random and whose HDPL latents have no noise."""
     monkeypatch.setattr("streamscope.models.layers.hdpl.noise", torch.zeros_like)
     t = trainer(corpus, out, clip=0.0, **changes)
-    model = build(preset, "tiny", d_vocab=300, dropout=0.0, **{"attention.dropout": 0.0})
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.05 * torch.randn(p.shape, generator=generator))
+    model = randomise(build(preset, "tiny", d_vocab=300, dropout=0.0, **{"attention.dropout": 0.0}), 0.05, 1)
     return Trainer(model, t.training, Uneven(), Uneven(), t.run, "cpu")
+
+
+def assert_same_gradients(found: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("preset", ["lfa", "pls", "hdpl"])
 def test_documents_of_any_length_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: Any, preset: str) -> None:
-    """Loss, parts of the loss, gradients and their norm do not depend on how a batch is cut into micro-batches."""
-    whole, truth = gradients(uneven(corpus, tmp_path / "1", monkeypatch, preset))
+    """Loss, its parts and gradients are those of the batch, however it is cut into micro-batches; by autograd of lfa,
+    whose loss has no further parts."""
+    t = uneven(corpus, tmp_path / "1", monkeypatch, preset)
     tokens, targets = Uneven().batch(epoch_order(64, 0, 0)[:8])
-    model = uneven(corpus, tmp_path / "0", monkeypatch, preset).model
-    losses = torch.nn.functional.cross_entropy(model.eval()(tokens).flatten(0, 1), targets.flatten(), reduction="none")
-    expected = float(losses.detach().sum() / (targets != -100).sum())
-    assert float(whole["ce"]) == pytest.approx(expected, rel=1e-5)
+    loss = cross_entropy(t.model(tokens).flatten(0, 1), targets.flatten())
+    names, parameters = zip(*t.model.named_parameters(), strict=True)
+    by_hand = dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
+    whole, truth = gradients(t)
+    assert float(whole["ce"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    if preset == "lfa":
+        assert_same_gradients(truth, by_hand)
     for accumulate in (2, 4, 8):
-        values, found = gradients(
-            uneven(corpus, tmp_path / str(accumulate), monkeypatch, preset, accumulate=accumulate)
-        )
+        t = uneven(corpus, tmp_path / str(accumulate), monkeypatch, preset, accumulate=accumulate)
+        values, found = gradients(t)
         assert values.keys() == whole.keys()
         for name, value in whole.items():
             assert float(values[name]) == pytest.approx(float(value), rel=1e-5), f"{name}, {accumulate} micro-batches"
-        for name, grad in truth.items():
-            torch.testing.assert_close(found[name], grad, rtol=1e-4, atol=1e-6, msg=name)
+        assert_same_gradients(found, truth)
 
 
 @pytest.mark.parametrize("preset", ["lfa", "hdpl"])
@@ -208,14 +182,11 @@ def test_processes_count_by_their_tokens(corpus, tmp_path: Path, monkeypatch: An
     """The average of two processes' gradients, which is what they exchange, is the gradient of the whole batch."""
     _, truth = gradients(uneven(corpus, tmp_path / "1", monkeypatch, preset))
     targets = Uneven().batch(epoch_order(64, 0, 0)[:8])[1]
-    found = []
+    halves = []
     for rank in (0, 1):
         t = uneven(corpus, tmp_path / f"rank{rank}", monkeypatch, preset, accumulate=2)
-        half = Half(rank)
-        half.totals = torch.tensor([(targets != -100).sum(), targets.numel()]).double()
-        half.size, half.trained_model = 2, t.model
-        half.mean = lambda values: values  # type: ignore[method-assign]
-        t.ranks = half
-        found.append(gradients(t)[1])
-    for name, grad in truth.items():
-        torch.testing.assert_close((found[0][name] + found[1][name]) / 2, grad, rtol=1e-4, atol=1e-6, msg=name)
+        t.ranks = Half(rank, 2)
+        t.ranks.totals = torch.tensor([(targets != -100).sum(), targets.numel()]).double()
+        t.ranks.trained_model = t.model
+        halves.append(gradients(t)[1])
+    assert_same_gradients({name: (grad + halves[1][name]) / 2 for name, grad in halves[0].items()}, truth)
