@@ -15,8 +15,6 @@ from scipy import stats
 
 from streamscope.instruments.observations import Measure, each, estimate
 from streamscope.instruments.stats.cross_validation import SHARED, dealt
-from streamscope.instruments.stats.held_out import RULES, held_out
-from streamscope.instruments.stats.proportions import paired_proportions
 from streamscope.models.hooks import Captures
 from streamscope.probes.linear.measure import GAINS, HITS
 from streamscope.probes.specialization.measure import Sums
@@ -107,7 +105,6 @@ def test_score_test_by_hand() -> None:
 
 
 SHARES: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
-    "Beta(.15, 5)": lambda rng, shape: rng.beta(0.15, 5, shape),
     "Beta(.3, 5)": lambda rng, shape: rng.beta(0.3, 5, shape),
     "Beta(5, .3)": lambda rng, shape: rng.beta(5, 0.3, shape),
     "Beta(1, 4)": lambda rng, shape: rng.beta(1, 4, shape),
@@ -157,34 +154,6 @@ def test_coverage_of_skewed_shares_of_crossed_words_and_templates() -> None:
     x, labels = (words[:, :, None] * templates[:, None]).reshape(1000, -1), list(np.ndindex(12, 10))
     ours, plain = held(x, [(f"word {i}", f"template {j}") for i, j in labels], 0.5 / 4.5 * 2 / 7)
     assert plain + 0.02 < ours <= 0.98
-
-
-def cases(rng: np.random.Generator, n: int, heads: int, clusters: int) -> pd.DataFrame:
-    """A table of `probes.coreference`: heads and rules hit half of the cases, each in its own way."""
-    rules = dict(zip(RULES, rng.random((3, n)) < 0.5, strict=True))
-    one = pd.DataFrame({"cluster": [f"c{i % clusters}" for i in range(n)], "relation": "", "chance": 0.5, **rules})
-    table = one.loc[np.repeat(one.index, heads)].reset_index(drop=True)
-    index = np.tile(np.arange(heads), n)
-    hit = rng.random(n * heads) < 0.5
-    return table.assign(layer=0, index=index, head=[f"L0.H{i}" for i in index], hit=hit, attention=hit * 0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("clusters", "low"), [(80, 0.01), (40, 0.03)])
-def test_the_best_head_on_the_other_half(clusters: int, low: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No head is better than the rule. One case per cluster: McNemar's exact test, conservative on few outcomes; pairs
-    of cases: sign flips. The same head on the cases that chose it passes for better far more often."""
-    monkeypatch.setattr("streamscope.instruments.stats.held_out.RULES", ("recency",))
-    rng = np.random.default_rng(26)
-    p, chosen = [], []
-    for _ in range(1000):
-        table = cases(rng, 80, 12, clusters)
-        found = held_out(table)
-        p.append(found.loc[(found["halves"] == "both") & (found["rule"] == "recency"), "difference_p"].iloc[0])
-        best = table[table["index"] == table.groupby("index")["hit"].mean().idxmax()]
-        chosen.append(paired_proportions(best["hit"].to_numpy(), best["recency"].to_numpy()).p)
-    assert low <= np.mean(np.array(p) <= 0.05) <= 0.07
-    assert np.mean(np.array(chosen) <= 0.05) > 0.12
 
 
 @pytest.mark.slow

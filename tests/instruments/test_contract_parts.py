@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import make_dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ from streamscope.instruments.contract import (
 )
 from streamscope.instruments.data import Data, Documents, Labels, Opened, Prompts
 from streamscope.instruments.figures import HeadMap
-from streamscope.instruments.observations import Contrast, Measure, Observations
+from streamscope.instruments.observations import Measure
 from streamscope.instruments.open_data import open_data
 from streamscope.instruments.registry import REGISTERED, discover, named
 from streamscope.instruments.result import Result
@@ -69,14 +69,11 @@ class Mine(Instrument):
     """Either."""
 
     def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        heads: list[str] = ["a"]
-        cells = pd.DataFrame({"head": heads})
+        seen = InstrumentData(about={"left": data[Given].like, "model": "renamed"}, arrays={"x": np.ones(2)})
         units = pd.DataFrame({"unit": list(progress("abc")), "cluster": list("abc")})
-        block = Observations(measure=Measure(name="v", unit="nats", resolution=1e-9), cells=cells, units=units,
-                             total=np.array([[1.0, 2.0, 3.0]]), size=1.0)  # fmt: skip
-        opened = data[Given]
-        made = [Contrast(quantity="v", weights={0: 1.0}, labels={"head": "a"})]
-        return InstrumentData({"v": block}, {"v": made}, {"left": opened.like, "model": "renamed"}, {"x": np.ones(2)})
+        measure = Measure(name="v", unit="nats", resolution=1e-9)
+        seen.add(measure, pd.DataFrame({"head": ["a"]}), units, np.array([[1.0, 2.0, 3.0]]))
+        return seen
 
     def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
         frame, missing = estimates["v"].wide(["head"])
@@ -128,21 +125,14 @@ def test_options_become_what_they_mean() -> None:
     assert MINE(name_or_path=Path("a")).name_or_path == Path("a") and MINE(where=None).where is None
     for given, line in (
         ({"k": "2"}, "^k: input should be a valid integer, got '2'$"),
-        ({"k": True}, "^k: input should be a valid integer, got True$"),
         ({"k": 0}, "^k must be at least 1, got 0$"),
         ({"scales": (0.5, -1.0)}, "^scales must be at least 0, got -1"),
         ({"scales": "1"}, r"^scales: input should be a valid number, got \('1',\)$"),
         ({"heads": {"a"}}, r"^heads: input should be a valid tuple, got \{'a'\}$"),
-        ({"where": 3}, "^where: .*got 3$"),
-        ({"name_or_path": 3}, "^name_or_path: input should be a valid string, got 3$"),
         ({"scales": (float("nan"),)}, "^scales must be .*got nan$"),
     ):
         with pytest.raises(InputError, match=line):
             MINE(**given)
-    with pytest.raises(AttributeError):
-        made.k = 5  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        MINE(("all",))  # type: ignore[call-arg]
 
 
 def test_options_that_were_typed_into_a_shell_have_no_source_to_read() -> None:
@@ -151,8 +141,9 @@ def test_options_that_were_typed_into_a_shell_have_no_source_to_read() -> None:
         assert options_of(typed) == [("j", 1, "")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Half_Said(Instrument):
-    """Some options say what they are."""
+    """Some options say what they are, and so they do where they are inherited."""
 
     a: int = 1
     b: int = 2
@@ -161,9 +152,6 @@ class Half_Said(Instrument):
     """About c,
     in two lines."""
     d: int = 4
-
-    def observe(self, model: Any, data: Any, progress: Any) -> InstrumentData:
-        raise NotImplementedError
 
 
 def test_what_an_option_means_stands_right_below_it() -> None:
@@ -180,13 +168,12 @@ y"""
         e: int = 5
         """About e."""
 
-    half, margin, more = (instrument(f"said{i}")(cls) for i, cls in enumerate((Half_Said, Margin, More)))
-    for i in range(3):
-        REGISTERED.pop(f"said{i}")
-    said = {"a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": ""}
-    assert {name: meaning for name, _, meaning in options_of(half)} == said
+    margin, more = (instrument(cls.__name__)(cls) for cls in (Margin, More))
+    for cls in (Margin, More):
+        REGISTERED.pop(cls.__name__)
     assert options_of(margin) == [("a", "x\ny", "About a.")]
-    assert {name: meaning for name, _, meaning in options_of(more)} == {**said, "e": "About e."}, "inherited ones too"
+    assert {name: meaning for name, _, meaning in options_of(more)} == {
+        "a": "", "b": "About b: not about a.", "c": "About c, in two lines.", "d": "", "e": "About e."}  # fmt: skip
 
 
 def test_data_are_opened_once_and_when_they_are_asked_for(opened: list[Any]) -> None:

@@ -5,24 +5,23 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from streamscope.cli.errors import InputError
-from streamscope.instruments.contract import Instrument, InstrumentData, Progress
-from streamscope.instruments.data import Data, Documents, Labels, Opened, Prompts, Sets, Tasks, Text, Tokens
-from streamscope.instruments.observations import Measure, Observations, each, head_cells
+from streamscope.instruments.data import Data, Documents, Labels, Prompts, Sets, Tasks, Text, Tokens
+from streamscope.instruments.observations import each, estimate
 from streamscope.instruments.open_data import OpenPrompts, OpenTasks, given_prompts, open_data
 from streamscope.instruments.pool_results import compare
 from streamscope.instruments.prompts.suite import unit_of, units
-from streamscope.instruments.table import HEAD, Table, counts, quantity
 from streamscope.interventions.ablate import Ablate
 from streamscope.models.checkpoint import load
 from streamscope.probes.directions import Directions
 from streamscope.probes.pds import Pds
+from tests.instruments.estimates import block
 from tests.tiny import refused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,45 +177,22 @@ def test_an_instrument_that_splits_by_itself_measures_a_half(model: Any) -> None
     assert (found["n_a"] == 15).all()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Noise(Instrument):
-    """A number for every text and head that has nothing to do with either."""
-
-    draw: int = 0
-    name: ClassVar[str] = "noise"
-    takes: ClassVar[tuple[Data, ...]] = (Text(),)
-
-    def observe(self, model: Any, data: Opened, progress: Progress) -> InstrumentData:
-        names, cells = data[Text].names, head_cells(model)
-        texts = [name.split(":")[1] for name in names]
-        seeds = [int(hashlib.sha1(f"{self.draw} {text}".encode()).hexdigest()[:8], 16) for text in texts]
-        total = np.stack([np.random.default_rng(seed).normal(size=len(cells)) for seed in seeds], axis=1)
-
-        units = pd.DataFrame({"unit": texts, "cluster": texts})
-        measure = Measure(name="noise", unit="nothing", resolution=1e-9)
-        block = Observations(measure=measure, cells=cells, units=units, total=total, size=1.0)
-        return InstrumentData({"noise": block}, {"noise": each("noise", cells)})
-
-    def tables(self, seen: InstrumentData, estimates: Any) -> dict[str, Table]:
-        frame, missing = estimates["noise"].wide(["head", "layer", "index"])
-        return {
-            "noise": Table(
-                frame, (*HEAD, *quantity("noise", "noise", "nothing", "nothing"), *counts("a", "b")), missing
-            )
-        }
-
-
 def test_selected_and_measured_on_the_same_noise_there_is_an_effect_and_on_halves_there_is_none(model: Any) -> None:
+    """A number for every text and head that has nothing to do with either."""
     data = Text(text=tuple(f"text {i}" for i in range(60)))
+
+    def noise(part: Data, draw: int) -> pd.DataFrame:
+        texts = [name.split(":")[1] for name in open_data(part, model).names]
+        seeds = [int(hashlib.sha1(f"{draw} {text}".encode()).hexdigest()[:8], 16) for text in texts]
+        seen = block(np.stack([np.random.default_rng(seed).normal(size=36) for seed in seeds], axis=1))
+        return estimate(seen, each("noise", seen.cells)).frame
+
     found: dict[str, list[float]] = {"same": [], "halves": []}
     for draw in range(20):
-        how = Noise(draw=draw)
-        first, second, whole = (
-            how.measure(model, one).table().frame.set_index("head") for one in (data.half(0), data.half(1), data)
-        )
+        first, second, whole = (noise(part, draw) for part in (data.half(0), data.half(1), data))
         assert (first["n"] == 30).all() and (second["n"] == 30).all()
-        found["same"].append(whole["noise_p"][whole["noise"].idxmax()])
-        found["halves"].append(second["noise_p"][first["noise"].idxmax()])
+        found["same"].append(whole["p"][whole["value"].idxmax()])
+        found["halves"].append(second["p"][first["value"].idxmax()])
     rejected = {name: np.mean(np.array(p) < 0.05) for name, p in found.items()}
     assert rejected["same"] > 0.5, "the best of 36 heads is 1 − .95^18 = .6 or more by luck"
     assert rejected["halves"] <= 3 / 20, "5 % and what 20 draws leave of it (p = .02 for more)"

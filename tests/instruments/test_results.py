@@ -30,7 +30,6 @@ from streamscope.instruments.table import (
     described,
     key,
     mark,
-    quantity,
     with_reasons,
 )
 from streamscope.interventions.ablate import Ablate
@@ -98,9 +97,6 @@ def gains(**more: Any) -> Table:
     return Table(frame, columns, {**missing, (4, "p"): "flat"}, "a title", **more)
 
 
-INTERVALS = Intervals("gain", label="name")
-
-
 def test_a_table_is_the_same_text_everywhere() -> None:
     table = gains()
     assert table.markdown().splitlines() == [
@@ -148,11 +144,10 @@ def test_a_result_shows_itself_as_it_is_printed(capsys: pytest.CaptureFixture[st
     """In a shell without a notebook: the tables, not the fields of a dataclass. Below them a line for each column of
     the main table that is shown, in order, with what it means and counts, and no other."""
     other = Table(pd.DataFrame({"k": ["b"]}), (key("k", "k", "of the other"),))
-    result = Result({"main": gains(), "other": other}, {"v": block(np.ones((1, 2)))}, figures=(INTERVALS,))
+    result = Result({"main": gains(), "other": other}, {"v": block(np.ones((1, 2)))})
     result.table().print(Console(width=200))
     assert repr(result.table()).split() == capsys.readouterr().out.split()
     assert str(result).startswith(repr(result.table())) and "undefined (1 row)" in repr(result)
-    assert repr(result).splitlines()[-1] == "tables: main, other; figures: gain-intervals"
     assert repr(result.blocks["v"]) == "Observations of loss (nats/token): 1 cell × 2 units"
     finish(result, None, {})
     above, _, below = capsys.readouterr().out.partition("Columns:\n")
@@ -205,14 +200,6 @@ def test_marked_cells_are_missing_with_a_reason() -> None:
     ]  # fmt: skip
 
 
-def test_columns_of_an_estimate() -> None:
-    more: dict[str, Any] = {"format": ".1f", "sd": "seeds", "source": "Eq. 2", "shown": False}
-    first, spread, *_, holm = columns = quantity("d", "change", "nats", "b − a", **more)
-    assert [one.name for one in columns] == ["d", "d_sd", "d_low", "d_high", "d_p", "d_p_holm"]
-    assert (first.interval, first.format, first.source, first.shown) == (("d_low", "d_high"), ".1f", "Eq. 2", False)
-    assert (spread.unit, spread.format, holm.shown) == ("nats, between seeds", ".1f", False)
-
-
 def test_csv_of_a_long_table_is_its_rows(tmp_path: Path) -> None:
     frame = pd.DataFrame({"n": range(1000), "x": np.random.default_rng(0).random(1000), "text": ['a,"b"\n'] * 1000})
     parts = LongTable.of([frame[:600], frame[600:]], tuple(key(name, name, name) for name in frame))
@@ -240,7 +227,7 @@ def test_static_figures_without_kaleido_are_refused_before_the_work(
 def test_a_figure_says_how_large_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, path = Result({"main": gains()}, figures=(INTERVALS,)), tmp_path / "x.html"
+    result, path = Result({"main": gains()}, figures=(Intervals("gain", label="name"),)), tmp_path / "x.html"
     finish(result, None, {}, path)
     assert f"figure {path} ({path.stat().st_size / 1e6:.1f} MB, with plotly inside)" in capsys.readouterr().out
     monkeypatch.setattr("streamscope.instruments.figures.write_figure", lambda figure, path: path.touch())
