@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 import sys
 import types
@@ -64,24 +63,6 @@ def test_text_files_are_split_at_blank_lines_or_not_at_all(tmp_path):
     assert told == ["blank", None]  # as it was recorded before there was another
 
 
-def test_what_cannot_be_opened(tmp_path, monkeypatch):
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(InputError, match="pipe.txt is not a regular file"):
-        open_corpus(str(tmp_path / "pipe.txt"))
-    with pytest.raises(InputError, match="no .txt, .* file in this folder"):
-        open_corpus(str(tmp_path))
-    (file := tmp_path / "a.txt").write_text("one")
-    corpus = open_corpus(str(file))
-
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied", str(file))
-
-    monkeypatch.setattr("builtins.open", refuse)
-    for ask in (corpus.fingerprint, lambda: list(corpus.documents())):
-        with pytest.raises(InputError, match=r"a.txt cannot be read \(Permission denied\); check the file"):
-            ask()
-
-
 def test_random_documents_come_back_twice_and_some_of_them(tmp_path):
     draw, alphabet = random.Random(0), "ab \n\u00e9\u4e2d\U0001f600"
     for trial in range(50):
@@ -118,20 +99,13 @@ def test_the_byte_that_is_not_utf8_is_named(tmp_path, suffix):
             next(documents)
 
 
-def test_parquet(tmp_path):
-    file = parquet(tmp_path / "a.parquet", story=["one", None, " ", "two"], n=[1, 2, 3, 4])
-    assert read(file, text_field="story") == ["one", "two"]
-    with pytest.raises(InputError, match="the text is a int"):
-        read(file, text_field="n")
-
-
 def test_folder_is_read_in_order_of_path(tmp_path):
-    """Without notes and hidden files; notes alone are text."""
+    """Without notes and hidden files, and rows without text; notes alone are text."""
     texts = {"b/z.txt": "third", "a.txt": f"first\n{END}\nsecond", "notes.md": "# One\n\ntext", ".hidden/a.txt": "no"}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    parquet(tmp_path / "c.parquet", text=["fourth"])
+    parquet(tmp_path / "c.parquet", text=["fourth", None, " "])
     corpus = open_corpus(str(tmp_path))
     assert list(corpus.documents()) == ["first", "second", "third", "fourth"]
     assert [file["name"] for file in corpus.describe()["files"]] == ["a.txt", "b/z.txt", "c.parquet"]
@@ -174,13 +148,20 @@ def test_what_datasets_keeps(tmp_path):
 
 ROWS = b'{"text": "one"}\n\n'
 EXPECTED = "a.jsonl:3: expected an object with a field .text. on each line, found"
+CHATS: tuple[tuple[list, str], ...] = (
+    ([{"role": "user"}], "message 1 has no content in text"), ([{"content": "a"}], "message 1 has no role"),
+    ([{"role": "user", "content": "a"}, "no"], "message 2 is a str"),
+    ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "message 1 has no content in text"),
+    ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
+)  # fmt: skip
 UNREADABLE = [
     ("a.txt", b"word \x00\x01\x02", "a.txt: NUL at byte 5; .*remove a stray NUL, leave out a binary file$"),
     ("a.txt", "a word".encode("utf-16-le"), "a.txt: NUL at byte 1; convert a UTF-16 file to UTF-8"),
     ("a.txt", "a word".encode("utf-16"), "a.txt: not UTF-8 at byte 0; convert"),
     ("a.txt", bytes(range(128, 256)) * 9, "a.txt: not UTF-8 at byte 0"),
     ("a.txt.gz", gzip.compress(b"word " * 1000, mtime=0)[:-12], "a.txt.gz cannot be read"),
-    ("a.txt.gz", b"plain text", "a.txt.gz cannot be read"),
+    ("a.txt.zst", pyarrow.compress(b"word " * 9999, "zstd", asbytes=True)[:-9], "a.txt.zst cannot be read"),
+    *((f"a.txt.{packed}", b"plain text", f"a.txt.{packed} cannot be read") for packed in ("gz", "zst")),
     *(("a.txt", content, "a.txt has no text: give a source with text")
       for content in (b"", b"  \n", f"{END}\n{END}\n".encode())),
     ("a.jsonl", ROWS + b'{"text": "cut', EXPECTED),
@@ -190,6 +171,7 @@ UNREADABLE = [
     ("a.jsonl", ROWS + b'{"text": 7}', "a.jsonl:3: the text is a int, not a string"),
     ("a.jsonl", ROWS + rb'{"text": "\ud800"}', "a.jsonl:3: the text holds a lone surrogate"),
     ("a.jsonl", ROWS + b'{"text": "\xff"}', "a.jsonl: not UTF-8 at byte 27;"),
+    *(("a.jsonl", json.dumps({"messages": messages}).encode(), f"a.jsonl:1: .*{line}") for messages, line in CHATS),
     ("a.csv", b"story,n\nx,1\n", "a.csv: no field 'text'; it has story, n"),
     ("a.csv", b"text,n\nx,1\ny\n", "a.csv:3: 1 fields, but the first line has 2"),
     ("a.csv", b'text,n\n"x,1\n', "a.csv:2: .*end of data"),
@@ -215,10 +197,12 @@ def test_a_file_that_cannot_be_read_is_one_line(name: str, content: bytes, messa
 def test_a_source_that_names_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("a.docx").write_text("x")
+    Path("empty").mkdir()
     for source, message in (
         ("", "the data source is empty"), ("no such thing", "no such thing is not an existing file or folder"),
         ("data/train.txt", "data/train.txt is not an existing file or folder"),
         ("./missing", "not an existing file or folder"), ("a/b/c", "not an existing file or folder"),
+        ("empty", "no .txt, .* file in this folder"),
         ("a.docx", r"a.docx is not a supported kind of file \(.*\.jsonl"), ("hf:", "write hf:ID"),
         ("hf:a/b:c:d:e", "write hf:ID"), ("hf:/no/such/folder", "neither a folder nor a dataset id"),
         ("stories:x", "stories:SEED:N:SHARE with whole numbers"), ("stories:1:0", "zero stories"),
@@ -260,28 +244,20 @@ def test_an_option_that_the_source_does_not_use_is_refused(tmp_path: Path, monke
     assert list(open_corpus("a.jsonl*1 + a.txt*1", text_field="story", split_at="blank").documents())
 
 
-@pytest.fixture
-def dataset_folder(tmp_path) -> Path:
-    folder = tmp_path / "hub_like"
-    folder.mkdir()
+def test_local_dataset_folder(tmp_path):
     for split in ("train", "validation"):
-        rows = [json.dumps({"text": f"{split} {i}", "label": i}) for i in range(3)]
-        (folder / f"{split}.jsonl").write_text("\n".join(rows))
-    return folder
-
-
-def test_local_dataset_folder(dataset_folder):
-    assert read(f"hf:{dataset_folder}") == ["train 0", "train 1", "train 2"]
-    for source in (f"hf:{dataset_folder}:validation", f"hf:{dataset_folder}:default:validation"):
+        jsonl(tmp_path / f"{split}.jsonl", [{"text": f"{split} {i}", "label": i} for i in range(3)])
+    assert read(f"hf:{tmp_path}") == ["train 0", "train 1", "train 2"]
+    for source in (f"hf:{tmp_path}:validation", f"hf:{tmp_path}:default:validation"):
         corpus = open_corpus(source)
         assert list(corpus.documents()) == list(corpus.documents()) == [f"validation {i}" for i in range(3)]
         assert corpus.describe()["split"] == "validation"
-    splits = {open_corpus(f"hf:{dataset_folder}:{split}").fingerprint() for split in ("train", "validation")}
+    splits = {open_corpus(f"hf:{tmp_path}:{split}").fingerprint() for split in ("train", "validation")}
     assert len(splits) == 2
     with refused("cannot be read .*nothing"):
-        read(f"hf:{dataset_folder}:nothing")
+        read(f"hf:{tmp_path}:nothing")
     with refused("no field 'story'; it has text, label"):
-        read(f"hf:{dataset_folder}", text_field="story")
+        read(f"hf:{tmp_path}", text_field="story")
 
 
 class FakeApi:

@@ -156,28 +156,11 @@ def test_chats(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl") == read(tmp_path / "a.jsonl", text_field="messages") == [SPOKEN]
     assert read(tmp_path / "b.parquet") == [SPOKEN.rpartition("\n")[0]]
     assert read(tmp_path / "c.json", text_field="chat") == [SPOKEN]
-    for messages, line in (
-        ([{"role": "user"}], "message 1 has no content in text"),
-        ([{"content": "a"}], "message 1 has no role"),
-        ([*CHAT, "no"], "message 4 is a str"),
-        ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "message 1 has no content in text"),
-        ([{"role": "user", "content": "\ud800"}], "lone surrogate"),
-    ):
-        (tmp_path / "bad.jsonl").write_text(json.dumps({"messages": messages}))
-        with pytest.raises(InputError, match=f"bad.jsonl:1: .*{line}"):
-            read(tmp_path / "bad.jsonl")
 
 
-def test_a_truncated_zst_and_a_long_field(tmp_path: Path) -> None:
-    zst(tmp_path / "a.txt.zst", bytes(range(65, 91)) * 1000)
-    (tmp_path / "b.txt.zst").write_bytes((tmp_path / "a.txt.zst").read_bytes()[:-9])
-    (tmp_path / "c.txt.zst").write_bytes(b"plain text")
-    assert len(read(tmp_path / "a.txt.zst")[0]) == 26_000
-    for name in ("b.txt.zst", "c.txt.zst"):
-        with pytest.raises(InputError, match=f"{name} cannot be read"):
-            read(tmp_path / name)
+def test_a_field_may_be_longer_than_the_limit_of_the_csv_library(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("text\n" + "word " * 100_000 + "\n")
-    assert len(read(tmp_path / "d.csv")[0]) == 499_999, "beyond the library's limit of 131,072"
+    assert len(read(tmp_path / "d.csv")[0]) == 499_999
 
 
 def test_linked_folders_are_read_and_one_that_leads_back_ends(tmp_path: Path) -> None:
