@@ -3,7 +3,6 @@
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,14 +20,11 @@ def stories_bpe() -> Tokenizer:
     return stories_tokenizer()
 
 
-@pytest.fixture(scope="module")
-def gpt2(shared_data: Path) -> Tokenizer:
-    return Tokenizer.load(shared_data / "tokenizers" / "encoder.json")
-
-
 @pytest.fixture(params=["stories", "gpt2"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return request.getfixturevalue("stories_bpe" if request.param == "stories" else "gpt2")
+    if request.param == "stories":
+        return stories_tokenizer()
+    return Tokenizer.load(request.getfixturevalue("shared_data") / "tokenizers" / "encoder.json")
 
 
 @pytest.mark.parametrize("name", [*FILES, "stories"])
@@ -44,12 +40,7 @@ def test_role_tokens_contain_the_role_and_no_other_word(name: str, tokenizer: To
         for role, text in words_of(prompt).items():
             assert "".join(pieces[p] for p in positions[role]).strip() == text
         assert not any(0 in where for where in positions.values()), "BOS holds no word"
-
-
-@pytest.mark.parametrize("name", [*FILES])
-def test_the_query_stands_at_the_same_token_in_both_orders(name: str, tokenizer: Tokenizer) -> None:
-    aligned = align(suite_of(name), tokenizer)
-    for i, j in require_pairs(aligned):
+    for i, j in require_pairs(aligned) if name in FILES else ():
         assert aligned.queries[i] == aligned.queries[j]
         assert (aligned.prompts[i].order, aligned.prompts[j].order) == ("target_first", "target_last")
 
@@ -153,9 +144,6 @@ def test_a_pair_that_loses_one_prompt_is_dropped_and_counted(stories_bpe: Tokeni
     pairs = require_pairs(aligned)
     assert len(pairs) == 29 and len(aligned.prompts) == 59
     assert all(aligned.prompts[i].pair == aligned.prompts[j].pair for i, j in pairs)
-
-
-def test_measures_of_order_refuse_a_suite_without_whole_pairs(stories_bpe: Tokenizer) -> None:
     other = prompt_of("last", text=TEXT + " gate" * 60, order="target_last", pair="k",
                       roles={"target": (20, 23), "distractor": (10, 13)})  # fmt: skip
     for prompts, line in (

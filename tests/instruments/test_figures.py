@@ -32,11 +32,15 @@ def maps(values: Any, format: str = "+.3f", unit: str = "nats", **more: Any) -> 
     return Result({"m": Table(pd.DataFrame(rows), columns, title="runs/one: 3 documents")}, about={"model": "runs/one"})
 
 
+def result_of(table: Table) -> Result:
+    return Result({"m": table}, about={"model": "lfa"})
+
+
 def table_of(rows: Any, *columns: Any, names: Sequence[str] = ()) -> Result:
     """A result of one table; columns without a description are keys."""
     frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=[*names])
     described = tuple(key(one, one, one) if isinstance(one, str) else one for one in columns)
-    return Result({"m": Table(frame, described, title="m")}, about={"model": "lfa"})
+    return result_of(Table(frame, described, title="m"))
 
 
 V = Column(name="v", title="v", unit="nats", doc="v", format="g")
@@ -55,8 +59,7 @@ def test_the_caption_names_figure_and_model_and_ends_where_the_tools_begin() -> 
     drawn = draw(HeadMap("v", title="What each head costs"), result)
     assert drawn.layout.title.text == "<b>What each head costs: runs/one</b><br>3 documents"
     assert draw(HeadMap("v"), result).layout.title.text.startswith("<b>Δ v: runs/one</b>")
-    table = result.table("m")
-    wordy = Result({"m": Table(table.frame, table.columns, title="word " * 60)}, about={"model": "runs/one"})
+    wordy = result_of(replace(result.table(), title="word " * 60))
     lines = draw(HeadMap("v"), wordy).layout.title.text.split("<br>")[1:]
     assert len(lines) > 1 and max(map(len, lines)) * 6 <= 860 - 230
 
@@ -199,8 +202,8 @@ def test_numbers_that_do_not_fit_their_cells_are_left_out() -> None:
     """Three panels of 30 layers × 3 positions: +0.000 in each cell would run into its neighbour."""
     values = np.random.default_rng(0).normal(size=(30, 9))
     kinds = np.array([["a"] * 3 + ["b"] * 3 + ["c"] * 3] * 30, object)
-    frame = maps(values, kind=kinds).table().frame
-    narrow = Result({"m": replace(maps(values, kind=kinds).table(), frame=frame.assign(index=frame["index"] % 3))})
+    table = maps(values, kind=kinds).table()
+    narrow = result_of(replace(table, frame=table.frame.assign(index=table.frame["index"] % 3)))
     for how in ({}, {"paper": True}):
         drawn = draw(HeadMap("v", each=("kind",)), narrow, **how)
         for heat in (one for one in drawn.data if one.texttemplate):
@@ -223,10 +226,7 @@ def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
 
 def test_a_long_caption_takes_no_room_from_the_figure_and_wide_maps_fit_a_screen() -> None:
     table = maps([[1.0, 2.0]]).table()
-    tall = [
-        draw(HeadMap("v"), Result({"m": replace(table, title="word " * n)}, about={"model": "lfa"})).layout
-        for n in (1, 90)
-    ]
+    tall = [draw(HeadMap("v"), result_of(replace(table, title="word " * n))).layout for n in (1, 90)]
     inner = [one.height - one.margin.t for one in tall]
     assert inner[0] == inner[1] and tall[0].margin.t < tall[1].margin.t
     assert draw(HeadMap("v"), maps(np.zeros((3, 200)) + 1.0)).layout.width == 1400
@@ -243,7 +243,7 @@ def ranges(n: int) -> Result:
         Column(name="v", title="Δ v", unit="nats", doc="v", format="+.3f", interval=("low", "high")),
         *(Column(name=end, title=end, unit="nats", doc=end, format="+.3f", shown=False) for end in ("low", "high")),
     )  # fmt: skip
-    return Result({"m": Table(pd.DataFrame(rows), columns, title="3 documents")}, about={"model": "lfa"})
+    return result_of(Table(pd.DataFrame(rows), columns, title="3 documents"))
 
 
 def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
@@ -257,7 +257,7 @@ def test_captions_explain_intervals_and_count_what_is_left_out() -> None:
     assert not any(" of " in text for text in few)
     assert "the 40 of 270 with the largest size" in many[0] and "the 7 of 270 lines that move the most" in many[1]
     table = ranges(5).table()
-    bare = Result({"m": replace(table, frame=table.frame.assign(low=np.nan, high=np.nan))}, about={"model": "lfa"})
+    bare = result_of(replace(table, frame=table.frame.assign(low=np.nan, high=np.nan)))
     assert "95 %" not in draw(Curve("v", by="head"), bare).layout.title.text
     assert "95 %" not in draw(HeadMap("v"), maps([[1.0, 2.0]])).layout.title.text
 
@@ -301,19 +301,16 @@ def test_axes_of_maps_are_called_as_their_columns_and_parts_stand_by_depth() -> 
     result = table_of(frame, layer, replace(layer, name="other", title="other layer"), V)
     drawn = draw(HeadMap("v", columns="other"), result)
     assert list(drawn.data[0].x) == ["L1", "L2"] and drawn.layout.xaxis.title.text == "other layer"
+    table = maps([[0.1, 0.2]]).table()
+    columns = tuple(replace(one, title="index") if one.name == "index" else one for one in table.columns)
+    heads = draw(HeadMap("v"), result_of(replace(table, columns=columns))).layout
+    assert (heads.xaxis.title.text, heads.yaxis.title.text) == ("head", "layer"), "whatever their column is called"
     for names, order in (
         (["L18 attn", "L18.H2", "L5 mlp", "L6.H1"], ["L5 mlp", "L6.H1", "L18 attn", "L18.H2"]),
         (["L20.*", "all", "L5.H1"], ["L20.*", "all", "L5.H1"]),
     ):
         result = table_of(pd.DataFrame({"group": "a", "place": names, "v": 0.1}), "group", "place", V)
         assert list(draw(HeadMap("v", rows="group", columns="place"), result).data[0].x) == order
-
-
-def test_heads_are_heads_whatever_their_column_is_called() -> None:
-    table = maps([[0.1, 0.2]]).table()
-    columns = tuple(replace(one, title="index") if one.name == "index" else one for one in table.columns)
-    drawn = draw(HeadMap("v"), Result({"m": replace(table, columns=columns)}, about={"model": "m"}))
-    assert drawn.layout.xaxis.title.text == "head" and drawn.layout.yaxis.title.text == "layer"
 
 
 def test_titles_of_axes_fit_their_panels() -> None:
