@@ -217,14 +217,6 @@ def test_what_a_result_says_of_itself() -> None:
     control = MINE().measure(Plain(), like=Opened("run", [OpenGiven(kind=Given, model="run")]))
     assert control.about["left"] == "run"
 
-    class Lost(MINE):  # type: ignore[misc, valid-type]
-        def observe(self, *given: Any) -> InstrumentData:
-            seen = super().observe(*given)
-            return InstrumentData(seen.blocks, {"w": []})
-
-    with pytest.raises(TypeError, match=r"^mine: blocks \['v'\], but contrasts of \['w'\]$"):
-        Lost().measure(Plain())
-
 
 def test_what_is_not_given_of_data_is_the_default_of_the_instrument() -> None:
     own = made("made", Documents(max_documents=200, batch_size=7), Prompts("stories", n=9), base=MINE)
@@ -317,20 +309,34 @@ def folder(path: Path, **more: Any) -> Path:
     return path
 
 
-def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> None:
+def recipe(model: Any) -> str:
+    return str(recipe_of(model)["recipe"])
+
+
+def test_seeds_share_a_recipe_and_other_models_do_not() -> None:
     one, other = build("lfa", "tiny", seed=0), build("lfa", "tiny", seed=1)
-    recipe = recipe_of(one)
-    assert recipe == recipe_of(other) and set(recipe) == {"recipe", "step"} and recipe["step"] is None
-    assert len(recipe["recipe"]) == 16 and int(recipe["recipe"], 16) >= 0
-    assert recipe_of(build("lfa", "tiny", n_layers=1)) != recipe != recipe_of(build("pls", "tiny"))
+    seeds = recipe_of(one)
+    assert seeds == recipe_of(other) and set(seeds) == {"recipe", "step"} and seeds["step"] is None
     other.tokenizer = SimpleNamespace(sha256="abc")  # type: ignore[assignment]
-    assert recipe_of(other)["recipe"] != recipe["recipe"], "another tokenizer is another recipe"
+    others = (other, build("lfa", "tiny", n_layers=1), build("pls", "tiny"))
+    assert len({recipe(model) for model in (one, *others)}) == 4
     assert recipe_of(Plain()) == {"recipe": "Plain", "step": None}
+    sizes = make_dataclass("Sizes", [("name", str), ("n_layers", int)], frozen=True)
+
+    def bridged(name: str = "bloom", n_layers: int = 2, words: str = "ab") -> str:
+        return recipe(SimpleNamespace(config=sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words)))
+
+    assert bridged() == bridged() and len({bridged(), bridged("opt"), bridged(n_layers=3), bridged(words="cd")}) == 4
+
+
+def test_snapshots_know_their_step_and_what_they_were_trained_on(tmp_path: Path) -> None:
+    one = build("lfa", "tiny")
+    usual = recipe_of(one)
     one.run = tmp_path / "ended"
-    assert recipe_of(one) == recipe
+    assert recipe_of(one) == usual
     plain = folder(tmp_path / "plain")
     one.run = SnapshotPath(f"{plain}@8")
-    assert recipe_of(one) == {**recipe, "step": 8, "training": str(plain)}, "on what it was trained is not known"
+    assert recipe_of(one) == {**usual, "step": 8, "training": str(plain)}, "on what it was trained is not known"
     for name, phases, tokens in (
         ("trained", None, 8 * 4 * one.config.n_ctx), ("at@home", "5:2x8,10:3x16", 5 * 2 * 8 + 3 * 3 * 16),
     ):  # fmt: skip
@@ -338,36 +344,26 @@ def test_seeds_share_a_recipe_and_snapshots_know_their_step(tmp_path: Path) -> N
         one.run = SnapshotPath(f"{trained}@8")
         found = recipe_of(one)
         assert (found["step"], found["training"], found["tokens"]) == (8, str(trained), tokens)
-        assert found["recipe"] != recipe["recipe"]
+        assert found["recipe"] != usual["recipe"]
     (trained / "config.json").write_text('{"format": 1, "model": {}, "data": {}, "training": 3}')
     with pytest.raises(InputError, match="config.json"):
         recipe_of(one)
 
 
-def test_models_in_a_bridge_are_seeds_where_family_sizes_and_words_agree() -> None:
-    sizes = make_dataclass("Sizes", [("name", str), ("n_layers", int)], frozen=True)
-
-    def recipe(name: str = "bloom", n_layers: int = 2, words: str = "ab") -> str:
-        model = SimpleNamespace(config=sizes(name, n_layers), tokenizer=SimpleNamespace(sha256=words))
-        return str(recipe_of(model)["recipe"])
-
-    assert recipe() == recipe() and len({recipe(), recipe("opt"), recipe(n_layers=3), recipe(words="cd")}) == 4
-
-
 def test_runs_that_were_trained_differently_are_other_recipes(tmp_path: Path) -> None:
     model = build("lfa", "tiny")
 
-    def recipe(name: str, data: str = "a.txt", **training: Any) -> str:
+    def trained(name: str, data: str = "a.txt", **training: Any) -> str:
         model.run = folder(tmp_path / name, data={"data": data, "valid": None}, training={"steps": 7200, **training})
-        return str(recipe_of(model)["recipe"])
+        return recipe(model)
 
-    plain = recipe("plain")
+    plain = trained("plain")
     alike: tuple[dict[str, Any], ...] = (
         {"seed": 1, "seed_weights": 1, "seed_data": 1, "seed_noise": 1},
         {"snapshots": "none", "checkpoint_every": 5, "log_every": 5}, {"weight_decay": 0.1},
     )  # fmt: skip
-    assert {recipe(f"same {i}", **one) for i, one in enumerate(alike)} == {plain}
-    assert len({plain, recipe("short", steps=200), recipe("lr", lr=1e-2), recipe("data", "b.txt")}) == 4
+    assert {trained(f"same {i}", **one) for i, one in enumerate(alike)} == {plain}
+    assert len({plain, trained("short", steps=200), trained("lr", lr=1e-2), trained("data", "b.txt")}) == 4
 
 
 def test_a_recipe_is_the_same_number_for_ever() -> None:
@@ -483,18 +479,6 @@ def test_instruments_by_their_names() -> None:
         named("ablat")
 
 
-class Bar:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, steps: Any) -> Any:
-        assert self.lines, "it is said before the work"
-        return steps
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-
 def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Path) -> None:
     path, labels = tmp_path / "one.jsonl", tmp_path / "mine.csv"
     row = {"clean": "Tom saw Mia. Mia saw", "corrupt": "Tom saw Mia. Anna saw", "answers": [" Tom"], "foils": [" a"]}
@@ -502,16 +486,23 @@ def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Pat
     labels.write_text("text,label\n" + "".join(f"a w{i},{i % 2}\n" for i in range(12)))
     one = "one independent case, so no value will have an interval or a test; give more"
     model, ablate = load("stories/gpt2"), Ablate(heads=("L5.H0",), draws=0)
+
+    def said(how: Instrument, data: Data, before: bool) -> list[str]:
+        lines: list[str] = []
+
+        def bar(steps: Any) -> Any:
+            assert bool(lines) == before, "it is said before the work"
+            return steps
+
+        bar.say = lines.append  # type: ignore[attr-defined]
+        how.measure(model, data, progress=bar)
+        return lines
+
     for how, data, line in (
         (ablate, Documents(max_documents=1), f"Documents: {one}"),
         (Patch(hooks=("z",), layers=("5",)), Prompts(suite=str(path)), f"Prompts: {one}"),
         (Patch(hooks=("z",), layers=("5",), threshold=99), Prompts(suite="ioi"), "no pair differs by 99 nats or more"),
         (Linear(hooks=("hook_embed",), folds=2), Labels(labels=str(labels)), "no word recurs across groups"),
     ):
-        bar = Bar()
-        how.measure(model, data, progress=bar)
-        assert bar.lines[0].startswith(line)
-    quiet = Bar()
-    quiet.lines.append("nothing")
-    ablate.measure(model, Documents(max_documents=2), progress=quiet)
-    assert quiet.lines == ["nothing"]
+        assert said(how, data, True)[0].startswith(line)
+    assert said(ablate, Documents(max_documents=2), False) == []
