@@ -1,6 +1,5 @@
 """Figures that a reader understands without their page: titles, scales, texts that contrast, controls, legends."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,10 +35,10 @@ def result_of(table: Table) -> Result:
     return Result({"m": table}, about={"model": "lfa"})
 
 
-def table_of(rows: Any, *columns: Any, names: Sequence[str] = ()) -> Result:
+def table_of(rows: Any, *columns: Any) -> Result:
     """A result of one table; columns without a description are keys."""
-    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=[*names])
     described = tuple(key(one, one, one) if isinstance(one, str) else one for one in columns)
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=[one.name for one in described])
     return result_of(Table(frame, described, title="m"))
 
 
@@ -151,12 +150,9 @@ def test_a_panel_of_one_measure_has_its_unit_and_its_random_controls() -> None:
         "measure", "group", Column(name="gate", title="gate", unit="factor", doc="g", format="g"),
         Column(name="delta", title="Δ", unit="units of the measure", doc="d", format="+.3f"),
     )  # fmt: skip
-    names = ("measure", "group", "gate", "delta")
     rows = [(m, "selected", gate, gate - 1) for m in ("sps", "loss") for gate in (0.0, 1.0)]
     draws = [("sps", "random", 0.0, 0.1), ("sps", "random", 0.0, 0.2), ("loss", "random", 0.0, 0.3)]
-    tables = {
-        name: table_of(data, *columns, names=names).table() for name, data in (("effects", rows), ("draws", draws))
-    }
+    tables = {name: table_of(data, *columns).table() for name, data in (("effects", rows), ("draws", draws))}
     measures = {name: SimpleNamespace(measure=SimpleNamespace(name=name, unit=unit))
                 for name, unit in (("sps", "attention"), ("loss", "nats/token"))}  # fmt: skip
     result: Any = SimpleNamespace(tables=tables, table=tables.__getitem__, blocks=measures, about={"model": "lfa"})
@@ -170,7 +166,7 @@ def test_panels_leave_no_holes_and_room_for_the_names_of_rows() -> None:
     """Five of six combinations of two columns: three and two panels, and no name of a row on its neighbour."""
     name = "a name as long as a definition"
     rows = [(a, b, name, 0.5) for a, b in ("px", "py", "qx", "qy", "rz")]
-    result = table_of(rows, "a", "b", "label", V, names=("a", "b", "label", "v"))
+    result = table_of(rows, "a", "b", "label", V)
     drawn = draw(Intervals("v", label="label", each=("a", "b")), result)
     x, y = ([axis.domain for axis in axes] for axes in (drawn.select_xaxes(), drawn.select_yaxes()))
     assert len({tuple(one) for one in y[:5]}) == 2 and len({tuple(one) for one in x[:5]}) == 3
@@ -217,7 +213,7 @@ def test_maps_of_two_measures_have_a_scale_and_a_bar_each() -> None:
     values = [[0.01, -0.004, 2.5], [0.002, 0.007, -1.5]]
     rows = [(f"L{i}.H{j}", i, j, values[i][j], "nats" if j == 2 else "sps") for i in range(2) for j in range(3)]
     measured = Column(name="v", title="Δ v", unit="units of the measure", doc="v", format="+.3f")
-    mixed = table_of(rows, *HEAD, measured, "unit", names=("head", "layer", "index", "v", "unit"))
+    mixed = table_of(rows, *HEAD, measured, "unit")
     first, second = [one for one in draw(HeadMap("v", each=("unit",)), mixed).data if one.type == "heatmap"]
     assert (first.zmin, first.zmax, second.zmin, second.zmax) == (-0.004, 0.01, -1.5, 2.5)
     assert first.showscale and second.showscale
@@ -286,7 +282,7 @@ def test_a_map_of_many_pairs_names_layers() -> None:
     def layout(n: int) -> Any:
         heads = [f"L{i // 9}.H{i % 9}" for i in range(n)]
         rows = [(f"{a}+{b}", 0.1 * i) for i, a in enumerate(heads) for b in heads[:i]]
-        return draw(Matrix("v"), table_of(rows, "head", V, names=("head", "v"))).layout
+        return draw(Matrix("v"), table_of(rows, "head", V)).layout
 
     few, many = layout(12), layout(90)
     assert few.yaxis.tickmode == "linear" and few.yaxis.ticktext is None
@@ -330,7 +326,7 @@ def test_upright_names_end_above_the_next_panels() -> None:
     """Names of 19 characters at the columns of a panel of two rows of panels, and the title of the axis below them."""
     names = ["possessor-possessed", *(f"L{i}" for i in range(29))]
     rows = [(k, g, "top2", n, 0.1) for k in "ab" for g in "ab" for n in names]
-    result = table_of(rows, "k", "g", "row", "part", V, names=("k", "g", "row", "part", "v"))
+    result = table_of(rows, "k", "g", "row", "part", V)
     layout = draw(HeadMap("v", rows="row", columns="part", each=("k", "g")), result).layout
     inner = layout.height - layout.margin.t - 80
     assert (layout.yaxis.domain[0] - layout.yaxis3.domain[1]) * inner >= 6 * 19 + 60
@@ -383,7 +379,7 @@ def test_rows_on_paper_have_a_line_each_and_panels_their_titles() -> None:
 
 
 def test_intervals_are_drawn_by_size_or_in_the_order_of_the_table() -> None:
-    result = table_of([("A", -1.0), ("B", -2.5)], "head", V, names=("head", "v"))
+    result = table_of([("A", -1.0), ("B", -2.5)], "head", V)
     for ranked in (True, False):  # the lowest row comes first
         drawn = draw(Intervals("v", ranked=ranked), result)
         assert list(drawn.data[0].y) == (["A", "B"] if ranked else ["B", "A"])

@@ -380,19 +380,6 @@ def test_bootstrap_of_what_is_no_contrast() -> None:
     assert ranks(2.0, list(np.arange(39.0)))["p_rank_min"] == pytest.approx(2 / 40)
 
 
-@pytest.mark.parametrize("moving", [1, 3, 10])
-def test_a_ratio_whose_denominator_is_0_in_some_resamples_has_no_interval(moving: int) -> None:
-    def ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(y[0].sum(axis) / y[1].sum(axis))
-
-    x = np.stack([np.arange(1.0, 11.0), np.arange(10) < moving])
-    found, why = bootstrap(block(x), [0, 1], ratio, resamples=500)
-    assert found["value"] == pytest.approx(55 / moving)
-    assert np.isfinite([found["low"], found["high"]]).all() == (moving == 10) == (not why)
-    assert set(why.values()) <= {"the denominator is 0 in some resamples"}
-
-
 def test_cells_are_found_by_their_keys_and_units_chosen() -> None:
     one = block(np.arange(8.0).reshape(4, 2), head=["A", "A", "B", "B"], scale=[0.0, 1.0, 0.0, 0.0])
     assert [one.cell(head="A", scale=0.0), one.cell(head="A", scale=1.0)] == [0, 1] and type(one.cell(scale=1.0)) is int
@@ -457,6 +444,11 @@ def test_what_a_bootstrap_gives_where_it_gives_nothing() -> None:
     def infinite(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
         return np.asarray(y.sum(axis)[0] * np.inf)
 
+    def ratio(y: np.ndarray, n: np.ndarray, axis: int) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(y[0].sum(axis) / y[1].sum(axis))
+
+    ten, lost = np.arange(10), dict.fromkeys(("low", "high"), "the denominator is 0 in some resamples")
     nan, x, ends = float("nan"), np.random.default_rng(10).normal(2, 1, (1, 8)), ("low", "high")
     for one, statistic, value, n, clusters, reasons in (
         (block(np.full((1, 3), np.nan)), mean, nan, 0, 0,
@@ -466,8 +458,10 @@ def test_what_a_bootstrap_gives_where_it_gives_nothing() -> None:
         (block(np.ones((1, 12))), mean, 1.0, 12, 12, dict.fromkeys(ends, "the same in every independent case")),
         (block(np.arange(12.0)[None], clusters=list("aaaabbbbcccc")), mean, 5.5, 12, 3,
          dict.fromkeys(ends, "fewer than 8 clusters to resample")),
+        *((block(np.stack([ten + 1.0, ten < moving])), ratio, 55 / moving, 10, 10, {} if moving == 10 else lost)
+          for moving in (1, 3, 10)),
     ):  # fmt: skip
-        row, why = bootstrap(one, [0], statistic)
+        row, why = bootstrap(one, list(range(len(one.cells))), statistic, resamples=500)
         assert row["value"] == pytest.approx(value, nan_ok=True) and (row["n"], row["clusters"]) == (n, clusters)
         assert why == reasons and np.isfinite([row["low"], row["high"]]).all() == (not reasons)
 

@@ -1,7 +1,9 @@
 """Several results as one: what the tables say of themselves, three runs, long tables, what an instrument adds."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,6 +100,12 @@ def snapshot(level: float, run: str, step: int, **about: Any) -> Result:
     return result(level, f"{run} (runs/{run}@{step})", step=step, **about)
 
 
+def other_heads(one: Result) -> Result:
+    """As if heads had been ranked anew in the first table: they are named after the run."""
+    heads = [replace(c, labels={**c.labels, "head": one.about["model"]}) for c in one.contrasts["size"]]
+    return replace(one, contrasts={**one.contrasts, "size": heads})
+
+
 def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: Path) -> None:
     each = [
         replace(snapshot(1.0 + step * slope, run, step), figures=(HeadMap("value", "size"),))
@@ -130,18 +138,8 @@ def test_snapshots_are_one_table_and_a_curve_with_means_at_every_step(tmp_path: 
     alone = pool_results(each[:3])
     assert alone.about["no_mean"] == "" and alone.table().title == "size of a (runs/a), 3 snapshots"
     ranked = [other_heads(one) if one.about["step"] == 4 else one for one in each]
-    assert {"size-runs", "speed-runs"} & set(pool_results(ranked).tables) == {"speed-runs"}
-
-
-def other_heads(one: Result) -> Result:
-    """As if heads had been ranked anew in the first table: they are named after the run."""
-    heads = [replace(c, labels={**c.labels, "head": one.about["model"]}) for c in one.contrasts["size"]]
-    return replace(one, contrasts={**one.contrasts, "size": heads})
-
-
-def test_runs_with_other_rows_have_no_mean_where_they_differ_and_one_elsewhere() -> None:
-    found = pool_results([result(1.0, "a"), other_heads(result(2.0, "b"))])
-    assert "size-runs" not in found.tables and found.tables["speed-runs"].frame["value"].tolist() == [3.75, 11.25]
+    for runs in (ranked, [result(1.0, "a"), other_heads(result(2.0, "b"))]):
+        assert {"size-runs", "speed-runs"} & set(pool_results(runs).tables) == {"speed-runs"}
 
 
 def test_seeds_beside_controls_are_means_of_the_differences() -> None:
@@ -289,25 +287,17 @@ def test_why_there_is_no_mean() -> None:
 
 
 def test_an_instrument_adds_its_own_to_comparisons_and_to_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_row(name: str, value: float) -> Table:
-        column = Column(name=name, title=name, unit="runs", doc=name, format=".0f")
-        return Table(pd.DataFrame({name: [value]}), (column,), title=name)
+    def table(name: str, *results: Result) -> dict[str, Table]:
+        """A row for each result: its first value, and how many it has."""
+        rows = [(one.table().frame["value"][0], len(one.table().frame)) for one in results]
+        columns = (key("first", "first", "its first value"), key("rows", "rows", "how many rows"))
+        return {name: Table(pd.DataFrame(rows, columns=["first", "rows"]), columns, title=name)}
 
-    class Own:
-        """What it adds are the levels it is told of."""
-
-        @classmethod
-        def control_tables(cls, run: Result, control: Result) -> dict[str, Table]:
-            return {"ratio": one_row("ratio", run.table().frame["value"][0] / control.table().frame["value"][0])}
-
-        @classmethod
-        def relate(cls, whole: Result) -> dict[str, Table]:
-            return {"rows": one_row("rows", float(len(whole.table().frame)))}
-
-    monkeypatch.setattr(module, "discover", lambda: {"none": Own})
+    own = SimpleNamespace(control_tables=partial(table, "both"), relate=partial(table, "whole"))
+    monkeypatch.setattr(module, "discover", lambda: {"none": own})
     a, b = result(6.0, "a"), result(2.0, "b")
     both = compare(a, b)
-    assert both.tables["ratio"].frame["ratio"].tolist() == [3.0] and "size-control" in both.tables
+    assert both.tables["both"].frame["first"].tolist() == [15.0, 5.0] and "size-control" in both.tables
     whole = pool_results([a, b])
-    assert whole.tables["rows"].frame["rows"].tolist() == [4.0] and list(whole.tables)[:2] == ["size", "speed"]
+    assert whole.tables["whole"].frame["rows"].tolist() == [4] and list(whole.tables)[:2] == ["size", "speed"]
     assert pool_results([a]) is a
