@@ -461,7 +461,12 @@ def test_instruments_that_cannot_be_used_are_refused_when_they_are_made() -> Non
 
 
 def test_every_room_lists_its_instruments() -> None:
-    for cls in discover().values():
+    known = discover()
+    assert list(known) == sorted(known) and named("ablate") is known["ablate"]
+    with pytest.raises(InputError, match="unknown instrument 'ablat': did you mean ablate"):
+        named("ablat")
+    for name, cls in known.items():
+        assert cls.name == name
         assert cls.__name__ in dir(importlib.import_module(".".join(cls.__module__.split(".")[:2])))
     root, listed = Path(__file__).parents[2], {cls.__module__ for cls in discover().values()}
     for room in ("probes", "interventions", "features"):
@@ -469,14 +474,6 @@ def test_every_room_lists_its_instruments() -> None:
             if "\n@instrument(" in path.read_text(encoding="utf-8"):
                 parts = path.relative_to(root).with_suffix("").parts
                 assert ".".join(("streamscope", *parts)).removesuffix(".__init__") in listed
-
-
-def test_instruments_by_their_names() -> None:
-    known = discover()
-    assert list(known) == sorted(known) and all(cls.name == name for name, cls in known.items())
-    assert named("ablate") is known["ablate"]
-    with pytest.raises(InputError, match="unknown instrument 'ablat': did you mean ablate"):
-        named("ablat")
 
 
 def test_what_will_be_undefined_everywhere_is_said_before_the_work(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from tests.tiny import refused
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [
     Documents(max_documents=9), Tokens(max_tokens=1000), Prompts(), Prompts("stories", n=60),
-    Prompts("stories-words", n=40), Tasks(), Text(text=("a b", "c d", "e f")), Sets(), Labels(stories=100),
+    Prompts("stories-words", n=40), Tasks(), Tasks(("gender-16",)), Text(text=("a b", "c d", "e f")), Sets(),
+    Labels(stories=100),
 ]  # fmt: skip
 
 
@@ -36,37 +37,33 @@ def model() -> Any:
     return load("lfa")
 
 
-def parts(opened: Any) -> list[tuple[list[str], set[str]]]:
-    """(content of every case, clusters) of what is opened, of each task by itself."""
+def cases(data: Data, model: Any) -> list[tuple[str, Any]]:
+    """(content, cluster) of every case."""
+    opened: Any = open_data(data, model)
     if isinstance(opened, OpenTasks):
-        tasks = [(task.cases, task.cases["id"].tolist()) for task in opened.tasks]
-        return [
-            ([f"{task} {i}" for i in ids], set(cases["cluster"].map(unit_of)))
-            for task, (cases, ids) in enumerate(tasks)
-        ]
-    if hasattr(opened, "documents") or hasattr(opened, "batches"):
-        ids = [one.ids for one in opened.documents()] if hasattr(opened, "documents") else list(opened.rows())
-        return [([str(row) for row in ids], {str(row) for row in ids})]
+        rows = [(i, case) for i, task in enumerate(opened.tasks) for case in task.cases.itertuples()]
+        return [(f"{i} {case.id}", (i, unit_of(case.cluster))) for i, case in rows]
     if isinstance(opened, OpenPrompts):
         prompts = opened.aligned.prompts
-        return [([one.id for one in prompts], set(map(unit_of, units(prompts))))]
-    content = getattr(opened, "examples", None) or getattr(opened, "names", None)
-    if content is None:  # sets: text i of both is a cluster
-        content = [*opened.a.texts, *opened.b.texts]
-        return [(content, set())]
-    return [(list(map(str, content)), {getattr(one, "group", str(one)) for one in content})]
+        return [(one.id, unit_of(unit)) for one, unit in zip(prompts, units(prompts), strict=True)]
+    if hasattr(opened, "examples"):
+        return [(str(one), one.group) for one in opened.examples]
+    if hasattr(opened, "a"):  # text i of both sets is a cluster
+        content = list(zip(opened.a.texts, opened.b.texts, strict=True))
+    elif hasattr(opened, "documents"):
+        content = [one.ids for one in opened.documents()]
+    else:
+        content = opened.names if hasattr(opened, "names") else opened.rows()
+    return [(str(one), str(one)) for one in content]
 
 
 @pytest.mark.parametrize("data", KINDS, ids=lambda data: f"{type(data).__name__}-{getattr(data, 'suite', '')}")
 def test_halves_share_no_cluster_and_are_everything(model: Any, data: Data) -> None:
-    whole, first, second = (parts(open_data(one, model)) for one in (data, data.half(0), data.half(1)))
-    assert len(whole) == len(first) == len(second)
-    for (all_cases, _), (a, of_a), (b, of_b) in zip(whole, first, second, strict=True):
-        assert sorted(a + b) == sorted(all_cases) and a and b
-        assert not of_a & of_b
-        assert abs(len(a) - len(b)) <= max(2, len(all_cases) / 4)
-    again = parts(open_data(data.half(0), model))
-    assert again == first
+    whole, first, second = (cases(one, model) for one in (data, data.half(0), data.half(1)))
+    assert sorted(content for content, _ in first + second) == sorted(content for content, _ in whole)
+    assert first and second and not {cluster for _, cluster in first} & {cluster for _, cluster in second}
+    assert abs(len(first) - len(second)) <= max(2, len(whole) / 4)
+    assert cases(data.half(0), model) == first
 
 
 @pytest.mark.slow
