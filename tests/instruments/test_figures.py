@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from plotly.colors import sample_colorscale, unlabel_rgb
 
 from streamscope.instruments.data import Prompts
@@ -43,14 +42,6 @@ def table_of(rows: Any, *columns: Any) -> Result:
 
 
 V = Column(name="v", title="v", unit="nats", doc="v", format="g")
-
-
-@pytest.mark.parametrize("per_pair", [True, False])
-def test_the_figure_of_pds_says_which_mean_it_draws(per_pair: bool) -> None:
-    result = Pds(per_pair=per_pair).measure(load("stories/lfa"), Prompts(suite="stories", n=24))
-    for name in ("pds", "categories-difference"):
-        title = result.figure(name).layout.title.text.replace("<br>", " ")
-        assert ("PDS per head, mean over pairs of |last − first|" in title) == per_pair and "PDS per head" in title
 
 
 def test_the_caption_names_figure_and_model_and_ends_where_the_tools_begin() -> None:
